@@ -1,0 +1,62 @@
+# Two commands: `make run` sets up and serves, `make test` sets up and passes. All else is for people who work on redrive.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help run test check tests bench soak format lock clean
+.DEFAULT_GOAL := help
+
+help:  ## what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk 'BEGIN {FS = ":.*## "} {printf "  make %-8s %s\n", $$1, $$2}'
+
+run: $(READY)  ## set up and serve on http://127.0.0.1:8086 with SQLite and a sample application
+	@$(BIN)/redrive serve --app redrive.sample:app
+
+test: check tests  ## set up, check and test everything, real servers included
+
+check: $(READY)  ## style, types and import laws
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+tests: $(READY)  ## the tests alone
+	@rm -f .coverage .coverage.*
+	COVERAGE_PROCESS_START=pyproject.toml $(BIN)/coverage run -m pytest
+	@$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --fail-under=90
+
+bench: $(READY)  ## redrive beside its peers and the raw limit, in one run; needs a quiet machine
+	$(BIN)/python -m bench
+
+soak: $(READY)  ## the same fault tests with many more rounds
+	REDRIVE_TEST_ROUNDS=10 $(PYTEST) tests/faults tests/engine -o timeout=3600
+
+format: $(READY)  ## put the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: $(READY)  ## choose new versions for requirements.lock
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
+		--all-extras --group dev pyproject.toml -o requirements.lock
+
+clean:  ## forget the virtual environment and all that was built
+	rm -rf $(VENV) build dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "redrive needs Python 3.11 or later: make PYTHON=/path/to/python3 $(MAKECMDGOALS)"; exit 1; }
+	@echo "setting up $(VENV) (once, about a minute)"
+	@$(PYTHON) -m venv --clear $(VENV) 2>/dev/null || { rm -rf $(VENV); $(MAKE) --no-print-directory python-venv; $(PYTHON) -m venv $(VENV); }
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Debian's python3 comes without venv.
+.PHONY: python-venv
+python-venv:
+	@echo "installing python3-venv"
+	@SUDO=$$([ "$$(id -u)" = 0 ] || echo sudo); $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq python3-venv >/dev/null

@@ -1,0 +1,217 @@
+"""What must hold whatever the peers do: drift, claims that stay flat, memory that stays bounded. `python -m bench.limits`.
+
+Each is measured on both stores beside its own bound; a bound that does not hold fails the run.
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from sqlalchemy import Connection, text
+
+from bench.servers import servers
+from bench.venv import BUILD
+from redrive import Context, Redrive, Task, WorkerSettings, make_task, seconds
+from redrive.core.decide import decide
+from redrive.core.outcome import Done
+from redrive.core.policy import Policy
+from redrive.ledgers.migrate import migrate
+
+DRIFT_PER_SECOND = 200
+DRIFT_BOUND_MS = 50.0
+PARKED_FEW, PARKED_MANY = 1_000, 1_000_000
+CLAIMS = 200
+FLAT_BOUND = 1.3
+MEMORY_TASKS = 100_000
+MEMORY_BOUND_MB = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    measure: str
+    store: str
+    value: float
+    unit: str
+    bound: float
+
+    @property
+    def holds(self) -> bool:
+        return self.value <= self.bound
+
+
+async def drift(url: str, span_seconds: float) -> float:
+    """p99 in ms from due to started, at a steady rate; half of the tasks are due at once, half one to three seconds later."""
+    late_ms: list[float] = []
+    async with Redrive(url) as app, Redrive(url) as adder:
+
+        @app.handler("tick")
+        async def tick(task: Task, context: Context) -> None:
+            assert task.due_at is not None
+            late_ms.append((time.time() - task.due_at.timestamp()) * 1000)
+
+        workers = app.workers()
+        running = asyncio.create_task(workers.run())
+        await workers.ready.wait()
+        total = int(DRIFT_PER_SECOND * span_seconds)
+        began = time.monotonic()
+        adding: set[asyncio.Task[Any]] = set()
+        for number in range(total):
+            await asyncio.sleep(max(0.0, began + number / DRIFT_PER_SECOND - time.monotonic()))
+            delay = seconds(0) if number % 2 else seconds(1 + number % 20 / 10)
+            one = asyncio.create_task(adder.add("tick", number, delay=delay))
+            adding.add(one)
+            one.add_done_callback(adding.discard)
+        await asyncio.gather(*adding)
+        while len(late_ms) < total and time.monotonic() < began + span_seconds + 30:
+            await asyncio.sleep(0.05)
+        workers.stop()
+        await running
+    if len(late_ms) != total:
+        raise RuntimeError(f"{total - len(late_ms)} of {total} tasks did not run")
+    return statistics.quantiles(late_ms, n=100)[98]
+
+
+PARK = {
+    "sqlite": """
+        WITH RECURSIVE numbers (n) AS (SELECT :first UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < :last)
+        INSERT INTO redrive_task (key, kind, payload, due_at, created_at, updated_at)
+        SELECT 'parked-' || n, 'tick', '{}', 4000000000000000 + n, 0, 0 FROM numbers""",
+    "postgresql": """
+        INSERT INTO redrive_task (key, kind, payload, due_at, created_at, updated_at)
+        SELECT 'parked-' || n, 'tick', '{}', now() + interval '1 year' + n * interval '1 ms', now(), now()
+          FROM generate_series(:first, :last - 1) AS n""",
+}
+
+
+async def claim_ms(url: str, parked: Sequence[int]) -> list[float]:
+    """The median time of a claim of 100 due tasks, with each number of parked tasks in the table."""
+    medians = []
+    async with Redrive(url) as app:
+        ledger = await app.ledger()
+        before = 0
+        for amount in parked:
+
+            def park(connection: Connection, first: int = before, last: int = amount) -> None:
+                connection.execute(text(PARK[connection.dialect.name]), {"first": first, "last": last})
+
+            await app.database.write(park)
+            if app.database.dialect.name == "postgresql":
+                await app.database.statement(lambda connection: connection.execute(text("VACUUM ANALYZE redrive_task")))
+            before = amount
+            times = []
+            for number in range(CLAIMS):
+                await app.add_many(make_task("tick", n, key=f"{amount}-{number}-{n}") for n in range(100))
+                began = time.perf_counter()
+                claims = await ledger.claim(100, seconds(30), kinds=["tick"])
+                times.append((time.perf_counter() - began) * 1000)
+                assert len(claims) == 100
+                await ledger.settle([decide(claim, Done(), Policy()) for claim in claims], worker="bench")
+            medians.append(statistics.median(times[10:]))
+    return medians
+
+
+async def memory_growth_mb(url: str) -> float:
+    """How much larger a worker is after ten times as many tasks, each with a payload of 1 kB."""
+    done = 0
+    async with Redrive(url) as app:
+
+        @app.handler("tick")
+        async def tick(task: Task) -> None:
+            nonlocal done
+            done += 1
+
+        workers = app.workers(WorkerSettings(concurrency=500))
+        running = asyncio.create_task(workers.run())
+        sizes = []
+        for target in (MEMORY_TASKS // 10, MEMORY_TASKS):
+            while done < target:
+                if (await app.counts(counted_max=5_000))["waiting"] < 2_000:  # type: ignore[index]
+                    await app.add_many(make_task("tick", "x" * 1000) for _ in range(2_000))
+                await asyncio.sleep(0.02)
+            gc.collect()
+            sizes.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        workers.stop()
+        await running
+    return sizes[1] - sizes[0]
+
+
+def measure(options: argparse.Namespace, console: Console) -> list[Limit]:
+    limits: list[Limit] = []
+    with ExitStack() as stack:
+        running = stack.enter_context(servers(options.folder, postgres=True, rabbitmq=False))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder)))
+
+        def fresh(store: str, name: str) -> str:
+            assert running.postgres is not None
+            url = running.postgres.create(name) if store == "postgres" else f"sqlite:///{folder / name}.db"
+
+            async def prepare() -> None:
+                app = Redrive(url)
+                await migrate(app.database)
+                await app.close()
+
+            uvloop.run(prepare())
+            return url
+
+        steps = [(store, what) for store in ("sqlite", "postgres") for what in ("drift", "claim", "memory")]
+        for store, what in track(steps, "measuring limits", console=console):
+            url = fresh(store, f"limit_{what}")
+            if what == "drift":
+                p99 = uvloop.run(drift(url, options.seconds))
+                limits.append(
+                    Limit(f"drift p99 at {DRIFT_PER_SECOND} tasks/s", store, round(p99, 1), "ms", DRIFT_BOUND_MS)
+                )
+            elif what == "claim":
+                few, many = uvloop.run(claim_ms(url, (PARKED_FEW, options.parked)))
+                name = f"claim with {options.parked:,} parked tasks / with {PARKED_FEW:,} ({few:.2f} ms)"
+                limits.append(Limit(name, store, round(many / few, 2), "×", FLAT_BOUND))
+            else:
+                grown = uvloop.run(memory_growth_mb(url))
+                name = f"memory grown from {MEMORY_TASKS // 10:,} to {MEMORY_TASKS:,} tasks"
+                limits.append(Limit(name, store, round(grown, 1), "MB", MEMORY_BOUND_MB))
+    return limits
+
+
+def show(limits: list[Limit], console: Console) -> None:
+    table = Table(title="Limits", title_justify="left")
+    for heading in ("measure", "store", "value", "bound", "holds"):
+        table.add_column(heading)
+    for limit in limits:
+        holds = "[green]yes[/]" if limit.holds else "[red bold]no[/]"
+        table.add_row(limit.measure, limit.store, f"{limit.value} {limit.unit}", f"{limit.bound} {limit.unit}", holds)
+    console.print(table)
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.limits", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=20.0, help="how long the steady rate is kept (default 20)")
+    parser.add_argument("--parked", type=int, default=PARKED_MANY, help="parked tasks (default 1,000,000)")
+    parser.add_argument("--folder", type=Path, help="a folder on a disk for all data (default: the temporary folder)")
+    parser.add_argument("--output", type=Path, default=BUILD / "bench-limits.json")
+    options = parser.parse_args(argv)
+    console = Console()
+    limits = measure(options, console)
+    show(limits, console)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps([asdict(limit) | {"holds": limit.holds} for limit in limits], indent=2) + "\n")
+    console.print(f"saved to {options.output}", highlight=False)
+    return 0 if all(limit.holds for limit in limits) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

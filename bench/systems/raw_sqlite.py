@@ -1,0 +1,170 @@
+"""The raw limit on SQLite: the sqlite3 module and a few statements, doing the durable work of redrive and nothing else.
+
+It works on redrive's own tables, with their indexes and constraints. Every batch of 500 is claimed with a fence and a lease, and settled with the fence checked, one row of history per claim
+and the minute counted. WAL with synchronous=FULL: each transaction is on the disk when its commit returns.
+
+Adding: one transaction for each batch, idempotent on the key.
+"""
+
+import json
+import sqlite3
+import time
+import uuid
+from typing import Any
+
+from bench.job import ADD_BATCH, Audit, FirstTryError, Job, Tally
+from bench.systems import redrive
+
+BATCH = 500
+LEASE_MICROSECONDS = 60_000_000
+LEDGER = "raw"
+WORKER = "bench"
+EXPLANATION = json.dumps(
+    {"class": "transient", "rule": "default", "backoff": "fixed 0s", "draw": 0.0, "floor": None, "budget_left": 2}
+)
+
+ADD = """
+insert into redrive_task (key, kind, payload, due_at, created_at, updated_at) values (?, 'attempt', ?, ?, ?, ?)
+    on conflict (key) do nothing
+"""
+
+SEEN_RETRIES = """
+select count(*) from (
+    select 1 from redrive_task where state = 'waiting' and failures > 0 and lease_until is null and kind = 'attempt' and coalesce(due_at, 0) <= ? limit ?
+)
+"""
+CLAIM = """
+update redrive_task set state = 'claimed', claim_id = ?, lease_until = ?, claimed_at = ?, updated_at = ?
+ where id in (
+    select id from redrive_task
+     where state = 'waiting' and failures {which} and lease_until is null and kind = 'attempt' and coalesce(due_at, 0) <= ?
+     order by coalesce(due_at, 0) limit ?
+ )
+returning id, payload, failures
+"""
+CLAIM_FIRST = CLAIM.format(which="= 0")
+CLAIM_RETRY = CLAIM.format(which="> 0")
+
+SETTLE = """
+update redrive_task
+   set state = batch.value ->> 1, failures = batch.value ->> 2, due_at = ? + (batch.value ->> 3),
+       lease_until = null, claim_id = null, claimed_at = null,
+       last_error = coalesce(batch.value ->> 4, last_error), updated_at = ?,
+       ended_at = case batch.value ->> 1 when 'done' then ? end
+  from json_each(?) as batch
+ where redrive_task.id = batch.value ->> 0 and redrive_task.claim_id = ?
+"""
+HISTORY = "insert into redrive_attempt values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+COUNT_MINUTE = """
+insert into redrive_minute (minute, ledger, worker, done, retried, run_seconds) values (?, ?, ?, ?, ?, ?)
+    on conflict (minute, ledger, worker) do update
+   set done = done + excluded.done, retried = retried + excluded.retried,
+       run_seconds = run_seconds + excluded.run_seconds
+"""
+
+AUDIT = """
+select (select count(*) from redrive_task where state <> 'done') as left,
+       (select count(*) from redrive_task where state = 'done') as done,
+       (select count(*) from redrive_attempt where state = 'done') as done_attempts,
+       (select count(*) from redrive_attempt where state = 'waiting') as failed_attempts,
+       (select coalesce(sum(done), 0) from redrive_minute) as done_counted,
+       (select coalesce(sum(retried), 0) from redrive_minute) as failed_counted
+"""
+
+
+def connect(job: Job) -> sqlite3.Connection:
+    connection = sqlite3.connect(job.url, isolation_level=None)
+    connection.execute("pragma journal_mode = wal")
+    connection.execute("pragma synchronous = full")
+    return connection
+
+
+def now_microseconds() -> int:
+    return time.time_ns() // 1_000
+
+
+def prepare(job: Job) -> None:
+    redrive.prepare(job)
+
+
+def add(job: Job) -> None:
+    connection = connect(job)
+    for first in range(0, job.tasks, ADD_BATCH):
+        numbers = range(first, min(first + ADD_BATCH, job.tasks))
+        now = now_microseconds()
+        connection.execute("begin immediate")
+        connection.executemany(ADD, [(f"task-{number}", str(number), now, now, now) for number in numbers])
+        connection.execute("commit")
+    connection.close()
+
+
+def work(job: Job, tally: Tally) -> None:
+    """Settling one batch and claiming the next is one transaction: one wait for the disk for each batch."""
+    connection = connect(job)
+    done = 0
+    connection.execute("begin immediate")
+    claim_id, started_at, claimed = claim(connection)
+    connection.execute("commit")
+    while done < job.tasks:
+        attempts = [attempt(tally, *task) for task in claimed]
+        connection.execute("begin immediate")
+        done += settle(connection, claim_id, started_at, attempts)
+        claim_id, started_at, claimed = claim(connection)
+        connection.execute("commit")
+    connection.close()
+
+
+def claim(connection: sqlite3.Connection) -> tuple[str, int, list[tuple[int, str, int]]]:
+    """Retries first, but at least a quarter for first tries while any are due."""
+    now = now_microseconds()
+    claim_id = str(uuid.uuid4())
+    hold = (claim_id, now + LEASE_MICROSECONDS, now, now, now)
+    [seen] = connection.execute(SEEN_RETRIES, (now, BATCH * 3 // 4)).fetchone()
+    claimed = connection.execute(CLAIM_FIRST, (*hold, BATCH - seen)).fetchall()
+    claimed += connection.execute(CLAIM_RETRY, (*hold, BATCH - len(claimed))).fetchall()
+    return claim_id, now, claimed
+
+
+def attempt(tally: Tally, task_id: int, payload: str, failures: int) -> tuple[Any, ...]:
+    """Run the handler: task, state, failures, delay, error, seconds, outcome, class and explanation."""
+    started = time.perf_counter()
+    try:
+        tally.attempt(int(payload), first_try=failures == 0)
+    except FirstTryError as error:
+        seconds = time.perf_counter() - started
+        return (task_id, "waiting", failures + 1, 0, str(error), seconds, "failed", type(error).__name__, EXPLANATION)
+    return (task_id, "done", failures, None, None, time.perf_counter() - started, "done", None, None)
+
+
+def settle(connection: sqlite3.Connection, claim_id: str, started_at: int, attempts: list[tuple[Any, ...]]) -> int:
+    """End the claims, write their history, count the minute. How many tasks are done by it."""
+    now = now_microseconds()
+    batch = json.dumps([each[:5] for each in attempts])
+    settled = connection.execute(SETTLE, (now, now, now, batch, claim_id)).rowcount
+    if settled != len(attempts):
+        raise RuntimeError(f"{len(attempts) - settled} claims were lost, though nobody else is at work")
+    connection.executemany(
+        HISTORY,
+        [
+            (LEDGER, str(task_id), claim_id, failures + (state == "done"), started_at, now, outcome, state, WORKER,
+             seconds, delay, error_class, error, explanation)
+            for task_id, state, failures, delay, error, seconds, outcome, error_class, explanation in attempts
+        ],
+    )  # fmt: skip
+    done = sum(each[1] == "done" for each in attempts)
+    minute = now - now % 60_000_000
+    run_seconds = sum(each[5] for each in attempts)
+    connection.execute(COUNT_MINUTE, (minute, LEDGER, WORKER, done, len(attempts) - done, run_seconds))
+    return done
+
+
+def audit(job: Job) -> Audit:
+    """Tasks, history and rollup must tell the same story."""
+    connection = connect(job)
+    left, done, done_attempts, failed_attempts, done_counted, failed_counted = connection.execute(AUDIT).fetchone()
+    connection.close()
+    if (done_attempts, failed_attempts) != (done_counted, failed_counted):
+        raise RuntimeError(f"history and rollup differ: {done_attempts=} {done_counted=} {failed_attempts=}")
+    if done != done_attempts:
+        raise RuntimeError(f"tasks and history differ: {done=} {done_attempts=}")
+    return Audit(left=left, succeeded=done_attempts, failed=failed_attempts)

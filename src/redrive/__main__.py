@@ -1,0 +1,5 @@
+"""`python -m redrive` is the command line."""
+
+from redrive.cli import main
+
+main()

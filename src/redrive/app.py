@@ -1,0 +1,163 @@
+"""The application: a database, its lanes, and the workers that run them."""
+
+import asyncio
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from redrive.core.table import TASKS, LedgerTable
+from redrive.engine.announce import announce
+from redrive.engine.worker import Worker, WorkerSettings, worker_name
+from redrive.errors import HandlerError, UsageError
+from redrive.events import Event
+from redrive.lane import Lane
+from redrive.ledgers import migrate
+from redrive.ledgers.database import Database
+from redrive.ledgers.open import open_database
+from redrive.observe.traces import span_around
+from redrive.ports import Clock, Observer
+
+DEFAULT_URL = "sqlite:///redrive.db"
+
+
+class Redrive(Lane):
+    """Durable retries on a database.
+
+        app = Redrive("sqlite:///work.db")
+
+        @app.handler("send_invoice", policy=Policy(Exponential(seconds(2), minutes(5)), retries=5))
+        async def send_invoice(task): ...
+
+        await app.add("send_invoice", {"invoice": 7}, key="invoice-7")
+
+    The application is itself the lane of redrive's own table; `adopt` gives lanes over tables of yours. On SQLite our tables
+    are made when the file is opened; on PostgreSQL run `redrive migrate` first.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        observers: Iterable[Observer] = (),
+        clock: Clock | None = None,
+        durable: bool = True,
+    ) -> None:
+        self.database: Database = open_database(url, clock=clock, durable=durable)
+        self.observers: list[Observer] = list(observers)
+        self._lanes: dict[str, Lane] = {}
+        self._opened = False
+        super().__init__(self.database, TASKS, open_app=self.open, tell=self.tell)
+        self._lanes[self.name] = self
+
+    def tell(self, events: list[Event]) -> None:
+        """Announce facts to all observers."""
+        announce(self.observers, events)
+
+    # --- lanes ------------------------------------------------------------------------------------------------------
+
+    def adopt(self, table: LedgerTable) -> Lane:
+        """A lane over a table of yours; it is checked when the application opens."""
+        if table.name in self._lanes:
+            raise UsageError(f"table {table.name!r} has a lane already: keep what the first `adopt` returned")
+        lane = Lane(self.database, table, open_app=self.open, tell=self.tell)
+        self._lanes[table.name] = lane
+        return lane
+
+    @property
+    def lanes(self) -> dict[str, Lane]:
+        """All lanes by the names of their tables, redrive's own first."""
+        return dict(self._lanes)
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> Self:
+        """Connect, check the versions and the adopted tables. Done by itself at the first use."""
+        if not self._opened:
+            try:
+                await self.database.open()
+                if self.database.dialect.name == "sqlite":
+                    await migrate.migrate(self.database)
+                else:
+                    await migrate.check(self.database)
+                self._opened = True
+                for lane in self._lanes.values():
+                    await lane.ledger()
+            except BaseException:
+                await self.close()
+                raise
+        return self
+
+    async def close(self) -> None:
+        """Let go of the database."""
+        self._opened = False
+        await self.database.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # --- work -------------------------------------------------------------------------------------------------------
+
+    def workers(self, settings: WorkerSettings | None = None) -> "Workers":
+        """The workers of all lanes that have handlers."""
+        return Workers(self, settings or WorkerSettings())
+
+    async def work(self, settings: WorkerSettings | None = None) -> None:
+        """Work off all lanes until the calling task is cancelled, then stop gracefully."""
+        await self.workers(settings).run()
+
+
+class Workers:
+    """One worker for each lane with handlers, started and stopped together."""
+
+    def __init__(self, app: Redrive, settings: WorkerSettings) -> None:
+        self._app = app
+        self._settings = settings
+        self.name = worker_name()
+        self._workers: list[Worker] = []
+        self._stopping = False
+        self.ready = asyncio.Event()
+        """Set when every worker has looked for work once."""
+
+    def stop(self) -> None:
+        """Ask all workers to stop gracefully; `run` returns when they have."""
+        self._stopping = True
+        for worker in self._workers:
+            worker.stop()
+
+    async def run(self) -> None:
+        """Work until `stop` is called or the calling task is cancelled; both are graceful."""
+        await self._app.open()
+        lanes = [lane for lane in self._app.lanes.values() if len(lane.handlers)]
+        if not lanes:
+            raise HandlerError("the application has no handlers: register one with @app.handler('kind')")
+        self._workers = [
+            Worker(
+                await lane.ledger(), lane.handlers, self._settings,
+                name=self.name, observers=self._app.observers, around=span_around(),
+            )
+            for lane in lanes
+        ]  # fmt: skip
+        if self._stopping:
+            return
+        running = [asyncio.create_task(worker.run()) for worker in self._workers]
+        watching = asyncio.create_task(self._watch())
+        try:
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            # Asked to, cancelled, or because one of them broke: they stop together, and gracefully.
+            self.stop()
+            watching.cancel()
+            ended = await asyncio.gather(*running, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, BaseException):
+                raise error
+
+    async def _watch(self) -> None:
+        for worker in self._workers:
+            await worker.ready.wait()
+        self.ready.set()

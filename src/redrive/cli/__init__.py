@@ -1,0 +1,34 @@
+"""The command line: one file per group of commands, put together here.
+
+Data goes to stdout, everything else to stderr. Exit codes: 0 it is well, 1 a problem was found or nothing changed, 2 the
+command was used wrongly. Every error of ours is one clear line without a traceback.
+"""
+
+import typer
+
+from redrive.cli import doctor, keys, preview, serve, store, tasks, worker
+from redrive.cli.common import ClearErrors, version_option
+
+app = typer.Typer(
+    cls=ClearErrors,
+    name="redrive",
+    help="Durable retries: run workers, look at tasks, bring dead ones back.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.callback(invoke_without_command=True)(version_option)
+app.command("serve")(serve.serve)
+app.command("worker")(worker.worker)
+app.command("migrate")(store.migrate)
+app.command("adopt")(store.adopt)
+app.add_typer(keys.keys, name="keys")
+app.add_typer(tasks.tasks, name="tasks")
+app.command("preview")(preview.preview)
+app.command("doctor")(doctor.doctor)
+
+
+def main() -> None:
+    """The entry of the console script."""
+    app()

@@ -1,0 +1,199 @@
+"""What all commands share: options, output, errors, and the store that they work on."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from typer.core import TyperGroup
+
+from redrive._version import __version__
+from redrive.app import Redrive
+from redrive.core.durations import format_duration, parse_duration
+from redrive.core.failure import redact
+from redrive.errors import RedriveError, SettingsError, TableError, UsageError
+from redrive.lane import Lane
+from redrive.settings import load_settings
+from redrive.wiring import load_app
+
+R = TypeVar("R")
+
+PROBLEM = 1
+USAGE = 2
+
+
+class ClearErrors(TyperGroup):
+    """A group whose commands end with one clear line where redrive or its database raised an error."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; our errors become a line on stderr and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except TableError as error:
+            complain(str(error))
+            raise typer.Exit(PROBLEM) from None
+        except RedriveError as error:
+            complain(str(error))
+            raise typer.Exit(USAGE if isinstance(error, UsageError) else PROBLEM) from None
+        except DBAPIError as error:
+            complain(f"the database refused: {str(error.orig or error).splitlines()[0]}")
+            raise typer.Exit(PROBLEM) from None
+
+
+# --- output ---------------------------------------------------------------------------------------------------------
+
+
+def out() -> Console:
+    """Where data goes. Made at each use, so that it follows a redirected stdout."""
+    return Console(file=sys.stdout, highlight=False)
+
+
+def err() -> Console:
+    """Where everything else goes."""
+    return Console(file=sys.stderr, highlight=False, soft_wrap=True)
+
+
+def complain(message: str) -> None:
+    """One clear line on stderr."""
+    err().print(f"[bold red]redrive:[/] {escape(redact(message))}")
+
+
+def say(message: str) -> None:
+    """A line for people, with markup, on stderr."""
+    err().print(message)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout, and nothing else there."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+
+
+def when(instant: datetime | None, *, now: datetime | None = None) -> str:
+    """An instant for people: `in 5s`, `2m 3s ago`."""
+    if instant is None:
+        return "–"
+    span = instant - (now or datetime.now(UTC))
+    if abs(span) < timedelta(seconds=1):
+        return "now"
+    whole = timedelta(seconds=round(abs(span).total_seconds()))
+    return f"in {format_duration(whole)}" if span > timedelta(0) else f"{format_duration(whole)} ago"
+
+
+def exactly(instant: datetime | None) -> str:
+    """An instant in UTC, to the second."""
+    return "–" if instant is None else instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+# --- options --------------------------------------------------------------------------------------------------------
+
+
+def as_duration(text: str) -> timedelta:
+    """A span of time given as an option; a wrong one is a usage error that names the option."""
+    try:
+        return parse_duration(text)
+    except UsageError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def duration_option(name: str, help: str) -> Any:
+    """An option that takes a span of time."""
+    return typer.Option(name, help=f"{help} Seconds or a unit: 90, 250ms, 5s, 2m.", parser=as_duration, metavar="SPAN")
+
+
+def version_option(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,  # noqa: FBT002
+) -> None:
+    """Durable retries: run workers, look at tasks, bring dead ones back."""
+    if version:
+        sys.stdout.write(f"redrive {__version__}\n")
+        raise typer.Exit
+
+
+AppArgument = Annotated[
+    str, typer.Argument(metavar="MODULE:APP", help="Where the application is, such as [cyan]shop.tasks:app[/].")
+]
+AppOption = Annotated[
+    str | None,
+    typer.Option("--app", metavar="MODULE:APP", help="Your application: its database, lanes and policies are used."),
+]
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option("--database", metavar="URL", help="The database; without it DATABASE_URL or sqlite:///redrive.db."),
+]
+LaneOption = Annotated[
+    str | None, typer.Option("--lane", metavar="TABLE", help="A table that the application has adopted.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+# --- the store ------------------------------------------------------------------------------------------------------
+
+
+def run(work: Coroutine[Any, Any, R]) -> R:
+    """Run a command's asynchronous part."""
+    return asyncio.run(work)
+
+
+def database_url(database: str | None) -> str:
+    """The URL that was given, or the one of the environment."""
+    return database if database is not None else load_settings().database_url
+
+
+def choose_app(database: str | None, app: str | None) -> Redrive:
+    """The application that a command works on: the one that `--app` names, or a plain one on the database."""
+    if database is not None and app is not None:
+        raise UsageError("give either --database or --app, which brings its own database")
+    return load_app(app) if app is not None else Redrive(database_url(database))
+
+
+@asynccontextmanager
+async def opened_store(database: str | None, app: str | None = None, *, create: bool = False) -> AsyncIterator[Redrive]:
+    """The application, open. A SQLite file that does not exist is an error unless it may be created here."""
+    chosen = choose_app(database, app)
+    if not create:
+        require_file(chosen.database.url)
+    try:
+        yield await chosen.open()
+    finally:
+        await chosen.close()
+
+
+def require_file(url: str) -> None:
+    """Raise unless the URL's SQLite file is there: looking must not make an empty one in the wrong folder."""
+    path = sqlite_path(url)
+    if path is not None and not path.exists():
+        raise SettingsError(
+            f"there is no database file {path}: run this where the service runs, name it with --database, "
+            "or make it with `redrive migrate`"
+        )
+
+
+def sqlite_path(url: str) -> Path | None:
+    """The file behind a SQLite URL; None for any other database."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        return None
+    if parsed.get_backend_name() != "sqlite" or not parsed.database:
+        return None
+    return Path(parsed.database).expanduser().resolve()
+
+
+def choose_lane(app: Redrive, name: str | None) -> Lane:
+    """The lane with this name; redrive's own without one."""
+    if name is None:
+        return app
+    if name not in app.lanes:
+        there = ", ".join(app.lanes)
+        raise UsageError(f"there is no lane {name!r}: the application has {there}; adopted tables need --app")
+    return app.lanes[name]

@@ -1,0 +1,106 @@
+"""`redrive keys`: who may use the service over HTTP."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from redrive.as_json import key_json
+from redrive.cli.common import (
+    PROBLEM,
+    AppOption,
+    DatabaseOption,
+    JsonOption,
+    complain,
+    duration_option,
+    exactly,
+    opened_store,
+    out,
+    print_json,
+    run,
+    say,
+)
+from redrive.ledgers.keys import ApiKey, Keys, NewKey, Scope, read_scopes
+
+keys = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
+
+
+@keys.command("create")
+def create(
+    user: Annotated[str, typer.Option(help="Whose key it is.")],
+    scope: Annotated[list[str], typer.Option(help=f"What it is good for, as often as needed: {', '.join(Scope)}.")],
+    expires: Annotated[timedelta | None, duration_option("--expires", "How long it is good for, such as 30d.")] = None,
+    database: DatabaseOption = None,
+    app: AppOption = None,
+    json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Make a key. It is shown once: only its hash is kept.
+
+    Example: [cyan]redrive keys create --user grafana --scope viewer --expires 90d[/]
+    """
+    read_scopes(scope)  # before the store is opened: a wrong scope needs no database
+
+    async def work() -> NewKey:
+        async with opened_store(database, app, create=True) as store:
+            return await Keys(store.database).create(user, scope, expires=expires)
+
+    made = run(work())
+    if json:
+        print_json(key_json(made.key) | {"key": made.secret})
+        return
+    say(f"key [bold]{made.key.id}[/] for {escape(user)} ({', '.join(made.key.scopes)}); it is shown this once:")
+    out().print(made.secret, markup=False, soft_wrap=True)
+
+
+@keys.command("list")
+def list_keys(database: DatabaseOption = None, app: AppOption = None, json: JsonOption = False) -> None:  # noqa: FBT002
+    """List all keys, the revoked ones too.
+
+    Example: [cyan]redrive keys list --json[/]
+    """
+
+    async def work() -> list[ApiKey]:
+        async with opened_store(database, app) as store:
+            return await Keys(store.database).list()
+
+    found = run(work())
+    if json:
+        print_json({"keys": [key_json(key) for key in found]})
+        return
+    table = Table("id", "owner", "scopes", "made", "expires", "state", box=None, header_style="bold")
+    now = datetime.now(UTC)
+    for key in found:
+        state = (
+            "[red]revoked[/]" if key.revoked_at else "[green]valid[/]" if key.is_valid(now) else "[yellow]expired[/]"
+        )
+        expires = exactly(key.expires_at) if key.expires_at else "never"
+        table.add_row(key.id, escape(key.owner), ", ".join(key.scopes), exactly(key.created_at), expires, state)
+    out().print(table if found else "no keys yet: make one with `redrive keys create`")
+
+
+@keys.command("revoke")
+def revoke(
+    id: Annotated[str, typer.Argument(metavar="ID", help="The key's id, as `redrive keys list` shows it.")],
+    database: DatabaseOption = None,
+    app: AppOption = None,
+    json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Refuse a key from now on.
+
+    Example: [cyan]redrive keys revoke 3f9a61c0d2b4[/]
+    """
+
+    async def work() -> ApiKey | None:
+        async with opened_store(database, app) as store:
+            return await Keys(store.database).revoke(id)
+
+    revoked = run(work())
+    if revoked is None:
+        complain(f"there is no key {id!r}: `redrive keys list` shows all")
+        raise typer.Exit(PROBLEM)
+    if json:
+        print_json(key_json(revoked))
+    else:
+        say(f"key {revoked.id} of {escape(revoked.owner)} is refused from now on")

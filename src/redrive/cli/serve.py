@@ -1,0 +1,187 @@
+"""`redrive serve`: workers, health, metrics and the start page in one process."""
+
+import asyncio
+import contextlib
+import errno
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from redrive._version import __version__
+from redrive.app import Redrive
+from redrive.cli.common import say
+from redrive.cli.worker import run_to_the_end, stop_on_signals
+from redrive.core.failure import redact
+from redrive.errors import MissingExtraError, SettingsError
+from redrive.ledgers.open import open_database
+from redrive.settings import Settings, load_settings
+from redrive.wiring import Service, describe_store, load_app, observe_with_logs, set_up_logs
+
+if TYPE_CHECKING:
+    import uvicorn
+
+SAMPLE = "redrive.sample:app"
+_EXTRA_MODULES = {"fastapi", "jinja2", "starlette", "uvicorn"}
+BACKLOG = 2048
+
+
+def serve(
+    app: Annotated[
+        str | None,
+        typer.Option("--app", metavar="MODULE:APP", help="Your application; without it nothing is run, only shown."),
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Where to listen; without it HTTP_HOST or 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="Without it HTTP_PORT or 8086.", min=0, max=65535)] = None,
+) -> None:
+    """Run an application's workers and serve its page, health and metrics, until SIGTERM or Ctrl-C.
+
+    Example: [cyan]redrive serve --app redrive.sample:app[/] (a small application to try redrive with)
+    """
+    settings = load_settings()
+    set_up_logs(settings)
+    _require_extra()
+    loaded = load_app(app) if app is not None else Redrive(settings.database_url)
+    observe_with_logs(loaded)
+    listening = listen(settings.http_host if host is None else host, settings.http_port if port is None else port)
+    with contextlib.closing(listening):
+        run_to_the_end(lambda: _serve(loaded, settings, listening, app))
+
+
+def _require_extra() -> None:
+    try:
+        import uvicorn  # noqa: F401
+
+        import redrive.web.app  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.partition(".")[0] in _EXTRA_MODULES:
+            raise MissingExtraError("`redrive serve`", "service") from error
+        raise
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket, or a `SettingsError` that says why there cannot be one."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror:
+        raise SettingsError(f"{host!r} is no address of this machine: change --host or HTTP_HOST") from None
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise SettingsError(_why_not(error, host, port)) from None
+    listening.setblocking(False)
+    return listening
+
+
+def _why_not(error: OSError, host: str, port: int) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return (
+                f"port {port} of {host} is in use: stop what listens there, or choose another with --port or HTTP_PORT"
+            )
+        case errno.EACCES:
+            return f"port {port} needs more rights than this user has: choose one above 1023 with --port or HTTP_PORT"
+        case errno.EADDRNOTAVAIL:
+            return f"{host!r} is no address of this machine: change --host or HTTP_HOST"
+        case _:
+            return f"cannot listen on {host} port {port}: {error.strerror}"
+
+
+async def _serve(app: Redrive, settings: Settings, listening: socket.socket, path: str | None) -> None:
+    service = Service(app, settings)
+    server = _make_server(service)
+    stop_on_signals(service.stop)
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    working = asyncio.create_task(service.run())
+    greeting = asyncio.create_task(_greet(service, listening, path))
+    try:
+        await asyncio.wait({serving, working}, return_when=asyncio.FIRST_COMPLETED)
+        service.stop()
+        # Health and page stay until the workers have finished; an error of the work is told after both have ended.
+        await asyncio.wait({working})
+    finally:
+        greeting.cancel()
+        server.should_exit = True
+        await asyncio.wait({serving})
+        await app.close()
+    await working
+    await serving
+
+
+def _make_server(service: Service) -> "uvicorn.Server":
+    import uvicorn
+
+    from redrive.web.app import make_web
+
+    class Server(uvicorn.Server):
+        """Leaves the signals to us: they stop the workers first."""
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    options: dict[str, Any] = {
+        "log_config": None,
+        "access_log": False,  # the envelope logs each request, redacted
+        "server_header": False,
+        "proxy_headers": False,  # who may look depends on the caller's address: no header may change it
+        "lifespan": "off",
+        "timeout_graceful_shutdown": max(1, int(service.settings.worker_grace.total_seconds())),
+    }
+    return Server(uvicorn.Config(make_web(service), **options))
+
+
+async def _greet(service: Service, listening: socket.socket, path: str | None) -> None:
+    url = _url(listening)
+    say(f"[bold]redrive {__version__}[/] listens on [bold cyan]{url}[/]")
+    await service.opened.wait()
+    app = service.app
+    say(f"  database     {escape(redact(app.database.url))} ({await describe_store(app.database)})")
+    handlers = sum(len(lane.handlers) for lane in app.lanes.values())
+    if path is None:
+        say("  application  none: tasks are shown but not run; give one with [cyan]--app MODULE:APP[/]")
+    else:
+        say(f"  application  {escape(path)}, {handlers} handler{'' if handlers == 1 else 's'}")
+    if service.first_key is not None:
+        say(f"  admin key    [bold]{service.first_key}[/] (made now and shown this once: keep it)")
+        service.first_key = None
+    _suggest(service, url, path)
+
+
+def _suggest(service: Service, url: str, path: str | None) -> None:
+    # Commands find the store by DATABASE_URL; where the application has another, it must be named.
+    same = open_database(service.settings.database_url).url == service.app.database.url
+    where = "" if same else f" --app {path}"
+    lines = [(f"redrive doctor{where}", "is everything well?")]
+    if path == SAMPLE:
+        lines = [
+            (f"redrive tasks add flaky.hello{where}", "fails twice, then succeeds"),
+            (f"redrive tasks add poison.hello{where}", "fails four times in about ten seconds, then it is dead"),
+            (f"redrive tasks list{where}", "what became of them; the page shows it too"),
+            (f'redrive tasks redrive --kind poison.hello --reason "try again"{where}', "bring it back"),
+        ]
+    elif path is None:
+        lines.append((f"redrive serve --app {SAMPLE}", "a small application to try redrive with"))
+    say(f"\nWhat to try next: look at [cyan]{url}[/], and in a second terminal")
+    width = max(len(command) for command, _ in lines)
+    for command, why in lines:
+        say(f"  [cyan]{command.ljust(width)}[/]  [dim]{why}[/]")
+    if shutil.which("redrive") is None:
+        say(f"[dim]redrive is not on your PATH; here it is {escape(sys.argv[0])}[/]")
+    say("[dim]Ctrl-C stops.[/]\n")
+
+
+def _url(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    return f"http://{shown}:{port}/"

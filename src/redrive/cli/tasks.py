@@ -1,0 +1,450 @@
+"""`redrive tasks`: look at tasks, add them, bring dead ones back."""
+
+import json as json_module
+import os
+import pwd
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from redrive.as_json import attempt_json, deed_json, explained, id_json, redacted, task_json, try_json
+from redrive.cli.common import (
+    PROBLEM,
+    AppOption,
+    DatabaseOption,
+    JsonOption,
+    LaneOption,
+    YesOption,
+    choose_lane,
+    complain,
+    duration_option,
+    err,
+    exactly,
+    opened_store,
+    out,
+    print_json,
+    run,
+    say,
+    when,
+)
+from redrive.core.durations import ZERO, format_duration
+from redrive.core.preview import Try, preview
+from redrive.core.states import Act, State
+from redrive.core.task import Added, Attempt, Deed, Task, TaskId
+from redrive.engine.redriver import Redriven
+from redrive.errors import UsageError
+from redrive.lane import Lane
+from redrive.ports import Page, Where
+
+COLOURS = {
+    State.WAITING: "yellow",
+    State.CLAIMED: "cyan",
+    State.DONE: "green",
+    State.DEAD: "red",
+    State.CANCELLED: "dim",
+}
+
+tasks = typer.Typer(help="Look at tasks, add them, bring dead ones back.", no_args_is_help=True)
+
+StateOption = Annotated[State | None, typer.Option("--state", help="Only tasks in this state.")]
+KindOption = Annotated[str | None, typer.Option("--kind", help="Only tasks of this kind.")]
+ErrorOption = Annotated[str | None, typer.Option("--error", help="Only tasks whose last error contains this text.")]
+OlderOption = Annotated[
+    timedelta | None, duration_option("--older-than", "Only tasks that have not changed for so long.")
+]
+
+
+# --- list -----------------------------------------------------------------------------------------------------------
+
+
+@tasks.command("list")
+def list_tasks(
+    state: StateOption = None,
+    kind: KindOption = None,
+    error: ErrorOption = None,
+    older_than: OlderOption = None,
+    limit: Annotated[int, typer.Option(help="How many to show.", min=1, max=1000)] = 50,
+    after: Annotated[str | None, typer.Option(help="Go on behind this id, as the last page said.")] = None,
+    lane: LaneOption = None,
+    database: DatabaseOption = None,
+    app: AppOption = None,
+    json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """List tasks in the order of their ids.
+
+    Example: [cyan]redrive tasks list --state dead --error Timeout --older-than 1h[/]
+    """
+
+    async def work() -> Page:
+        async with opened_store(database, app) as store:
+            chosen = choose_lane(store, lane)
+            behind = None if after is None else (await chosen.ledger()).read_id(after)
+            where = Where(state=state, kind=kind, error=error, older_than=older_than)
+            return await chosen.find(where, after=behind, limit=limit)
+
+    page = run(work())
+    if json:
+        following = None if page.after is None else id_json(page.after)
+        print_json({"tasks": [task_json(task) for task in page.tasks], "after": following})
+        return
+    if not page.tasks:
+        say("no task matches")
+        return
+    now = datetime.now(UTC)
+    table = Table(box=None, header_style="bold", expand=True)
+    for name in ("id", "state", "kind", "key", "failures", "due"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("last error", no_wrap=True, overflow="ellipsis", ratio=1)
+    for task in page.tasks:
+        table.add_row(
+            str(task.id), _coloured(task.state), escape(_cut(task.kind, 32)), escape(_cut(task.key, 20)), _failures(task),
+            when(task.due_at, now=now), escape((task.last_error or "").replace("\n", " ")),
+        )  # fmt: skip
+    out().print(table)
+    if page.after is not None:
+        say(f"[dim]there are more: --after {escape(str(page.after))}[/]")
+
+
+def _cut(text: str, chars: int) -> str:
+    return text if len(text) <= chars else text[: chars - 1] + "…"
+
+
+def _coloured(state: State) -> str:
+    return f"[{COLOURS[state]}]{state}[/]"
+
+
+def _failures(task: Task) -> str:
+    return str(task.failures) if task.failures_max is None else f"{task.failures} of {task.failures_max}"
+
+
+# --- show -----------------------------------------------------------------------------------------------------------
+
+
+@tasks.command("show")
+def show(
+    id: Annotated[str, typer.Argument(metavar="ID|KEY", help="The task's id, or its key.")],
+    lane: LaneOption = None,
+    database: DatabaseOption = None,
+    app: AppOption = None,
+    json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Show one task: its row, payload, every try with the reason for what was decided, and who acted on it.
+
+    With [cyan]--app[/] also the exact times of the retries to come, which only its policy knows.
+
+    Example: [cyan]redrive tasks show invoice-7 --app shop.tasks:app[/]
+    """
+
+    async def work() -> tuple[Task, list[Attempt], list[Deed], list[Try] | None] | None:
+        async with opened_store(database, app) as store:
+            chosen = choose_lane(store, lane)
+            task = await _find(chosen, id)
+            if task is None:
+                return None
+            return task, await chosen.attempts(task.id), await chosen.deeds(task.id), _to_come(chosen, task)
+
+    found = run(work())
+    if found is None:
+        complain(f"there is no task with the id or key {id!r}")
+        raise typer.Exit(PROBLEM)
+    task, attempts, deeds, to_come = found
+    if json:
+        print_json(
+            task_json(task, payload=True)
+            | {
+                "attempts": [attempt_json(one) for one in attempts],
+                "deeds": [deed_json(deed) for deed in deeds],
+                "to_come": None if to_come is None else [try_json(one) for one in to_come],
+            }
+        )
+        return
+    console = out()
+    _show_row(console, task)
+    _show_attempts(console, attempts)
+    _show_deeds(console, deeds)
+    _show_to_come(console, task, to_come)
+
+
+async def _find(lane: Lane, text: str) -> Task | None:
+    """By id if it reads like one, else by key."""
+    try:
+        found = await lane.get_by_id((await lane.ledger()).read_id(text))
+    except UsageError:
+        found = None
+    if found is not None:
+        return found
+    try:
+        return await lane.get(text)
+    except ValueError:  # keys of this table are numbers
+        return None
+
+
+def _to_come(lane: Lane, task: Task) -> list[Try] | None:
+    """The tries still to come if each fails; None where no policy is known."""
+    handler = lane.handlers.find(task.kind)
+    if handler is None:
+        return None
+    if task.state not in (State.WAITING, State.CLAIMED):
+        return []
+    now = datetime.now(UTC)
+    ends = [task.deadline_at] if task.deadline_at else []
+    if handler.policy.deadline is not None and task.created_at is not None:
+        ends.append(task.created_at + handler.policy.deadline)
+    tries = preview(
+        handler.policy, task.key, max(task.due_at or now, now) if task.state is State.WAITING else now,
+        failures=task.failures, failures_max=task.failures_max, deadline_at=min(ends, default=None),
+    )  # fmt: skip
+    return tries if task.state is State.WAITING else tries[1:]
+
+
+def _show_row(console: Console, task: Task) -> None:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column(overflow="fold")
+    rows: list[tuple[str, str | None]] = [
+        ("id", str(task.id)),
+        ("key", escape(task.key)),
+        ("kind", escape(task.kind)),
+        ("state", _coloured(task.state)),
+        ("failures", _failures(task)),
+        ("redrives", str(task.redrives) if task.redrives else None),
+        ("due", f"{exactly(task.due_at)} ({when(task.due_at)})" if task.due_at else None),
+        ("lease until", exactly(task.lease_until) if task.lease_until else None),
+        ("deadline", exactly(task.deadline_at) if task.deadline_at else None),
+        ("created", exactly(task.created_at) if task.created_at else None),
+        ("ended", exactly(task.ended_at) if task.ended_at else None),
+        ("last error", escape(task.last_error) if task.last_error else None),
+        ("payload", escape(json_module.dumps(redacted(task.payload), ensure_ascii=False, indent=2))),
+    ]
+    for name, value in rows:
+        if value is not None:
+            grid.add_row(name, value)
+    console.print(grid)
+
+
+def _show_attempts(console: Console, attempts: list[Attempt]) -> None:
+    console.print(f"\n[bold]{len(attempts) or 'no'} attempt{'' if len(attempts) == 1 else 's'}[/]")
+    for one in attempts:
+        took = "" if one.duration is None else f", took {format_duration(one.duration)}"
+        started = one.started_at or one.ended_at
+        console.print(
+            f"  {one.number}. {exactly(started)} [{COLOURS[one.state]}]{one.outcome}[/] → {one.state}"
+            f"[dim]{took}, by {escape(one.worker)}[/]"
+        )
+        if one.error:
+            console.print(f"     {escape(one.error)}")
+        sentence = explained(one.explanation)
+        if sentence:
+            console.print(f"     [dim]{escape(sentence)}[/]")
+
+
+def _show_deeds(console: Console, deeds: list[Deed]) -> None:
+    if deeds:
+        console.print("\n[bold]who acted on it[/]")
+    for deed in deeds:
+        reason = f": {escape(deed.reason)}" if deed.reason else ""
+        console.print(f"  {exactly(deed.at)} {deed.act} by {escape(deed.actor)}{reason}")
+
+
+def _show_to_come(console: Console, task: Task, to_come: list[Try] | None) -> None:
+    if to_come is None:
+        if task.state in (State.WAITING, State.CLAIMED):
+            say("[dim]the times of the retries to come need the policy: --app MODULE:APP[/]")
+        return
+    if to_come:
+        console.print("\n[bold]to come, if every try fails[/]")
+    for one in to_come:
+        console.print(f"  {one.number}. {exactly(one.at)} ({when(one.at)})")
+
+
+# --- add ------------------------------------------------------------------------------------------------------------
+
+
+@tasks.command("add")
+def add(
+    kind: Annotated[str, typer.Argument(help="What is to be done; it chooses the handler.")],
+    payload: Annotated[str, typer.Argument(help="JSON for the handler; - reads it from stdin.")] = "null",
+    key: Annotated[str | None, typer.Option(help="Adding the same key again adds nothing.")] = None,
+    delay: Annotated[timedelta, duration_option("--delay", "When the first try is due.")] = ZERO,
+    attempts: Annotated[int | None, typer.Option(help="How many tries in all, instead of the policy's.", min=1)] = None,
+    deadline: Annotated[timedelta | None, duration_option("--deadline", "After this it is not tried any more.")] = None,
+    lane: LaneOption = None,
+    database: DatabaseOption = None,
+    app: AppOption = None,
+    json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Add a task.
+
+    Example: [cyan]redrive tasks add send_invoice '{"invoice": 7}' --key invoice-7[/]
+    """
+    try:
+        given = json_module.loads(sys.stdin.read() if payload == "-" else payload)
+    except ValueError as error:
+        raise UsageError(f"the payload is not JSON ({error}): quote it, such as '{{\"invoice\": 7}}'") from None
+
+    async def work() -> Added:
+        async with opened_store(database, app, create=True) as store:
+            chosen = choose_lane(store, lane)
+            return await chosen.add(kind, given, key=key, delay=delay, attempts=attempts, deadline=deadline)
+
+    added = run(work())
+    id_ = escape(str(added.id))
+    if json:
+        print_json({"id": id_json(added.id), "key": added.key, "new": added.new})
+    elif added.new:
+        say(f"added task [bold]{id_}[/]: `redrive tasks show {id_}` follows it")
+    else:
+        say(f"the key is known: it is task [bold]{id_}[/], nothing was added")
+
+
+# --- redrive and cancel ---------------------------------------------------------------------------------------------
+
+IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The tasks, by id.")]
+AllOption = Annotated[bool, typer.Option("--all", help="All that can be, where neither ids nor a filter is given.")]
+DryOption = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it is kept with each task.")]
+ByOption = Annotated[str | None, typer.Option("--by", help="Who does it; without it the name you are logged in with.")]
+
+
+@tasks.command("redrive")
+def redrive(
+    ids: IdsArgument = None,
+    kind: KindOption = None,
+    error: ErrorOption = None,
+    older_than: OlderOption = None,
+    every: AllOption = False,  # noqa: FBT002
+    dry_run: DryOption = False,  # noqa: FBT002
+    reason: ReasonOption = "",
+    by: ByOption = None,
+    yes: YesOption = False,  # noqa: FBT002
+    lane: LaneOption = None,
+    database: DatabaseOption = None,
+    app: AppOption = None,
+    json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Send dead tasks back to waiting, due now, with a fresh budget. Their history stays.
+
+    Example: [cyan]redrive tasks redrive --kind send_invoice --error Timeout --reason "mail server is back"[/]
+    """
+    filters = _Filters(ids=ids, kind=kind, error=error, older_than=older_than, every=every)
+    _act(Act.REDRIVE, filters, dry_run=dry_run, reason=reason, by=by, yes=yes, store=(database, app, lane), json=json)
+
+
+@tasks.command("cancel")
+def cancel(
+    ids: IdsArgument = None,
+    kind: KindOption = None,
+    error: ErrorOption = None,
+    older_than: OlderOption = None,
+    every: AllOption = False,  # noqa: FBT002
+    dry_run: DryOption = False,  # noqa: FBT002
+    reason: ReasonOption = "",
+    by: ByOption = None,
+    yes: YesOption = False,  # noqa: FBT002
+    lane: LaneOption = None,
+    database: DatabaseOption = None,
+    app: AppOption = None,
+    json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """End waiting tasks as cancelled.
+
+    Example: [cyan]redrive tasks cancel 17 18 --reason "sent by hand"[/]
+    """
+    filters = _Filters(ids=ids, kind=kind, error=error, older_than=older_than, every=every)
+    _act(Act.CANCEL, filters, dry_run=dry_run, reason=reason, by=by, yes=yes, store=(database, app, lane), json=json)
+
+
+class _Filters:
+    """Which tasks to act on, as they were given."""
+
+    def __init__(
+        self, *, ids: list[str] | None, kind: str | None, error: str | None, older_than: timedelta | None, every: bool
+    ) -> None:
+        if not (ids or kind or error or older_than is not None or every):
+            raise UsageError("say which tasks: ids, --kind, --error, --older-than, or --all")
+        self._ids = ids
+        self._where = Where(kind=kind, error=error, older_than=older_than)
+
+    async def where(self, lane: Lane) -> Where:
+        ids: list[TaskId] | None = None
+        if self._ids:
+            ledger = await lane.ledger()
+            ids = [ledger.read_id(text) for text in self._ids]
+        where = self._where
+        return Where(ids=ids, kind=where.kind, error=where.error, older_than=where.older_than)
+
+
+def _act(
+    act: Act,
+    filters: _Filters,
+    *,
+    dry_run: bool,
+    reason: str,
+    by: str | None,
+    yes: bool,
+    store: tuple[str | None, str | None, str | None],
+    json: bool,
+) -> None:
+    database, app, lane_name = store
+    actor = by if by is not None else _os_user()
+
+    async def work() -> Redriven:
+        async with opened_store(database, app) as opened:
+            lane = choose_lane(opened, lane_name)
+            where = await filters.where(lane)
+            change = lane.redrive if act is Act.REDRIVE else lane.cancel
+            seen = await change(where, actor=actor, reason=reason, dry_run=True)
+            if dry_run or not seen.matched or (seen.matched > 1 and not yes and not _confirmed(act, seen.matched)):
+                return seen
+            with _progress(act, seen.matched) as advance:
+                return await change(where, actor=actor, reason=reason, progress=advance)
+
+    done = run(work())
+    if json:
+        changed = [id_json(id_) for id_ in done.changed]
+        print_json({"act": act.value, "matched": done.matched, "changed": changed, "dry_run": dry_run})
+    elif dry_run:
+        say(f"would {act} {done.matched} task{'' if done.matched == 1 else 's'}")
+    elif not done.matched:
+        say(f"no task matches: only {'dead' if act is Act.REDRIVE else 'waiting'} tasks can be changed so")
+    else:
+        say(f"{act}: {len(done.changed)} of {done.matched} changed, by {escape(actor)}")
+    if not (done.matched if dry_run else done.changed):
+        raise typer.Exit(PROBLEM)
+
+
+def _confirmed(act: Act, amount: int) -> bool:
+    return typer.confirm(f"{act} {amount} tasks?", err=True)
+
+
+class _progress:  # noqa: N801 - used as a verb
+    """A bar on stderr while many tasks are changed."""
+
+    def __init__(self, act: Act, amount: int) -> None:
+        self._bar = Progress(
+            TextColumn(act.value), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            console=err(), transient=True, disable=amount < 2,
+        )  # fmt: skip
+        self._amount = amount
+
+    def __enter__(self) -> Callable[[int], None]:
+        self._bar.start()
+        row = self._bar.add_task("", total=self._amount)
+        return lambda amount: self._bar.advance(row, amount)
+
+    def __exit__(self, *_: Any) -> None:
+        self._bar.stop()
+
+
+def _os_user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user without a name
+        return f"uid {os.getuid()}"

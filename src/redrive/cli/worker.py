@@ -1,0 +1,163 @@
+"""`redrive worker`: run an application's handlers until told to stop."""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from redrive.app import Redrive
+from redrive.cli.common import AppArgument, duration_option, say
+from redrive.cli.processes import SecondPress, Supervisor
+from redrive.core.durations import format_duration
+from redrive.core.failure import redact
+from redrive.engine.worker import WorkerSettings
+from redrive.settings import load_settings
+from redrive.wiring import load_app, observe_with_logs, open_patiently, set_up_logs
+
+THREAD_PATIENCE_SECONDS = 0.5
+"""How long idle threads get to end by themselves before the process ends without them."""
+
+
+def worker(
+    app: AppArgument,
+    concurrency: Annotated[int | None, typer.Option(help="How many handlers run at once.", min=1, max=10_000)] = None,
+    lease: Annotated[
+        timedelta | None, duration_option("--lease", "How long a claim holds without a sign of life.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="How many tasks one statement takes.", min=1, max=5_000)] = None,
+    grace: Annotated[timedelta | None, duration_option("--grace", "How long handlers may go on when stopping.")] = None,
+    processes: Annotated[int, typer.Option(help="How many processes to run, for more cores.", min=1, max=256)] = 1,
+    child: Annotated[bool, typer.Option("--child", hidden=True)] = False,  # noqa: FBT002
+) -> None:
+    """Run the handlers of an application until SIGTERM or Ctrl-C.
+
+    The first signal stops gracefully: no new claims, up to [cyan]--grace[/] for what runs, the rest goes back to waiting. A
+    second signal ends at once; what ran is then charged when its lease runs out.
+
+    Example: [cyan]redrive worker shop.tasks:app --concurrency 50 --processes 2[/]
+    """
+    configured = load_settings()
+    settings = configured.worker(concurrency=concurrency, lease=lease, batch=batch, grace=grace)
+    if processes > 1:
+        raise typer.Exit(Supervisor(_child_command(app, settings), processes, settings.grace).run())
+    set_up_logs(configured)
+    loaded = load_app(app)
+    observe_with_logs(loaded)
+    run_to_the_end(lambda: _work(loaded, settings, child=child))
+
+
+def _child_command(app: str, settings: WorkerSettings) -> list[str]:
+    return [
+        sys.executable, "-m", "redrive", "worker", app, "--child",
+        "--concurrency", str(settings.concurrency),
+        "--lease", f"{settings.lease.total_seconds()}s",
+        "--batch", str(settings.batch),
+        "--grace", f"{settings.grace.total_seconds()}s",
+    ]  # fmt: skip
+
+
+async def _work(app: Redrive, settings: WorkerSettings, *, child: bool) -> None:
+    workers = app.workers(settings)
+    stopped = asyncio.Event()
+
+    def stop() -> None:
+        workers.stop()
+        stopped.set()
+
+    stop_on_signals(stop)
+    if child:
+        stop_with_parent(stop)
+    try:
+        if await open_patiently(app, stopped):
+            say(
+                f"[dim]working on {escape(redact(app.database.url))} with {settings.concurrency} slots, "
+                f"lease {format_duration(settings.lease)}; Ctrl-C stops[/]"
+            )
+            await workers.run()
+    finally:
+        await app.close()
+
+
+def stop_on_signals(stop: Callable[[], None]) -> None:
+    """The first SIGTERM or SIGINT stops gracefully, the second ends the process at once."""
+    loop = asyncio.get_running_loop()
+    press = SecondPress()
+
+    def on_signal(number: int) -> None:
+        match press.count():
+            case 1:
+                say("[dim]stopping; a second signal ends at once[/]")
+                stop()
+            case 2:
+                end_now(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+
+
+def stop_with_parent(stop: Callable[[], None]) -> None:
+    """Stop when the parent is gone: it holds the other end of our stdin."""
+    loop = asyncio.get_running_loop()
+    pipe = sys.stdin.fileno()
+
+    def on_readable() -> None:
+        if not os.read(pipe, 1024):
+            loop.remove_reader(pipe)
+            stop()
+
+    loop.add_reader(pipe, on_readable)
+
+
+def run_to_the_end(work: Callable[[], Awaitable[None]]) -> None:
+    """Run the work, and end the process even where handlers hang in threads that nothing can stop."""
+
+    async def main() -> bool:
+        await work()
+        return await _threads_ended()
+
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        ended = runner.run(main())
+        if not ended:
+            end_now(0)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it is installed: a worker of small handlers does about a fifth more on it."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _threads_ended() -> bool:
+    """Whether all handler threads have ended; those that still run would keep the interpreter from exiting."""
+    loop = asyncio.get_running_loop()
+    try:
+        # asyncio.run would wait for these without a limit.
+        async with asyncio.timeout(THREAD_PATIENCE_SECONDS):
+            await loop.shutdown_default_executor()
+    except TimeoutError:
+        end_now(0)
+    ends = time.monotonic() + THREAD_PATIENCE_SECONDS
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join(max(0.0, ends - time.monotonic()))
+            if thread.is_alive():
+                return False
+    return True
+
+
+def end_now(code: int) -> None:
+    """End this process without waiting for any thread."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)

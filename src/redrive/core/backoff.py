@@ -1,0 +1,142 @@
+"""How long to wait after the n-th failure, before jitter.
+
+Each backoff is a frozen value with one method, `wait(failures)`, that is pure and total: any integer gives a wait
+between zero and `cap`, without overflow. A number below one counts as one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from datetime import timedelta
+from typing import Protocol, runtime_checkable
+
+from redrive.core.durations import DURATION_MAX, ZERO, checked, format_duration
+from redrive.errors import PolicyError
+
+
+@runtime_checkable
+class Backoff(Protocol):
+    """What a policy needs of a backoff."""
+
+    @property
+    def cap(self) -> timedelta:
+        """No wait is ever longer."""
+        ...
+
+    def wait(self, failures: int) -> timedelta:
+        """The wait after this many failures."""
+        ...
+
+    def describe(self) -> str:
+        """A few words for explanations, such as `exponential 2s ×2, cap 5m`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """`min(cap, first * factor ** (n - 1))` after the n-th failure."""
+
+    first: timedelta = timedelta(seconds=1)
+    cap: timedelta = timedelta(hours=1)
+    _: KW_ONLY
+    factor: float = 2.0
+
+    def __post_init__(self) -> None:
+        checked("first", self.first)
+        checked("cap", self.cap)
+        # `not (… <= …)` also refuses NaN.
+        if not (isinstance(self.factor, int | float) and 1 <= self.factor <= 1000):
+            raise PolicyError(f"factor must lie between 1 and 1000, not {self.factor!r}")
+        if self.cap < self.first:
+            raise PolicyError(f"cap ({self.cap}) must not be shorter than first ({self.first})")
+
+    def wait(self, failures: int) -> timedelta:
+        """See the class."""
+        if self.factor == 1 or not self.first:
+            return self.first
+        try:
+            return min(self.cap, self.first * float(self.factor) ** max(0, failures - 1))
+        except OverflowError:  # of the power or of the product: both lie far beyond any cap
+            return self.cap
+
+    def describe(self) -> str:
+        """See `Backoff.describe`."""
+        return f"exponential {format_duration(self.first)} ×{self.factor:g}, cap {format_duration(self.cap)}"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Schedule:
+    """The n-th entry after the n-th failure, the last one for ever after."""
+
+    waits: tuple[timedelta, ...]
+
+    def __init__(self, waits: Sequence[timedelta]) -> None:
+        if not isinstance(waits, Sequence):
+            raise PolicyError(f"a schedule takes a list of waits, such as [seconds(10), minutes(1)], not {waits!r}")
+        object.__setattr__(self, "waits", tuple(checked("waits", wait) for wait in waits))
+        if not 1 <= len(self.waits) <= 1000:
+            raise PolicyError(f"a schedule has 1 to 1000 waits, not {len(self.waits)}")
+
+    @property
+    def cap(self) -> timedelta:
+        """The longest entry."""
+        return max(self.waits)
+
+    def wait(self, failures: int) -> timedelta:
+        """See the class."""
+        return self.waits[min(max(failures, 1), len(self.waits)) - 1]
+
+    def describe(self) -> str:
+        """See `Backoff.describe`."""
+        shown = ", ".join(format_duration(wait) for wait in self.waits[:6])
+        return f"schedule {shown}{', …' if len(self.waits) > 6 else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """The same wait after every failure."""
+
+    every: timedelta
+
+    def __post_init__(self) -> None:
+        checked("every", self.every)
+
+    @property
+    def cap(self) -> timedelta:
+        """The wait itself."""
+        return self.every
+
+    def wait(self, failures: int) -> timedelta:  # noqa: ARG002 - the same after every failure
+        """See the class."""
+        return self.every
+
+    def describe(self) -> str:
+        """See `Backoff.describe`."""
+        return f"fixed {format_duration(self.every)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """`min(cap, first + step * (n - 1))` after the n-th failure."""
+
+    first: timedelta
+    step: timedelta
+    cap: timedelta = DURATION_MAX
+
+    def __post_init__(self) -> None:
+        checked("first", self.first)
+        checked("step", self.step)
+        checked("cap", self.cap)
+        if self.cap < self.first:
+            raise PolicyError(f"cap ({self.cap}) must not be shorter than first ({self.first})")
+
+    def wait(self, failures: int) -> timedelta:
+        """See the class."""
+        steps = max(0, failures - 1)
+        if self.step > ZERO and steps > (self.cap - self.first) / self.step:
+            return self.cap
+        return min(self.cap, self.first + self.step * (steps if self.step > ZERO else 0))
+
+    def describe(self) -> str:
+        """See `Backoff.describe`."""
+        first, step, cap = (format_duration(span) for span in (self.first, self.step, self.cap))
+        return f"linear {first} + {step}, cap {cap}"

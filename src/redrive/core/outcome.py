@@ -1,0 +1,54 @@
+"""What a run came to. Outcomes are values: handlers may return `Snoozed` or `Cancelled`, the engine makes the rest."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from redrive.core.durations import checked
+from redrive.core.failure import safe_text
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The handler came back without an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The handler raised."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Snoozed:
+    """Not now: try again after `delay`; no failure is charged. A handler returns this."""
+
+    delay: timedelta
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        checked("delay", self.delay)
+        object.__setattr__(self, "reason", safe_text(self.reason))
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """No longer wanted: end without a failure. A handler returns this."""
+
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", safe_text(self.reason))
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The worker stopped before the end: due at once, no failure is charged."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseExpired:
+    """The claim was never settled: its worker is lost, and the try counts."""
+
+
+Outcome = Done | Failed | Snoozed | Cancelled | Released | LeaseExpired

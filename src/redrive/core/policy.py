@@ -1,0 +1,106 @@
+"""How often, how long, and for which errors a task is tried again."""
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import timedelta
+from functools import partial
+
+from redrive.core import jitter as jitters
+from redrive.core.backoff import Backoff, Exponential
+from redrive.core.durations import checked
+from redrive.core.failure import ErrorClass, Rule, check_rules, matches, rule_name, spoken_class
+from redrive.core.jitter import Jitter
+from redrive.errors import PolicyError
+
+FAILURES_MAX = 1_000_000
+RETRIES_DEFAULT = 5
+BACKOFF_DEFAULT = Exponential()
+
+_CLASSES = tuple(each for each in ErrorClass if each is not ErrorClass.WORKER_LOST)
+"""The classes that an error can have; a lost worker raises none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Backoff, jitter, how many failures are allowed, and which errors are which class.
+
+    Say how much in one of two ways: `retries=3` is one first try and up to three more, `attempts=4` is four tries in
+    all. Both are kept as one number, `failures_max`: the failure at which a task dies.
+
+    `permanent`, `business`, `rate_limited` and `transient` list exception types, HTTP statuses or functions of the
+    exception, looked through in this order; an error that none of them matches is `otherwise`.
+    """
+
+    backoff: Backoff = BACKOFF_DEFAULT
+    _: KW_ONLY
+    retries: int | None = None
+    attempts: int | None = None
+    jitter: Jitter = jitters.equal
+    permanent: Sequence[Rule] = ()
+    business: Sequence[Rule] = ()
+    rate_limited: Sequence[Rule] = ()
+    transient: Sequence[Rule] = ()
+    otherwise: ErrorClass | str = ErrorClass.TRANSIENT
+    retry_after_max: timedelta = timedelta(days=1)
+    deadline: timedelta | None = None
+    name: str = "default"
+    failures_max: int = field(init=False)
+    # Kept because every explanation of a failure needs them: 3 µs each time otherwise.
+    backoff_words: str = field(init=False, repr=False, compare=False)
+    jitter_words: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.backoff, type) or not isinstance(self.backoff, Backoff):
+            raise PolicyError(f"backoff must be Exponential, Schedule, Fixed or Linear, not {self.backoff!r}")
+        if not isinstance(self.jitter, Jitter):
+            raise PolicyError(f"jitter must be one of redrive.jitter, such as jitter.full, not {self.jitter!r}")
+        set_field = partial(object.__setattr__, self)
+        set_field("failures_max", _failures_max(self.retries, self.attempts))
+        for name in ("permanent", "business", "rate_limited", "transient"):
+            set_field(name, check_rules(name, getattr(self, name)))
+        if self.otherwise not in _CLASSES:
+            raise PolicyError(f"otherwise must be one of {', '.join(_CLASSES)}, not {self.otherwise!r}")
+        set_field("otherwise", ErrorClass(self.otherwise))
+        checked("retry_after_max", self.retry_after_max)
+        if self.deadline is not None:
+            checked("deadline", self.deadline)
+        set_field("backoff_words", self.backoff.describe())
+        set_field("jitter_words", self.jitter.describe())
+
+    def delay(self, failures: int, key: str) -> timedelta:
+        """The delay after this many failures of the task with this key. Pure and total."""
+        return self.jitter.delay(self.backoff, failures, lambda number: jitters.draw(key, number, self.name))
+
+    def ceiling(self, failures: int) -> timedelta:
+        """No delay after this many failures is longer, whatever the key; a `Retry-After` may still be."""
+        return self.jitter.ceiling(self.backoff, failures)
+
+    def classify(self, error: BaseException) -> tuple[ErrorClass, str]:
+        """The class of an error, and the rule that said so."""
+        spoken = spoken_class(error)
+        if spoken is not None:
+            return spoken, type(error).__name__
+        for error_class, rules in (
+            (ErrorClass.PERMANENT, self.permanent),
+            (ErrorClass.BUSINESS, self.business),
+            (ErrorClass.RATE_LIMITED, self.rate_limited),
+            (ErrorClass.TRANSIENT, self.transient),
+        ):
+            for rule in rules:
+                if matches(rule, error):
+                    return error_class, rule_name(rule)
+        assert isinstance(self.otherwise, ErrorClass)
+        return self.otherwise, "otherwise"
+
+
+def _failures_max(retries: int | None, attempts: int | None) -> int:
+    if retries is not None and attempts is not None:
+        raise PolicyError("say either retries= (after the first try) or attempts= (tries in all), not both")
+    for name, amount, least in (("retries", retries, 0), ("attempts", attempts, 1)):
+        if amount is not None and (
+            isinstance(amount, bool) or not isinstance(amount, int) or not least <= amount < FAILURES_MAX
+        ):
+            raise PolicyError(f"{name} must be a whole number from {least} to {FAILURES_MAX - 1:,}, not {amount!r}")
+    if attempts is not None:
+        return attempts
+    return (RETRIES_DEFAULT if retries is None else retries) + 1

@@ -1,0 +1,194 @@
+"""Any table can be a ledger: which column and which word means what.
+
+A `LedgerTable` is a mapping, nothing more; `ledgers/adopt.py` checks it against the real table and `ledgers/statements.py`
+builds the SQL from it. redrive's own `redrive_task` is the `LedgerTable` whose names are the defaults.
+
+    FLAG_SCHEDULES = LedgerTable(
+        "feature_flag_schedules", key="id", status="status",
+        words=Words(waiting="pending", retrying="failed", done="applied", dead="failed", cancelled="cancelled"),
+        first_due="scheduled_at", due="next_retry_at",
+        count="retry_count", counts="retries", count_max="max_retries", last_error="last_error",
+        done_at="applied_at",
+    )
+"""
+
+from dataclasses import KW_ONLY, dataclass, fields
+from enum import StrEnum
+
+from redrive.core.decide import Settlement
+from redrive.core.states import State
+from redrive.errors import UsageError
+
+
+class Counts(StrEnum):
+    """What the number in the count column means."""
+
+    FAILURES = "failures"
+    """How many tries have failed."""
+    RETRIES = "retries"
+    """How many retries were planned: it stops at its maximum, where one more try is still to come."""
+    ATTEMPTS = "attempts"
+    """How many tries were started: raised at the claim, taken back when a try is not charged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """The table's own words for the states.
+
+    `retrying` is the word of a waiting task that has failed before; without it `waiting` stands for both. It may be the
+    same as `dead`: the due time then tells them apart, retrying has one and dead has none. Without `claimed` the lease
+    says it. Without `cancelled` tasks of this table cannot be cancelled.
+    """
+
+    waiting: str = "waiting"
+    retrying: str | None = None
+    claimed: str | None = None
+    done: str = "done"
+    dead: str = "dead"
+    cancelled: str | None = None
+
+    def __post_init__(self) -> None:
+        apart = [self.waiting, self.done, self.dead, *filter(None, (self.claimed, self.cancelled))]
+        if len(set(apart)) < len(apart):
+            raise UsageError(f"waiting, claimed, done, dead and cancelled need words of their own, not {apart}")
+        if self.retrying in {self.done, self.claimed, self.cancelled} - {None}:
+            raise UsageError(f"retrying may share its word with waiting or dead only, not {self.retrying!r}")
+
+    @property
+    def shared(self) -> bool:
+        """Whether one word stands for both retrying and dead."""
+        return self.retrying == self.dead
+
+    def word(self, state: State, *, failures: int = 0) -> str:
+        """The word to write for a state."""
+        if state is State.WAITING and failures > 0:
+            return self.retrying or self.waiting
+        word: str | None = getattr(self, state.value)
+        if word is None:
+            raise UsageError(f"this table has no word for {state}: name one in Words({state}=…)")
+        return word
+
+    def state(self, word: str, *, has_due: bool, leased: bool) -> State:
+        """The state of a row from its word, its due time and its lease."""
+        if leased or word == self.claimed:
+            return State.CLAIMED
+        if word == self.waiting or (word == self.retrying and (has_due or not self.shared)):
+            return State.WAITING
+        for state in (State.DONE, State.DEAD, State.CANCELLED):
+            if word == getattr(self, state.value):
+                return state
+        raise UsageError(f"unknown status word {word!r}: this table knows {', '.join(self.all())}")
+
+    def all(self) -> tuple[str, ...]:
+        """Every word, once."""
+        words = (self.waiting, self.retrying, self.claimed, self.done, self.dead, self.cancelled)
+        return tuple(dict.fromkeys(word for word in words if word is not None))
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerTable:
+    """The columns of a table that redrive uses; a column set to None is one that the table does not have.
+
+    `key` is what the caller knows a task by, `id` (default: the key) the single column that rows are updated by. `kind`
+    names the column that chooses the handler; without it every row goes to the table's one handler. `payload` names a
+    JSON column; without it the payload is the row's other columns as a dict. `first_due` is when the first try is due if
+    that stands in a column of its own; a due time of NULL means now. `done_at` is written when a task is done, `ended_at`
+    when it has ended in any way.
+    """
+
+    name: str
+    _: KW_ONLY
+    schema: str | None = None
+    key: str = "id"
+    id: str | None = None
+    kind: str | None = None
+    payload: str | None = None
+    status: str = "status"
+    words: Words = Words()
+    due: str = "due_at"
+    first_due: str | None = None
+    count: str = "failures"
+    counts: Counts | str = Counts.FAILURES
+    count_max: str | None = None
+    last_error: str | None = None
+    lease_until: str = "lease_until"
+    claim_id: str = "claim_id"
+    claimed_at: str | None = None
+    done_at: str | None = None
+    ended_at: str | None = None
+    created_at: str | None = None
+    updated_at: str | None = None
+    deadline: str | None = None
+    redrives: str | None = None
+    trace: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name or "." in self.name:
+            raise UsageError(f"name the table without its schema, which has a parameter of its own, not {self.name!r}")
+        try:
+            object.__setattr__(self, "counts", Counts(self.counts))
+        except ValueError:
+            raise UsageError(f"counts must be failures, retries or attempts, not {self.counts!r}") from None
+        used = [name for name in self.columns().values() if name not in (self.key, self.id)]
+        twice = sorted({name for name in used if used.count(name) > 1})
+        if twice:
+            raise UsageError(f"table {self.name!r}: {', '.join(twice)} cannot stand for two things")
+
+    @property
+    def id_column(self) -> str:
+        """The column that rows are updated by."""
+        return self.id or self.key
+
+    def columns(self) -> dict[str, str]:
+        """Every mapped column, by what it stands for."""
+        other = {"name", "schema", "words", "counts"}
+        named = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in other}
+        return {role: name for role, name in (named | {"id": self.id_column}).items() if name is not None}
+
+    def failures(self, count: int, *, claimed: bool) -> int:
+        """The failures that a stored count stands for."""
+        return max(0, count - 1) if claimed and self.counts is Counts.ATTEMPTS else count
+
+    def failures_max(self, count_max: int | None) -> int | None:
+        """The failure at which the row dies, from its own maximum."""
+        if count_max is None:
+            return None
+        return count_max + 1 if self.counts is Counts.RETRIES else count_max
+
+    def count_max_to_store(self, failures_max: int | None) -> int | None:
+        """The row's own maximum, from the failure at which it dies."""
+        if failures_max is None:
+            return None
+        return failures_max - 1 if self.counts is Counts.RETRIES else failures_max
+
+    def count_to_store(self, settlement: Settlement) -> int:
+        """The count that a settlement leaves in the row."""
+        failures = settlement.failures
+        match self.counts:
+            case Counts.RETRIES if settlement.explanation is not None:
+                return min(failures, settlement.explanation.failures_max - 1)
+            case Counts.ATTEMPTS if settlement.state in (State.DONE, State.CANCELLED):
+                return failures + 1
+            case _:
+                return failures
+
+
+TASKS = LedgerTable(
+    "redrive_task",
+    key="key",
+    id="id",
+    kind="kind",
+    payload="payload",
+    status="state",
+    words=Words(claimed="claimed", cancelled="cancelled"),
+    count_max="failures_max",
+    last_error="last_error",
+    claimed_at="claimed_at",
+    ended_at="ended_at",
+    created_at="created_at",
+    updated_at="updated_at",
+    deadline="deadline_at",
+    redrives="redrives",
+    trace="trace",
+)
+"""redrive's own table."""

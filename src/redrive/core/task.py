@@ -1,0 +1,173 @@
+"""The nouns: a task to be done, the claim to run it, the attempts it has had.
+
+A task is one row and its current state, whatever the table; see `docs/concepts.md` for the words.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from redrive.core.durations import ZERO, checked
+from redrive.core.states import State
+from redrive.errors import PayloadError, UsageError
+
+TaskId = int | str | UUID
+"""The single column that rows are updated by."""
+
+KEY_CHARS_MAX = 500
+KIND_CHARS_MAX = 200
+PAYLOAD_BYTES_MAX = 1 << 20
+
+
+class Task(NamedTuple):
+    """What shall be done: one row, its current state.
+
+    A named tuple, as the other values that every attempt makes: as immutable as a frozen dataclass and made in a fifth of
+    the time (0.7 µs instead of 3.9 µs for these fields).
+    """
+
+    id: TaskId
+    key: str
+    kind: str
+    payload: Any
+    state: State
+    failures: int
+    failures_max: int | None = None
+    redrives: int = 0
+    due_at: datetime | None = None
+    deadline_at: datetime | None = None
+    lease_until: datetime | None = None
+    claimed_at: datetime | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    ended_at: datetime | None = None
+    last_error: str | None = None
+    trace: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTask:
+    """A task to be added. Checked here, so that a ledger only sees what it can store."""
+
+    kind: str
+    key: str
+    payload: Any = None
+    delay: timedelta = ZERO
+    failures_max: int | None = None
+    deadline: timedelta | None = None
+    trace: str | None = None
+    payload_json: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_text("kind", self.kind, KIND_CHARS_MAX)
+        check_text("key", self.key, KEY_CHARS_MAX)
+        checked("delay", self.delay)
+        if self.deadline is not None:
+            checked("deadline", self.deadline)
+        most = self.failures_max
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= 1_000_000):
+            raise UsageError(f"attempts must be a whole number from 1 to 1,000,000, not {most!r}")
+        object.__setattr__(self, "payload_json", encode_payload(self.payload))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Added:
+    """What adding came to: the task's id, and whether it is new or was there already."""
+
+    id: TaskId
+    key: str
+    new: bool
+
+
+class Claim(NamedTuple):
+    """The right to run a task until its lease ends.
+
+    `claim_id` is the fence: every write that ends or extends the attempt is made only where the row still has it.
+    `abandoned` holds the claim that was never settled, if there was one: such a task must be settled as
+    `LeaseExpired` and not run.
+    """
+
+    task: Task
+    claim_id: UUID
+    claimed_at: datetime
+    abandoned: "Abandoned | None" = None
+
+    @property
+    def number(self) -> int:
+        """Which try this is, counted from one since the task was added or redriven."""
+        return self.task.failures + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abandoned:
+    """The claim that ran out: who held it and since when, as far as the row tells."""
+
+    claim_id: UUID | None
+    claimed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimLost:
+    """A settlement or an extension that was not written: somebody else owns the task now."""
+
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One try of a task, as it stands in the history."""
+
+    claim_id: UUID
+    number: int
+    started_at: datetime | None
+    ended_at: datetime
+    outcome: str
+    state: State
+    worker: str
+    duration: timedelta | None = None
+    delay: timedelta | None = None
+    error_class: str | None = None
+    error: str | None = None
+    explanation: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """What a person or a system did to a task: redriven, cancelled, resolved, returned; by whom and why."""
+
+    at: datetime
+    act: str
+    actor: str
+    reason: str
+
+
+def encode_payload(payload: Any) -> str:
+    """The payload as JSON text, or a `PayloadError` that says where it stops being JSON."""
+    try:
+        text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PayloadError(
+            f"the payload is not JSON: {error}; use dicts with text keys, lists, text, finite numbers, booleans, None"
+        ) from error
+    if size > PAYLOAD_BYTES_MAX:
+        raise PayloadError(
+            f"the payload is {size:,} bytes, more than {PAYLOAD_BYTES_MAX:,}: store it elsewhere and add a reference"
+        )
+    return text
+
+
+def check_text(name: str, text: str, chars_max: int) -> str:
+    """Return the text if it is neither empty, too long nor unstorable, else raise `UsageError`."""
+    if not isinstance(text, str) or not text or len(text) > chars_max:
+        raise UsageError(f"{name} must be 1 to {chars_max} characters of text, not {text!r:.80}")
+    try:
+        storable = "\0" not in text and bool(text.encode())
+    except UnicodeEncodeError:
+        storable = False
+    if not storable:
+        raise UsageError(f"{name} holds a character that no database stores: {text!r:.80}")
+    return text

@@ -1,0 +1,110 @@
+"""Keeping house: claims that were never settled, and tasks that ended long ago."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+
+from redrive.core.decide import decide
+from redrive.core.outcome import LeaseExpired
+from redrive.core.states import State
+from redrive.core.task import Claim
+from redrive.engine.handlers import Handlers
+from redrive.engine.kinds import Kinds
+from redrive.engine.patience import Patience
+from redrive.engine.settler import Settler
+from redrive.events import Event, TasksPruned
+from redrive.ports import Ledger
+
+EVERY_SECONDS = 1.0
+PRUNE_EVERY_SECONDS = 3600.0
+LEASE = timedelta(seconds=1)
+"""How long the keeper itself holds what it settles: a write takes milliseconds, and keepers are killed too."""
+RECLAIM_MAX = 500
+PRUNE_MAX = 1000
+
+
+class Keeper:
+    """Settles expired claims as `LeaseExpired` by the same `decide` as the worker, and prunes what may go."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        handlers: Handlers,
+        settler: Settler,
+        patience: Patience,
+        tell: Callable[[list[Event]], None],
+        *,
+        held: Callable[[], Iterable[Claim]] = tuple,
+        lease: timedelta = LEASE,
+        retention: timedelta | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._handlers = handlers
+        self._kinds = Kinds(ledger, handlers)
+        self._settler = settler
+        self._patience = patience
+        self._tell = tell
+        self._held = held
+        self._lease = lease
+        self._retention = retention
+
+    async def run(self) -> None:
+        """Keep for ever."""
+        prune_at = time.monotonic()
+        while True:
+            asked_at = time.monotonic()
+            try:
+                await self.settle_expired()
+                if self._retention is not None and time.monotonic() >= prune_at:
+                    await self.prune()
+                    prune_at = time.monotonic() + PRUNE_EVERY_SECONDS
+                self._patience.back(asked_at=asked_at)
+            except Exception as error:  # housekeeping goes on tomorrow whatever happened today
+                self._patience.away(error, asked_at=asked_at)
+            await asyncio.sleep(EVERY_SECONDS * random.uniform(0.8, 1.2))
+
+    async def settle_expired(self) -> int:
+        """Settle all claims whose lease ran out; how many it were."""
+        settled = 0
+        while True:
+            self._kinds.forget()
+            kinds = await self._kinds.to_claim()
+            claims = await self._ledger.reclaim(RECLAIM_MAX, LEASE, kinds=kinds)
+            group = []
+            for claim in await self._lost(claims):
+                handler = self._handlers.find(claim.task.kind)
+                assert handler is not None, "a ledger hands out the kinds that it was asked for"
+                group.append(decide(claim, LeaseExpired(), handler.policy))
+            if group:
+                await self._settler.write(group)
+            settled += len(group)
+            if len(claims) < RECLAIM_MAX:
+                return settled
+
+    async def _lost(self, claims: list[Claim]) -> list[Claim]:
+        """Those of the claims that this worker does not hold itself.
+
+        What it runs, or has run and not written yet, is not lost: its lease ran out because the process stood still, the
+        ledger was away or the clock jumped. It is held on to, and not run a second time beside the first.
+        """
+        held = {(claim.task.id, claim.claim_id) for claim in self._held()} if claims else set()
+        own = [claim for claim in claims if (claim.task.id, claim.claim_id) in held]
+        if own:
+            await self._ledger.extend(own, self._lease)
+            claims = [claim for claim in claims if (claim.task.id, claim.claim_id) not in held]
+        return claims
+
+    async def prune(self) -> int:
+        """Delete done and cancelled tasks older than the retention, in small batches; how many it were."""
+        assert self._retention is not None
+        pruned = 0
+        while True:
+            amount = await self._ledger.prune([State.DONE, State.CANCELLED], self._retention, limit=PRUNE_MAX)
+            pruned += amount
+            if amount:
+                self._tell([TasksPruned(self._ledger.name, amount)])
+            if amount < PRUNE_MAX:
+                return pruned
+            await asyncio.sleep(0)

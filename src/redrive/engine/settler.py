@@ -1,0 +1,88 @@
+"""Settling in groups: outcomes that come in while one group is being written form the next."""
+
+import asyncio
+from collections.abc import Callable
+
+from redrive.core.decide import Settlement
+from redrive.core.failure import describe_error
+from redrive.core.task import Claim, ClaimLost
+from redrive.engine.patience import Patience
+from redrive.events import AttemptEnded, Event, SettleFailed, SettleLost
+from redrive.ports import Ledger
+
+
+class Settler:
+    """Writes settlements of one worker. There is no timer: a lone outcome is written at once, many share a commit."""
+
+    def __init__(
+        self, ledger: Ledger, worker: str, patience: Patience, tell: Callable[[list[Event]], None], *, batch: int
+    ) -> None:
+        self._ledger = ledger
+        self._worker = worker
+        self._patience = patience
+        self._tell = tell
+        self._batch = batch
+        self._pending: list[Settlement] = []
+        self._writing: list[Settlement] = []
+        self._filled = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def unwritten(self) -> int:
+        """How many settlements are not durable yet."""
+        return len(self._pending) + len(self._writing)
+
+    @property
+    def claims(self) -> list[Claim]:
+        """The claims whose settlements are not durable yet."""
+        return [settlement.claim for settlement in (*self._writing, *self._pending)]
+
+    def put(self, settlement: Settlement) -> None:
+        """Take an outcome to be written soon."""
+        self._pending.append(settlement)
+        self._filled.set()
+        self._idle.clear()
+
+    async def run(self) -> None:
+        """Write for ever."""
+        while True:
+            await self._filled.wait()
+            self._writing, self._pending = self._pending[: self._batch], self._pending[self._batch :]
+            if not self._pending:
+                self._filled.clear()
+            await self.write(self._writing)
+            self._writing = []
+            if not self._pending:
+                self._idle.set()
+
+    async def flushed(self) -> None:
+        """Come back when everything is written."""
+        await self._idle.wait()
+
+    async def write(self, group: list[Settlement]) -> None:
+        """Write one group, however long the ledger is away."""
+        try:
+            lost = await self._patience.until_answered(lambda: self._ledger.settle(group, worker=self._worker))
+        except Exception as error:
+            if len(group) == 1:
+                # Its lease runs out and the keeper charges the try: visible, and never an endless loop.
+                self._tell([SettleFailed(self._ledger.name, group[0], describe_error(error))])
+                return
+            for one in group:  # one that cannot be written must not keep the others from it
+                await self.write([one])
+            return
+        self.announce(group, lost)
+
+    def announce(self, group: list[Settlement], lost: list[ClaimLost]) -> None:
+        """Tell the observers what was written and what was refused."""
+        gone = {(one.claim.task.id, one.claim.claim_id) for one in lost}
+        name = self._ledger.name
+        self._tell(
+            [
+                SettleLost(name, one)
+                if gone and (one.claim.task.id, one.claim.claim_id) in gone
+                else AttemptEnded(name, one)
+                for one in group
+            ]
+        )

@@ -1,0 +1,348 @@
+"""The worker: one loop that never waits for the slowest.
+
+Free slots are refilled as soon as some are free, outcomes are settled in groups, leases are extended in groups. A worker
+claims only what its free slots can start, so a crash charges only what was really running.
+"""
+
+import asyncio
+import contextlib
+import math
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from redrive.core.decide import decide
+from redrive.core.durations import checked
+from redrive.core.outcome import LeaseExpired, Released
+from redrive.core.task import Claim
+from redrive.engine.announce import announce
+from redrive.engine.handlers import Handler, Handlers
+from redrive.engine.keeper import Keeper
+from redrive.engine.kinds import Kinds
+from redrive.engine.patience import Patience
+from redrive.engine.run import Around, Runner
+from redrive.engine.settler import Settler
+from redrive.errors import SettingsError
+from redrive.events import AttemptEnded, AttemptStarted, Event, SettleLost
+from redrive.ports import Ledger, Observer, Waiter
+
+LOOK_AGAIN = timedelta(milliseconds=20)
+"""How soon a worker that was woken looks once more: announcements are rate-limited to half of this."""
+SLOT_LINGER_SECONDS = 0.002
+"""How long a nearly full worker lets more slots come free before it claims again, so that claims stay batches."""
+CANCEL_PATIENCE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """How a worker works; the defaults are sane."""
+
+    concurrency: int = 100
+    """How many handlers run at once."""
+    lease: timedelta = timedelta(seconds=30)
+    """How long a claim holds without a sign of life; extended at half time."""
+    batch: int = 500
+    """How many tasks are claimed or settled in one statement, at most."""
+    grace: timedelta = timedelta(seconds=10)
+    """How long a stopping worker waits for its handlers before it releases them."""
+    poll: timedelta = timedelta(seconds=1)
+    """The safety net: how long a worker waits for a wake-up before it looks by itself."""
+    retention: timedelta | None = None
+    """How long done and cancelled tasks are kept; None: for ever. Dead ones are never deleted."""
+
+    def __post_init__(self) -> None:
+        for name, most in (("concurrency", 10_000), ("batch", 5_000)):
+            amount = getattr(self, name)
+            if isinstance(amount, bool) or not isinstance(amount, int) or not 1 <= amount <= most:
+                raise SettingsError(f"{name} must be a whole number from 1 to {most:,}, not {amount!r}")
+        for name, least in (("lease", 1), ("poll", 0.01), ("grace", 0)):
+            if checked(name, getattr(self, name)) < timedelta(seconds=least):
+                raise SettingsError(f"{name} must be at least {least} s, not {getattr(self, name)}")
+        if self.retention is not None:
+            checked("retention", self.retention)
+
+
+def worker_name() -> str:
+    """A name that no other worker has: host, process and a few random letters."""
+    return f"{socket.gethostname()[:40]}:{os.getpid()}:{secrets.token_hex(3)}"
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """One run; compared by identity, because a lost run and the next one of the same task may overlap."""
+
+    claim: Claim
+    handler: Handler
+    task: asyncio.Task[None] | None = None
+    extended_at: float = field(default_factory=time.monotonic)
+    lost: bool = False
+
+
+class Worker:
+    """Works off one ledger with its handlers until told to stop."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        handlers: Handlers,
+        settings: WorkerSettings | None = None,
+        *,
+        name: str | None = None,
+        observers: Iterable[Observer] = (),
+        around: Around | None = None,
+    ) -> None:
+        self.name = name or worker_name()
+        self._ledger = ledger
+        self._handlers = handlers
+        self._settings = settings or WorkerSettings()
+        self._observers = tuple(observers)
+        self._threads = ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="redrive-handler")
+        self._patience = Patience(ledger.name, self._tell)
+        self._kinds = Kinds(ledger, handlers)
+        self._runner = Runner(ledger, self.name, self._threads, around)
+        self._settler = Settler(ledger, self.name, self._patience, self._tell, batch=self._settings.batch)
+        self._keeper = Keeper(
+            ledger, handlers, self._settler, self._patience, self._tell,
+            held=self._held, lease=self._settings.lease, retention=self._settings.retention,
+        )  # fmt: skip
+        self._running: set[_Running] = set()
+        self._slot_freed = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._retry_at = math.inf
+        self._napping: asyncio.Timeout | None = None
+        self.ready = asyncio.Event()
+        """Set after the first look for work was answered."""
+
+    @property
+    def running(self) -> int:
+        """How many handlers run now."""
+        return len(self._running)
+
+    def _held(self) -> list[Claim]:
+        """All that this worker runs, or has run and not written yet."""
+        return [*(one.claim for one in self._running), *self._settler.claims]
+
+    def stop(self) -> None:
+        """Ask the worker to stop: no new claims, wait for `grace`, release the rest. `run` then returns."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Work until `stop` is called."""
+        with self._ledger.waiter() as waiter:
+            helpers = [
+                asyncio.create_task(self._settler.run(), name="redrive-settle"),
+                asyncio.create_task(self._extend_for_ever(), name="redrive-extend"),
+                asyncio.create_task(self._keeper.run(), name="redrive-keep"),
+            ]
+            claiming = asyncio.create_task(self._claim_for_ever(waiter), name="redrive-claim")
+            stopping = asyncio.create_task(self._stopping.wait())
+            loops = (claiming, stopping, *helpers)
+            try:
+                await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
+                claiming.cancel()
+                await asyncio.wait([claiming])
+                await self._wind_down()
+            finally:
+                runs = [one.task for one in self._running if one.task is not None]
+                for task in (*loops, *runs):
+                    task.cancel()
+                ended = await asyncio.gather(*loops, return_exceptions=True)
+                self._threads.shutdown(wait=False, cancel_futures=True)
+        for error in ended:
+            if isinstance(error, BaseException) and not isinstance(error, asyncio.CancelledError):
+                raise error  # one of our own loops broke, which must not pass in silence
+
+    # --- claiming ---------------------------------------------------------------------------------------------------
+
+    async def _claim_for_ever(self, waiter: Waiter) -> None:
+        tries = 0
+        woken = False
+        while True:
+            free = await self._free_slots()
+            waiter.clear()
+            self._retry_at = math.inf
+            asked_at = time.monotonic()
+            try:
+                claims = await self._claim(free)
+                if not claims:
+                    self._answered(asked_at)
+                    woken = await self._nap(waiter, LOOK_AGAIN if woken else await self._idle_time())
+            except Exception as error:  # whatever it is, the ledger may be well again later
+                self._patience.away(error, asked_at=asked_at)
+                tries += 1
+                await self._patience.pause(tries)
+                continue
+            tries = 0
+            if claims:
+                self._answered(asked_at)
+                for claim in claims:
+                    self._start(claim)
+                woken = True  # work comes in groups: look once more soon after the last
+                await asyncio.sleep(0)
+
+    async def _nap(self, waiter: Waiter, span: timedelta) -> bool:
+        """Wait for a wake-up, but not beyond the next retry that this worker itself has written meanwhile."""
+        ends = min(asyncio.get_running_loop().time() + span.total_seconds(), self._retry_at)
+        try:
+            async with asyncio.timeout_at(ends) as self._napping:
+                return await waiter.wait(span)
+        except TimeoutError:
+            return False
+        finally:
+            self._napping = None
+
+    def _plan_retry(self, delay: timedelta) -> None:
+        """Look again when this retry is due, though it was not there when the nap began."""
+        at = asyncio.get_running_loop().time() + delay.total_seconds()
+        if at < self._retry_at:
+            self._retry_at = at
+            nap = self._napping
+            if nap is not None and not nap.expired() and at < (nap.when() or math.inf):
+                nap.reschedule(at)
+
+    def _answered(self, asked_at: float) -> None:
+        self._patience.back(asked_at=asked_at)
+        self.ready.set()
+
+    async def _claim(self, free: int) -> list[Claim]:
+        kinds = await self._kinds.to_claim()
+        # Shielded: a claim whose answer nobody awaits any more would hold its tasks until the lease ends.
+        claiming = asyncio.ensure_future(
+            self._ledger.claim(min(free, self._settings.batch), self._settings.lease, kinds=kinds)
+        )
+        try:
+            claims = await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            await self._give_back(claiming)
+            raise
+        if not claims:
+            self._kinds.forget()
+        return claims
+
+    async def _give_back(self, claiming: "asyncio.Future[list[Claim]]") -> None:
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(CANCEL_PATIENCE_SECONDS):
+                for claim in await claiming:
+                    handler = self._handlers.find(claim.task.kind)
+                    if handler is not None:
+                        outcome = Released() if claim.abandoned is None else LeaseExpired()
+                        self._settler.put(decide(claim, outcome, handler.policy))
+
+    async def _free_slots(self) -> int:
+        """Wait until there are free slots and the settler is not too far behind; how many are free."""
+        while True:
+            free = self._settings.concurrency - len(self._running)
+            behind = self._settler.unwritten > 4 * self._settings.batch
+            if free > 0 and not behind:
+                if self._running and free < min(self._settings.batch, self._settings.concurrency) // 4:
+                    await asyncio.sleep(SLOT_LINGER_SECONDS)
+                    free = self._settings.concurrency - len(self._running)
+                return free
+            self._slot_freed.clear()
+            if behind:
+                await self._settler.flushed()
+            else:
+                await self._slot_freed.wait()
+
+    async def _idle_time(self) -> timedelta:
+        """How long there is nothing to do: until the next task is due, at most the poll interval."""
+        try:
+            next_due = await self._ledger.next_due(kinds=await self._kinds.to_claim())
+        except Exception:
+            return self._settings.poll
+        if next_due is None:
+            return self._settings.poll
+        # Due, but not to be had: somebody else holds the row for a moment.
+        return min(max(next_due, timedelta(milliseconds=1)) if next_due else LOOK_AGAIN, self._settings.poll)
+
+    # --- running ----------------------------------------------------------------------------------------------------
+
+    def _start(self, claim: Claim) -> None:
+        handler = self._handlers.find(claim.task.kind)
+        assert handler is not None, "a ledger hands out the kinds that it was asked for"
+        if claim.abandoned is not None:
+            self._settler.put(decide(claim, LeaseExpired(), handler.policy))
+            return
+        running = _Running(claim, handler)
+        self._running.add(running)
+        if self._observers:
+            self._tell([AttemptStarted(self._ledger.name, claim)])
+        running.task = asyncio.create_task(self._run_one(running))
+
+    async def _run_one(self, running: _Running) -> None:
+        claim = running.claim
+        try:
+            ran = await self._runner.run(claim, running.handler)
+        except asyncio.CancelledError:
+            released = decide(claim, Released(), running.handler.policy)
+            if running.lost:
+                self._tell([SettleLost(self._ledger.name, released)])
+            else:  # stopped before the end
+                self._settler.put(released)
+        else:
+            if ran.written:
+                self._tell([AttemptEnded(self._ledger.name, ran.settlement)])
+            elif ran.lost:
+                self._tell([SettleLost(self._ledger.name, ran.settlement)])
+            else:
+                self._settler.put(ran.settlement)
+        finally:
+            self._running.discard(running)
+            self._slot_freed.set()
+
+    async def _extend_for_ever(self) -> None:
+        lease = self._settings.lease
+        half = lease.total_seconds() / 2
+        while True:
+            await asyncio.sleep(half / 4)
+            now = time.monotonic()
+            old = [one for one in self._running if now - one.extended_at >= half]
+            for start in range(0, len(old), self._settings.batch):
+                await self._extend(old[start : start + self._settings.batch], lease)
+
+    async def _extend(self, group: list[_Running], lease: timedelta) -> None:
+        now = time.monotonic()
+        try:
+            lost = await self._ledger.extend([one.claim for one in group], lease)
+        except Exception as error:  # tried again soon, well before the lease ends
+            self._patience.away(error, asked_at=now)
+            return
+        self._patience.back(asked_at=now)
+        gone = {(one.claim.task.id, one.claim.claim_id) for one in lost}
+        for one in group:
+            one.extended_at = now
+            if (one.claim.task.id, one.claim.claim_id) in gone and one in self._running and one.task is not None:
+                one.lost = True
+                one.task.cancel()
+
+    # --- stopping ---------------------------------------------------------------------------------------------------
+
+    async def _wind_down(self) -> None:
+        tasks = [one.task for one in self._running if one.task is not None]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=self._settings.grace.total_seconds())
+            for task in late:
+                task.cancel()
+            if late:
+                _, stuck = await asyncio.wait(late, timeout=CANCEL_PATIENCE_SECONDS)
+                if stuck:
+                    self._release_stuck()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(self._settings.grace.total_seconds(), CANCEL_PATIENCE_SECONDS)):
+                await self._settler.flushed()
+
+    def _release_stuck(self) -> None:
+        """Handlers that do not end when cancelled: their tasks go back all the same, since this process is ending."""
+        for one in list(self._running):
+            self._settler.put(decide(one.claim, Released(), one.handler.policy))
+
+    def _tell(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, AttemptEnded) and event.settlement.delay is not None:
+                self._plan_retry(event.settlement.delay)
+        announce(self._observers, events)

@@ -1,0 +1,127 @@
+"""Every error that redrive raises, in one tree.
+
+    RedriveError
+    ├── UsageError (also ValueError)   what you gave cannot be used; the message names the remedy
+    │   ├── DurationError              a span of time is missing, negative or too long
+    │   ├── PolicyError                a policy out of range
+    │   ├── PayloadError               a payload that is not JSON, or too large
+    │   ├── HandlerError               no such handler, or two for one kind
+    │   ├── KeyTakenError              the key belongs to a task of another kind
+    │   ├── SettingsError              a setting or URL that cannot be used
+    │   └── TableError                 an adopted table that does not fit; carries the migration
+    ├── MissingExtraError (also ImportError)   an optional dependency is not installed
+    ├── LedgerError
+    │   ├── LedgerAwayError            the store cannot be reached now; trying again may work
+    │   ├── NotMigratedError           redrive's tables are missing or old
+    │   ├── NewerSchemaError           the store was migrated by a newer redrive
+    │   └── TransitionError            a change of state that the state machine does not list
+    └── TaskError                      what a handler raises to say how its failure is to be treated
+        ├── TransientError             try again with backoff
+        ├── RateLimitedError           try again, not before `retry_after`
+        ├── PermanentError             will never work: dead at once
+        └── BusinessError              refused by a rule of the business: dead at once
+
+Handlers may raise anything; a policy maps foreign exceptions to the same four classes.
+"""
+
+from datetime import timedelta
+
+
+class RedriveError(Exception):
+    """The root: `except RedriveError` catches all that redrive raises by itself."""
+
+
+class UsageError(RedriveError, ValueError):
+    """What was given cannot be used."""
+
+
+class DurationError(UsageError):
+    """A span of time is missing, negative, not finite or too long."""
+
+
+class PolicyError(UsageError):
+    """A policy is out of range."""
+
+
+class PayloadError(UsageError):
+    """A payload is not JSON or larger than a ledger takes."""
+
+
+class HandlerError(UsageError):
+    """There is no such handler, or there would be two for one kind."""
+
+
+class KeyTakenError(UsageError):
+    """The key belongs to a task of another kind."""
+
+
+class SettingsError(UsageError):
+    """A setting, a URL or an application path cannot be used."""
+
+
+class TableError(UsageError):
+    """An adopted table does not fit its `LedgerTable`.
+
+    `problems` says what is wrong, one sentence each; `migration` is the SQL that would mend it.
+    """
+
+    def __init__(self, table: str, problems: list[str], migration: list[str]) -> None:
+        self.table = table
+        self.problems = problems
+        self.migration = migration
+        lines = [f"table {table!r} cannot be a ledger yet:", *(f"  - {problem}" for problem in problems)]
+        if migration:
+            lines += ["this migration mends it:", *(f"  {statement};" for statement in migration)]
+        super().__init__("\n".join(lines))
+
+
+class MissingExtraError(RedriveError, ImportError):
+    """An optional dependency is not installed; the message names the extra."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        self.extra = extra
+        super().__init__(f"{what} needs an extra: pip install 'redrive[{extra}]'")
+
+
+class LedgerError(RedriveError):
+    """The store refused or cannot do what was asked."""
+
+
+class LedgerAwayError(LedgerError):
+    """The store cannot be reached now. Nothing is known to be lost; try again."""
+
+
+class NotMigratedError(LedgerError):
+    """redrive's own tables are missing or older than this code."""
+
+
+class NewerSchemaError(LedgerError):
+    """The store was migrated by a newer redrive than this one."""
+
+
+class TransitionError(LedgerError):
+    """A change of state that the state machine does not list."""
+
+
+class TaskError(Exception):
+    """What a handler raises to say how its failure is to be treated."""
+
+    def __init__(self, message: str = "", *, retry_after: timedelta | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class TransientError(TaskError):
+    """It may work later: try again with backoff, not before `retry_after` if given."""
+
+
+class RateLimitedError(TaskError):
+    """The other side asked for patience: try again, not before `retry_after` if given."""
+
+
+class PermanentError(TaskError):
+    """It will never work: dead at once, for a person to look at."""
+
+
+class BusinessError(TaskError):
+    """A rule of the business says no: dead at once, and not a technical fault."""

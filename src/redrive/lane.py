@@ -1,0 +1,225 @@
+"""A lane: one ledger together with the handlers that work it off. An application has one for each table."""
+
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from redrive.core.durations import ZERO
+from redrive.core.policy import Policy
+from redrive.core.states import State
+from redrive.core.table import TASKS, LedgerTable
+from redrive.core.task import Added, Attempt, Deed, NewTask, Task, TaskId
+from redrive.engine.handlers import Handlers, make_handler
+from redrive.engine.redriver import Redriven, Redriver
+from redrive.errors import UsageError
+from redrive.events import Event, TaskAdded
+from redrive.ledgers.database import Database
+from redrive.ledgers.open import open_ledger, own_ledger
+from redrive.ledgers.sql import SqlLedger
+from redrive.observe.traces import current_trace
+from redrive.ports import Actor, Page, Where, Within
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_POLICY = Policy()
+
+
+class Lane:
+    """Handlers over one table, and all that can be asked and done there."""
+
+    def __init__(
+        self,
+        database: Database,
+        table: LedgerTable,
+        *,
+        open_app: Callable[[], Awaitable[object]],
+        tell: Callable[[list[Event]], None],
+    ) -> None:
+        self.name = table.name
+        self.table = table
+        self.handlers = Handlers()
+        self._database = database
+        self._open_app = open_app
+        self._tell = tell
+        self._ledger = own_ledger(database) if table is TASKS else None
+
+    async def ledger(self) -> SqlLedger:
+        """The ledger; the application is opened and a foreign table is checked when it is first asked for."""
+        await self._open_app()
+        if self._ledger is None:
+            self._ledger = await open_ledger(self._database, self.table)
+        return self._ledger
+
+    # --- handlers ---------------------------------------------------------------------------------------------------
+
+    def handler(
+        self,
+        kind: str | None = None,
+        *,
+        policy: Policy = DEFAULT_POLICY,
+        transactional: bool = False,
+        timeout: timedelta | None = None,
+    ) -> Callable[[F], F]:
+        """Register a function, sync or async, for the tasks of a kind.
+
+        The function takes the task, or the task and a `Context`. `kind` may hold `*` for any text; a table without a
+        kind column has one handler, which names none. With `transactional` the context holds a connection whose writes
+        commit together with the settlement. An async function that takes longer than `timeout` has failed.
+        """
+        if self.table.kind is None and kind is not None:
+            raise UsageError(f"{self.name!r} has no kind column: register its one handler with .handler()")
+        if self.table.kind is not None and kind is None:
+            raise UsageError("name the kind that the function handles: .handler('send_invoice')")
+
+        def register(function: F) -> F:
+            named = self.name if kind is None else kind
+            self.handlers.add(make_handler(named, function, policy, transactional=transactional, timeout=timeout))
+            return function
+
+        return register
+
+    # --- adding -----------------------------------------------------------------------------------------------------
+
+    async def add(
+        self,
+        kind: str,
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        delay: timedelta = ZERO,
+        attempts: int | None = None,
+        deadline: timedelta | None = None,
+        within: Within | None = None,
+    ) -> Added:
+        """Store a task; when this returns it is durable.
+
+        Idempotent on the key: adding again returns the task that is there. `delay` postpones the first try, `attempts`
+        overrides the policy's number of tries, and after `deadline` it is not tried any more. `within` takes your own
+        SQLAlchemy connection or session: the task is then stored if and only if your transaction commits.
+        """
+        [added] = await self.add_many(
+            [make_task(kind, payload, key=key, delay=delay, attempts=attempts, deadline=deadline)], within=within
+        )
+        return added
+
+    async def add_many(self, tasks: Iterable[NewTask], *, within: Within | None = None) -> list[Added]:
+        """Store many tasks in one commit, all or nothing; make them with `redrive.make_task`."""
+        given = list(tasks)
+        if not given:
+            return []
+        added = await (await self.ledger()).add(given, within=within)
+        self._announce(given, added)
+        return added
+
+    def add_sync(
+        self,
+        kind: str,
+        payload: Any = None,
+        *,
+        within: Within,
+        key: str | None = None,
+        delay: timedelta = ZERO,
+        attempts: int | None = None,
+        deadline: timedelta | None = None,
+    ) -> Added:
+        """The same for code without an event loop, in your own SQLAlchemy `Connection` or `Session`.
+
+        redrive's own table needs no opening for it, only to be there; an adopted table must have been checked by
+        `open` before.
+        """
+        task = make_task(kind, payload, key=key, delay=delay, attempts=attempts, deadline=deadline)
+        if self._ledger is None:
+            raise UsageError(
+                f"table {self.name!r} must be checked before: `asyncio.run(app.open())`, or use `add` from async code"
+            )
+        [added] = self._ledger.add_sync([task], within=within)
+        self._announce([task], [added])
+        return added
+
+    def _announce(self, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
+        self._tell(
+            [TaskAdded(self.name, task.kind, one.key, one.id, one.new) for task, one in zip(tasks, added, strict=True)]
+        )
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    async def get(self, key: str) -> Task | None:
+        """The task with this key."""
+        return await (await self.ledger()).get_by_key(key)
+
+    async def get_by_id(self, id: TaskId) -> Task | None:
+        """The task with this id."""
+        return await (await self.ledger()).get(id)
+
+    async def find(
+        self, where: Where, *, after: TaskId | None = None, limit: int = 100, newest_first: bool = False
+    ) -> Page:
+        """A page of tasks; pass `page.after` for the next one."""
+        return await (await self.ledger()).find(where, after=after, limit=limit, newest_first=newest_first)
+
+    async def attempts(self, id: TaskId) -> list[Attempt]:
+        """Every try of a task so far, with what it came to and why."""
+        return await (await self.ledger()).attempts(id)
+
+    async def deeds(self, id: TaskId) -> list[Deed]:
+        """Who redrove, cancelled or resolved a task, and why."""
+        return await (await self.ledger()).deeds(id)
+
+    async def counts(self, *, counted_max: int = 100_000) -> dict[State, int]:
+        """How many tasks are in each state, counted up to `counted_max`."""
+        return dict(await (await self.ledger()).counts(counted_max=counted_max))
+
+    # --- acting -----------------------------------------------------------------------------------------------------
+
+    async def redrive(
+        self,
+        where: Where,
+        *,
+        actor: str,
+        reason: str = "",
+        dry_run: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> Redriven:
+        """Send dead tasks back to waiting with a fresh budget; who and why are recorded. A dry run only counts."""
+        redriver = Redriver(await self.ledger(), self._tell)
+        return await redriver.redrive(where, Actor(name=actor, reason=reason), dry_run=dry_run, progress=progress)
+
+    async def cancel(
+        self,
+        where: Where,
+        *,
+        actor: str,
+        reason: str = "",
+        dry_run: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> Redriven:
+        """End waiting tasks as cancelled; who and why are recorded. A dry run only counts."""
+        redriver = Redriver(await self.ledger(), self._tell)
+        return await redriver.cancel(where, Actor(name=actor, reason=reason), dry_run=dry_run, progress=progress)
+
+    async def resolve(self, ids: Sequence[TaskId], state: State, *, actor: str, reason: str = "") -> list[TaskId]:
+        """End dead tasks as done or cancelled, because a person has dealt with them; those that changed."""
+        redriver = Redriver(await self.ledger(), self._tell)
+        return await redriver.resolve(ids, state, Actor(name=actor, reason=reason))
+
+
+def make_task(
+    kind: str,
+    payload: Any = None,
+    *,
+    key: str | None = None,
+    delay: timedelta = ZERO,
+    attempts: int | None = None,
+    deadline: timedelta | None = None,
+) -> NewTask:
+    """A task to be added; without a key it gets a random one, and adding it again makes another task."""
+    return NewTask(
+        kind=kind,
+        key=secrets.token_hex(16) if key is None else key,
+        payload=payload,
+        delay=delay,
+        failures_max=attempts,
+        deadline=deadline,
+        trace=current_trace(),
+    )

@@ -1,0 +1,129 @@
+"""What a SQL ledger asks of its database: to run plain functions on a connection, in the ways that its store is good at.
+
+Every statement is written once, in functions of a synchronous `Connection`. A `Database` decides where they run: SQLite in
+one writer thread with group commit, PostgreSQL through `run_sync` on asyncpg. That is also what lets a caller's own
+connection or session be used, sync or async, without a second copy of any statement.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from sqlalchemy import Connection, Dialect
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from redrive.errors import UsageError
+from redrive.ports import Transaction, Waiter, Within
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Database(Protocol):
+    """One database, shared by all ledgers in it."""
+
+    url: str
+    dialect: Dialect
+    server_clock: bool
+
+    async def open(self) -> None:
+        """Connect; raises `LedgerAwayError` if that is not possible now."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of every connection and thread."""
+        ...
+
+    def now(self) -> datetime:
+        """The instant, where the database has no clock of its own."""
+        ...
+
+    async def statement(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a function that executes one statement and commits with it."""
+        ...
+
+    async def write(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a function in a transaction. When this returns, what it wrote is durable."""
+        ...
+
+    async def read(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a function that only reads."""
+        ...
+
+    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+        """A transaction for user code, committed at the end of the block."""
+        ...
+
+    def waiter(self, ledger: str) -> AbstractContextManager[Waiter]:
+        """A place to wait for new work of the ledger."""
+        ...
+
+    def wake(self, ledger: str) -> None:
+        """Tell waiters in this process that the ledger may have new work."""
+        ...
+
+    def announce(self, connection: Connection, ledger: str, *, soon: bool) -> None:
+        """Tell waiters in other processes the same, when the connection commits.
+
+        `soon` says that the commit follows at once, so that one announcement may stand for several.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class OpenTransaction:
+    """A transaction under way on a connection for user code."""
+
+    connection: AsyncConnection
+
+
+@asynccontextmanager
+async def user_transaction(
+    engine: AsyncEngine, translated: Callable[[BaseException], Exception]
+) -> AsyncIterator[OpenTransaction]:
+    """A transaction that commits at the end of the block; what the block itself raises passes through untouched."""
+    try:
+        connection = await engine.connect()
+    except (DBAPIError, OSError, PoolTimeoutError) as error:
+        raise translated(error) from error
+    try:
+        try:
+            await connection.begin()
+        except (DBAPIError, OSError) as error:
+            raise translated(error) from error
+        yield OpenTransaction(connection)
+        try:
+            await connection.commit()
+        except (DBAPIError, OSError) as error:
+            raise translated(error) from error
+    finally:
+        # Shielded: a cancellation in mid-close would leave the connection, and on SQLite the lock, behind.
+        await asyncio.shield(connection.close())
+
+
+async def run_within(
+    within: Within, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
+) -> R:
+    """Run a function in the caller's own transaction, whichever of the four handles it gave."""
+    if isinstance(within, AsyncSession):
+        within = await within.connection()
+    if isinstance(within, AsyncConnection):
+        return await within.run_sync(run, *args, **kwargs)
+    return run(sync_connection(within), *args, **kwargs)
+
+
+def sync_connection(within: Within) -> Connection:
+    """The synchronous connection behind a `Connection` or `Session`."""
+    if isinstance(within, Session):
+        return within.connection()
+    if isinstance(within, Connection):
+        return within
+    raise UsageError(
+        f"within takes an SQLAlchemy Connection, Session, AsyncConnection or AsyncSession, not {type(within).__name__}"
+    )

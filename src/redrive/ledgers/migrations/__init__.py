@@ -1,0 +1,1 @@
+"""Alembic migrations of redrive's own tables; `ledgers.migrate` runs them."""

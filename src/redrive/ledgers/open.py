@@ -1,0 +1,60 @@
+"""From a URL to a database, and from a database to its ledgers."""
+
+import re
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from redrive.core.table import TASKS, LedgerTable
+from redrive.errors import MissingExtraError, SettingsError
+from redrive.ledgers import schema
+from redrive.ledgers.adopt import adopt
+from redrive.ledgers.database import Database
+from redrive.ledgers.sql import SqlLedger
+from redrive.ports import Clock
+
+
+def open_database(url: str, *, clock: Clock | None = None, durable: bool = True) -> Database:
+    """The database behind a URL; nothing is connected yet.
+
+    `clock` replaces the database's or the process's own, for tests; `durable=False` trades SQLite's fsync for speed, for
+    tests too.
+    """
+    parsed = _parse(url)
+    match parsed.get_backend_name():
+        case "sqlite":
+            from redrive.ledgers.sqlite import SqliteDatabase
+
+            return SqliteDatabase(parsed, clock=clock, durable=durable)
+        case "postgresql" | "postgres":
+            try:
+                from redrive.ledgers.postgres import PostgresDatabase
+            except ModuleNotFoundError as error:
+                raise MissingExtraError("PostgreSQL", "postgres") from error
+
+            return PostgresDatabase(parsed, clock=clock)
+        case other:
+            raise SettingsError(f"unknown database {other!r}: use sqlite:///file.db or postgresql://user@host/name")
+
+
+async def open_ledger(database: Database, ledger_table: LedgerTable = TASKS) -> SqlLedger:
+    """The ledger in a table: our own, or a foreign one that is checked first."""
+    if ledger_table is TASKS:
+        return own_ledger(database)
+    return SqlLedger(database, ledger_table, await database.read(adopt, ledger_table))
+
+
+def own_ledger(database: Database) -> SqlLedger:
+    """The ledger in redrive's own table, which needs no look at the database."""
+    return SqlLedger(database, TASKS, schema.task)
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        shown = re.sub(r"//[^/]*@", "//…@", url)  # a password does not belong into an error
+        raise SettingsError(
+            f"{shown!r} is not a database URL: write sqlite:///file.db or postgresql://user@host/name"
+        ) from None
+    return parsed.set(drivername="postgresql") if parsed.drivername == "postgres" else parsed

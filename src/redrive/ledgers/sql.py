@@ -1,0 +1,595 @@
+"""The one SQL implementation of the ledger port, over any `LedgerTable` on any `Database`.
+
+The methods of the port are thin: they choose how a function of a connection runs (`statement`, `write`, `read`, or in the
+caller's own transaction). The functions themselves, with a leading underscore, are synchronous and stand right below.
+"""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Integer,
+    Select,
+    Table,
+    Uuid,
+    and_,
+    false,
+    func,
+    literal_column,
+    select,
+    true,
+)
+
+from redrive.core.decide import Settlement
+from redrive.core.durations import ZERO
+from redrive.core.states import Act, State, check_transition
+from redrive.core.table import LedgerTable
+from redrive.core.task import Abandoned, Added, Attempt, Claim, ClaimLost, Deed, NewTask, Task, TaskId
+from redrive.errors import KeyTakenError, LedgerError, UsageError
+from redrive.ledgers import schema
+from redrive.ledgers.database import Database, run_within, sync_connection
+from redrive.ledgers.gather import Gather
+from redrive.ledgers.rows import RowReader
+from redrive.ledgers.statements import KINDS_PER_CLAIM_MAX, ROLLED_UP, Statements
+from redrive.ports import Actor, Page, Return, Transaction, Waiter, Where, Within
+
+ANNOUNCE_HORIZON = timedelta(seconds=1)
+"""Work due later than this is found by the safety poll in time; announcing it would only cost."""
+PAGE_MAX = 1000
+IDS_MAX = 1000
+
+
+class SqlLedger:
+    """A table of a database as a ledger, and its reader."""
+
+    def __init__(self, database: Database, ledger_table: LedgerTable, table: Table) -> None:
+        self.name = ledger_table.name
+        self.table = ledger_table
+        self.database = database
+        self._statements = Statements(ledger_table, table, database.dialect, server_clock=database.server_clock)
+        self._reader = RowReader(ledger_table, table)
+        self._adds = Gather(self._add_gathered)
+        key = self._statements.rows.column("key").type
+        self._key_from_text: Callable[[str], Any] = (
+            int if isinstance(key, Integer) else UUID if isinstance(key, Uuid) else str
+        )
+        self._turn = 0
+
+    def _now(self) -> datetime | None:
+        """The instant, where the database does not take its own."""
+        return None if self.database.server_clock else self.database.now()
+
+    def _times(self, **spans: timedelta | None) -> dict[str, Any]:
+        return self._statements.times(self._now(), **spans)
+
+    # --- add --------------------------------------------------------------------------------------------------------
+
+    async def add(self, tasks: Sequence[NewTask], *, within: Within | None = None) -> list[Added]:
+        """See `Ledger.add`."""
+        self._check_addable()
+        if not tasks:
+            return []
+        if within is not None:
+            return await run_within(within, self._add, tasks)
+        added = await self._adds(tasks)
+        if any(task.delay <= ANNOUNCE_HORIZON for task in tasks):
+            self.database.wake(self.name)
+        return added
+
+    def add_sync(self, tasks: Sequence[NewTask], *, within: Within) -> list[Added]:
+        """The same for code without an event loop, in the caller's `Connection` or `Session`."""
+        self._check_addable()
+        return self._add(sync_connection(within), tasks) if tasks else []
+
+    async def _add_gathered(self, tasks: Sequence[NewTask]) -> list[Added]:
+        return await self.database.write(self._add, tasks, soon=True)
+
+    def _add(self, connection: Connection, tasks: Sequence[NewTask], *, soon: bool = False) -> list[Added]:
+        statements = self._statements
+        now = self._now()
+        keys = [self._key_to_store(task.key) for task in tasks]
+        rows = [self._add_row(task, key, now) for task, key in zip(tasks, keys, strict=True)]
+        parameters = statements.add_batch.parameters(rows) | statements.times(now)
+        new = {key: id_ for id_, key in connection.execute(statements.add, parameters)}
+        there: dict[Any, tuple[TaskId, str | None]] = {}
+        missing = [key for key in keys if key not in new]
+        for start in range(0, len(missing), IDS_MAX):
+            found = connection.execute(statements.find_keys, {"keys": missing[start : start + IDS_MAX]})
+            there |= {key: (id_, kind) for id_, key, kind in found}
+        added = []
+        for task, key in zip(tasks, keys, strict=True):
+            if key in new and key not in there:
+                there[key] = (new[key], task.kind)
+                added.append(Added(id=new[key], key=task.key, new=True))
+            elif key in there:
+                id_, kind = there[key]
+                if kind is not None and kind != task.kind:
+                    # All or nothing also for a caller who goes on with its transaction after the error.
+                    for start in range(0, len(new), IDS_MAX):
+                        connection.execute(statements.take_back, {"ids": list(new.values())[start : start + IDS_MAX]})
+                    raise KeyTakenError(
+                        f"key {task.key!r} belongs to a task of kind {kind!r}, not {task.kind!r}; "
+                        f"keys are unique in a ledger: put the kind into it, such as '{task.kind}:{task.key}'"
+                    )
+                added.append(Added(id=id_, key=task.key, new=False))
+            else:
+                raise LedgerError(
+                    f"the task with key {task.key!r} was deleted while it was added again: add it once more"
+                )
+        if new and any(one.new and task.delay <= ANNOUNCE_HORIZON for task, one in zip(tasks, added, strict=True)):
+            self.database.announce(connection, self.name, soon=soon)
+        return added
+
+    def _add_row(self, task: NewTask, key: Any, now: datetime | None) -> tuple[Any, ...]:
+        due: Any = task.delay
+        deadline: Any = task.deadline
+        if now is not None:
+            due = now + task.delay
+            deadline = None if task.deadline is None else now + task.deadline
+        return (
+            key, task.kind, task.payload_json, due, self.table.count_max_to_store(task.failures_max), deadline, task.trace
+        )  # fmt: skip
+
+    def _key_to_store(self, key: str) -> Any:
+        try:
+            return self._key_from_text(key)
+        except ValueError:
+            column = self._statements.rows.column("key")
+            raise UsageError(f"key {key!r} does not fit the column {column.name!r}, which is {column.type}") from None
+
+    def _check_addable(self) -> None:
+        if self.table.payload is None:
+            raise UsageError(
+                f"rows of {self.name!r} are yours to insert: its LedgerTable names no payload column for redrive to fill"
+            )
+
+    # --- claim ------------------------------------------------------------------------------------------------------
+
+    async def claim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
+        """See `Ledger.claim`."""
+        known = await self._known(kinds)
+        if limit < 1 or known == []:
+            return []
+        self._turn += 1
+        return await self.database.statement(self._claim, limit, lease, known and self._in_turn(known), self._turn)
+
+    def _claim(
+        self, connection: Connection, limit: int, lease: timedelta, kinds: list[str] | None, turn: int
+    ) -> list[Claim]:
+        parameters = {
+            "limit": limit,
+            # A single place cannot be shared, so every fourth is for a first try.
+            "retry_share": limit * 3 // 4 if limit > 1 else int(turn % 4 != 0),
+            "fence": uuid4(),
+            **self._times(lease=lease),
+            **self._kind_parameters(kinds),
+        }
+        rows = connection.execute(self._statements.claim(len(kinds or ())), parameters)
+        return self._reader.claims(rows)
+
+    async def _known(self, kinds: Sequence[str] | None) -> list[str] | None:
+        """The kinds to look for; None where the table has none."""
+        if self.table.kind is None:
+            return None
+        return list(kinds) if kinds is not None else await self.open_kinds()
+
+    def _in_turn(self, kinds: list[str]) -> list[str]:
+        """Every kind gets its turn at the front, so that none is starved by another.
+
+        Drawn, not counted: a count in step with the calls of another worker could pass a kind over for ever.
+        """
+        start = random.randrange(len(kinds))
+        return (kinds[start:] + kinds[:start])[:KINDS_PER_CLAIM_MAX]
+
+    @staticmethod
+    def _kind_parameters(kinds: list[str] | None) -> dict[str, str]:
+        return {f"kind_{position}": kind for position, kind in enumerate(kinds or ())}
+
+    async def reclaim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
+        """See `Ledger.reclaim`."""
+        if kinds is not None and not kinds and self.table.kind is not None:
+            return []
+        return await self.database.write(self._reclaim, limit, lease, kinds)
+
+    def _reclaim(
+        self, connection: Connection, limit: int, lease: timedelta, kinds: Sequence[str] | None
+    ) -> list[Claim]:
+        of_kinds = kinds is not None and self.table.kind is not None
+        found = connection.execute(
+            self._statements.expired_of_kinds if of_kinds else self._statements.expired,
+            {"limit": limit, **self._times(), **({"kinds": list(kinds or ())} if of_kinds else {})},
+        )
+        abandoned = {id_: Abandoned(claim_id=claim_id, claimed_at=claimed_at) for id_, claim_id, claimed_at in found}
+        if not abandoned:
+            return []
+        parameters = {"ids": list(abandoned), "fence": uuid4(), **self._times(lease=lease)}
+        return self._reader.claims(connection.execute(self._statements.take_over, parameters), abandoned)
+
+    # --- settle and extend ------------------------------------------------------------------------------------------
+
+    async def settle(
+        self, settlements: Sequence[Settlement], *, worker: str, within: Within | None = None
+    ) -> list[ClaimLost]:
+        """See `Ledger.settle`."""
+        if not settlements:
+            return []
+        # In the order of ids, as every batch here: two batches that lock the same rows then never wait in a circle.
+        ordered = sorted(settlements, key=lambda one: one.claim.task.id)
+        for settlement in ordered:
+            check_transition(Act.SETTLE, State.CLAIMED, settlement.state)
+        if within is not None:
+            return await run_within(within, self._settle, ordered, worker)
+        run = self.database.statement if self._statements.one_statement else self.database.write
+        return await run(self._settle, ordered, worker)
+
+    def _settle(self, connection: Connection, settlements: list[Settlement], worker: str) -> list[ClaimLost]:
+        if len({one.claim.task.id for one in settlements}) == len(settlements):
+            return self._settle_each(connection, settlements, worker)
+        # Several claims of one task, all but one of them lost: what was written is told by id, so they must not meet.
+        lost, rest = [], settlements
+        while rest:
+            first = {one.claim.task.id: one for one in reversed(rest)}
+            lost += self._settle_each(connection, list(reversed(first.values())), worker)
+            rest = [one for one in rest if first[one.claim.task.id] is not one]
+        return lost
+
+    def _settle_each(self, connection: Connection, settlements: list[Settlement], worker: str) -> list[ClaimLost]:
+        statements = self._statements
+        now = self._now()
+        rows = [self._settlement_row(settlement, now) for settlement in settlements]
+        parameters = statements.settle_batch.parameters(rows) | statements.times(now)
+        if statements.one_statement:
+            parameters |= {"ledger": self.name, "worker": worker}
+        written = {row[0] for row in connection.execute(statements.settle, parameters)}
+        settled = [one for one in settlements if one.claim.task.id in written]
+        if not statements.one_statement and settled:
+            assert now is not None
+            connection.execute(statements.record_attempts, [self._attempt_row(one, worker, now) for one in settled])
+            connection.execute(statements.roll_up, self._rollup_row(settled, worker, now))
+        if len(settled) == len(settlements):
+            return []
+        return [ClaimLost(one.claim) for one in settlements if one.claim.task.id not in written]
+
+    def _settlement_row(self, settlement: Settlement, now: datetime | None) -> tuple[Any, ...]:
+        claim, delay, error = settlement.claim, settlement.delay, settlement.error
+        task = claim.task
+        word = self.table.words.word(settlement.state, failures=settlement.failures)
+        due = delay if now is None or delay is None else now + delay
+        row = (
+            task.id, claim.claim_id, word, self.table.count_to_store(settlement), due, settlement.outcome, error,
+            settlement.state.value,
+        )  # fmt: skip
+        if not self._statements.one_statement:
+            return row
+        claim_id, started_at = _started(claim)
+        explained = settlement.explanation
+        return (
+            *row, claim_id, claim.number, started_at, settlement.elapsed.total_seconds(),
+            None if delay is None else delay.total_seconds(),
+            explained and explained.error_class.value, explained and json.dumps(explained.as_json()),
+        )  # fmt: skip
+
+    def _attempt_row(self, settlement: Settlement, worker: str, now: datetime) -> dict[str, Any]:
+        claim, explained = settlement.claim, settlement.explanation
+        claim_id, started_at = _started(claim)
+        return {
+            "ledger": self.name,
+            "task_id": str(claim.task.id),
+            "claim_id": claim_id,
+            "number": claim.number,
+            "started_at": started_at,
+            "ended_at": now,
+            "outcome": settlement.outcome,
+            "state": settlement.state.value,
+            "worker": worker,
+            "duration_seconds": settlement.elapsed.total_seconds(),
+            "delay_seconds": None if settlement.delay is None else settlement.delay.total_seconds(),
+            "error_class": explained and explained.error_class.value,
+            "error": settlement.error,
+            "explanation": explained and explained.as_json(),
+        }
+
+    def _rollup_row(self, settled: list[Settlement], worker: str, now: datetime) -> dict[str, Any]:
+        counted = Counter[str]()
+        for one in settled:
+            if one.state is not State.WAITING:
+                counted[one.state.value] += 1
+            elif one.explanation is not None:
+                counted["retried"] += 1
+            if one.outcome in ("snoozed", "released", "lease_expired"):
+                counted[one.outcome] += 1
+        return {
+            "minute": now.replace(second=0, microsecond=0),
+            "ledger": self.name,
+            "worker": worker,
+            **{name: counted[name] for name in ROLLED_UP},
+            "run_seconds": sum((one.elapsed for one in settled), ZERO).total_seconds(),
+        }
+
+    async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[ClaimLost]:
+        """See `Ledger.extend`."""
+        if not claims:
+            return []
+        ordered = sorted(claims, key=lambda claim: claim.task.id)
+        return await self.database.statement(self._extend, ordered, lease)
+
+    def _extend(self, connection: Connection, claims: list[Claim], lease: timedelta) -> list[ClaimLost]:
+        batch = self._statements.extend_batch.parameters((claim.task.id, claim.claim_id) for claim in claims)
+        rows = connection.execute(self._statements.extend, batch | self._times(lease=lease))
+        extended = {tuple(row) for row in rows}
+        return [ClaimLost(claim) for claim in claims if (claim.task.id, claim.claim_id) not in extended]
+
+    # --- what is due ------------------------------------------------------------------------------------------------
+
+    async def next_due(self, *, kinds: Sequence[str] | None = None) -> timedelta | None:
+        """See `Ledger.next_due`."""
+        known = await self._known(kinds)
+        if known == []:
+            return None
+        return await self.database.read(self._next_due, known)
+
+    def _next_due(self, connection: Connection, kinds: list[str] | None) -> timedelta | None:
+        soonest = self._seconds_left(connection, kinds)
+        return None if soonest is None else timedelta(seconds=min(soonest, 1e9))
+
+    async def oldest_due(self) -> timedelta | None:
+        """How long the oldest due task has been waiting; None where none is due."""
+        known = await self._known(None)
+        if known == []:
+            return None
+        return await self.database.read(self._oldest_due, known)
+
+    def _oldest_due(self, connection: Connection, kinds: list[str] | None) -> timedelta | None:
+        left = self._seconds_left(connection, kinds, signed=True)
+        return None if left is None or left > 0 else timedelta(seconds=min(-left, 1e9))
+
+    def _seconds_left(self, connection: Connection, kinds: list[str] | None, *, signed: bool = False) -> float | None:
+        """The seconds until the next task is due; below zero, if signed, where it has been due."""
+        size = KINDS_PER_CLAIM_MAX
+        parts = [[]] if kinds is None else [kinds[start : start + size] for start in range(0, len(kinds), size)]
+        times, left = self._times(), []
+        for part in parts:
+            statement = self._statements.next_due(len(part), signed=signed)
+            left.append(connection.execute(statement, times | self._kind_parameters(part)).scalar())
+        return min((float(one) for one in left if one is not None), default=None)
+
+    async def open_kinds(self) -> list[str]:
+        """See `Ledger.open_kinds`."""
+        if self.table.kind is None:
+            return []
+        return await self.database.read(self._open_kinds)
+
+    def _open_kinds(self, connection: Connection) -> list[str]:
+        return sorted(connection.execute(self._statements.open_kinds).scalars())
+
+    def waiter(self) -> AbstractContextManager[Waiter]:
+        """See `Ledger.waiter`."""
+        return self.database.waiter(self.name)
+
+    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+        """See `Ledger.transaction`."""
+        return self.database.transaction()
+
+    # --- acts of people and systems ---------------------------------------------------------------------------------
+
+    async def redrive(self, ids: Sequence[TaskId], actor: Actor) -> list[TaskId]:
+        """See `Ledger.redrive`."""
+        changed = await self._act(Act.REDRIVE, State.WAITING, ids, actor)
+        if changed:
+            self.database.wake(self.name)
+        return changed
+
+    async def cancel(self, ids: Sequence[TaskId], actor: Actor) -> list[TaskId]:
+        """See `Ledger.cancel`."""
+        return await self._act(Act.CANCEL, State.CANCELLED, ids, actor)
+
+    async def resolve(self, ids: Sequence[TaskId], state: State, actor: Actor) -> list[TaskId]:
+        """See `Ledger.resolve`."""
+        check_transition(Act.RESOLVE, State.DEAD, state)
+        return await self._act(Act.RESOLVE, state, ids, actor)
+
+    async def _act(self, act: Act, state: State, ids: Sequence[TaskId], actor: Actor) -> list[TaskId]:
+        changed: list[TaskId] = []
+        ordered = sorted(set(ids))
+        for start in range(0, len(ordered), IDS_MAX):
+            changed += await self.database.write(self._act_on, act, state, ordered[start : start + IDS_MAX], actor)
+        return changed
+
+    def _act_on(
+        self, connection: Connection, act: Act, state: State, ids: Sequence[TaskId], actor: Actor
+    ) -> list[TaskId]:
+        statement = self._statements.act(act, state)
+        changed: list[TaskId] = list(connection.execute(statement, {"ids": ids, **self._times()}).scalars())
+        self._record(connection, act, changed, actor)
+        if changed and state is State.WAITING:
+            self.database.announce(connection, self.name, soon=True)
+        return changed
+
+    def _record(self, connection: Connection, act: Act, ids: Sequence[TaskId], actor: Actor) -> None:
+        if not ids:
+            return
+        at = self._present(connection)
+        deeds = [
+            {"ledger": self.name, "task_id": str(id_), "at": at, "act": act.value, "actor": actor.name, "reason": actor.reason}
+            for id_ in ids
+        ]  # fmt: skip
+        connection.execute(self._statements.record_deeds, deeds)
+
+    def _present(self, connection: Connection) -> datetime:
+        if not self.database.server_clock:
+            return self.database.now()
+        now: datetime = connection.execute(select(func.statement_timestamp())).scalar_one()
+        return now
+
+    async def return_(self, returns: Sequence[Return], actor: Actor) -> list[TaskId]:
+        """See `Ledger.return_`."""
+        ordered = sorted(returns, key=lambda one: one.id)
+        changed = await self.database.write(self._return, ordered, actor)
+        if any(one.delay <= ANNOUNCE_HORIZON for one in returns):
+            self.database.wake(self.name)
+        return changed
+
+    def _return(self, connection: Connection, returns: Sequence[Return], actor: Actor) -> list[TaskId]:
+        changed: list[TaskId] = []
+        for one in returns:
+            parameters = {
+                "returned_id": one.id,
+                "given": one.failures,
+                "word": self.table.words.word(State.WAITING, failures=one.failures),
+                "error": one.error,
+                **self._times(delay=one.delay),
+            }
+            changed += connection.execute(self._statements.return_, parameters).scalars()
+        self._record(connection, Act.RETURN, changed, actor)
+        if changed and any(one.delay <= ANNOUNCE_HORIZON for one in returns):
+            self.database.announce(connection, self.name, soon=True)
+        return changed
+
+    async def prune(self, states: Sequence[State], older_than: timedelta, *, limit: int = 1000) -> int:
+        """See `Ledger.prune`."""
+        if not states:
+            return 0
+        return await self.database.write(self._prune, self._statements.prune(states), older_than, limit)
+
+    def _prune(self, connection: Connection, statement: Any, older_than: timedelta, limit: int) -> int:
+        parameters = {"limit": limit, **self._statements.age(self._now(), older_than)}
+        gone = [str(id_) for id_ in connection.execute(statement, parameters).scalars()]
+        for start in range(0, len(gone), IDS_MAX):
+            named = {"ledger": self.name, "task_ids": gone[start : start + IDS_MAX]}
+            for table in (schema.attempt, schema.deed):
+                connection.execute(self._statements.forget(table), named)
+        return len(gone)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def find(
+        self, where: Where, *, after: TaskId | None = None, limit: int = 100, newest_first: bool = False
+    ) -> Page:
+        """See `LedgerReader.find`."""
+        if not 1 <= limit <= PAGE_MAX:
+            raise UsageError(f"limit must lie between 1 and {PAGE_MAX}, not {limit!r}")
+        return await self.database.read(self._find, where, after, limit, newest_first=newest_first)
+
+    def _find(
+        self, connection: Connection, where: Where, after: TaskId | None, limit: int, *, newest_first: bool
+    ) -> Page:
+        id_ = self._statements.id
+        statement = select(*self._statements.table.c).where(self._condition(where))
+        if after is not None:
+            statement = statement.where(id_ < after if newest_first else id_ > after)
+        statement = statement.order_by(id_.desc() if newest_first else id_).limit(limit + 1)
+        age = {} if where.older_than is None else self._statements.age(self._now(), where.older_than)
+        tasks = [self._reader.task(row) for row in connection.execute(statement, age)]
+        return Page(tasks=tasks[:limit], after=tasks[limit - 1].id if len(tasks) > limit else None)
+
+    def _condition(self, where: Where) -> Any:
+        rows = self._statements.rows
+        asked: list[ColumnElement[bool]] = [true()]
+        if where.state is not None:
+            asked.append(rows.state(where.state))
+        if where.kind is not None:
+            asked.append(self._column("kind") == where.kind)
+        if where.key is not None:
+            value = self._key_value(where.key)
+            asked.append(false() if value is None else self._column("key") == value)
+        if where.error is not None:
+            asked.append(self._column("last_error").contains(where.error, autoescape=True))
+        if where.ids is not None:
+            asked.append(self._statements.id.in_(where.ids))
+        if where.older_than is not None:
+            role = "updated_at" if self._statements.has("updated_at") else "created_at"
+            asked.append(self._statements.older_than(self._column(role)))
+        return and_(*asked)
+
+    def _key_value(self, key: str) -> Any:
+        """The key as the key column holds it; None if it cannot."""
+        try:
+            return self._key_from_text(key)
+        except ValueError:
+            return None
+
+    def _column(self, role: str) -> Any:
+        if not self._statements.has(role):
+            raise UsageError(f"{self.name!r} has no column for {role}: name it in its LedgerTable to filter by it")
+        return self._statements.rows.column(role)
+
+    def read_id(self, text: str) -> TaskId:
+        """The id that a person wrote, in the type of the id column."""
+        type_ = self._statements.id.type
+        try:
+            if isinstance(type_, Integer):
+                return _big(int(text))
+            return UUID(text) if isinstance(type_, Uuid) else text
+        except ValueError:
+            kind = "a number" if isinstance(type_, Integer) else "a UUID"
+            raise UsageError(f"an id of {self.name!r} is {kind}, not {text!r:.80}") from None
+
+    async def get(self, id: TaskId) -> Task | None:
+        """See `LedgerReader.get`."""
+        page = await self.find(Where(ids=[id]), limit=1)
+        return page.tasks[0] if page.tasks else None
+
+    async def get_by_key(self, key: str) -> Task | None:
+        """See `LedgerReader.get_by_key`."""
+        page = await self.find(Where(key=key), limit=1)
+        return page.tasks[0] if page.tasks else None
+
+    async def attempts(self, id: TaskId) -> list[Attempt]:
+        """See `LedgerReader.attempts`."""
+        return await self.database.read(self._attempts, id)
+
+    def _attempts(self, connection: Connection, id: TaskId) -> list[Attempt]:
+        t = schema.attempt
+        found = select(t).where(t.c.ledger == self.name, t.c.task_id == str(id)).order_by(t.c.ended_at, t.c.number)
+        return [
+            Attempt(
+                claim_id=row.claim_id, number=row.number, started_at=row.started_at, ended_at=row.ended_at,
+                outcome=row.outcome, state=State(row.state), worker=row.worker,
+                duration=timedelta(seconds=row.duration_seconds),
+                delay=None if row.delay_seconds is None else timedelta(seconds=row.delay_seconds),
+                error_class=row.error_class, error=row.error, explanation=row.explanation,
+            )
+            for row in connection.execute(found)
+        ]  # fmt: skip
+
+    async def deeds(self, id: TaskId) -> list[Deed]:
+        """See `LedgerReader.deeds`."""
+        return await self.database.read(self._deeds, id)
+
+    def _deeds(self, connection: Connection, id: TaskId) -> list[Deed]:
+        t = schema.deed
+        found = select(t).where(t.c.ledger == self.name, t.c.task_id == str(id)).order_by(t.c.id)
+        return [Deed(at=row.at, act=row.act, actor=row.actor, reason=row.reason) for row in connection.execute(found)]
+
+    async def counts(self, *, counted_max: int = 100_000) -> Mapping[State, int]:
+        """See `LedgerReader.counts`."""
+        return await self.database.read(self._counts, counted_max)
+
+    def _counts(self, connection: Connection, counted_max: int) -> dict[State, int]:
+        counted = {}
+        for state in State:
+            few: Select[Any] = select(literal_column("1")).where(self._statements.rows.state(state)).limit(counted_max)
+            rows = few.select_from(self._statements.table).subquery()
+            counted[state] = connection.execute(select(func.count()).select_from(rows)).scalar_one()
+        return counted
+
+
+def _big(number: int) -> int:
+    if not -(2**63) <= number < 2**63:
+        raise ValueError("no database column holds it")
+    return number
+
+
+def _started(claim: Claim) -> tuple[UUID, datetime | None]:
+    """The fence and the start of the run that ended: of the lost claim, if this one only buries it."""
+    if claim.abandoned is None:
+        return claim.claim_id, claim.claimed_at
+    return claim.abandoned.claim_id or claim.claim_id, claim.abandoned.claimed_at

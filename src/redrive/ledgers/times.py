@@ -1,0 +1,95 @@
+"""Instants in columns: how they are stored, written and compared.
+
+Times are compared as instants, never as text. Three storages are known:
+
+- `Instant`: `timestamptz` on PostgreSQL, whole microseconds since 1970 on SQLite; redrive's own columns.
+- `IsoText`: ISO 8601 text of any spelling, with `Z`, an offset or none (then UTC), with or without fractions.
+- `SqliteDatetime`: what SQLite columns declared DATETIME hold by convention, `2026-01-31 09:00:00.000000` in UTC.
+
+Text is compared through `julianday` on SQLite, exact to the millisecond, and through the function `redrive_instant` on
+PostgreSQL, both of which an index can serve.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import BigInteger, ColumnElement, DateTime, Dialect, Float, Text, func
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+CREATE_INSTANT_FUNCTION = (
+    "CREATE OR REPLACE FUNCTION redrive_instant(text) RETURNS timestamptz LANGUAGE sql IMMUTABLE STRICT "
+    "PARALLEL SAFE SET timezone TO 'UTC' AS $$ SELECT $1::timestamptz $$"
+)
+"""Immutable in truth, because its zone is fixed; PostgreSQL's own cast depends on the session and cannot be indexed."""
+
+
+class Instant(TypeDecorator[datetime]):
+    """An instant to the microsecond."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(BigInteger() if dialect.name == "sqlite" else DateTime(timezone=True))
+
+    # The processors themselves, not `process_…_value`: PostgreSQL's driver needs none, and a claim reads eight a row.
+    def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any] | None:
+        if dialect.name != "sqlite":
+            return None
+        return lambda value: None if value is None else (value - EPOCH) // MICROSECOND
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:  # noqa: ARG002
+        if dialect.name != "sqlite":
+            return None
+        return lambda value: None if value is None else EPOCH + timedelta(microseconds=value)
+
+
+class IsoText(TypeDecorator[datetime]):
+    """An instant in ISO 8601 text; written in UTC with microseconds and `Z`, read in any spelling."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        return None if value is None else self.write(value.astimezone(UTC))
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        if value is None:
+            return None
+        try:
+            read = datetime.fromisoformat(value)
+        except (TypeError, ValueError):
+            return None  # a stranger's text: the row still runs, its time is unknown
+        return read.replace(tzinfo=UTC) if read.tzinfo is None else read.astimezone(UTC)
+
+    @staticmethod
+    def write(value: datetime) -> str:
+        return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+class SqliteDatetime(IsoText):
+    """The same in the spelling that SQLite's users and SQLAlchemy expect of a DATETIME column."""
+
+    cache_ok = True
+
+    @staticmethod
+    def write(value: datetime) -> str:
+        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
+
+
+def comparable(value: ColumnElement[Any], dialect: str) -> ColumnElement[Any]:
+    """The value as something that orders by instant and that an index may be built on."""
+    if not isinstance(value.type, IsoText):
+        return value
+    return func.julianday(value, type_=Float) if dialect == "sqlite" else func.redrive_instant(value, type_=Instant)
+
+
+def as_text(instant: ColumnElement[Any], column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """A server-side instant in the form that PostgreSQL stores in this column."""
+    if not isinstance(column.type, IsoText):
+        return instant
+    return func.to_char(func.timezone("UTC", instant), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"', type_=Text)

@@ -1,0 +1,133 @@
+"""Structured logs: one event per transition, with the same field names everywhere. Payloads are never logged."""
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any, assert_never
+
+import structlog
+
+from redrive.core.decide import Settlement
+from redrive.core.failure import redact
+from redrive.core.states import State
+from redrive.errors import SettingsError
+from redrive.events import (
+    AttemptEnded,
+    AttemptStarted,
+    Event,
+    LedgerAway,
+    LedgerBack,
+    SettleFailed,
+    SettleLost,
+    TaskAdded,
+    TasksChanged,
+    TasksPruned,
+)
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+FORMATS = ("json", "pretty")
+
+
+def configure_logs(*, service: str = "redrive", level: str = "info", format: str = "json") -> None:
+    """Set structlog up for a service of ours. A library user configures structlog as they like and does not call this."""
+    if level.lower() not in LEVELS:
+        raise SettingsError(f"LOG_LEVEL must be one of {', '.join(LEVELS)}, not {level!r}")
+    if format not in FORMATS:
+        raise SettingsError(f"LOG_FORMAT must be json or pretty, not {format!r}")
+    render: list[Any] = (
+        [structlog.processors.JSONRenderer(ensure_ascii=False)]
+        if format == "json"
+        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(
+                fmt="iso", utc=True, key="@timestamp" if format == "json" else "timestamp"
+            ),
+            structlog.processors.format_exc_info,
+            _redacted,
+            *render,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level.lower()]),
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    structlog.contextvars.bind_contextvars(service=service)
+    # It prints a traceback for each broken connection that it throws away; an outage is one `ledger_away` instead.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
+
+
+def _redacted(_logger: Any, _method: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """The last gate: whatever text a caller logged, no secret passes."""
+    for name, value in fields.items():
+        if isinstance(value, str):
+            fields[name] = redact(value)
+    return fields
+
+
+class LogObserver:
+    """Writes each fact to structlog."""
+
+    def __init__(self, *, system: str = "engine") -> None:
+        # Not bound yet: whoever configures structlog after this is heard too.
+        self._log: Any = structlog.get_logger(system=system)
+
+    def observe(self, events: Sequence[Event]) -> None:
+        """See `Observer.observe`."""
+        for event in events:
+            self._write(event)
+
+    def _write(self, event: Event) -> None:
+        log = self._log
+        match event:
+            case TaskAdded(ledger, kind, key, id_, new):
+                log.info("task_added" if new else "task_known", ledger=ledger, task_id=str(id_), kind=kind, key=key)
+            case AttemptStarted(ledger, claim):
+                log.debug("attempt_started", ledger=ledger, **_task(claim), attempt=claim.number)
+            case AttemptEnded(ledger, settlement):
+                self._ended(ledger, settlement)
+            case SettleLost(ledger, settlement):
+                log.warning("settle_lost", ledger=ledger, **_task(settlement.claim), outcome=settlement.outcome)
+            case SettleFailed(ledger, settlement, error):
+                log.error("settle_failed", ledger=ledger, **_task(settlement.claim), error=error)
+            case TasksChanged(ledger, act, ids, actor, reason):
+                log.info("tasks_changed", ledger=ledger, act=act.value, amount=len(ids), actor=actor, reason=reason)
+            case TasksPruned(ledger, amount):
+                log.info("tasks_pruned", ledger=ledger, amount=amount)
+            case LedgerAway(ledger, error):
+                log.error("ledger_away", ledger=ledger, error=error)
+            case LedgerBack(ledger, after):
+                log.info("ledger_back", ledger=ledger, away_seconds=round(after.total_seconds(), 3))
+            case _:
+                assert_never(event)
+
+    def _ended(self, ledger: str, settlement: Settlement) -> None:
+        fields: dict[str, Any] = {
+            "ledger": ledger,
+            **_task(settlement.claim),
+            "attempt": settlement.claim.number,
+            "failures": settlement.failures,
+            "duration_seconds": round(settlement.elapsed.total_seconds(), 6),
+        }
+        explained = settlement.explanation
+        if explained is None:
+            if settlement.state is State.WAITING and settlement.delay is not None:
+                fields["delay_seconds"] = settlement.delay.total_seconds()
+            self._log.info(f"task_{settlement.outcome}", **fields)
+            return
+        fields |= {"error_class": explained.error_class.value, "error": settlement.error}
+        if settlement.delay is None:
+            self._log.error("task_dead", **fields, verdict=explained.verdict)
+        else:
+            self._log.warning(
+                "retry_scheduled",
+                **fields,
+                delay_seconds=round(settlement.delay.total_seconds(), 3),
+                budget_left=explained.budget_left,
+            )
+
+
+def _task(claim: Any) -> dict[str, Any]:
+    return {"task_id": str(claim.task.id), "kind": claim.task.kind, "key": claim.task.key}

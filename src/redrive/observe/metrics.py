@@ -1,0 +1,96 @@
+"""Prometheus metrics. Counters come from the facts; depths and ages are asked of the ledgers when somebody scrapes."""
+
+from collections import Counter as Tally
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from redrive.core.states import State
+from redrive.events import (
+    AttemptEnded,
+    Event,
+    LedgerAway,
+    LedgerBack,
+    SettleFailed,
+    SettleLost,
+    TaskAdded,
+    TasksChanged,
+)
+
+KINDS_MAX = 100
+"""Kinds beyond this many are counted as `other`: labels must not grow with what strangers send."""
+SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class MetricsObserver:
+    """Counts what happens, by ledger and kind."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        by_kind = ["ledger", "kind"]
+
+        def counter(name: str, meaning: str, labels: list[str]) -> Counter:
+            return Counter(name, meaning, labels, registry=self.registry)
+
+        def gauge(name: str, meaning: str, labels: list[str]) -> Gauge:
+            return Gauge(name, meaning, labels, registry=self.registry)
+
+        def histogram(name: str, meaning: str) -> Histogram:
+            return Histogram(name, meaning, by_kind, buckets=SECONDS, registry=self.registry)
+
+        self.added = counter("redrive_tasks_added", "Tasks stored", by_kind)
+        self.ended = counter("redrive_attempts", "Attempts ended, by outcome", [*by_kind, "outcome"])
+        self.retries = counter("redrive_retries_scheduled", "Retries planned", by_kind)
+        self.dead = counter("redrive_tasks_dead", "Tasks that will not be tried again", [*by_kind, "verdict"])
+        self.lost = counter("redrive_settle_lost", "Settlements refused by the fence", ["ledger"])
+        self.failed = counter("redrive_settle_failed", "Settlements that could not be written", ["ledger"])
+        self.changed = counter("redrive_tasks_changed", "Tasks that people or systems acted on", ["ledger", "act"])
+        self.up = gauge("redrive_ledger_up", "Whether the ledger answers", ["ledger"])
+        self.duration = histogram("redrive_run_seconds", "How long handlers ran")
+        self.drift = histogram("redrive_drift_seconds", "From due to started")
+        self.depth = gauge("redrive_tasks", "Tasks by state, counted up to a limit", ["ledger", "state"])
+        self.oldest_due = gauge("redrive_oldest_due_seconds", "How long the oldest due task waits", ["ledger"])
+        self._kinds: set[tuple[str, str]] = set()
+
+    def observe(self, events: Sequence[Event]) -> None:
+        """See `Observer.observe`. One group costs a few increments however many facts it holds."""
+        tally: Tally[tuple[str, ...]] = Tally()
+        for event in events:
+            match event:
+                case TaskAdded(ledger, kind, _, _, new) if new:
+                    tally["added", ledger, self._kind(ledger, kind)] += 1
+                case AttemptEnded(ledger, settlement):
+                    claim = settlement.claim
+                    kind = self._kind(ledger, claim.task.kind)
+                    tally["ended", ledger, kind, settlement.outcome] += 1
+                    if settlement.explanation is not None and settlement.state is State.WAITING:
+                        tally["retries", ledger, kind] += 1
+                    elif settlement.explanation is not None:
+                        tally["dead", ledger, kind, settlement.explanation.verdict] += 1
+                    if claim.abandoned is not None:  # it ended with its worker, nobody knows when
+                        continue
+                    self.duration.labels(ledger, kind).observe(settlement.elapsed.total_seconds())
+                    if claim.task.due_at is not None:
+                        late = (claim.claimed_at - claim.task.due_at).total_seconds()
+                        self.drift.labels(ledger, kind).observe(max(0.0, late))
+                case SettleLost(ledger):
+                    tally["lost", ledger] += 1
+                case SettleFailed(ledger):
+                    tally["failed", ledger] += 1
+                case TasksChanged(ledger, act, ids):
+                    tally["changed", ledger, act.value] += len(ids)
+                case LedgerAway(ledger):
+                    self.up.labels(ledger).set(0)
+                case LedgerBack(ledger):
+                    self.up.labels(ledger).set(1)
+                case _:
+                    pass
+        for (name, *labels), amount in tally.items():
+            getattr(self, name).labels(*labels).inc(amount)
+
+    def _kind(self, ledger: str, kind: str) -> str:
+        if (ledger, kind) not in self._kinds:
+            if len(self._kinds) >= KINDS_MAX:
+                return "other"
+            self._kinds.add((ledger, kind))
+        return kind

@@ -1,0 +1,202 @@
+"""All that the engine asks of the world, on one page.
+
+A *ledger* is the durable home of tasks. Its promises, which one conformance suite checks for every ledger:
+
+- Nothing is acknowledged before it is durable.
+- A task has at most one holder. A claim is fenced by its `claim_id`: what ends or extends an attempt is written only
+  where the row still has it, and what is not written comes back as `ClaimLost`.
+- Each claim ends in exactly one attempt row, written in the same commit as the settlement.
+- A claim that was never settled is handed out again only marked *abandoned*, and must be settled as `LeaseExpired`.
+- The ledger owns the clock: delays cross this wall, instants to be compared do not.
+
+A ledger that cannot be reached raises `LedgerAwayError`, whatever the driver said.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from redrive.core.decide import Settlement
+from redrive.core.states import State
+from redrive.core.task import Added, Attempt, Claim, ClaimLost, Deed, NewTask, Task, TaskId
+from redrive.events import Event
+
+Within = Any
+"""The caller's SQLAlchemy `Connection`, `Session`, `AsyncConnection` or `AsyncSession`."""
+
+
+class Clock(Protocol):
+    """Where a ledger takes the time from, unless its database has a clock of its own."""
+
+    def now(self) -> datetime:
+        """The instant, with a zone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actor:
+    """Who acts on tasks, and why; it is recorded with every task that changed."""
+
+    name: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Return:
+    """A task that came back: the same thing failed again elsewhere, with the count it has reached there."""
+
+    id: TaskId
+    failures: int
+    delay: timedelta
+    error: str | None = None
+
+
+class Transaction(Protocol):
+    """An open transaction of a SQL ledger, for work that must commit together with its settlement."""
+
+    connection: Any
+
+
+class Waiter(Protocol):
+    """A worker's place to wait for new work. A wake-up is kept until `clear`, so none is missed while it looks."""
+
+    def clear(self) -> None:
+        """Forget the wake-ups so far: call it before looking for work."""
+        ...
+
+    async def wait(self, timeout: timedelta) -> bool:
+        """Wait for a wake-up, at most `timeout`; whether there was one."""
+        ...
+
+
+class Ledger(Protocol):
+    """The durable home of tasks."""
+
+    name: str
+
+    async def add(self, tasks: Sequence[NewTask], *, within: Within | None = None) -> list[Added]:
+        """Store the tasks, in the caller's own transaction if one is given. All or nothing.
+
+        Idempotent on the key: a task that is there already is not touched, and is returned with `new=False`.
+        """
+        ...
+
+    async def claim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
+        """Take due tasks, each for one holder. A short list does not mean that nothing else is due.
+
+        Ledgers over queues may hand out abandoned tasks here; those over tables do so in `reclaim` only.
+        """
+        ...
+
+    async def reclaim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
+        """Take tasks whose lease ran out, marked abandoned. Empty where `claim` hands them out.
+
+        Tables keep the fence of the lost claim, so that it ends in its one attempt row even if its keeper dies too.
+        """
+        ...
+
+    async def settle(
+        self, settlements: Sequence[Settlement], *, worker: str, within: Within | None = None
+    ) -> list[ClaimLost]:
+        """Write each settlement with its attempt row, all or nothing, where the claim still holds."""
+        ...
+
+    async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[ClaimLost]:
+        """Move the end of the leases to `lease` from now. The fence stays."""
+        ...
+
+    async def next_due(self, *, kinds: Sequence[str] | None = None) -> timedelta | None:
+        """How long until the next task is due; None where nothing waits or the ledger cannot know."""
+        ...
+
+    def waiter(self) -> AbstractContextManager[Waiter]:
+        """A place to wait for new work."""
+        ...
+
+    async def open_kinds(self) -> list[str]:
+        """The kinds of tasks that wait or are held, for handlers whose kind is a pattern."""
+        ...
+
+    async def redrive(self, ids: Sequence[TaskId], actor: Actor) -> list[TaskId]:
+        """Dead tasks go back to waiting, due now, with a fresh budget. Returns those that changed."""
+        ...
+
+    async def cancel(self, ids: Sequence[TaskId], actor: Actor) -> list[TaskId]:
+        """Waiting tasks end as cancelled. Returns those that changed."""
+        ...
+
+    async def resolve(self, ids: Sequence[TaskId], state: State, actor: Actor) -> list[TaskId]:
+        """Dead tasks end as done or cancelled, by a person. Returns those that changed."""
+        ...
+
+    async def return_(self, returns: Sequence[Return], actor: Actor) -> list[TaskId]:
+        """Done or dead tasks go back to waiting with the larger of both counts. Returns those that changed."""
+        ...
+
+    async def prune(self, states: Sequence[State], older_than: timedelta, *, limit: int = 1000) -> int:
+        """Delete up to `limit` tasks that have ended so long ago, with their history; how many it were."""
+        ...
+
+    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+        """A transaction to settle within. SQL ledgers only."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Which tasks: all conditions must hold, None asks nothing."""
+
+    state: State | None = None
+    kind: str | None = None
+    key: str | None = None
+    error: str | None = None
+    older_than: timedelta | None = None
+    ids: Sequence[TaskId] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Some tasks, and where the next page begins; None after the last."""
+
+    tasks: list[Task]
+    after: TaskId | None
+
+
+class LedgerReader(Protocol):
+    """Looking, which never changes anything."""
+
+    async def find(
+        self, where: Where, *, after: TaskId | None = None, limit: int = 100, newest_first: bool = False
+    ) -> Page:
+        """A page of tasks in the order of their ids, from behind `after` on."""
+        ...
+
+    async def get(self, id: TaskId) -> Task | None:
+        """The task with this id."""
+        ...
+
+    async def get_by_key(self, key: str) -> Task | None:
+        """The task with this key."""
+        ...
+
+    async def attempts(self, id: TaskId) -> list[Attempt]:
+        """The history of a task, oldest first."""
+        ...
+
+    async def deeds(self, id: TaskId) -> list[Deed]:
+        """What people and systems did to a task, oldest first."""
+        ...
+
+    async def counts(self, *, counted_max: int = 100_000) -> Mapping[State, int]:
+        """How many tasks are in each state, counted up to `counted_max`."""
+        ...
+
+
+class Observer(Protocol):
+    """Is told what happened, after it happened. It must not raise and must not wait."""
+
+    def observe(self, events: Sequence[Event]) -> None:
+        """Take a group of facts."""
+        ...

@@ -1,0 +1,133 @@
+"""The one place that reads the environment.
+
+Every setting is a variable of the environment or a line in `.env` of the working folder; the environment wins. A value
+that cannot be used is a `SettingsError` that names the variable and what it may be. `.env.example` lists all of them.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from redrive.core.durations import DURATION_MAX, format_duration, parse_duration
+from redrive.core.failure import redact
+from redrive.engine.worker import WorkerSettings
+from redrive.errors import SettingsError
+
+ADMIN_KEY_CHARS_MIN = 16
+ENV_FILE = ".env"
+
+
+def _span(least: timedelta) -> Callable[[Any], timedelta]:
+    def read(given: Any) -> timedelta:
+        span = parse_duration(given)
+        if span < least:
+            raise ValueError(f"it must be at least {format_duration(least)}")
+        return span
+
+    return read
+
+
+def _lowered(given: Any) -> Any:
+    return given.strip().lower() if isinstance(given, str) else given
+
+
+def _sendable(key: SecretStr) -> SecretStr:
+    # What a header cannot carry unchanged would never match.
+    if not all("!" <= letter <= "~" for letter in key.get_secret_value()):
+        raise ValueError("it must be plain letters, digits and signs, without spaces")
+    return key
+
+
+AdminKey = Annotated[SecretStr, AfterValidator(_sendable)]
+Lease = Annotated[timedelta, BeforeValidator(_span(timedelta(seconds=1)))]
+Poll = Annotated[timedelta, BeforeValidator(_span(timedelta(milliseconds=10)))]
+Grace = Annotated[timedelta, BeforeValidator(_span(timedelta(0)))]
+LogLevel = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lowered)]
+LogFormat = Annotated[Literal["json", "pretty"], BeforeValidator(_lowered)]
+
+
+class Settings(BaseSettings):
+    """All settings. Spans of time are numbers of seconds or carry a unit: `90`, `250ms`, `5s`, `2m`."""
+
+    model_config = SettingsConfigDict(
+        env_file=ENV_FILE, env_file_encoding="utf-8", env_ignore_empty=True, extra="ignore", frozen=True
+    )
+
+    database_url: str = Field(
+        default="sqlite:///redrive.db", description="The ledger: sqlite:///file.db or postgresql://user@host/name"
+    )
+    service_name: str = Field(
+        default="redrive", min_length=1, max_length=100, description="The `service` of every log line"
+    )
+    http_host: str = Field(default="127.0.0.1", min_length=1, description="The address that `redrive serve` listens on")
+    http_port: int = Field(
+        default=8086, ge=0, le=65535, description="The port that `redrive serve` listens on; 0 takes a free one"
+    )
+    log_level: LogLevel = Field(default="info", description="debug, info, warning or error")
+    log_format: LogFormat = Field(default="json", description="json or pretty")
+    redrive_admin_key: AdminKey | None = Field(
+        default=None,
+        min_length=ADMIN_KEY_CHARS_MIN,
+        description="The first admin key; without it one is made at the first start and printed once",
+    )
+    worker_concurrency: int = Field(default=100, ge=1, le=10_000, description="How many handlers run at once")
+    worker_lease: Lease = Field(
+        default=timedelta(seconds=30), description="How long a claim holds without a sign of life"
+    )
+    worker_batch: int = Field(
+        default=500, ge=1, le=5_000, description="How many tasks one statement claims or settles, at most"
+    )
+    worker_grace: Grace = Field(
+        default=timedelta(seconds=10), description="How long a stopping worker waits for its handlers"
+    )
+    worker_poll: Poll = Field(
+        default=timedelta(seconds=1), description="The safety net: how long a worker waits for a wake-up"
+    )
+    retention_days: float = Field(
+        default=30, ge=0, le=DURATION_MAX.days, description="How long done and cancelled tasks are kept; 0: for ever"
+    )
+
+    @property
+    def retention(self) -> timedelta | None:
+        """How long done and cancelled tasks are kept; None: for ever."""
+        return timedelta(days=self.retention_days) if self.retention_days else None
+
+    def worker(
+        self,
+        *,
+        concurrency: int | None = None,
+        lease: timedelta | None = None,
+        batch: int | None = None,
+        grace: timedelta | None = None,
+    ) -> WorkerSettings:
+        """How a worker works; what is given here goes before the environment."""
+        return WorkerSettings(
+            concurrency=self.worker_concurrency if concurrency is None else concurrency,
+            lease=self.worker_lease if lease is None else lease,
+            batch=self.worker_batch if batch is None else batch,
+            grace=self.worker_grace if grace is None else grace,
+            poll=self.worker_poll,
+            retention=self.retention,
+        )
+
+
+def load_settings() -> Settings:
+    """Read the environment and `.env`, or raise a `SettingsError` that names each variable and its remedy."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        raise SettingsError("; ".join(_sentence(problem) for problem in error.errors())) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{ENV_FILE} cannot be read ({error}): mend or remove it") from error
+
+
+def _sentence(problem: Any) -> str:
+    name = str(problem["loc"][0]).upper()
+    why = problem["msg"].removeprefix("Value error, ")
+    why = why[0].lower() + why[1:]
+    # A secret must not be shown, not even a wrong one.
+    shown = name if name == "REDRIVE_ADMIN_KEY" else f"{name}={redact(str(problem['input']))!r:.80}"
+    return f"{shown} cannot be used: {why}; change it in the environment or in {ENV_FILE}"

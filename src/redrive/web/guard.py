@@ -1,0 +1,90 @@
+"""Who may come in: keys in `X-API-Key`, and what is open to this machine itself."""
+
+import ipaddress
+import re
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+from fastapi import Request, Security
+from fastapi.security import APIKeyHeader
+
+from redrive.ledgers.keys import ApiKey, Scope
+from redrive.web.errors import ApiError
+from redrive.wiring import Service
+
+KEY_CHARS_MAX = 500
+FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+"""Set by proxies: the caller then is not the machine that the connection comes from."""
+
+_HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::\d{1,5})?", re.IGNORECASE)
+_header = APIKeyHeader(
+    name="X-API-Key", auto_error=False, description="A key with the scope that the route names: `redrive keys create`."
+)
+
+
+def service_of(request: Request) -> Service:
+    """The service that the request is for."""
+    service: Service = request.app.state.service
+    return service
+
+
+def require(scope: str) -> Callable[..., Awaitable[ApiKey]]:
+    """A dependency: the caller's key, which must be good for the scope. 401 without a valid key, 403 without the scope."""
+    needed = Scope(scope)
+
+    async def key_of(request: Request, secret: Annotated[str | None, Security(_header)] = None) -> ApiKey:
+        return await _authorised(request, secret, needed)
+
+    return key_of
+
+
+def require_unless_loopback(scope: str) -> Callable[..., Awaitable[ApiKey | None]]:
+    """A dependency: as `require`, but open to requests that come from this machine itself. For looking only."""
+    needed = Scope(scope)
+
+    async def key_of(request: Request, secret: Annotated[str | None, Security(_header)] = None) -> ApiKey | None:
+        if secret is None and is_from_loopback(request):
+            return None
+        return await _authorised(request, secret, needed)
+
+    return key_of
+
+
+def is_from_loopback(request: Request) -> bool:
+    """Whether a program on this machine asks for this machine.
+
+    The `Host` must be a loopback name too: a page from elsewhere whose name was made to point here would send its own. And
+    no proxy may stand in between.
+    """
+    if request.client is None or any(name in request.headers for name in FORWARDED):
+        return False
+    # Read here and not from `request.url`, which puts our own address in the place of a Host that is none.
+    asked_for = [_HOST.fullmatch(host) for host in request.headers.getlist("host")]
+    if len(asked_for) != 1 or asked_for[0] is None:
+        return False
+    return _is_loopback(request.client.host) and _is_loopback(asked_for[0]["name"])
+
+
+def _is_loopback(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+async def _authorised(request: Request, secret: str | None, needed: Scope) -> ApiKey:
+    challenge = {"WWW-Authenticate": 'ApiKey realm="redrive"'}
+    if not secret:
+        raise ApiError(401, "key_missing", "send a key in the header X-API-Key", headers=challenge)
+    key = await service_of(request).keys.find(secret) if len(secret) <= KEY_CHARS_MAX else None
+    if key is None:
+        raise ApiError(401, "key_invalid", "the key is unknown, expired or revoked", headers=challenge)
+    if not key.allows(needed):
+        held = [scope.value for scope in key.scopes]
+        message = f"the key lacks the scope {needed.value}"
+        raise ApiError(403, "scope_missing", message, details={"needed": needed.value, "held": held})
+    return key

@@ -1,0 +1,103 @@
+"""For machines that watch: `/health`, `/ready`, `/metrics`."""
+
+import asyncio
+import time
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from redrive.core.states import State
+from redrive.web.guard import require_unless_loopback, service_of
+from redrive.wiring import Service
+
+HEALTH_FRESH_SECONDS = 1.0
+GAUGES_FRESH_SECONDS = 5.0
+"""How long counted depths hold: however many scrape, the tables are counted this often."""
+
+router = APIRouter(tags=["health"])
+
+_unwell: dict[int | str, dict[str, Any]] = {503: {"description": "Not now"}}
+
+
+@router.get("/health", summary="Whether the service is alive and its database answers", responses=_unwell)
+async def health(request: Request) -> JSONResponse:
+    """Open to all: it tells nothing but this."""
+    service = service_of(request)
+    answers = await _pulse(request).answers(service)
+    body = {
+        "status": "ok" if answers else "unwell",
+        "uptime_seconds": round(service.uptime.total_seconds(), 3),
+        "checks": {"database": "ok" if answers else "away"},
+    }
+    return JSONResponse(body, status_code=200 if answers else 503)
+
+
+@router.get("/ready", summary="Whether the store is open and the worker loop runs", responses=_unwell)
+async def ready(request: Request) -> JSONResponse:
+    """Open to all."""
+    service = service_of(request)
+    is_ready = service.is_open and service.works
+    worker = "none" if service.workers is None else "running" if service.works else "not running"
+    body = {
+        "status": "ready" if is_ready else "not ready",
+        "checks": {"store": "open" if service.is_open else "not open", "worker": worker},
+    }
+    return JSONResponse(body, status_code=200 if is_ready else 503)
+
+
+@router.get(
+    "/metrics",
+    summary="Metrics for Prometheus",
+    response_class=Response,
+    dependencies=[Depends(require_unless_loopback("viewer"))],
+    responses={200: {"content": {"text/plain": {}}, "description": "The Prometheus text format"}},
+)
+async def metrics(request: Request) -> Response:
+    """Open on loopback; elsewhere with a key of scope `viewer`."""
+    service = service_of(request)
+    await _pulse(request).refresh_gauges(service)
+    return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+class Pulse:
+    """What is asked of the database for these routes, kept for a moment."""
+
+    def __init__(self) -> None:
+        self._health_lock = asyncio.Lock()
+        self._health: tuple[float, bool] | None = None
+        self._gauges_lock = asyncio.Lock()
+        self._gauges_at: float | None = None
+
+    async def answers(self, service: Service) -> bool:
+        """Whether the database answers."""
+        async with self._health_lock:
+            if self._health is None or time.monotonic() - self._health[0] >= HEALTH_FRESH_SECONDS:
+                answers = await service.database_answers()
+                self._health = (time.monotonic(), answers)
+            return self._health[1]
+
+    async def refresh_gauges(self, service: Service) -> None:
+        """Count what waits in each lane. A store that is away leaves the last numbers and says that it is not up."""
+        async with self._gauges_lock:
+            fresh = self._gauges_at is not None and time.monotonic() - self._gauges_at < GAUGES_FRESH_SECONDS
+            if fresh or not service.is_open:
+                return
+            for lane in service.app.lanes.values():
+                try:
+                    counts = await lane.counts()
+                    oldest = await (await lane.ledger()).oldest_due()
+                except Exception:  # a scrape must still get the counters
+                    service.metrics.up.labels(lane.name).set(0)
+                    continue
+                service.metrics.up.labels(lane.name).set(1)
+                for state in State:
+                    service.metrics.depth.labels(lane.name, state.value).set(counts.get(state, 0))
+                service.metrics.oldest_due.labels(lane.name).set(oldest.total_seconds() if oldest else 0)
+            self._gauges_at = time.monotonic()
+
+
+def _pulse(request: Request) -> Pulse:
+    pulse: Pulse = request.app.state.pulse
+    return pulse

@@ -1,0 +1,181 @@
+"""Settings become running parts: logs, observers, the application that a path names, and the service around it."""
+
+import asyncio
+import importlib
+import sqlite3
+import sys
+import time
+import traceback
+from datetime import timedelta
+from pathlib import Path
+
+from sqlalchemy import text
+
+from redrive.app import Redrive, Workers
+from redrive.core.failure import describe_error
+from redrive.engine.patience import Patience
+from redrive.engine.worker import WorkerSettings
+from redrive.errors import RedriveError, SettingsError
+from redrive.ledgers.database import Database
+from redrive.ledgers.keys import Keys
+from redrive.observe.logs import LogObserver, configure_logs
+from redrive.observe.metrics import MetricsObserver
+from redrive.settings import Settings
+
+ANSWER_WITHIN = timedelta(seconds=2)
+"""How long the database may take to answer a health check."""
+_SYNCHRONOUS = ("OFF", "NORMAL", "FULL", "EXTRA")
+
+
+def load_app(path: str) -> Redrive:
+    """The application that `module:attribute` names; the working folder can be imported from."""
+    module_name, _, attribute = path.partition(":")
+    attribute = attribute or "app"
+    if not module_name or any(not part.isidentifier() for part in module_name.split(".")):
+        raise SettingsError(f"{path!r} is no application path: write module:app, such as shop.tasks:app")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    module = _imported(module_name)
+    try:
+        found = getattr(module, attribute)
+    except AttributeError:
+        there = [name for name, value in vars(module).items() if isinstance(value, Redrive)]
+        hint = f"it has {', '.join(f'{module_name}:{name}' for name in there)}" if there else "it has no Redrive"
+        raise SettingsError(f"module {module_name!r} has no {attribute!r}: {hint}") from None
+    if not isinstance(found, Redrive):
+        raise SettingsError(
+            f"{module_name}:{attribute} must be a redrive.Redrive application, not {type(found).__name__}"
+        )
+    return found
+
+
+def _imported(name: str) -> object:
+    try:
+        return importlib.import_module(name)
+    except RedriveError:
+        raise
+    except ModuleNotFoundError as error:
+        # The module itself, or the package it stands in; anything else is missing inside it.
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise SettingsError(
+                f"there is no module {name!r}: run redrive in the folder that holds it, or install its package "
+                f"(looked in {Path.cwd()} and the Python path)"
+            ) from error
+        raise SettingsError(_failed(name, error)) from error
+    except Exception as error:
+        raise SettingsError(_failed(name, error)) from error
+
+
+def _failed(name: str, error: BaseException) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"importing {name!r} failed at {last.filename}:{last.lineno}: {describe_error(error)}"
+
+
+def set_up_logs(settings: Settings) -> None:
+    """Logs as the settings say; call it before any observer is made. On a terminal they are pretty unless told otherwise."""
+    told = "log_format" in settings.model_fields_set
+    chosen = settings.log_format if told or not sys.stderr.isatty() else "pretty"
+    configure_logs(service=settings.service_name, level=settings.log_level, format=chosen)
+
+
+def observe_with_logs(app: Redrive) -> None:
+    """Every transition becomes a log line, unless the application brought an observer for that itself."""
+    if not any(isinstance(observer, LogObserver) for observer in app.observers):
+        app.observers.append(LogObserver())
+
+
+def observe_with_metrics(app: Redrive) -> MetricsObserver:
+    """The application's metrics; its own observer of them if it brought one."""
+    for observer in app.observers:
+        if isinstance(observer, MetricsObserver):
+            return observer
+    made = MetricsObserver()
+    app.observers.append(made)
+    return made
+
+
+async def open_patiently(app: Redrive, stopped: asyncio.Event) -> bool:
+    """Open the application, waiting while its store is away; False if it was told to stop before."""
+    opening = asyncio.create_task(Patience(app.name, app.tell).until_answered(app.open))
+    stopping = asyncio.create_task(stopped.wait())
+    try:
+        await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if opening.done():
+            opening.result()
+        return opening.done() and not stopped.is_set()
+    finally:
+        for task in (opening, stopping):
+            task.cancel()
+        await asyncio.gather(opening, stopping, return_exceptions=True)
+
+
+async def describe_store(database: Database) -> str:
+    """The store's version and how durable it is, in a few words."""
+    if database.dialect.name == "sqlite":
+        number = await database.write(lambda connection: connection.exec_driver_sql("PRAGMA synchronous").scalar_one())
+        level = _SYNCHRONOUS[number] if number < len(_SYNCHRONOUS) else str(number)
+        return f"SQLite {sqlite3.sqlite_version}, synchronous={level}"
+    asked = text("SELECT current_setting('server_version'), current_setting('synchronous_commit')")
+    version, commit = await database.read(lambda connection: connection.execute(asked).one())
+    return f"PostgreSQL {version}, synchronous_commit={commit}"
+
+
+class Service:
+    """An application with what stands around it in `redrive serve`: keys, metrics, and its workers if it has handlers."""
+
+    def __init__(self, app: Redrive, settings: Settings, worker: WorkerSettings | None = None) -> None:
+        self.app = app
+        self.settings = settings
+        self.metrics = observe_with_metrics(app)
+        self.keys = Keys(app.database)
+        has_handlers = any(len(lane.handlers) for lane in app.lanes.values())
+        self.workers: Workers | None = app.workers(worker or settings.worker()) if has_handlers else None
+        self.is_open = False
+        self.first_key: str | None = None
+        """The admin key that was made at this start, until somebody has printed it."""
+        self.opened = asyncio.Event()
+        self._started = time.monotonic()
+        self._stopped = asyncio.Event()
+
+    @property
+    def uptime(self) -> timedelta:
+        """How long this service has been running."""
+        return timedelta(seconds=time.monotonic() - self._started)
+
+    @property
+    def works(self) -> bool:
+        """Whether the worker loop runs, where there is anything to work on."""
+        if self._stopped.is_set():
+            return False
+        return self.workers is None or self.workers.ready.is_set()
+
+    def stop(self) -> None:
+        """Ask the service to stop gracefully; `run` then returns."""
+        self._stopped.set()
+        if self.workers is not None:
+            self.workers.stop()
+
+    async def run(self) -> None:
+        """Open the store, however long it is away, and work until told to stop."""
+        try:
+            if not await open_patiently(self.app, self._stopped):
+                return
+            given = self.settings.redrive_admin_key
+            self.first_key = await self.keys.ensure_first(given.get_secret_value() if given is not None else None)
+            self.is_open = True
+            self.opened.set()
+            if self.workers is not None:
+                await self.workers.run()
+            else:
+                await self._stopped.wait()
+        finally:
+            self.is_open = False
+
+    async def database_answers(self) -> bool:
+        """Whether the database answers now."""
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN.total_seconds()):
+                await self.app.database.read(lambda connection: connection.execute(text("SELECT 1")).scalar_one())
+        except Exception:  # whatever a driver says instead of an answer
+            return False
+        return True

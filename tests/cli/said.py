@@ -1,0 +1,56 @@
+"""What a command said, in this process or in one of its own."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PATIENCE_SECONDS = 60
+"""How long anything may take on a busy machine before a test says that it does not happen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a command said, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Stdout, which must be one JSON document and nothing else."""
+        return json.loads(self.out)
+
+
+class Started:
+    """A command in a process of its own, with what it has said so far."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self._log = log
+
+    @property
+    def said(self) -> str:
+        """All of stdout and stderr."""
+        return self._log.read_text()
+
+    def wait_for(self, text: str, *, times: int = 1) -> None:
+        """Come back when the process has said this so often."""
+        until(lambda: self.said.count(text) >= times, lambda: f"{text!r} ×{times} was not said, but:\n{self.said}")
+
+    def end(self, signal: int) -> int:
+        """Send a signal, and the exit code."""
+        self.process.send_signal(signal)
+        return self.process.wait(PATIENCE_SECONDS)
+
+
+def until(holds: Callable[[], bool], why: Callable[[], str] = lambda: "") -> None:
+    """Come back when it holds; what runs in other processes gives no other sign."""
+    ends = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < ends, why()
+        time.sleep(0.02)

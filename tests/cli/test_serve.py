@@ -1,0 +1,121 @@
+"""`redrive serve` as a newcomer meets it: a real process, a real port, real work."""
+
+import asyncio
+import json
+import re
+import signal
+import socket
+from collections.abc import Callable
+
+import httpx
+
+from .said import Said, Started, until
+
+Run = Callable[..., Said]
+Start = Callable[..., Started]
+
+
+def address(service: Started) -> str:
+    """Where the service listens."""
+    service.wait_for("listens on")
+    return re.search(r"http://[\d.:]+/", service.said)[0]
+
+
+def is_ready(client: httpx.Client) -> bool:
+    """Whether the service says that it is ready."""
+    try:
+        return client.get("/ready").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_serve_from_start_to_end(start: Start, stored: Run, url: str):
+    """It starts, says what it is, does work that is added, shows it, and ends on SIGTERM."""
+    service = start("serve", "--app", "redrive.sample:app", "--port", "0", DATABASE_URL=url, LOG_FORMAT="json")
+    with httpx.Client(base_url=address(service)) as client:
+        until(lambda: is_ready(client), lambda: service.said)
+        service.wait_for("Ctrl-C stops")
+        key = re.search(r"rdk_[\w-]+", service.said)[0]
+        assert "SQLite" in service.said or "PostgreSQL" in service.said
+        assert "redrive tasks add flaky.hello" in service.said
+        assert client.get("/health").json()["checks"] == {"database": "ok"}
+        stored("tasks", "add", "flaky.hello", "--key", "flaky")
+        stored("tasks", "add", "poison.hello", "--key", "poison")
+        stored("tasks", "add", "plain.hello", "--key", "plain")
+        until(lambda: "<code>poison.hello</code>" in client.get("/").text)
+        for name, state, failures in (("plain", "done", 0), ("flaky", "done", 2), ("poison", "dead", 4)):
+            until(lambda name=name, state=state: stored("tasks", "show", name, "--json").json["state"] == state)
+            assert stored("tasks", "show", name, "--json").json["failures"] == failures
+        metrics = client.get("/metrics", headers={"X-API-Key": key}).text
+        assert re.search(
+            r'redrive_tasks_dead_total\{kind="poison.hello",ledger="redrive_task",verdict="exhausted"\} 1.0', metrics
+        )
+    assert service.end(signal.SIGTERM) == 0
+    logged = [json.loads(line) for line in service.said.splitlines() if line.startswith("{")]
+    assert {"task_done", "retry_scheduled", "task_dead", "request"} <= {line["event"] for line in logged}
+    assert all({"service", "system", "level", "@timestamp"} <= set(line) for line in logged)
+    assert not any("Traceback" in line for line in service.said.splitlines())
+
+
+def test_first_key_is_printed_once(start: Start):
+    """A second start finds the key and prints none."""
+    for keys in (1, 0):
+        service = start("serve", "--port", "0")
+        service.wait_for("Ctrl-C stops")
+        assert len(re.findall(r"rdk_[\w-]+", service.said)) == keys
+        assert service.end(signal.SIGINT) == 0
+
+
+def test_given_admin_key_is_not_printed(start: Start, redrive: Run):
+    """REDRIVE_ADMIN_KEY is stored, and said by nobody."""
+    service = start("serve", "--port", "0", REDRIVE_ADMIN_KEY="a-key-from-the-outside")
+    service.wait_for("Ctrl-C stops")
+    assert "a-key-from-the-outside" not in service.said
+    assert "rdk_" not in service.said
+    assert [key["owner"] for key in redrive("keys", "list", "--json").json["keys"]] == ["REDRIVE_ADMIN_KEY"]
+    with httpx.Client(base_url=address(service), headers={"X-Forwarded-For": "192.0.2.7"}) as client:
+        assert client.get("/").status_code == 401
+        assert client.get("/", headers={"X-API-Key": "a-key-from-the-outside"}).status_code == 200
+    assert service.end(signal.SIGTERM) == 0
+
+
+def test_without_an_application_nothing_is_run(start: Start, redrive: Run):
+    """A service without handlers shows tasks and leaves them alone."""
+    service = start("serve", "--port", "0")
+    service.wait_for("Ctrl-C stops")
+    redrive("tasks", "add", "mine", "--key", "mine")
+    with httpx.Client(base_url=address(service)) as client:
+        until(lambda: "<code>mine</code>" in client.get("/").text)
+        assert "No handlers are loaded" in client.get("/").text
+        assert client.get("/ready").json()["checks"]["worker"] == "none"
+    assert service.end(signal.SIGTERM) == 0
+    assert redrive("tasks", "show", "mine", "--json").json["state"] == "waiting"
+
+
+def test_a_store_that_is_away_is_waited_for(start: Start):
+    """The service answers, is not healthy and not ready, and can be stopped."""
+    service = start("serve", "--port", "0", DATABASE_URL="postgresql://a@127.0.0.1:1/x")
+    with httpx.Client(base_url=address(service)) as client:
+        until(lambda: client.get("/health").status_code == 503)
+        assert client.get("/ready").json() == {
+            "status": "not ready", "checks": {"store": "not open", "worker": "none"}
+        }  # fmt: skip
+        assert "The store is not open" in client.get("/").text
+        assert client.get("/metrics").status_code == 200
+        assert client.get("/", headers={"X-API-Key": "rdk_anything"}).json()["error"]["code"] == "store_away"
+    assert service.end(signal.SIGTERM) == 0
+
+
+def test_an_unmigrated_store_stops_the_start(start: Start, postgres):
+    """What waiting cannot mend is said, with exit code 1."""
+    service = start("serve", "--port", "0", DATABASE_URL=asyncio.run(postgres.create()))
+    assert service.process.wait(60) == 1
+    assert "run `redrive migrate`" in service.said
+
+
+def test_a_port_in_use_stops_the_start(start: Start):
+    """With exit code 2 and the remedy."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        service = start("serve", "--port", str(taken.getsockname()[1]))
+        assert service.process.wait(60) == 2
+    assert "is in use" in service.said

@@ -1,0 +1,263 @@
+"""`redrive tasks`: looking and acting, on both databases."""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from redrive import (
+    Exponential,
+    NewTask,
+    PermanentError,
+    Policy,
+    Redrive,
+    State,
+    Task,
+    Where,
+    WorkerSettings,
+    jitter,
+    seconds,
+)
+
+from .said import Said
+
+Run = Callable[..., Said]
+
+APPLICATION = """
+from redrive import *
+app = Redrive({url!r})
+@app.handler("mail", policy=Policy(Schedule([minutes(1), minutes(5)]), retries=2, jitter=jitter.none, name="mail"))
+def mail(task): ...
+"""
+
+
+def dead_tasks(url: str, amount: int = 3, kind: str = "mail") -> list[int]:
+    """Tasks that have failed for good, with their history."""
+
+    async def make() -> list[int]:
+        app = Redrive(url)
+
+        @app.handler(kind, policy=Policy(Exponential(seconds(1), seconds(1)), retries=1, jitter=jitter.none))
+        async def fail(task: Task) -> None:
+            raise PermanentError(f"mailbox full, password=hunter2 ({task.key})")
+
+        async with app:
+            added = await app.add_many([NewTask(kind=kind, key=f"{kind}-{n}", payload={"n": n}) for n in range(amount)])
+            workers = app.workers(WorkerSettings())
+            working = asyncio.create_task(workers.run())
+            while len((await app.find(Where(state=State.DEAD, kind=kind))).tasks) < amount:
+                await asyncio.sleep(0.01)
+            workers.stop()
+            await working
+            return [int(str(one.id)) for one in added]
+
+    return asyncio.run(make())
+
+
+def test_add_list_show(stored: Run):
+    """A task that was added can be listed and shown, by id and by key."""
+    added = stored(
+        "tasks", "add", "mail", '{"to": "x", "api_key": "s3cret-value"}', "--key", "m-1", "--delay", "1h", "--json"
+    )
+    assert added.code == 0
+    assert added.json["new"] is True
+    listed = stored("tasks", "list", "--json").json
+    assert [(task["key"], task["state"]) for task in listed["tasks"]] == [("m-1", "waiting")]
+    assert listed["after"] is None
+    by_key, by_id = (stored("tasks", "show", name, "--json").json for name in ("m-1", str(added.json["id"])))
+    assert by_key == by_id
+    assert by_key["payload"] == {"to": "x", "api_key": "[redacted]"}
+    assert by_key["to_come"] is None
+    shown = stored("tasks", "show", "m-1")
+    assert "no attempts" in shown.out
+    assert "s3cret-value" not in shown.out
+    assert re.search(r"\bin (59m|1h)\b", stored("tasks", "list").out)
+
+
+def test_add_again_adds_nothing(stored: Run):
+    """Adding is idempotent on the key, and says so."""
+    first = stored("tasks", "add", "mail", "--key", "m-1", "--json").json
+    again = stored("tasks", "add", "mail", "--key", "m-1", "--json").json
+    assert (again["id"], again["new"]) == (first["id"], False)
+    taken = stored("tasks", "add", "fax", "--key", "m-1")
+    assert taken.code == 2
+    assert "belongs to a task of kind 'mail'" in taken.err
+
+
+def test_payload_comes_from_stdin(stored: Run):
+    """`-` reads the payload, which must be JSON."""
+    assert stored("tasks", "add", "mail", "-", "--key", "a", input='{"big": 1}').code == 0
+    assert stored("tasks", "show", "a", "--json").json["payload"] == {"big": 1}
+    wrong = stored("tasks", "add", "mail", "{to: x}")
+    assert wrong.code == 2
+    assert "the payload is not JSON" in wrong.err
+
+
+def test_list_filters_and_pages(stored: Run, url: str):
+    """Filters narrow, pages go on where the last one ended."""
+    ids = dead_tasks(url)
+    stored("tasks", "add", "other")
+    assert [task["id"] for task in stored("tasks", "list", "--state", "dead", "--json").json["tasks"]] == ids
+    assert stored("tasks", "list", "--kind", "other", "--json").json["tasks"][0]["kind"] == "other"
+    assert len(stored("tasks", "list", "--error", "mailbox full", "--json").json["tasks"]) == 3
+    assert stored("tasks", "list", "--error", "100%", "--json").json["tasks"] == []
+    assert stored("tasks", "list", "--older-than", "1h", "--json").json["tasks"] == []
+    page = stored("tasks", "list", "--state", "dead", "--limit", "2", "--json").json
+    rest = stored("tasks", "list", "--state", "dead", "--limit", "2", "--after", str(page["after"]), "--json").json
+    assert [task["id"] for task in page["tasks"] + rest["tasks"]] == ids
+    assert rest["after"] is None
+
+
+def test_show_explains_every_try(stored: Run, url: str):
+    """Each attempt comes with its error, redacted, and the sentence that explains the decision."""
+    [id_] = dead_tasks(url, 1)
+    [attempt] = stored("tasks", "show", str(id_), "--json").json["attempts"]
+    assert attempt["sentence"] == "permanent by rule PermanentError; failure 1 of 2: dead (permanent)"
+    said = stored("tasks", "show", str(id_)).out
+    assert attempt["sentence"] in said
+    assert "mailbox full" in said
+    assert "hunter2" not in said
+
+
+def test_show_what_is_not_there(stored: Run):
+    """An id or key that nobody has is a problem, not an empty page."""
+    for name in ("77", "nobody", "9" * 30):
+        missing = stored("tasks", "show", name, "--json")
+        assert (missing.code, missing.out) == (1, "")
+        assert "there is no task" in missing.err
+
+
+def test_retries_to_come_need_the_policy(redrive: Run, url: str, application: Callable[[str], str]):
+    """With the application the exact times of the retries are shown."""
+    path = application(APPLICATION.format(url=url))
+    redrive("tasks", "add", "mail", "--key", "m-1", "--app", path)
+    shown = redrive("tasks", "show", "m-1", "--app", path, "--json").json
+    assert [(one["number"], one["delay_seconds"]) for one in shown["to_come"]] == [(1, 0), (2, 60), (3, 300)]
+    assert "to come, if every try fails" in redrive("tasks", "show", "m-1", "--app", path).out
+
+
+def test_redrive_by_id(stored: Run, url: str):
+    """One task needs no confirmation; who and why are kept."""
+    first, second = dead_tasks(url, 2)
+    done = stored("tasks", "redrive", str(first), "--reason", "mail is back", "--by", "ada", "--json")
+    assert done.code == 0
+    assert done.json == {"act": "redrive", "matched": 1, "changed": [first], "dry_run": False}
+    shown = stored("tasks", "show", str(first), "--json").json
+    assert (shown["state"], shown["failures"], shown["redrives"]) == ("waiting", 0, 1)
+    assert [(deed["act"], deed["actor"], deed["reason"]) for deed in shown["deeds"]] == [
+        ("redrive", "ada", "mail is back")
+    ]
+    assert stored("tasks", "show", str(second), "--json").json["state"] == "dead"
+    again = stored("tasks", "redrive", str(first), "--json")
+    assert (again.code, again.json["changed"]) == (1, [])
+
+
+def test_redrive_by_filter_asks_first(stored: Run, url: str):
+    """More than one task is changed only after a yes, and a dry run only counts."""
+    dead_tasks(url)
+    counted = stored("tasks", "redrive", "--kind", "mail", "--dry-run", "--json")
+    assert (counted.code, counted.json["matched"], counted.json["changed"]) == (0, 3, [])
+    refused = stored("tasks", "redrive", "--error", "mailbox", input="n\n")
+    assert refused.code == 1
+    assert "redrive 3 tasks?" in refused.err
+    nobody = stored("tasks", "redrive", "--all", input="")
+    assert nobody.code == 1
+    assert len(stored("tasks", "list", "--state", "dead", "--json").json["tasks"]) == 3
+    agreed = stored("tasks", "redrive", "--all", input="y\n")
+    assert agreed.code == 0
+    assert "3 of 3 changed" in agreed.err
+    assert stored("tasks", "redrive", "--all").code == 1
+
+
+def test_cancel(stored: Run):
+    """Waiting tasks end as cancelled; `--yes` does not ask."""
+    for _ in range(2):
+        stored("tasks", "add", "mail")
+    done = stored("tasks", "cancel", "--kind", "mail", "--yes", "--json").json
+    assert len(done["changed"]) == 2
+    assert {task["state"] for task in stored("tasks", "list", "--json").json["tasks"]} == {"cancelled"}
+
+
+def test_acting_on_nothing_in_particular_is_refused(stored: Run):
+    """Forgetting the filter must not mean everything."""
+    for act in ("redrive", "cancel"):
+        refused = stored("tasks", act, "--yes")
+        assert refused.code == 2
+        assert "say which tasks" in refused.err
+        wrong = stored("tasks", act, "seven", "--yes")
+        assert wrong.code == 2
+        assert "is a number, not 'seven'" in wrong.err
+
+
+def test_adopted_tables_are_lanes(redrive: Run, url: str, application: Callable[[str], str]):
+    """Lanes of an application are reached by name, and an unknown one says what there is."""
+    path = application(
+        APPLICATION.format(url=url) + 'events = app.adopt(LedgerTable("shop_event", kind="kind", payload="payload"))\n'
+    )
+    missing = redrive("tasks", "list", "--app", path)
+    assert missing.code == 1
+    assert "there is no such table" in missing.err
+    wrong = redrive("tasks", "list", "--database", url, "--lane", "shop_event")
+    assert wrong.code == 2
+    assert "there is no lane 'shop_event': the application has redrive_task" in wrong.err
+
+
+def test_a_missing_file_is_not_made_by_looking(redrive: Run, folder: Path):
+    """Looking in the wrong folder is an error, and leaves no empty database behind."""
+    for command in (["tasks", "list"], ["tasks", "show", "1"], ["tasks", "redrive", "1"], ["keys", "list"]):
+        missing = redrive(*command)
+        assert missing.code == 2
+        assert "there is no database file" in missing.err
+    assert list(folder.iterdir()) == []
+
+
+def test_unmigrated_store_says_what_to_do(redrive: Run, postgres):
+    """PostgreSQL is migrated on purpose only; the error names the command."""
+    said = redrive("tasks", "list", "--database", asyncio.run(postgres.create()))
+    assert said.code == 1
+    assert "run `redrive migrate`" in said.err
+
+
+def test_a_store_that_is_away_is_one_line(redrive: Run):
+    """No traceback, whatever the driver raised, and no password."""
+    said = redrive("tasks", "list", "--database", "postgresql://ada:hunter2@127.0.0.1:1/none")
+    assert said.code == 1
+    assert said.err.startswith("redrive: PostgreSQL cannot be reached now")
+    assert said.err.count("\n") == 1
+    assert "hunter2" not in said.err
+
+
+def test_a_database_that_is_not_there_is_one_line(redrive: Run, postgres):
+    """What the server refuses is said in its words."""
+    said = redrive("tasks", "list", "--database", postgres.url_of("no_such_database"))
+    assert said.code in (1, 2)
+    assert "no_such_database" in said.err
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("url", ["nonsense", "mysql://x/y", "sqlite://", "sqlite:////no/such/folder/x.db"])
+def test_a_wrong_url_is_one_line(redrive: Run, url: str):
+    """A URL that cannot be used is a usage error that says what can."""
+    said = redrive("tasks", "add", "x", "--database", url)
+    assert said.code == 2
+    assert said.err.startswith("redrive: ")
+
+
+def test_list_is_readable_in_a_narrow_terminal(stored: Run, monkeypatch: pytest.MonkeyPatch):
+    """Ids and states are whole at 80 columns, however long keys and errors are."""
+    stored("tasks", "add", "mail", "--key", "k" * 400)
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = stored("tasks", "list").out.splitlines()
+    assert lines[1].split()[:3] == ["1", "waiting", "mail"]
+    assert max(map(len, lines)) <= 80
+
+
+def test_markup_in_data_stays_text(stored: Run):
+    """What strangers wrote is printed as it is."""
+    stored("tasks", "add", "[red]kind[/]", json.dumps({"a": "[bold]x[/]"}), "--key", "[/]")
+    assert "[red]kind[/]" in stored("tasks", "list").out
+    shown = stored("tasks", "show", "[/]").out
+    assert "[bold]x[/]" in shown

@@ -1,0 +1,187 @@
+"""`redrive worker` in processes of its own: signals, hung threads, several processes."""
+
+import os
+import signal
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from .said import Said, Started, until
+
+Run = Callable[..., Said]
+Start = Callable[..., Started]
+
+APPLICATION = """
+import asyncio, os, time
+from redrive import Redrive
+app = Redrive({url!r})
+
+@app.handler("quick")
+async def quick(task):
+    print("ran", task.payload, os.getpid(), flush=True)
+
+@app.handler("slow")
+async def slow(task):
+    print("slow begins", flush=True)
+    await asyncio.sleep(task.payload)
+    print("slow ends", flush=True)
+
+@app.handler("hung")
+def hung(task):
+    print("hung begins", flush=True)
+    time.sleep(600)
+
+@app.handler("crash")
+async def crash(task):
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.fixture
+def shop(url: str, application: Callable[[str], str]) -> str:
+    """An application on each kind of database."""
+    return application(APPLICATION.format(url=url))
+
+
+@pytest.fixture
+def file_shop(folder: Path, application: Callable[[str], str]) -> str:
+    """The same on SQLite alone, where the database makes no difference."""
+    return application(APPLICATION.format(url=f"sqlite:///{folder / 'shop.db'}"))
+
+
+def states(folder: Path) -> dict[str, tuple[str, int]]:
+    """State and failures of each kind, read with a plain driver."""
+    with closing(sqlite3.connect(folder / "shop.db")) as connection:
+        return {
+            kind: (state, failures)
+            for kind, state, failures in connection.execute("SELECT kind, state, failures FROM redrive_task")
+        }
+
+
+def test_worker_runs_and_stops_gracefully(start: Start, stored: Run, shop: str):
+    """Tasks are run, SIGTERM lets what runs finish, and the exit code is 0."""
+    worker = start("worker", shop, "--concurrency", "4", "--grace", "60s")
+    worker.wait_for("working on")
+    stored("tasks", "add", "quick", "1")
+    worker.wait_for("ran 1")
+    stored("tasks", "add", "slow", "1.5", "--key", "slow")
+    worker.wait_for("slow begins")
+    assert worker.end(signal.SIGTERM) == 0
+    assert "slow ends" in worker.said
+    assert stored("tasks", "show", "slow", "--json").json["state"] == "done"
+
+
+def test_what_outlasts_the_grace_is_released(start: Start, redrive: Run, file_shop: str, folder: Path):
+    """A task that is not finished goes back to waiting, due now, and no failure is charged."""
+    worker = start("worker", file_shop, "--grace", "0.1s")
+    worker.wait_for("working on")
+    redrive("tasks", "add", "slow", "600", "--app", file_shop)
+    worker.wait_for("slow begins")
+    assert worker.end(signal.SIGINT) == 0
+    assert states(folder) == {"slow": ("waiting", 0)}
+
+
+def test_hung_threads_do_not_keep_the_process(start: Start, redrive: Run, file_shop: str, folder: Path):
+    """A plain function that never returns is left behind: its task is released and the process ends."""
+    worker = start("worker", file_shop, "--grace", "0.1s")
+    worker.wait_for("working on")
+    redrive("tasks", "add", "hung", "--app", file_shop)
+    worker.wait_for("hung begins")
+    assert worker.end(signal.SIGTERM) == 0
+    assert states(folder) == {"hung": ("waiting", 0)}
+
+
+def test_second_signal_ends_at_once(start: Start, redrive: Run, file_shop: str):
+    """Who presses twice does not wait for the grace; an echo of the first signal is not a second press."""
+    worker = start("worker", file_shop, "--grace", "600s")
+    worker.wait_for("working on")
+    redrive("tasks", "add", "slow", "600", "--app", file_shop)
+    worker.wait_for("slow begins")
+    worker.process.send_signal(signal.SIGTERM)
+    worker.process.send_signal(signal.SIGTERM)
+    worker.wait_for("stopping")
+    with pytest.raises(Exception, match="timed out"):
+        worker.process.wait(1)
+    assert worker.end(signal.SIGINT) == 128 + signal.SIGINT
+
+
+def test_worker_waits_for_a_store_that_is_away(start: Start, folder: Path):
+    """A worker that starts before its database says so once and waits; it can still be stopped."""
+    (folder / "away.py").write_text(
+        "from redrive import Redrive\napp = Redrive('postgresql://a@127.0.0.1:1/x')\n@app.handler('a')\ndef a(task): ...\n"
+    )
+    worker = start("worker", "away:app")
+    worker.wait_for("ledger_away")
+    assert worker.end(signal.SIGTERM) == 0
+    assert worker.said.count("ledger_away") == 1
+
+
+def test_worker_without_handlers_says_so(start: Start, folder: Path):
+    """An application that can do nothing is used wrongly."""
+    (folder / "empty.py").write_text("from redrive import Redrive\napp = Redrive()\n")
+    worker = start("worker", "empty:app")
+    assert worker.process.wait(60) == 2
+    assert "has no handlers" in worker.said
+
+
+def pids(worker: Started) -> set[int]:
+    """The processes that have run a task."""
+    return {int(line.split()[2]) for line in worker.said.splitlines() if line.startswith("ran ")}
+
+
+def children(worker: Started) -> list[int]:
+    """The child processes of a running command."""
+    listed = Path(f"/proc/{worker.process.pid}/task/{worker.process.pid}/children").read_text()
+    return [int(pid) for pid in listed.split()]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process still runs."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_two_processes_share_the_work(start: Start, stored: Run, shop: str):
+    """`--processes 2` runs two children; SIGTERM ends all gracefully with exit code 0."""
+    worker = start("worker", shop, "--processes", "2", "--concurrency", "1")
+    worker.wait_for("working on", times=2)
+    working = children(worker)
+    assert len(working) == 2
+    for number in range(40):
+        stored("tasks", "add", "quick", str(number))
+    worker.wait_for("ran ", times=40)
+    assert pids(worker) <= set(working)
+    assert worker.end(signal.SIGTERM) == 0
+    assert not any(alive(pid) for pid in working)
+
+
+def test_a_child_that_dies_is_started_again(start: Start, redrive: Run, file_shop: str):
+    """A handler that kills its process costs a try, not the worker."""
+    worker = start("worker", file_shop, "--processes", "2", "--lease", "1s")
+    worker.wait_for("working on", times=2)
+    redrive("tasks", "add", "crash", "--attempts", "1", "--key", "crash", "--app", file_shop)
+    worker.wait_for("was ended by SIGKILL; a new one starts in")
+    worker.wait_for("working on", times=3)
+    until(lambda: redrive("tasks", "show", "crash", "--app", file_shop, "--json").json["state"] == "dead")
+    assert worker.end(signal.SIGTERM) == 0
+
+
+def test_children_end_with_their_parent(start: Start, file_shop: str):
+    """However the parent ends, no child goes on by itself."""
+    worker = start("worker", file_shop, "--processes", "2")
+    worker.wait_for("working on", times=2)
+    working = children(worker)
+    os.kill(worker.process.pid, signal.SIGKILL)
+    until(lambda: not any(alive(pid) for pid in working))
+
+
+def test_a_command_that_cannot_work_is_not_tried_again(start: Start):
+    """A wrong application ends all processes with exit code 2."""
+    worker = start("worker", "no_such_module:app", "--processes", "2")
+    assert worker.process.wait(60) == 2
+    assert "a new one starts" not in worker.said

@@ -1,0 +1,348 @@
+"""The one place that decides: budgets, delays, floors, deadlines, and the explanation of each."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.core import jitter
+from redrive.core.backoff import Exponential, Fixed, Schedule
+from redrive.core.decide import Settlement, deadline_of, decide, failures_max_of
+from redrive.core.durations import DURATION_MAX, days, hours, minutes, seconds
+from redrive.core.failure import ErrorClass
+from redrive.core.jitter import draw
+from redrive.core.outcome import Cancelled, Done, Failed, LeaseExpired, Outcome, Released, Snoozed
+from redrive.core.policy import Policy
+from redrive.core.states import Act, State, check_transition
+from redrive.core.task import Claim, Task
+from redrive.errors import BusinessError, DurationError, PermanentError, RateLimitedError, TransientError
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ZERO = timedelta(0)
+BOOM = Failed(RuntimeError("boom"))
+CRASHES = [BOOM, LeaseExpired()]
+JITTERS = [
+    jitter.none, jitter.full, jitter.equal, jitter.decorrelated, jitter.percent(20), jitter.additive(seconds(30)),
+]  # fmt: skip
+SPANS = st.timedeltas(min_value=ZERO, max_value=DURATION_MAX)
+KEYS = st.text(min_size=1, max_size=20)
+
+
+def claim_of(failures: int = 0, key: str = "order-1", **task: object) -> Claim:
+    fields = {"created_at": NOW, **task}
+    return Claim(
+        task=Task(id=1, key=key, kind="k", payload=None, state=State.CLAIMED, failures=failures, **fields),
+        claim_id=UUID(int=7),
+        claimed_at=NOW,
+    )
+
+
+def tries_until_dead(policy: Policy, outcome: Outcome, **task: object) -> list[Settlement]:
+    """Claim and fail by hand until the task is dead."""
+    settled = [decide(claim_of(**task), outcome, policy)]
+    while settled[-1].state is State.WAITING:
+        settled.append(decide(claim_of(settled[-1].failures, **task), outcome, policy))
+    return settled
+
+
+def test_done_ends_the_task():
+    """A run without an error is done; its failures stay as they were, and nothing is due."""
+    settled = decide(claim_of(failures=2), Done(), Policy(), elapsed=seconds(3))
+    assert (settled.outcome, settled.state, settled.failures) == ("done", State.DONE, 2)
+    assert (settled.delay, settled.error, settled.explanation, settled.error_class) == (None, None, None, None)
+    assert settled.elapsed == seconds(3)
+
+
+@given(SPANS, st.integers(min_value=0, max_value=100))
+def test_snoozing_charges_nothing(delay, failures):
+    """A snoozed task waits exactly as long as it asked and keeps its failures, however many there were."""
+    settled = decide(claim_of(failures), Snoozed(delay, "not yet"), Policy(attempts=1))
+    assert (settled.outcome, settled.state, settled.failures) == ("snoozed", State.WAITING, failures)
+    assert (settled.delay, settled.error) == (delay, "not yet")
+
+
+def test_a_release_is_due_at_once_and_charges_nothing():
+    """A worker that stops gives its task back: waiting, no delay, no failure."""
+    settled = decide(claim_of(failures=3), Released(), Policy(attempts=1))
+    assert (settled.outcome, settled.state, settled.failures, settled.delay) == ("released", State.WAITING, 3, ZERO)
+    assert settled.error is None
+
+
+def test_cancelled_ends_without_a_failure():
+    """A handler that cancels ends the task with its reason, charging nothing."""
+    settled = decide(claim_of(failures=1), Cancelled("order withdrawn"), Policy())
+    assert (settled.outcome, settled.state, settled.failures) == ("cancelled", State.CANCELLED, 1)
+    assert (settled.delay, settled.error) == (None, "order withdrawn")
+    assert decide(claim_of(), Cancelled(), Policy()).error is None
+
+
+def test_reasons_are_redacted_and_bounded():
+    """What a handler gives as a reason passes the same filter as errors."""
+    assert "hunter2" not in Snoozed(seconds(1), "password=hunter2").reason
+    assert "hunter2" not in Cancelled("password=hunter2").reason
+    assert len(Cancelled("x" * 1_000_000).reason) == 2000
+
+
+@pytest.mark.parametrize("delay", [5, None, timedelta(seconds=-1), timedelta(days=367)])
+def test_snoozing_needs_a_span(delay):
+    """A snooze that is no span within bounds is refused where it is made."""
+    with pytest.raises(DurationError, match=r"^delay must"):
+        Snoozed(delay)
+
+
+@pytest.mark.parametrize("outcome", CRASHES, ids=lambda outcome: type(outcome).__name__)
+@pytest.mark.parametrize(
+    ("policy", "tries"),
+    [
+        (Policy(retries=3), 4),
+        (Policy(attempts=5), 5),
+        (Policy(retries=0), 1),
+        (Policy(attempts=1), 1),
+        (Policy(), 6),
+    ],
+)
+def test_so_many_tries_and_no_more(policy, tries, outcome):
+    """`retries=3` is four tries, `attempts=5` is five, and a lost worker spends the same budget as an exception."""
+    settled = tries_until_dead(policy, outcome)
+    assert len(settled) == tries
+    assert [each.failures for each in settled] == list(range(1, tries + 1))
+    assert settled[-1].state is State.DEAD
+    assert settled[-1].delay is None
+
+
+@given(st.integers(min_value=1, max_value=30), st.integers(min_value=1, max_value=30), st.sampled_from(CRASHES))
+def test_the_tasks_own_budget_beats_the_policys(own, general, outcome):
+    """A task with its own number of failures uses it, be it larger or smaller than the policy's."""
+    settled = tries_until_dead(Policy(attempts=general), outcome, failures_max=own)
+    assert len(settled) == settled[-1].failures == own
+    assert settled[-1].explanation.failures_max == own
+    assert failures_max_of(claim_of(failures_max=own), Policy(attempts=general)) == own
+    assert failures_max_of(claim_of(), Policy(attempts=general)) == general
+
+
+@given(st.integers(min_value=4, max_value=10**6))
+def test_a_budget_that_was_lowered_meanwhile_is_spent(failures):
+    """A task with more failures than are allowed now gets the try it was claimed for and then dies."""
+    settled = decide(claim_of(failures), BOOM, Policy(attempts=4))
+    assert (settled.state, settled.failures) == (State.DEAD, failures + 1)
+    assert settled.explanation.verdict == "exhausted"
+    assert settled.explanation.budget_left == 0
+
+
+@pytest.mark.parametrize(
+    ("outcome", "verdict"),
+    [
+        (Failed(PermanentError("gone")), "permanent"),
+        (Failed(BusinessError("no credit")), "business"),
+        (Failed(KeyError("id")), "permanent"),
+    ],
+)
+def test_permanent_and_business_errors_die_at_once(outcome, verdict):
+    """An error that will never work, or that the business refuses, is not tried again though budget is left."""
+    settled = decide(claim_of(), outcome, Policy(retries=100, permanent=[KeyError]))
+    assert (settled.outcome, settled.state, settled.failures, settled.delay) == ("failed", State.DEAD, 1, None)
+    assert settled.explanation.verdict == settled.error_class.value == verdict
+    assert settled.explanation.budget_left == 100
+
+
+def test_the_last_failure_names_why_it_was_the_last():
+    """Out of budget is `exhausted` for an error and `worker_lost` for a lease that ran out."""
+    exhausted = decide(claim_of(failures=3), BOOM, Policy(retries=3))
+    lost = decide(claim_of(failures=3), LeaseExpired(), Policy(retries=3))
+    assert exhausted.explanation.verdict == "exhausted"
+    assert (lost.explanation.verdict, lost.outcome, lost.error_class) == (
+        "worker_lost", "lease_expired", ErrorClass.WORKER_LOST,
+    )  # fmt: skip
+    assert lost.error == "the worker was lost: its lease ran out before it settled"
+
+
+@given(st.sampled_from(JITTERS), st.integers(min_value=0, max_value=40), KEYS, st.sampled_from(CRASHES))
+def test_a_retry_waits_what_the_policy_says(spread, failures, key, outcome):
+    """The delay of a retry is the policy's delay for the raised count and the task's key."""
+    policy = Policy(Exponential(seconds(2), minutes(5)), jitter=spread, attempts=100, name="p")
+    settled = decide(claim_of(failures, key), outcome, policy)
+    assert (settled.state, settled.failures) == (State.WAITING, failures + 1)
+    assert settled.delay == policy.delay(failures + 1, key)
+    assert settled.explanation.wait == policy.backoff.wait(failures + 1)
+    assert settled.explanation.draw == (None if spread is jitter.none else draw(key, failures + 1, "p"))
+
+
+@given(st.sampled_from(JITTERS), SPANS, SPANS, SPANS, KEYS)
+def test_retry_after_is_a_bounded_floor(spread, asked, bound, wait, key):
+    """A delay is never below the Retry-After within its bound, and is the policy's own wherever that is longer."""
+    policy = Policy(Fixed(wait), jitter=spread, retry_after_max=bound)
+    settled = decide(claim_of(key=key), Failed(RateLimitedError("slow down", retry_after=asked)), policy)
+    floor = min(asked, bound)
+    assert settled.delay == max(policy.delay(1, key), floor)
+    assert settled.delay >= floor
+    assert settled.explanation.floor == floor
+
+
+@pytest.mark.parametrize("asked", [timedelta.max, timedelta(days=10_000), DURATION_MAX], ids=str)
+def test_a_stranger_cannot_park_a_task_for_years(asked):
+    """However long a Retry-After is, the wait ends at `retry_after_max`."""
+    settled = decide(claim_of(), Failed(TransientError("busy", retry_after=asked)), Policy(retry_after_max=hours(2)))
+    assert settled.delay == hours(2)
+
+
+def test_retry_after_does_not_prolong_the_budget():
+    """On the last failure a Retry-After changes nothing: the task is dead."""
+    settled = decide(claim_of(failures=3), Failed(RateLimitedError("x", retry_after=hours(1))), Policy(retries=3))
+    assert (settled.state, settled.delay) == (State.DEAD, None)
+
+
+@given(
+    st.sampled_from(JITTERS), SPANS, SPANS, SPANS, st.one_of(st.none(), SPANS), st.sampled_from(CRASHES), st.booleans()
+)
+def test_no_retry_is_scheduled_at_or_after_the_deadline(spread, wait, left, elapsed, asked, outcome, own):
+    """A retry that would start at the deadline or later is not scheduled: the task is dead by `deadline`."""
+    if asked is not None:
+        outcome = Failed(RateLimitedError("slow down", retry_after=asked))
+    deadline_at = NOW + left
+    policy = Policy(Fixed(wait), jitter=spread, deadline=None if own else left)
+    claim = claim_of(deadline_at=deadline_at if own else None)
+    free = decide(claim_of(), outcome, replace(policy, deadline=None), elapsed=elapsed)
+    settled = decide(claim, outcome, policy, elapsed=elapsed)
+    if NOW + elapsed + free.delay < deadline_at:
+        assert (settled.state, settled.delay) == (State.WAITING, free.delay)
+    else:
+        assert (settled.state, settled.delay, settled.explanation.verdict) == (State.DEAD, None, "deadline")
+    assert settled.failures == 1
+
+
+def test_the_deadline_itself_is_already_too_late():
+    """One microsecond before the deadline a retry is allowed, on the deadline it is not."""
+    policy = Policy(Fixed(minutes(1)), jitter=jitter.none)
+    tick = timedelta(microseconds=1)
+    assert decide(claim_of(deadline_at=NOW + minutes(1) + tick), BOOM, policy).state is State.WAITING
+    assert decide(claim_of(deadline_at=NOW + minutes(1)), BOOM, policy).state is State.DEAD
+    assert decide(claim_of(deadline_at=NOW + minutes(1) + tick), BOOM, policy, elapsed=tick).state is State.DEAD
+
+
+def test_the_earlier_deadline_counts():
+    """Of the task's own deadline and the policy's after its creation the earlier one holds."""
+    policy = Policy(deadline=hours(1))
+    assert deadline_of(claim_of(), Policy()) is None
+    assert deadline_of(claim_of(), policy) == NOW + hours(1)
+    assert deadline_of(claim_of(deadline_at=NOW + minutes(5)), policy) == NOW + minutes(5)
+    assert deadline_of(claim_of(deadline_at=NOW + days(1)), policy) == NOW + hours(1)
+    assert deadline_of(claim_of(created_at=None), policy) is None
+    assert deadline_of(claim_of(created_at=NOW - hours(2)), policy) == NOW - hours(1)
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [Done(), BOOM, Snoozed(seconds(1)), Cancelled(), Released(), LeaseExpired()],
+    ids=lambda o: type(o).__name__,
+)
+@pytest.mark.parametrize("failures", [0, 3])
+def test_every_settlement_is_a_legal_transition(outcome, failures):
+    """What is decided is always a change that the state machine lists, with a delay exactly where a task waits."""
+    claim = claim_of(failures)
+    settled = decide(claim, outcome, Policy(retries=3))
+    check_transition(Act.SETTLE, State.CLAIMED, settled.state)
+    assert (settled.delay is not None) == (settled.state is State.WAITING)
+    assert settled.claim is claim
+    assert settled == decide(claim, outcome, Policy(retries=3))
+
+
+def test_a_retry_is_explained_in_numbers():
+    """The explanation of a retry carries class, rule, backoff, draw, floor, cap, delay and what is left."""
+    policy = Policy(
+        Exponential(seconds(2), minutes(5)),
+        retries=3,
+        jitter=jitter.additive(seconds(30)),
+        rate_limited=[TimeoutError],
+        name="orders",
+    )
+    error = TimeoutError("no answer")
+    error.retry_after = 3
+    settled = decide(claim_of(failures=1), Failed(error), policy)
+    drawn = draw("order-1", 2, "orders")
+    delay = seconds(4) + seconds(30) * drawn
+    assert settled.error == "TimeoutError: no answer"
+    assert settled.explanation.as_json() == {
+        "error_class": "rate_limited",
+        "rule": "TimeoutError",
+        "policy": "orders",
+        "failures": 2,
+        "failures_max": 4,
+        "budget_left": 2,
+        "verdict": "retry",
+        "backoff": "exponential 2s \N{MULTIPLICATION SIGN}2, cap 5m",
+        "wait_seconds": 4.0,
+        "jitter": "additive 30s",
+        "cap_seconds": 300.0,
+        "delay_seconds": delay.total_seconds(),
+        "draw": round(drawn, 6),
+        "floor_seconds": 3.0,
+    }
+    sentence = settled.explanation.sentence()
+    assert sentence.startswith("rate_limited by rule TimeoutError; failure 2 of 4: again after ")
+    assert f"exponential 2s \N{MULTIPLICATION SIGN}2, cap 5m gives 4s, jitter additive 30s drew {drawn:.3f}" in sentence
+    assert "Retry-After asks for 3s" in sentence
+
+
+def test_a_death_is_explained_without_a_delay():
+    """The explanation of a death names the verdict and no wait that will never happen."""
+    settled = decide(claim_of(failures=3), BOOM, Policy(retries=3))
+    assert settled.explanation.sentence() == "transient by rule otherwise; failure 4 of 4: dead (exhausted)"
+    assert set(settled.explanation.as_json()) == {
+        "error_class", "rule", "policy", "failures", "failures_max", "budget_left", "verdict",
+    }  # fmt: skip
+
+
+@given(st.sampled_from(JITTERS), SPANS, st.integers(min_value=0, max_value=10), st.sampled_from(CRASHES))
+def test_every_explanation_is_json(spread, wait, failures, outcome):
+    """Whatever was decided, its explanation can be stored as JSON, numbers finite and words plain."""
+    settled = decide(claim_of(failures), outcome, Policy(Fixed(wait), jitter=spread))
+    shown = settled.explanation.as_json()
+    assert json.loads(json.dumps(shown, allow_nan=False)) == shown
+    if settled.delay is not None:
+        assert shown["delay_seconds"] == settled.delay.total_seconds()
+        assert shown["wait_seconds"] == wait.total_seconds()
+
+
+def test_no_wait_at_all_is_still_a_wait():
+    """A backoff of zero retries at once: waiting with a delay of zero, not dead."""
+    settled = decide(claim_of(), BOOM, Policy(Schedule([ZERO]), jitter=jitter.none))
+    assert (settled.state, settled.delay) == (State.WAITING, ZERO)
+    assert settled.explanation.as_json()["delay_seconds"] == 0.0
+    assert "again after 0s" in settled.explanation.sentence()
+
+
+def test_errors_are_redacted_before_they_are_settled():
+    """No secret of an exception reaches the settlement."""
+    settled = decide(claim_of(), Failed(RuntimeError("connect postgresql://app:hunter2@db/app")), Policy())
+    assert settled.error == "RuntimeError: connect postgresql://app:[redacted]@db/app"
+
+
+class HostileError(Exception):
+    """An exception on which every attribute and even its text raises."""
+
+    def __getattribute__(self, name):
+        if name in {"retry_after", "response", "headers", "status", "status_code", "code"}:
+            raise RuntimeError(name)
+        return super().__getattribute__(name)
+
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def test_no_exception_breaks_the_decision():
+    """Whatever a foreign exception does when it is looked at, its failure is settled like any other."""
+    settled = decide(claim_of(), Failed(HostileError()), Policy(permanent=[404], transient=[lambda error: error.code]))
+    assert (settled.state, settled.failures) == (State.WAITING, 1)
+    assert settled.error == "HostileError: (its text cannot be read)"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1), GeneratorExit(), BaseException("bare")])
+def test_exceptions_beside_exception_are_failures_too(error):
+    """What does not derive from `Exception` is charged like the rest."""
+    settled = decide(claim_of(), Failed(error), Policy())
+    assert (settled.state, settled.failures) == (State.WAITING, 1)
+    assert settled.error.startswith(type(error).__name__)

@@ -1,0 +1,188 @@
+"""Policies: how often, for which errors, and what is refused."""
+
+from datetime import timedelta
+from http import HTTPStatus
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.core import jitter
+from redrive.core.backoff import Exponential, Fixed
+from redrive.core.durations import DURATION_MAX, seconds
+from redrive.core.failure import ErrorClass
+from redrive.core.policy import FAILURES_MAX, Policy
+from redrive.errors import (
+    BusinessError,
+    DurationError,
+    PermanentError,
+    PolicyError,
+    RateLimitedError,
+    TaskError,
+    TransientError,
+    UsageError,
+)
+
+
+def http_error(status: int) -> httpx.HTTPStatusError:
+    request = httpx.Request("POST", "https://example.org/hook")
+    return httpx.HTTPStatusError("refused", request=request, response=httpx.Response(status, request=request))
+
+
+@given(st.integers(min_value=0, max_value=FAILURES_MAX - 1))
+def test_retries_are_tries_after_the_first(retries):
+    """`retries=n` allows n tries after the first, so the task dies at failure n + 1."""
+    assert Policy(retries=retries).failures_max == retries + 1
+
+
+@given(st.integers(min_value=1, max_value=FAILURES_MAX - 1))
+def test_attempts_are_tries_in_all(attempts):
+    """`attempts=n` allows n tries in all, so the task dies at failure n."""
+    assert Policy(attempts=attempts).failures_max == attempts
+
+
+def test_the_default_is_bounded():
+    """A policy that says nothing gives six tries, exponential from one second to an hour, with jitter."""
+    policy = Policy()
+    assert policy.failures_max == 6
+    assert policy.backoff == Exponential(seconds(1), timedelta(hours=1))
+    assert policy.jitter is jitter.equal
+    assert policy.retry_after_max == timedelta(days=1)
+    assert policy.deadline is None
+
+
+@pytest.mark.parametrize(
+    ("given_", "error", "phrase"),
+    [
+        ({"retries": 3, "attempts": 4}, PolicyError, "say either retries= .* or attempts= .*, not both"),
+        ({"retries": -1}, PolicyError, "retries must be a whole number from 0 to 999,999, not -1"),
+        ({"retries": 1_000_000}, PolicyError, "from 0 to 999,999"),
+        ({"retries": 2.5}, PolicyError, "whole number"),
+        ({"retries": True}, PolicyError, "whole number"),
+        ({"retries": "3"}, PolicyError, "whole number"),
+        ({"attempts": 0}, PolicyError, "attempts must be a whole number from 1 to 999,999, not 0"),
+        ({"backoff": 5}, PolicyError, "backoff must be Exponential, Schedule, Fixed or Linear, not 5"),
+        ({"backoff": seconds(5)}, PolicyError, "backoff must be Exponential"),
+        ({"backoff": Exponential}, PolicyError, "backoff must be Exponential"),
+        ({"backoff": None}, PolicyError, "backoff must be Exponential"),
+        ({"jitter": "full"}, PolicyError, r"jitter must be one of redrive\.jitter, such as jitter\.full, not 'full'"),
+        ({"jitter": jitter.percent}, PolicyError, "such as jitter.full"),
+        ({"jitter": jitter}, PolicyError, "such as jitter.full"),
+        ({"jitter": None}, PolicyError, "such as jitter.full"),
+        ({"otherwise": "fatal"}, PolicyError, "otherwise must be one of transient, rate_limited, permanent, business"),
+        ({"otherwise": "worker_lost"}, PolicyError, "otherwise must be one of"),
+        ({"otherwise": None}, PolicyError, "otherwise must be one of"),
+        ({"permanent": ValueError}, PolicyError, "permanent takes a list of exception types, HTTP statuses"),
+        ({"permanent": 404}, PolicyError, "permanent takes a list"),
+        ({"business": lambda error: True}, PolicyError, "business takes a list"),
+        ({"transient": "ValueError"}, PolicyError, "transient takes a list"),
+        ({"rate_limited": None}, PolicyError, "rate_limited takes a list"),
+        ({"permanent": [404, 40]}, PolicyError, "permanent: 40 is not an HTTP status"),
+        ({"permanent": [600]}, PolicyError, "600 is not an HTTP status"),
+        ({"permanent": [True]}, PolicyError, "True is not an HTTP status"),
+        ({"permanent": [int]}, PolicyError, "permanent: int is not an exception"),
+        ({"permanent": ["ValueError"]}, PolicyError, "neither an exception type, an HTTP status nor a function"),
+        ({"retry_after_max": 60}, DurationError, "retry_after_max must be a timedelta, such as"),
+        ({"retry_after_max": timedelta(days=367)}, DurationError, "retry_after_max must lie between 0 and 366 days"),
+        ({"deadline": 60}, DurationError, "deadline must be a timedelta"),
+        ({"deadline": timedelta(seconds=-1)}, DurationError, "deadline must lie between 0 and 366 days"),
+    ],
+    ids=lambda value: " and ".join(value) if isinstance(value, dict) else "",
+)
+def test_bad_input_is_refused_with_its_remedy(given_, error, phrase):
+    """A policy out of range raises a usage error that names the argument and what it takes."""
+    with pytest.raises(error, match=phrase):
+        Policy(**given_)
+    assert issubclass(error, UsageError)
+
+
+def test_the_ends_of_the_ranges_are_accepted():
+    """What is refused begins one beyond these."""
+    assert Policy(retries=0).failures_max == 1
+    assert Policy(attempts=1).failures_max == 1
+    assert Policy(retries=FAILURES_MAX - 1).failures_max == FAILURES_MAX
+    assert Policy(permanent=[100, 599]).permanent == (100, 599)
+    assert Policy(retry_after_max=timedelta(0), deadline=DURATION_MAX).deadline == DURATION_MAX
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (TransientError("later"), "transient"),
+        (RateLimitedError("slow down"), "rate_limited"),
+        (PermanentError("never"), "permanent"),
+        (BusinessError("not allowed"), "business"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_a_handler_says_beats_the_rules(error, expected):
+    """An error that names its own class keeps it, whatever the policy's rules and default say."""
+    policy = Policy(permanent=[TransientError], transient=[PermanentError, TaskError], otherwise="business")
+    assert policy.classify(error) == (ErrorClass(expected), type(error).__name__)
+
+
+def test_rules_are_looked_through_in_the_documented_order():
+    """The first list that matches decides: permanent, business, rate_limited, transient, then `otherwise`."""
+    everywhere = {name: [ValueError] for name in ("permanent", "business", "rate_limited", "transient")}
+    for name in ("permanent", "business", "rate_limited", "transient"):
+        assert Policy(**everywhere, otherwise="business").classify(ValueError()) == (ErrorClass(name), "ValueError")
+        del everywhere[name]
+    assert Policy(otherwise="business").classify(ValueError()) == (ErrorClass.BUSINESS, "otherwise")
+
+
+def test_an_unknown_exception_is_transient():
+    """Without a rule an error is tried again; a bare `TaskError` says nothing and is unknown too."""
+    assert Policy().classify(RuntimeError("?")) == (ErrorClass.TRANSIENT, "otherwise")
+    assert Policy().classify(TaskError("?")) == (ErrorClass.TRANSIENT, "otherwise")
+
+
+def test_a_type_rule_matches_subclasses_only():
+    """An exception type matches itself and what derives from it, nothing above it."""
+    policy = Policy(permanent=[LookupError])
+    assert policy.classify(KeyError("id")) == (ErrorClass.PERMANENT, "LookupError")
+    assert policy.classify(Exception("id"))[0] is ErrorClass.TRANSIENT
+
+
+@given(st.integers(min_value=100, max_value=599), st.integers(min_value=100, max_value=599))
+def test_a_status_rule_matches_that_status_alone(listed, status):
+    """An HTTP status in a rule matches errors with this status and no other."""
+    classified = Policy(permanent=[listed]).classify(http_error(status))
+    assert classified == (
+        (ErrorClass.PERMANENT, f"HTTP {listed}") if listed == status else (ErrorClass.TRANSIENT, "otherwise")
+    )
+
+
+def test_a_status_may_be_written_as_an_enum():
+    """`HTTPStatus.GONE` is a rule like 410."""
+    assert Policy(permanent=[HTTPStatus.GONE]).classify(http_error(410)) == (ErrorClass.PERMANENT, "HTTP 410")
+
+
+def test_a_function_rule_is_named_in_the_explanation():
+    """A predicate decides by the error itself, and the explanation carries its name."""
+
+    def mentions_quota(error: BaseException) -> bool:
+        return "quota" in str(error)
+
+    policy = Policy(rate_limited=[mentions_quota])
+    error_class, rule = policy.classify(RuntimeError("quota used up"))
+    assert error_class is ErrorClass.RATE_LIMITED
+    assert rule.endswith("mentions_quota")
+    assert policy.classify(RuntimeError("boom"))[1] == "otherwise"
+
+
+def test_a_rule_that_raises_does_not_match():
+    """A broken predicate is passed over; the rules after it still count."""
+    policy = Policy(permanent=[lambda error: error.nothing, ValueError])
+    assert policy.classify(ValueError()) == (ErrorClass.PERMANENT, "ValueError")
+    assert policy.classify(KeyError())[0] is ErrorClass.TRANSIENT
+
+
+def test_a_policy_is_a_value():
+    """Two policies of the same numbers are equal and hash alike; lists become tuples; nothing can be changed."""
+    policy = Policy(Fixed(seconds(1)), retries=3, permanent=[ValueError])
+    assert policy == Policy(Fixed(seconds(1)), retries=3, permanent=(ValueError,))
+    assert hash(policy) == hash(Policy(Fixed(seconds(1)), retries=3, permanent=(ValueError,)))
+    assert policy != Policy(Fixed(seconds(1)), attempts=5, permanent=[ValueError])
+    with pytest.raises(AttributeError):
+        policy.retries = 5

@@ -1,0 +1,33 @@
+"""Ledgers on both databases for the tests of the engine."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from workbench import Heard
+
+from redrive.ledgers.open import own_ledger
+from redrive.ledgers.sql import SqlLedger
+
+
+@pytest.fixture
+async def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def ledger(database: Any) -> SqlLedger:
+    """redrive's own table, on both databases, with the test's clock."""
+    return own_ledger(database)
+
+
+@pytest.fixture
+def real_ledger(real_time_database: Any) -> SqlLedger:
+    """The same with real time, for the tests of the worker."""
+    return own_ledger(real_time_database)
+
+
+@pytest.fixture
+def threads() -> Any:
+    with ThreadPoolExecutor(4) as pool:
+        yield pool

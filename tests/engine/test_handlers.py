@@ -1,0 +1,186 @@
+"""Which function handles which kind."""
+
+import functools
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from redrive.core.policy import Policy
+from redrive.engine.handlers import Context, Handlers, make_handler
+from redrive.errors import DurationError, HandlerError, UsageError
+
+
+def on(kind, function=lambda task: None, **options):
+    return make_handler(kind, function, Policy(), **options)
+
+
+def handlers(*kinds):
+    made = Handlers()
+    for kind in kinds:
+        made.add(on(kind))
+    return made
+
+
+def found(made, kind):
+    handler = made.find(kind)
+    return handler and handler.kind
+
+
+def test_exact_kind_is_found():
+    """A kind goes to the handler that names it, and to no other."""
+    made = handlers("invoice", "letter")
+    assert found(made, "invoice") == "invoice"
+    assert found(made, "letter") == "letter"
+    assert found(made, "invoice2") is None
+    assert found(made, "INVOICE") is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "kind", "matches"),
+    [
+        ("mail.*", "mail.sent", True),
+        ("mail.*", "mail.", True),
+        ("mail.*", "mail", False),
+        ("mail.*", "mailXsent", False),
+        ("*.failed", "mail.failed", True),
+        ("*", "anything at all", True),
+        ("a*c", "abbc", True),
+        ("a*c", "abbd", False),
+        ("mail.*", "MAIL.sent", False),
+        ("a?*", "ab", False),
+        ("a?*", "a?b", True),
+        ("x[ab]*", "xa", False),
+        ("x[ab]*", "x[ab]c", True),
+        ("*", "two\nlines", True),
+    ],
+)
+def test_star_is_the_only_special_sign(pattern, kind, matches):
+    """In a pattern the star stands for any text; every other sign stands for itself."""
+    assert (found(handlers(pattern), kind) == pattern) is matches
+
+
+@pytest.mark.parametrize(
+    "order", [("*", "mail.*", "mail.sent"), ("mail.sent", "mail.*", "*"), ("mail.*", "mail.sent", "*")]
+)
+def test_the_more_exact_handler_goes_first(order):
+    """An exact kind goes before a pattern and a longer pattern before a shorter one, however they were registered."""
+    made = handlers(*order)
+    assert found(made, "mail.sent") == "mail.sent"
+    assert found(made, "mail.read") == "mail.*"
+    assert found(made, "letter") == "*"
+
+
+@pytest.mark.parametrize("kind", ["mail", "mail.*"])
+def test_second_handler_for_a_kind_is_refused(kind):
+    """Two handlers for one kind are a mistake of the programmer, and the first one stays."""
+    made = handlers(kind)
+    first = made.find(kind)
+    with pytest.raises(HandlerError, match="already"):
+        made.add(on(kind))
+    assert made.find(kind) is first
+    assert len(made) == 1
+
+
+def test_kinds_to_look_up():
+    """Exact kinds are listed; whether patterns need a look into the ledger is known; `among` keeps what is handled."""
+    made = handlers("a", "b", "c.*")
+    assert made.exact_kinds == ["a", "b"]
+    assert made.has_patterns
+    assert made.among(["a", "c.1", "d"]) == ["a", "c.1"]
+    assert not handlers("a").has_patterns
+    assert [handler.kind for handler in made] == ["a", "b", "c.*"]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda: None,
+        lambda a, b, c: None,
+        lambda *arguments: None,
+        lambda **named: None,
+        lambda task, *, mandatory: None,
+    ],
+    ids=["none", "three", "star", "named", "keyword-only"],
+)
+def test_bad_signature_is_refused(function):
+    """A function that could not be called with (task) or (task, context) is refused when it is registered."""
+    with pytest.raises(HandlerError, match="must take"):
+        on("job", function)
+
+
+@pytest.mark.parametrize("thing", [None, "send", 7])
+def test_not_a_function_is_refused(thing):
+    """Only what can be called can be a handler."""
+    with pytest.raises(HandlerError, match="must be a function"):
+        on("job", thing)
+
+
+def test_signature_that_cannot_be_read_is_refused():
+    """Some built-in callables tell nothing about their parameters; the message says to wrap them."""
+    with pytest.raises(HandlerError, match="wrap it"):
+        on("job", dict)
+
+
+@pytest.mark.parametrize("kind", ["", "x" * 201, "nul\0", None])
+def test_bad_kind_is_refused(kind):
+    """A kind that no ledger could store is refused."""
+    with pytest.raises(UsageError, match="kind"):
+        on(kind)
+
+
+class Plain:
+    def __call__(self, task):
+        """A callable object."""
+
+
+class Awaited:
+    async def __call__(self, task, context):
+        """An async callable object."""
+
+    async def method(self, task):
+        """An async method."""
+
+
+async def coroutine(task):
+    """An async function."""
+
+
+async def with_context(task, context):
+    """An async function with a context."""
+
+
+@pytest.mark.parametrize(
+    ("function", "is_async", "takes_context"),
+    [
+        (lambda task: None, False, False),
+        (lambda task, context: None, False, True),
+        (lambda task, retries=3: None, False, False),
+        (lambda task, context, extra=1: None, False, True),
+        (coroutine, True, False),
+        (with_context, True, True),
+        (functools.partial(with_context, context=None), True, False),
+        (Plain(), False, False),
+        (Awaited(), True, True),
+        (Awaited().method, True, False),
+    ],
+)
+def test_how_a_function_is_called(function, is_async, takes_context):
+    """Functions, methods, partials and callable objects, sync and async, with and without a context."""
+    handler = on("job", function)
+    assert (handler.is_async, handler.takes_context) == (is_async, takes_context)
+
+
+def test_timeout_needs_an_async_function():
+    """No timeout can stop a thread, so a plain function with one is refused; a negative one is refused for all."""
+    assert on("job", coroutine, timeout=timedelta(seconds=1)).timeout == timedelta(seconds=1)
+    with pytest.raises(HandlerError, match="make it async"):
+        on("job", lambda task: None, timeout=timedelta(seconds=1))
+    with pytest.raises(DurationError):
+        on("job", coroutine, timeout=timedelta(seconds=-1))
+
+
+def test_context_counts_tries_from_one():
+    """The context says which try this is, of how many."""
+    context = Context(claim=SimpleNamespace(number=2), attempts_max=5)
+    assert (context.attempt, context.attempts_max, context.connection) == (2, 5, None)

@@ -1,0 +1,204 @@
+"""Keeping house: claims that were never settled, and tasks that ended long ago."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from workbench import STEADY, Faulty, add, handlers_of, ignore
+
+from redrive.core.decide import decide
+from redrive.core.outcome import Cancelled, Done, Failed
+from redrive.core.states import State
+from redrive.engine import keeper as module
+from redrive.engine.keeper import Keeper
+from redrive.engine.patience import Patience
+from redrive.engine.settler import Settler
+from redrive.errors import LedgerAwayError, PermanentError
+from redrive.events import AttemptEnded, LedgerAway, LedgerBack, TasksPruned
+from redrive.ports import Where
+
+LEASE = timedelta(seconds=30)
+EXPIRED = timedelta(seconds=31)
+
+
+def make_keeper(ledger, heard, retention=None, held=tuple, **functions):
+    patience = Patience(ledger.name, heard.tell)
+    settler = Settler(ledger, "keeper", patience, heard.tell, batch=100)
+    handlers = handlers_of(**(functions or {"job": ignore}))
+    return Keeper(ledger, handlers, settler, patience, heard.tell, held=held, lease=LEASE, retention=retention)
+
+
+async def test_expired_claim_is_a_failure_with_backoff(ledger, clock, heard):
+    """A lost worker's task waits for its backoff with one more failure, and its attempt names the worker that was lost."""
+    [id_] = await add(ledger, "one")
+    [claim] = await ledger.claim(1, LEASE)
+    clock.advance(EXPIRED)
+    assert await make_keeper(ledger, heard).settle_expired() == 1
+    task = await ledger.get(id_)
+    assert (task.state, task.failures) == (State.WAITING, 1)
+    assert task.due_at == clock.now() + timedelta(seconds=10)
+    [attempt] = await ledger.attempts(id_)
+    assert (attempt.outcome, attempt.claim_id, attempt.error_class) == ("lease_expired", claim.claim_id, "worker_lost")
+    assert [event.settlement.outcome for event in heard.of(AttemptEnded)] == ["lease_expired"]
+
+
+async def test_held_claims_are_left_alone(ledger, clock, heard):
+    """A lease that has not run out is nobody else's business."""
+    await add(ledger, "one")
+    await ledger.claim(1, LEASE)
+    clock.advance(LEASE - timedelta(seconds=1))
+    assert await make_keeper(ledger, heard).settle_expired() == 0
+    assert (await ledger.get_by_key("one")).state is State.CLAIMED
+
+
+async def test_what_its_own_worker_holds_is_not_lost(ledger, clock, heard):
+    """A worker that stood still past its leases keeps what it still runs: only what others held is charged."""
+    own_id, _ = await add(ledger, "own", "other")
+    claims = await ledger.claim(2, LEASE)
+    own = [claim for claim in claims if claim.task.id == own_id]
+    clock.advance(EXPIRED)
+    assert await make_keeper(ledger, heard, held=lambda: own).settle_expired() == 1
+    assert (await ledger.get_by_key("other")).failures == 1
+    kept = await ledger.get(own_id)
+    assert (kept.state, kept.failures, kept.lease_until) == (State.CLAIMED, 0, clock.now() + LEASE)
+    assert await ledger.settle([decide(own[0], Done(), STEADY)], worker="w") == []
+
+
+async def test_a_keeper_that_dies_leaves_no_trace(ledger, clock, heard):
+    """If a keeper dies before it settles, the next one does so soon, and the lost claim still ends in its one attempt."""
+    [id_] = await add(ledger, "one")
+    [lost] = await ledger.claim(1, LEASE)
+    clock.advance(EXPIRED)
+    assert len(await ledger.reclaim(1, module.LEASE)) == 1
+    clock.advance(module.LEASE)
+    assert await make_keeper(ledger, heard).settle_expired() == 1
+    [attempt] = await ledger.attempts(id_)
+    assert (attempt.outcome, attempt.claim_id, attempt.started_at) == ("lease_expired", lost.claim_id, lost.claimed_at)
+
+
+async def test_a_task_that_kills_its_workers_ends_dead(ledger, clock, heard):
+    """A handler that ends its process spends its budget like any failure and dies as worker_lost: no endless loop."""
+    [id_] = await add(ledger, "killer")
+    keeper = make_keeper(ledger, heard)
+    for _ in range(STEADY.failures_max):
+        clock.advance(timedelta(minutes=1))
+        [_] = await ledger.claim(1, LEASE)
+        clock.advance(EXPIRED)
+        assert await keeper.settle_expired() == 1
+    task = await ledger.get(id_)
+    assert (task.state, task.failures, task.due_at) == (State.DEAD, 3, None)
+    attempts = await ledger.attempts(id_)
+    assert [attempt.explanation["verdict"] for attempt in attempts] == ["retry", "retry", "worker_lost"]
+    clock.advance(timedelta(days=1))
+    assert await ledger.claim(1, LEASE) == []
+
+
+async def test_unknown_kinds_are_left_for_who_knows_them(ledger, clock, heard):
+    """A keeper without the policy of a kind does not settle its expired claims; one with it does."""
+    await add(ledger, "mine")
+    await add(ledger, "theirs", kind="other")
+    await ledger.claim(2, LEASE)
+    clock.advance(EXPIRED)
+    assert await make_keeper(ledger, heard).settle_expired() == 1
+    assert (await ledger.get_by_key("theirs")).state is State.CLAIMED
+    assert await make_keeper(ledger, heard, other=ignore).settle_expired() == 1
+    assert (await ledger.get_by_key("theirs")).failures == 1
+
+
+async def test_patterns_are_looked_up(ledger, clock, heard):
+    """A handler with a star has its expired claims settled too."""
+    await add(ledger, "one", kind="mail.sent")
+    await ledger.claim(1, LEASE)
+    clock.advance(EXPIRED)
+    assert await make_keeper(ledger, heard, **{"mail.*": ignore}).settle_expired() == 1
+
+
+async def test_more_than_one_page_of_expired_claims(ledger, clock, heard, monkeypatch):
+    """However many leases ran out, one round settles them all."""
+    monkeypatch.setattr(module, "RECLAIM_MAX", 3)
+    await add(ledger, *(f"k{number}" for number in range(8)))
+    await ledger.claim(8, LEASE)
+    clock.advance(EXPIRED)
+    assert await make_keeper(ledger, heard).settle_expired() == 8
+    assert await make_keeper(ledger, heard).settle_expired() == 0
+
+
+async def test_two_keepers_settle_a_claim_once(ledger, clock, heard):
+    """Keepers of several workers run at once; each claim still ends in one attempt."""
+    ids = await add(ledger, *(f"k{number}" for number in range(20)))
+    await ledger.claim(20, LEASE)
+    clock.advance(EXPIRED)
+    keepers = [make_keeper(ledger, heard) for _ in range(4)]
+    assert sum(await asyncio.gather(*(keeper.settle_expired() for keeper in keepers))) == 20
+    assert [len(await ledger.attempts(id_)) for id_ in ids] == [1] * 20
+
+
+async def settled(ledger, outcome, *keys):
+    await add(ledger, *keys)
+    claims = await ledger.claim(len(keys), LEASE)
+    await ledger.settle([decide(claim, outcome, STEADY) for claim in claims], worker="tester")
+
+
+async def test_retention_deletes_done_and_cancelled_only(ledger, clock, heard):
+    """Old done and cancelled tasks go with their history; dead, waiting, held and young ones stay."""
+    await settled(ledger, Done(), "done")
+    await settled(ledger, Cancelled(), "cancelled")
+    await settled(ledger, Failed(PermanentError("no")), "dead")
+    await settled(ledger, Failed(ValueError("odd")), "retrying")
+    done_id = (await ledger.get_by_key("done")).id
+    clock.advance(timedelta(days=30))
+    await settled(ledger, Done(), "retrying")
+    await add(ledger, "waiting", delay=timedelta(days=1))
+    await add(ledger, "held")
+    await ledger.claim(1, LEASE)
+    keeper = make_keeper(ledger, heard, retention=timedelta(days=7))
+    assert await keeper.prune() == 2
+    left = (await ledger.find(Where())).tasks
+    assert sorted(task.key for task in left) == ["dead", "held", "retrying", "waiting"]
+    assert await ledger.attempts(done_id) == []
+    assert heard.of(TasksPruned) == [TasksPruned("redrive_task", 2)]
+
+
+async def test_retention_goes_in_batches(ledger, clock, heard, monkeypatch):
+    """One statement deletes a few; the round goes on until nothing old is left."""
+    monkeypatch.setattr(module, "PRUNE_MAX", 4)
+    await settled(ledger, Done(), *(f"k{number}" for number in range(10)))
+    clock.advance(timedelta(days=8))
+    assert await make_keeper(ledger, heard, retention=timedelta(days=7)).prune() == 10
+    assert [event.amount for event in heard.of(TasksPruned)] == [4, 4, 2]
+
+
+@pytest.mark.parametrize("store", ["sqlite"])
+async def test_the_loop_goes_on_after_an_outage(ledger, clock, heard, monkeypatch):
+    """An error of one round is announced, and the next round does its work and announces that the ledger is back."""
+    monkeypatch.setattr(module, "EVERY_SECONDS", 0.01)
+    await add(ledger, "one")
+    await ledger.claim(1, LEASE)
+    clock.advance(EXPIRED)
+    faulty = Faulty(ledger)
+    broken = [LedgerAwayError("gone"), LedgerAwayError("gone")]
+
+    async def reclaim(*args, **options):
+        if broken:
+            raise broken.pop()
+        return await ledger.reclaim(*args, **options)
+
+    faulty.reclaim = reclaim
+    keeping = asyncio.create_task(make_keeper(faulty, heard).run())
+    await heard.amount(AttemptEnded, 1)
+    await heard.amount(LedgerBack, 1)
+    keeping.cancel()
+    await asyncio.wait([keeping])
+    assert len(heard.of(LedgerAway)) == len(heard.of(LedgerBack)) == 1
+
+
+@pytest.mark.parametrize("store", ["sqlite"])
+async def test_the_loop_prunes_by_itself(ledger, clock, heard):
+    """With a retention the first round prunes; without one nothing is ever deleted."""
+    await settled(ledger, Done(), "old")
+    clock.advance(timedelta(days=8))
+    keeping = asyncio.create_task(make_keeper(ledger, heard, retention=timedelta(days=7)).run())
+    await heard.amount(TasksPruned, 1)
+    keeping.cancel()
+    await asyncio.wait([keeping])
+    assert await ledger.get_by_key("old") is None

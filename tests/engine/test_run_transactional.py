@@ -1,0 +1,182 @@
+"""Transactional handlers: their writes and the settlement commit together, or neither does."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+from workbench import STEADY, Faulty, add
+
+from redrive.core.decide import decide
+from redrive.core.outcome import Cancelled, Done, LeaseExpired, Snoozed
+from redrive.core.states import State
+from redrive.engine.handlers import make_handler
+from redrive.engine.run import Runner
+from redrive.errors import LedgerAwayError
+
+LEASE = timedelta(seconds=30)
+WRITE = text("INSERT INTO effect VALUES ('written')")
+
+
+@pytest.fixture
+async def effects(ledger):
+    """A table of the user's in the ledger's database; calling it gives what was committed."""
+    await ledger.database.write(lambda connection: connection.execute(text("CREATE TABLE effect (name text)")))
+
+    async def read():
+        return await ledger.database.read(
+            lambda connection: list(connection.execute(text("SELECT name FROM effect")).scalars())
+        )
+
+    return read
+
+
+@pytest.fixture
+async def claim(ledger):
+    await add(ledger, "one")
+    [claim] = await ledger.claim(1, LEASE)
+    return claim
+
+
+@pytest.fixture
+def run(ledger, claim, threads):
+    async def run(function, on=None):
+        handler = make_handler("job", function, STEADY, transactional=True)
+        return await Runner(on or ledger, "bench", threads).run(claim, handler)
+
+    return run
+
+
+async def write(task, context):
+    await context.connection.execute(WRITE)
+
+
+def write_sync(task, context):
+    context.connection.execute(WRITE)
+
+
+@pytest.mark.parametrize("function", [write, write_sync], ids=["async", "sync"])
+async def test_writes_commit_with_the_settlement(ledger, claim, run, effects, function):
+    """When the run comes back, the handler's row, the task's state and its attempt are all there."""
+    ran = await run(function)
+    assert (ran.written, ran.lost) == (True, False)
+    assert await effects() == ["written"]
+    assert (await ledger.get(claim.task.id)).state is State.DONE
+    assert [attempt.outcome for attempt in await ledger.attempts(claim.task.id)] == ["done"]
+
+
+@pytest.mark.parametrize("answer", [Snoozed(timedelta(minutes=1)), Cancelled()], ids=["snoozed", "cancelled"])
+async def test_snoozing_and_cancelling_commit_too(ledger, claim, run, effects, answer):
+    """A handler that snoozes or cancels keeps what it has written."""
+
+    async def handle(task, context):
+        await write(task, context)
+        return answer
+
+    assert (await run(handle)).written
+    assert await effects() == ["written"]
+    assert (await ledger.get(claim.task.id)).state is not State.CLAIMED
+
+
+@pytest.mark.parametrize("function", [write, write_sync], ids=["async", "sync"])
+async def test_failure_rolls_back(ledger, claim, run, effects, function):
+    """What a failing handler wrote is gone; its settlement is still to be written, by the worker."""
+
+    async def handle(task, context):
+        await write(task, context)
+        raise ValueError("odd")
+
+    def handle_sync(task, context):
+        write_sync(task, context)
+        raise ValueError("odd")
+
+    ran = await run(handle if function is write else handle_sync)
+    assert (ran.written, ran.lost, ran.settlement.outcome) == (False, False, "failed")
+    assert await effects() == []
+    assert (await ledger.get(claim.task.id)).state is State.CLAIMED
+
+
+async def test_lost_claim_rolls_back(ledger, claim, run, effects, clock):
+    """A worker whose claim was settled by another commits nothing of its own."""
+
+    async def lose(task, context):
+        await write(task, context)
+
+    clock.advance(LEASE)
+    [taken_over] = await ledger.reclaim(1, LEASE)
+    await ledger.settle([decide(taken_over, LeaseExpired(), STEADY)], worker="keeper")
+    ran = await run(lose)
+    assert (ran.written, ran.lost) == (False, True)
+    assert await effects() == []
+    assert [attempt.outcome for attempt in await ledger.attempts(claim.task.id)] == ["lease_expired"]
+
+
+async def test_commit_error_is_a_failure(ledger, claim, run, effects):
+    """If the commit fails, nothing is written, and the try has failed."""
+    faulty = Faulty(ledger)
+
+    @asynccontextmanager
+    async def transaction():
+        async with ledger.transaction() as opened:
+            yield opened
+            raise LedgerAwayError("the commit was not answered")
+
+    faulty.transaction = transaction
+    ran = await run(write, on=faulty)
+    assert (ran.written, ran.lost, ran.settlement.outcome) == (False, False, "failed")
+    assert await effects() == []
+    assert await ledger.settle([ran.settlement], worker="bench") == []
+
+
+async def test_commit_whose_answer_was_lost_is_not_charged(ledger, claim, run, effects):
+    """If the commit did happen though its answer was lost, the failure is refused by the fence: done stays done."""
+    faulty = Faulty(ledger)
+
+    @asynccontextmanager
+    async def transaction():
+        async with ledger.transaction() as opened:
+            yield opened
+        raise LedgerAwayError("the answer was lost")
+
+    faulty.transaction = transaction
+    ran = await run(write, on=faulty)
+    assert ran.settlement.outcome == "failed"
+    assert len(await ledger.settle([ran.settlement], worker="bench")) == 1
+    assert await effects() == ["written"]
+    assert (await ledger.get(claim.task.id)).state is State.DONE
+
+
+async def test_ledger_away_before_the_call_charges_nothing(ledger, claim, run):
+    """If no transaction can be opened because the ledger is away, the handler is not called and no try is charged."""
+    faulty = Faulty(ledger)
+    called = []
+
+    @asynccontextmanager
+    async def transaction():
+        raise LedgerAwayError("no connection")
+        yield
+
+    faulty.transaction = transaction
+    ran = await run(lambda task, context: called.append(task), on=faulty)
+    assert called == []
+    assert (ran.settlement.outcome, ran.settlement.state, ran.settlement.failures) == ("released", State.WAITING, 0)
+
+
+async def test_cancelled_run_rolls_back(ledger, claim, run, effects):
+    """A run that the worker cancels leaves nothing behind, not even a lock."""
+    wrote = asyncio.Event()
+
+    async def handle(task, context):
+        await write(task, context)
+        wrote.set()
+        await asyncio.sleep(60)
+
+    running = asyncio.create_task(run(handle))
+    await wrote.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await effects() == []
+    async with asyncio.timeout(5):
+        assert await ledger.settle([decide(claim, Done(), STEADY)], worker="bench") == []

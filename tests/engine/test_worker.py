@@ -1,0 +1,660 @@
+"""The worker, with real time: signals instead of sleeps, faults only where a real ledger cannot have them."""
+
+import asyncio
+import time
+from datetime import timedelta
+
+import pytest
+from workbench import STEADY, Faulty, add, handlers_of, ignore, working
+
+from redrive.core.backoff import Fixed
+from redrive.core.durations import ZERO
+from redrive.core.jitter import none
+from redrive.core.policy import Policy
+from redrive.core.states import State
+from redrive.core.task import Abandoned
+from redrive.engine import keeper as keeper_module
+from redrive.engine import worker as module
+from redrive.engine.handlers import Handlers, make_handler
+from redrive.engine.worker import Worker, WorkerSettings, worker_name
+from redrive.errors import LedgerAwayError, SettingsError
+from redrive.events import AttemptEnded, AttemptStarted, LedgerAway, LedgerBack, SettleFailed, SettleLost
+from redrive.ledgers.open import open_database, own_ledger
+
+SECOND = timedelta(seconds=1)
+AT_ONCE = Policy(Fixed(ZERO), retries=2, jitter=none)
+
+
+class Gate:
+    """A handler that shows who is inside and lets them out one by one, or all."""
+
+    def __init__(self):
+        self.inside = {}
+        self.most = 0
+        self.started = []
+        self.cancelled = []
+        self._changed = asyncio.Event()
+
+    async def __call__(self, task):
+        self.inside[task.key] = out = asyncio.Event()
+        self.started.append(task.key)
+        self.most = max(self.most, len(self.inside))
+        self._changed.set()
+        try:
+            await out.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(task.key)
+            raise
+        finally:
+            del self.inside[task.key]
+
+    def let_out(self, *keys):
+        for key in keys or list(self.inside):
+            self.inside[key].set()
+
+    async def until_started(self, amount):
+        async with asyncio.timeout(15):
+            while len(self.started) < amount:
+                self._changed.clear()
+                await self._changed.wait()
+
+
+@pytest.fixture
+async def gate():
+    return Gate()
+
+
+# --- slots ------------------------------------------------------------------------------------------------------------
+
+
+async def test_all_tasks_are_run_and_settled(real_ledger, heard):
+    """What is there when the worker starts and what comes later is done, each once."""
+    ids = await add(real_ledger, *(f"k{number}" for number in range(30)))
+    async with working(real_ledger, handlers_of(job=ignore), heard=heard, concurrency=7):
+        await heard.amount(AttemptEnded, 30)
+        ids += await add(real_ledger, "late")
+        await heard.amount(AttemptEnded, 31)
+    assert [(await real_ledger.get(id_)).state for id_ in ids] == [State.DONE] * 31
+    assert [len(await real_ledger.attempts(id_)) for id_ in ids] == [1] * 31
+    assert len(heard.of(AttemptStarted)) == 31
+
+
+async def test_slots_are_never_exceeded(real_ledger, heard, gate):
+    """No more handlers run at once than there are slots, and all slots are used."""
+    await add(real_ledger, *(f"k{number}" for number in range(12)))
+    async with working(real_ledger, handlers_of(job=gate), heard=heard, concurrency=4) as worker:
+        for amount in (4, 8, 12):
+            await gate.until_started(amount)
+            assert worker.running == 4
+            assert len(gate.inside) == 4
+            gate.let_out()
+        await heard.amount(AttemptEnded, 12)
+    assert gate.most == 4
+
+
+async def test_refill_does_not_wait_for_the_slowest(real_ledger, heard, gate):
+    """While one handler takes its time, the other slots go on."""
+    await add(real_ledger, *(f"k{number}" for number in range(20)))
+    async with working(real_ledger, handlers_of(job=gate), heard=heard, concurrency=3):
+        await gate.until_started(3)
+        slow = gate.started[0]
+        for started in range(4, 21):
+            gate.let_out(next(key for key in gate.inside if key != slow))
+            await gate.until_started(started)
+        assert slow in gate.inside
+        gate.let_out()
+        await heard.amount(AttemptEnded, 20)
+
+
+async def test_claims_only_what_free_slots_can_start(real_ledger, heard, gate):
+    """Nothing is held that does not run: a crash charges only what was really running."""
+    asked = []
+    faulty = Faulty(real_ledger)
+
+    async def claim(limit, lease, **options):
+        asked.append(limit + len(gate.inside))
+        return await real_ledger.claim(limit, lease, **options)
+
+    faulty.claim = claim
+    await add(real_ledger, *(f"k{number}" for number in range(9)))
+    async with working(faulty, handlers_of(job=gate), heard=heard, concurrency=3):
+        for amount in (3, 4, 5, 6):
+            await gate.until_started(amount)
+            await heard.amount(AttemptEnded, amount - 3)
+            counts = await real_ledger.counts()
+            assert (counts[State.CLAIMED], counts[State.WAITING]) == (3, 9 - amount)
+            gate.let_out(next(iter(gate.inside)))
+        while len(heard.of(AttemptEnded)) < 9:
+            gate.let_out()
+            await asyncio.sleep(0)
+    assert max(asked) == 3
+
+
+async def test_a_claim_is_not_larger_than_the_batch(real_ledger, heard):
+    """`batch` bounds one claim however many slots are free."""
+    asked = []
+    faulty = Faulty(real_ledger)
+
+    async def claim(limit, lease, **options):
+        asked.append(limit)
+        return await real_ledger.claim(limit, lease, **options)
+
+    faulty.claim = claim
+    await add(real_ledger, *(f"k{number}" for number in range(12)))
+    async with working(faulty, handlers_of(job=ignore), heard=heard, concurrency=50, batch=5):
+        await heard.amount(AttemptEnded, 12)
+    assert max(asked) == 5
+
+
+async def test_outcomes_are_settled_in_groups(real_ledger, heard, gate):
+    """Handlers that end together are written together."""
+    groups = []
+    faulty = Faulty(real_ledger)
+
+    async def settle(settlements, **options):
+        groups.append(len(settlements))
+        return await real_ledger.settle(settlements, **options)
+
+    faulty.settle = settle
+    await add(real_ledger, *(f"k{number}" for number in range(40)))
+    async with working(faulty, handlers_of(job=gate), heard=heard, concurrency=40):
+        await gate.until_started(40)
+        gate.let_out()
+        await heard.amount(AttemptEnded, 40)
+    assert sum(groups) == 40
+    assert len(groups) <= 4
+
+
+async def test_failures_are_retried_to_the_end_of_the_budget(real_ledger, heard):
+    """A task that always fails is tried as often as its policy says and is dead then."""
+    tried = []
+
+    async def handle(task, context):
+        tried.append(context.attempt)
+        raise ValueError("odd")
+
+    [id_] = await add(real_ledger, "one")
+    async with working(real_ledger, handlers_of(policy=AT_ONCE, job=handle), heard=heard):
+        await heard.amount(AttemptEnded, 3)
+    assert tried == [1, 2, 3]
+    task = await real_ledger.get(id_)
+    assert (task.state, task.failures, task.last_error) == (State.DEAD, 3, "ValueError: odd")
+
+
+async def test_plain_functions_fill_the_slots_too(real_ledger, heard):
+    """Sync handlers run in threads, as many at once as there are slots."""
+    import threading
+
+    together = threading.Barrier(5, timeout=10)
+    await add(real_ledger, *(f"k{number}" for number in range(5)))
+    async with working(real_ledger, handlers_of(job=lambda task: together.wait() and None), heard=heard, concurrency=5):
+        ended = await heard.amount(AttemptEnded, 5)
+    assert [event.settlement.outcome for event in ended] == ["done"] * 5
+
+
+# --- leases -----------------------------------------------------------------------------------------------------------
+
+
+async def test_leases_are_extended_while_a_handler_runs(real_ledger, heard, gate, monkeypatch):
+    """A handler may take several leases long: it keeps its claim, and nobody charges it."""
+    monkeypatch.setattr(keeper_module, "EVERY_SECONDS", 0.05)
+    [id_] = await add(real_ledger, "long")
+    async with working(real_ledger, handlers_of(job=gate), heard=heard, lease=SECOND):
+        await gate.until_started(1)
+        first = (await real_ledger.get(id_)).lease_until
+        await asyncio.sleep(1.6)  # more than a lease: only time itself can show that it is extended
+        held = await real_ledger.get(id_)
+        assert held.state is State.CLAIMED
+        assert held.lease_until - first > timedelta(seconds=0.5)
+        gate.let_out()
+        [ended] = await heard.amount(AttemptEnded, 1)
+    assert ended.settlement.outcome == "done"
+    assert gate.started == ["long"]
+
+
+async def test_lost_lease_cancels_the_run(real_ledger, heard, gate):
+    """A worker that learns that it lost a claim stops the handler, writes nothing and says so."""
+    [id_] = await add(real_ledger, "stolen")
+    async with working(real_ledger, handlers_of(job=gate), heard=heard, lease=SECOND) as worker:
+        await gate.until_started(1)
+        await real_ledger.database.write(steal)
+        [lost] = await heard.amount(SettleLost, 1)
+        assert gate.cancelled == ["stolen"]
+        assert lost.settlement.claim.task.id == id_
+        assert worker.running == 0
+    assert await real_ledger.attempts(id_) == []
+
+
+def steal(connection):
+    """Give every held row a fence that nobody has."""
+    from uuid import uuid4
+
+    from redrive.ledgers import schema
+
+    connection.execute(schema.task.update().where(schema.task.c.state == "claimed").values(claim_id=uuid4()))
+
+
+async def test_the_next_run_of_a_task_may_overlap_a_lost_one(real_ledger, heard):
+    """A run that ignores its cancellation does not take the next run's slot or lease away when it ends at last."""
+    stubborn_out, runs = asyncio.Event(), []
+    second = asyncio.Event()
+    second_out = asyncio.Event()
+
+    async def handle(task):
+        runs.append(task.key)
+        if len(runs) == 1:
+            while not stubborn_out.is_set():
+                try:
+                    await stubborn_out.wait()
+                except asyncio.CancelledError:
+                    continue
+        else:
+            second.set()
+            await second_out.wait()
+
+    await add(real_ledger, "one")
+    async with working(real_ledger, handlers_of(job=handle), heard=heard, lease=SECOND) as worker, asyncio.timeout(15):
+        while not runs:
+            await asyncio.sleep(0.005)
+        await real_ledger.database.write(give_back)
+        real_ledger.database.wake(real_ledger.name)
+        await second.wait()
+        assert worker.running == 2
+        stubborn_out.set()
+        await heard.amount(SettleLost, 1)
+        assert worker.running == 1
+        second_out.set()
+        [ended] = await heard.amount(AttemptEnded, 1)
+    assert ended.settlement.outcome == "done"
+
+
+def give_back(connection):
+    """Make every held row wait again, as if its lease had run out and had been settled long ago."""
+    from redrive.ledgers import schema
+
+    held = schema.task.update().where(schema.task.c.state == "claimed")
+    connection.execute(held.values(state="waiting", lease_until=None, claim_id=None, claimed_at=None))
+
+
+async def test_expired_claims_of_others_are_settled_by_the_worker(real_ledger, heard, monkeypatch):
+    """A worker keeps house: what a lost worker held is charged and tried again here."""
+    monkeypatch.setattr(keeper_module, "EVERY_SECONDS", 0.05)
+    [id_] = await add(real_ledger, "orphan")
+    assert len(await real_ledger.claim(1, timedelta(milliseconds=50))) == 1
+    async with working(real_ledger, handlers_of(policy=AT_ONCE, job=ignore), heard=heard):
+        await heard.amount(AttemptEnded, 2)
+    assert [attempt.outcome for attempt in await real_ledger.attempts(id_)] == ["lease_expired", "done"]
+
+
+async def test_abandoned_claims_are_settled_and_not_run(real_ledger, heard):
+    """A queue hands an abandoned task out by `claim`: it is charged as expired before it can run again."""
+    faulty = Faulty(real_ledger)
+    abandon = [True]
+
+    async def claim(limit, lease, **options):
+        claims = await real_ledger.claim(limit, lease, **options)
+        if claims and abandon:
+            abandon.clear()
+            lost = Abandoned(claim_id=None, claimed_at=None)
+            claims = [one._replace(abandoned=lost) for one in claims]
+        return claims
+
+    faulty.claim = claim
+    tried = []
+
+    async def handle(task, context):
+        tried.append(context.attempt)
+
+    [id_] = await add(real_ledger, "one")
+    async with working(faulty, handlers_of(policy=AT_ONCE, job=handle), heard=heard):
+        await heard.amount(AttemptEnded, 2)
+    assert tried == [2]
+    assert [attempt.outcome for attempt in await real_ledger.attempts(id_)] == ["lease_expired", "done"]
+
+
+# --- stopping ---------------------------------------------------------------------------------------------------------
+
+
+async def test_stop_waits_for_running_handlers(real_ledger, heard, gate):
+    """Within the grace handlers end by themselves and are settled; nothing new is claimed."""
+    running, waiting = (await add(real_ledger, "running", "waiting"))[:2]
+    async with working(real_ledger, handlers_of(job=gate), heard=heard, concurrency=1) as worker:
+        await gate.until_started(1)
+        worker.stop()
+        await asyncio.sleep(0.05)
+        gate.let_out()
+    assert len(gate.started) == 1
+    by_key = {key: (await real_ledger.get_by_key(key)).state for key in ("running", "waiting")}
+    assert by_key[gate.started[0]] is State.DONE
+    assert sorted(by_key.values()) == [State.DONE, State.WAITING]
+    assert not gate.cancelled
+    assert {running, waiting} == {(await real_ledger.get_by_key(key)).id for key in by_key}
+
+
+async def test_stop_releases_the_rest_uncharged(real_ledger, heard, gate):
+    """What is not finished after the grace goes back: due at once, no failure, its attempt says released."""
+    ids = await add(real_ledger, "a", "b", "c")
+    async with working(real_ledger, handlers_of(job=gate), heard=heard, grace=ZERO) as worker:
+        await gate.until_started(3)
+        worker.stop()
+    assert sorted(gate.cancelled) == ["a", "b", "c"]
+    for id_ in ids:
+        task = await real_ledger.get(id_)
+        assert (task.state, task.failures) == (State.WAITING, 0)
+        assert [attempt.outcome for attempt in await real_ledger.attempts(id_)] == ["released"]
+    assert len(await real_ledger.claim(3, SECOND)) == 3
+
+
+async def test_stuck_handlers_are_released_all_the_same(real_ledger, heard, monkeypatch):
+    """A handler that ignores its cancellation does not keep the worker from ending, nor its task from going back."""
+    monkeypatch.setattr(module, "CANCEL_PATIENCE_SECONDS", 0.1)
+    out = asyncio.Event()
+    inside = asyncio.Event()
+
+    async def stuck(task):
+        inside.set()
+        while not out.is_set():
+            try:
+                await out.wait()
+            except asyncio.CancelledError:
+                continue
+
+    [id_] = await add(real_ledger, "stuck")
+    async with working(real_ledger, handlers_of(job=stuck), heard=heard, grace=ZERO) as worker:
+        await inside.wait()
+        worker.stop()
+    out.set()
+    await asyncio.sleep(0)
+    task = await real_ledger.get(id_)
+    assert (task.state, task.failures) == (State.WAITING, 0)
+
+
+async def test_stop_gives_back_a_claim_under_way(real_ledger):
+    """Tasks that are being claimed while the worker is stopped are not held until their lease ends."""
+    faulty = Faulty(real_ledger)
+    claiming, answer = asyncio.Event(), asyncio.Event()
+
+    async def claim(limit, lease, **options):
+        claims = await real_ledger.claim(limit, lease, **options)
+        if claims:
+            claiming.set()
+            await answer.wait()
+        return claims
+
+    faulty.claim = claim
+    started = []
+    [id_] = await add(real_ledger, "one")
+    worker = Worker(faulty, handlers_of(job=started.append), WorkerSettings(grace=SECOND))
+    running = asyncio.create_task(worker.run())
+    await claiming.wait()
+    worker.stop()
+    await asyncio.sleep(0)
+    answer.set()
+    await running
+    assert started == []
+    task = await real_ledger.get(id_)
+    assert (task.state, task.failures) == (State.WAITING, 0)
+    assert [attempt.outcome for attempt in await real_ledger.attempts(id_)] == ["released"]
+
+
+async def test_stop_before_the_start(real_ledger):
+    """A worker that was stopped before it ran comes back and claims nothing to keep."""
+    [id_] = await add(real_ledger, "one")
+    worker = Worker(real_ledger, handlers_of(job=ignore))
+    worker.stop()
+    async with asyncio.timeout(10):
+        await worker.run()
+    assert (await real_ledger.get(id_)).state is not State.CLAIMED
+
+
+# --- kinds ------------------------------------------------------------------------------------------------------------
+
+
+async def test_unknown_kinds_wait_for_a_worker_that_knows_them(real_ledger, heard):
+    """During a rolling deploy new kinds cost no tries on old workers; a worker that knows them runs them."""
+    [unknown] = await add(real_ledger, "u", kind="new_kind")
+    await add(real_ledger, "k")
+    async with working(real_ledger, handlers_of(job=ignore), heard=heard):
+        await heard.amount(AttemptEnded, 1)
+    task = await real_ledger.get(unknown)
+    assert (task.state, task.failures) == (State.WAITING, 0)
+    assert await real_ledger.attempts(unknown) == []
+    async with working(real_ledger, handlers_of(job=ignore, new_kind=ignore), heard=heard):
+        await heard.amount(AttemptEnded, 2)
+    assert (await real_ledger.get(unknown)).state is State.DONE
+
+
+async def test_patterns_find_kinds_that_appear_later(real_ledger, heard):
+    """A handler with a star picks up a kind that nobody had heard of when the worker started."""
+    handlers = Handlers()
+    handlers.add(make_handler("mail.*", ignore, STEADY))
+    async with working(real_ledger, handlers, heard=heard):
+        await add(real_ledger, "one", kind="mail.sent")
+        await heard.amount(AttemptEnded, 1)
+        await add(real_ledger, "two", kind="mail.read")
+        await heard.amount(AttemptEnded, 2)
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["claim", "waiter"])
+async def test_an_outage_is_waited_out(real_ledger, heard, where):
+    """Whether the ledger goes away while it is asked for work or while it is waited for: one event each way, then work."""
+    faulty = Faulty(real_ledger)
+    away = [0]
+
+    async def claim(*args, **options):
+        if where == "claim" and away[0]:
+            away[0] -= 1
+            raise LedgerAwayError("gone")
+        return await real_ledger.claim(*args, **options)
+
+    class Waiting:
+        def __enter__(self):
+            self.real = real_ledger.waiter()
+            self.waiter = self.real.__enter__()
+            return self
+
+        def __exit__(self, *error):
+            return self.real.__exit__(*error)
+
+        def clear(self):
+            self.waiter.clear()
+
+        async def wait(self, timeout):
+            if where == "waiter" and away[0]:
+                away[0] -= 1
+                raise LedgerAwayError("gone")
+            return await self.waiter.wait(timeout)
+
+    faulty.claim = claim
+    faulty.waiter = Waiting
+    async with working(faulty, handlers_of(job=ignore), heard=heard, poll=timedelta(milliseconds=20)):
+        away[0] = 3 if where == "claim" else 1
+        await heard.amount(LedgerBack, 1)
+        await add(real_ledger, "one")
+        await heard.amount(AttemptEnded, 1)
+    assert len(heard.of(LedgerAway)) == len(heard.of(LedgerBack)) == 1
+
+
+async def test_settlements_survive_an_outage(real_ledger, heard, gate):
+    """Work that ends while the ledger is away is written when it is back, once."""
+    faulty = Faulty(real_ledger)
+    away = [True]
+
+    async def settle(*args, **options):
+        if away:
+            raise LedgerAwayError("gone")
+        return await real_ledger.settle(*args, **options)
+
+    faulty.settle = settle
+    ids = await add(real_ledger, "a", "b")
+    async with working(faulty, handlers_of(job=gate), heard=heard):
+        await gate.until_started(2)
+        gate.let_out()
+        await heard.amount(LedgerAway, 1)
+        away.clear()
+        await heard.amount(AttemptEnded, 2)
+    assert [len(await real_ledger.attempts(id_)) for id_ in ids] == [1, 1]
+
+
+async def test_one_that_cannot_be_settled_takes_none_down(real_ledger, heard):
+    """A settlement that the ledger cannot take is announced; the others of its group are done."""
+    faulty = Faulty(real_ledger)
+
+    async def settle(settlements, **options):
+        if any(one.claim.task.key == "bad" for one in settlements):
+            raise ValueError("cannot be stored")
+        return await real_ledger.settle(settlements, **options)
+
+    faulty.settle = settle
+    await add(real_ledger, "a", "bad", "c")
+    async with working(faulty, handlers_of(job=ignore), heard=heard):
+        await heard.amount(AttemptEnded, 2)
+        [failed] = await heard.amount(SettleFailed, 1)
+        await add(real_ledger, "later")
+        await heard.amount(AttemptEnded, 3)
+    assert failed.settlement.claim.task.key == "bad"
+
+
+async def test_an_observer_that_raises_stops_nothing(real_ledger, heard, caplog):
+    """A broken observer is logged; the work goes on and the other observers are told."""
+
+    class Broken:
+        def observe(self, events):
+            raise OSError("no space left for logs")
+
+    await add(real_ledger, "a", "b")
+    worker = Worker(real_ledger, handlers_of(job=ignore), observers=[Broken(), heard])
+    running = asyncio.create_task(worker.run())
+    await heard.amount(AttemptEnded, 2)
+    worker.stop()
+    await running
+    assert "Broken failed as an observer" in caplog.text
+
+
+async def test_a_broken_loop_does_not_pass_in_silence(real_ledger, gate):
+    """If the worker itself has a fault, it releases what runs and raises, instead of idling for ever."""
+    faulty = Faulty(real_ledger)
+
+    async def claim(*args, **options):
+        if gate.started:
+            raise MemoryBroken
+        return await real_ledger.claim(*args, **options)
+
+    class MemoryBroken(BaseException):
+        pass
+
+    faulty.claim = claim
+    [id_] = await add(real_ledger, "one")
+    worker = Worker(faulty, handlers_of(job=gate), WorkerSettings(grace=ZERO))
+    with pytest.raises(MemoryBroken):
+        async with asyncio.timeout(10):
+            await worker.run()
+    assert (await real_ledger.get(id_)).state is State.WAITING
+
+
+# --- waking up --------------------------------------------------------------------------------------------------------
+
+
+async def test_the_next_due_time_needs_no_poll(real_ledger, heard):
+    """A task that is due in 300 ms starts within 100 ms of its due time though the poll is a minute away."""
+    started = []
+    async with working(
+        real_ledger,
+        handlers_of(job=lambda task: started.append(time.monotonic())),
+        heard=heard,
+        poll=timedelta(minutes=1),
+    ):
+        added = time.monotonic()
+        await add(real_ledger, "soon", delay=timedelta(milliseconds=300))
+        await heard.amount(AttemptEnded, 1)
+    assert started[0] - added >= 0.29
+    [ended] = heard.of(AttemptEnded)
+    claim = ended.settlement.claim
+    assert ZERO <= claim.claimed_at - claim.task.due_at < timedelta(milliseconds=100)
+
+
+@pytest.mark.parametrize("seconds", [0, 0.2], ids=["fails at once", "fails later"])
+async def test_a_retry_needs_no_poll(real_ledger, heard, seconds):
+    """The second try follows its delay and not the poll, also where the worker was idle before the first one failed."""
+    policy = Policy(Fixed(timedelta(milliseconds=200)), retries=1, jitter=none)
+
+    async def handle(task, context):
+        if context.attempt == 1:
+            await asyncio.sleep(seconds)
+            raise ValueError("odd")
+
+    await add(real_ledger, "one")
+    async with working(real_ledger, handlers_of(policy=policy, job=handle), heard=heard, poll=timedelta(minutes=1)):
+        _, second = await heard.amount(AttemptEnded, 2)
+    claim = second.settlement.claim
+    assert ZERO <= claim.claimed_at - claim.task.due_at < timedelta(milliseconds=150)
+
+
+async def test_wake_up_from_another_application(url, real_ledger, heard):
+    """Work that another process adds is seen at once, not at the next poll."""
+    other = open_database(url, durable=False)
+    try:
+        async with working(real_ledger, handlers_of(job=ignore), heard=heard, poll=timedelta(minutes=1)):
+            await asyncio.sleep(0.1)  # asleep by now
+            began = time.monotonic()
+            await add(own_ledger(other), "one")
+            await heard.amount(AttemptEnded, 1)
+            assert time.monotonic() - began < 5
+    finally:
+        await other.close()
+
+
+@pytest.mark.parametrize("store", ["postgres"])
+async def test_a_due_row_that_is_locked_is_no_hot_loop(real_ledger, heard):
+    """While somebody else's transaction locks a due row, the worker looks now and then, not without a pause."""
+    from sqlalchemy import text
+
+    looks = []
+    faulty = Faulty(real_ledger)
+
+    async def claim(*args, **options):
+        looks.append(time.monotonic())
+        return await real_ledger.claim(*args, **options)
+
+    faulty.claim = claim
+    await add(real_ledger, "one")
+    async with real_ledger.transaction() as transaction:
+        await transaction.connection.execute(text("SELECT * FROM redrive_task FOR UPDATE"))
+        async with working(faulty, handlers_of(job=ignore), heard=heard):
+            await asyncio.sleep(0.5)
+            assert 2 <= len(looks) <= 30
+            await transaction.connection.rollback()
+            await heard.amount(AttemptEnded, 1)
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"concurrency": 0},
+        {"concurrency": 10_001},
+        {"concurrency": True},
+        {"concurrency": 2.5},
+        {"batch": 0},
+        {"batch": 5_001},
+        {"lease": timedelta(milliseconds=999)},
+        {"poll": ZERO},
+        {"grace": timedelta(seconds=-1)},
+        {"retention": timedelta(days=-1)},
+    ],
+    ids=str,
+)
+def test_settings_out_of_range_are_refused(wrong):
+    """A setting that could not work is refused with its name."""
+    with pytest.raises((SettingsError, ValueError), match=next(iter(wrong))):
+        WorkerSettings(**wrong)
+
+
+def test_worker_names_differ():
+    """Two workers of one process have names of their own."""
+    assert worker_name() != worker_name()

@@ -1,0 +1,174 @@
+"""A statement that PostgreSQL carried out, or never heard of, and a connection that is cut before anybody can know."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from sqlalchemy import make_url
+
+from redrive import Fixed, Policy, Redrive, State, Task, WorkerSettings, jitter, seconds
+from redrive.errors import LedgerAwayError
+from redrive.events import AttemptEnded, Event, LedgerAway, LedgerBack, SettleLost
+
+from .books import all_ended
+
+READY = b"Z\x00\x00\x00\x05I"
+"""What PostgreSQL ends its answer with when the statement is committed."""
+
+
+class Proxy:
+    """Stands between the application and PostgreSQL, and cuts the connection at one message."""
+
+    def __init__(self, url: str) -> None:
+        self._target = make_url(url)
+        self._marker: bytes | None = None
+        self._forward = True
+        self.cuts = 0
+
+    def cut_at(self, marker: bytes, *, lost: str) -> None:
+        """The next message that holds the marker is the last of its connection: it is lost itself, or its answer is."""
+        self._marker, self._forward = marker, lost == "answer"
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry one connection."""
+        folder = self._target.query.get("host")
+        if folder is not None:
+            upstream = await asyncio.open_unix_connection(f"{folder}/.s.PGSQL.{self._target.port or 5432}")
+        else:
+            upstream = await asyncio.open_connection(self._target.host, self._target.port or 5432)
+        cutting = asyncio.Event()
+        ways = [
+            asyncio.create_task(self._to_server(reader, upstream[1], cutting)),
+            asyncio.create_task(self._to_client(upstream[0], writer, cutting)),
+        ]
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        for way in ways:
+            way.cancel()
+        for one in (writer, upstream[1]):
+            one.close()
+        await asyncio.gather(*ways, return_exceptions=True)
+
+    async def _to_server(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cutting: asyncio.Event
+    ) -> None:
+        while data := await reader.read(1 << 16):
+            if self._marker is not None and self._marker in data:
+                self._marker = None
+                self.cuts += 1
+                if not self._forward:
+                    return
+                cutting.set()
+            writer.write(data)
+            await writer.drain()
+
+    async def _to_client(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cutting: asyncio.Event
+    ) -> None:
+        kept = b""
+        while data := await reader.read(1 << 16):
+            if cutting.is_set():
+                kept += data
+                if kept.endswith(READY):
+                    return
+                continue
+            writer.write(data)
+            await writer.drain()
+
+
+@asynccontextmanager
+async def proxied(url: str) -> AsyncIterator[tuple[Proxy, str]]:
+    """A proxy on loopback, and the URL of the same database through it."""
+    proxy = Proxy(url)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    through = make_url(url).set(host="127.0.0.1", port=port, query={})
+    async with server:
+        yield proxy, through.render_as_string(hide_password=False)
+
+
+class Notes:
+    """An observer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def observe(self, events: Sequence[Event]) -> None:
+        """See `Observer.observe`."""
+        self.events += events
+
+    def count(self, kind: type) -> int:
+        """How many of a kind."""
+        return sum(isinstance(event, kind) for event in self.events)
+
+
+pytestmark = pytest.mark.parametrize("store", ["postgres"], indirect=True)
+
+
+@pytest.mark.parametrize(("lost", "new"), [("answer", False), ("request", True)])
+async def test_add_again_after_a_cut(url: str, lost: str, new: bool) -> None:
+    """An add whose commit was cut raises; adding again with the same key gives one task, whether it was committed or not."""
+    async with proxied(url) as (proxy, through), Redrive(through) as app:
+        await app.add("work", key="warm-up")
+        proxy.cut_at(b"COMMIT;", lost=lost)
+        with pytest.raises(LedgerAwayError):
+            await app.add("work", key="once")
+        assert proxy.cuts == 1
+        again = await app.add("work", key="once")
+        assert again.new is new
+        assert (await app.counts())[State.WAITING] == 2
+
+
+@pytest.mark.parametrize("lost", ["answer", "request"])
+async def test_a_settlement_is_written_once(url: str, lost: str) -> None:
+    """A settlement that was cut is tried again and written once; the handler does not run again.
+
+    If only the answer was lost, the second try is refused by the fence, because the first has ended the claim.
+    """
+    notes, runs = Notes(), []
+    async with proxied(url) as (proxy, through), Redrive(through, observers=[notes]) as app:
+
+        @app.handler("work")
+        async def work(task: Task) -> None:
+            runs.append(task.key)
+
+        workers = app.workers(WorkerSettings(lease=seconds(5)))
+        proxy.cut_at(workers.name.encode(), lost=lost)
+        added = await app.add("work", key="once")
+        working = asyncio.create_task(workers.run())
+        await all_ended(app)
+        await app.add("work", key="next")
+        await all_ended(app)
+        workers.stop()
+        await working
+        assert proxy.cuts == 1
+        assert runs == ["once", "next"]
+        assert [one.outcome for one in await app.attempts(added.id)] == ["done"]
+        assert (notes.count(LedgerAway), notes.count(LedgerBack)) == (1, 1)
+        assert notes.count(SettleLost) == (1 if lost == "answer" else 0)
+        assert notes.count(AttemptEnded) == (1 if lost == "answer" else 2)
+
+
+async def test_a_claim_whose_answer_is_cut(url: str) -> None:
+    """A claim that nobody heard of runs out like any other: one try is charged, then the task runs."""
+    runs = []
+    async with proxied(url) as (proxy, through), Redrive(through) as app:
+
+        @app.handler("work", policy=Policy(Fixed(seconds(0.1)), jitter=jitter.none))
+        async def work(task: Task) -> None:
+            runs.append(task.failures)
+
+        added = await app.add("work", key="once")
+        ledger = await app.ledger()
+        await ledger.claim(1, seconds(1), kinds=["other"])
+        proxy.cut_at(b"work", lost="answer")
+        with pytest.raises(LedgerAwayError):
+            await ledger.claim(1, seconds(1), kinds=["work"])
+        assert (await app.counts())[State.CLAIMED] == 1
+        workers = app.workers(WorkerSettings(lease=seconds(1)))
+        working = asyncio.create_task(workers.run())
+        await all_ended(app)
+        workers.stop()
+        await working
+        assert runs == [1]
+        assert [one.outcome for one in await app.attempts(added.id)] == ["lease_expired", "done"]

@@ -1,0 +1,51 @@
+"""Many processes on one SQLite file."""
+
+from collections import Counter
+
+import pytest
+
+from redrive import Redrive, make_task
+
+from .books import all_ended, create_effects, effects, read_books, until
+from .processes import Ground, Zygote, events
+
+PROCESSES = 8
+SEEDS = 64
+TASKS_PER_SEED = 25
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+async def test_eight_processes_share_one_file(empty_url: str, tmp_path) -> None:
+    """Eight processes create, fill and work off one file at once: nobody ever hears that it is locked, each task runs once.
+
+    Adding, working, and transactional handlers that hold the file's one write lock, all at the same time.
+    """
+    ground = Ground(empty_url, tmp_path)
+    with Zygote(ground, lease=30, concurrency=4) as zygote:
+        workers = [zygote.start() for _ in range(PROCESSES)]
+        await until(
+            lambda: sum("working on" in log for log in ground.logs().values()) == PROCESSES, "all have opened the file"
+        )
+        async with Redrive(ground.url) as app:
+            await create_effects(app)
+            await app.add_many([make_task("seed", {"amount": TASKS_PER_SEED}, key=f"s{n}") for n in range(SEEDS)])
+            await all_ended(app)
+            assert [zygote.stop(pid) for pid in workers] == [0] * PROCESSES
+            books = await read_books(app, ground.evidence)
+            assert len(books.tasks) == SEEDS * (1 + TASKS_PER_SEED)
+            assert books.faults() == []
+            assert books.outcomes() == {"done": len(books.tasks)}
+            assert books.run_count == len(books.tasks)
+            pairs = [task.key for task in books.tasks.values() if task.kind == "pair"]
+            assert await effects(app) == dict.fromkeys(pairs, 1)
+    by_process = Counter(line.pid for line in ground.starts())
+    seeds = Counter(line.pid for line in ground.starts() if "-" not in line.key)
+    print(
+        f"{len(books.tasks)} tasks, by process {sorted(by_process.values())}, of these adding {sorted(seeds.values())}"
+    )
+    assert set(by_process) == set(seeds) == set(workers), "some processes did nothing: this test shows little"
+    for name, log in ground.logs().items():
+        for bad in ("locked", "busy", "Traceback"):
+            assert bad not in log, f"{bad!r} in {name}"
+        for event in ("ledger_away", "settle_lost", "settle_failed"):
+            assert events(log, event) == [], name

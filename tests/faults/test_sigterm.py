@@ -1,0 +1,53 @@
+"""A worker that is asked to stop while it is busy."""
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from redrive import Redrive, State, make_task
+
+from .books import read_books, until
+from .processes import Ground, WorkerProcess
+
+GRACE_SECONDS = 1.0
+SLOTS = 20
+
+
+@pytest.mark.parametrize("kind", ["work", "block"])
+async def test_sigterm_releases_what_is_unfinished(ground: Ground, kind: str) -> None:
+    """SIGTERM under load: what ends within the grace is done, the rest is due at once with no failure charged, exit code 0.
+
+    The process is gone within the grace and a few seconds, even if its handlers hang in threads that nothing can stop.
+    """
+    async with Redrive(ground.url) as app:
+        await app.add_many(
+            [make_task(kind, {"ms": 60_000}, key=f"long-{number}") for number in range(SLOTS - 5)]
+            + [make_task(kind, {"ms": 600}, key=f"short-{number}") for number in range(5)]
+            + [make_task(kind, {"ms": 0}, key=f"later-{number}", delay=timedelta(hours=1)) for number in range(50)]
+        )
+        with WorkerProcess(ground, "worker", lease=30, concurrency=SLOTS, grace=GRACE_SECONDS) as worker:
+            await until(lambda: len(ground.starts()) == SLOTS, "all slots are busy")
+            await app.add_many([make_task(kind, {"ms": 0}, key=f"queued-{number}") for number in range(500)])
+            started = time.monotonic()
+            assert worker.stop() == 0
+            took = time.monotonic() - started
+        print(f"ended after {took:.2f} s, grace {GRACE_SECONDS} s")
+        assert took < GRACE_SECONDS + 4
+        books = await read_books(app, ground.evidence)
+        now = datetime.now(UTC)
+        for id_, task in books.tasks.items():
+            outcomes = [one.outcome for one in books.attempts.get(id_, [])]
+            assert task.failures == 0, task.key
+            assert task.claim_id is None, task.key
+            if task.key.startswith("short"):
+                assert (task.state, outcomes) == ("done", ["done"]), task.key
+            elif task.key.startswith("later"):
+                assert (task.state, outcomes) == ("waiting", []), task.key
+            elif task.key.startswith("long"):
+                assert (task.state, outcomes) == (State.WAITING, ["released"]), task.key
+                assert task.due_at <= now, task.key
+            elif task.state == "waiting":
+                assert task.due_at <= now, task.key
+        assert books.outcomes()["released"] >= SLOTS - 5
+        assert books.outcomes()["failed"] == books.outcomes()["lease_expired"] == 0

@@ -1,0 +1,162 @@
+"""Our own tables: what the migrations make is what the code believes, on both databases."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from ledgers.homes import execute
+from sqlalchemy import Connection, MetaData, text
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from redrive.core.table import TASKS
+from redrive.core.task import NewTask
+from redrive.errors import NewerSchemaError, NotMigratedError
+from redrive.ledgers import schema
+from redrive.ledgers.migrate import check, head, migrate, migration_sql, version
+from redrive.ledgers.open import open_database, open_ledger
+from redrive.ledgers.statements import ledger_indexes
+from redrive.ledgers.times import CREATE_INSTANT_FUNCTION
+
+POSTGRES_CATALOGUE = {
+    "columns": "SELECT table_name, column_name, data_type, is_nullable, column_default, is_identity, identity_generation"
+    " FROM information_schema.columns WHERE table_schema = 'public' AND table_name <> 'redrive_version'",
+    "constraints": "SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint"
+    " WHERE connamespace = 'public'::regnamespace AND conrelid::regclass::text <> 'redrive_version'",
+    "indexes": "SELECT tablename, indexname, indexdef FROM pg_indexes"
+    " WHERE schemaname = 'public' AND tablename <> 'redrive_version'",
+}
+SQLITE_CATALOGUE = {
+    "columns": 'SELECT t.name, c.name, upper(c.type), c."notnull", c.dflt_value, c.pk FROM sqlite_schema t,'
+    " pragma_table_info(t.name) c WHERE t.type = 'table' AND t.name LIKE 'redrive%' AND t.name <> 'redrive_version'",
+    "tables": "SELECT name, sql FROM sqlite_schema WHERE type = 'table' AND name LIKE 'redrive%'"
+    " AND name <> 'redrive_version'",
+    "indexes": "SELECT name, sql FROM sqlite_schema WHERE type = 'index' AND tbl_name LIKE 'redrive%'"
+    " AND sql IS NOT NULL",
+}
+
+
+def create_from_metadata(connection: Connection) -> None:
+    """The tables as `schema` says, with the indexes that claims need."""
+    copied = MetaData(naming_convention=schema.metadata.naming_convention)
+    tables = {table.name: table.to_metadata(copied) for table in schema.metadata.sorted_tables}
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(CREATE_INSTANT_FUNCTION)
+    ledger_indexes(TASKS, tables["redrive_task"], connection.dialect.name)
+    for table in tables.values():
+        connection.execute(CreateTable(table))
+        for index in table.indexes:
+            connection.execute(CreateIndex(index))
+
+
+def catalogue(connection: Connection) -> dict[str, set[Any]]:
+    """What the database says of its tables, in a form that can be compared."""
+    asked = POSTGRES_CATALOGUE if connection.dialect.name == "postgresql" else SQLITE_CATALOGUE
+    found = {name: {tuple(row) for row in connection.execute(text(sql))} for name, sql in asked.items()}
+    if "tables" in found:  # SQLite keeps the text: its checks and keys, whatever their order and spacing
+        found["tables"] = {(name, part) for name, sql in found["tables"] for part in _parts(sql)}
+    return found
+
+
+def _parts(sql: str) -> set[str]:
+    lines = (" ".join(line.split()).rstrip(",") for line in sql.splitlines()[1:])
+    return {line for line in lines if line.startswith("CONSTRAINT")}
+
+
+async def test_migrations_and_metadata_agree(empty_url: str, store: str, tmp_path: Any, request: Any) -> None:
+    """Columns, types, defaults, checks, keys and indexes of a migrated database are those of the metadata."""
+    other_url = f"sqlite:///{tmp_path / 'other.db'}"
+    if store == "postgres":
+        other_url = await request.getfixturevalue("postgres").create()
+    migrated, created = open_database(empty_url), open_database(other_url)
+    try:
+        await migrate(migrated)
+        await created.write(create_from_metadata)
+        ours, theirs = await migrated.read(catalogue), await created.read(catalogue)
+        for name, rows in theirs.items():
+            assert len(rows) > 5
+            assert ours[name] == rows
+    finally:
+        await migrated.close()
+        await created.close()
+
+
+async def test_migrating_twice_is_nothing(empty_url: str) -> None:
+    """The second time the version is there already, and so is what was stored."""
+    database = open_database(empty_url)
+    try:
+        assert await version(database) is None
+        assert await migrate(database) == (None, head())
+        ledger = await open_ledger(database)
+        await ledger.add([NewTask(kind="mail", key="a")])
+        assert await migrate(database) == (head(), head())
+        assert await ledger.get_by_key("a") is not None
+        await check(database)
+    finally:
+        await database.close()
+
+
+async def test_a_newer_database_is_refused(url: str) -> None:
+    """An old redrive does not touch the tables of a newer one."""
+    database = open_database(url)
+    try:
+        await execute(database, ["UPDATE redrive_version SET version_num = '9999'"])
+        for refused in (check, migrate):
+            with pytest.raises(NewerSchemaError, match="upgrade redrive"):
+                await refused(database)
+    finally:
+        await database.close()
+
+
+async def test_what_is_not_migrated_says_so(empty_url: str) -> None:
+    """Without our tables both the check and any use of a ledger name the command that makes them."""
+    database = open_database(empty_url)
+    try:
+        with pytest.raises(NotMigratedError, match="redrive migrate"):
+            await check(database)
+        ledger = await open_ledger(database)
+        with pytest.raises(NotMigratedError, match="redrive migrate"):
+            await ledger.add([NewTask(kind="mail", key="a")])
+        with pytest.raises(NotMigratedError, match="redrive migrate"):
+            await ledger.counts()
+    finally:
+        await database.close()
+
+
+async def test_the_printed_sql_migrates(empty_url: str, store: str) -> None:
+    """The SQL for people who migrate by hand, run on an empty database, makes what the code needs."""
+    sql = migration_sql("sqlite" if store == "sqlite" else "postgresql")
+    database = open_database(empty_url)
+    try:
+        statements = [part.strip() for part in sql.split(";\n") if part.strip() not in ("", "BEGIN", "COMMIT")]
+        await execute(database, statements)
+        await check(database)
+        ledger = await open_ledger(database)
+        assert [added.new for added in await ledger.add([NewTask(kind="mail", key="a")])] == [True]
+    finally:
+        await database.close()
+
+
+async def test_eight_migrations_at_once(empty_url: str) -> None:
+    """Many processes may start at once: one migrates, the others find it done."""
+    databases = [open_database(empty_url) for _ in range(8)]
+    try:
+        versions = await asyncio.gather(*(migrate(database) for database in databases))
+        assert sorted(versions, key=str) == [*[(head(), head())] * 7, (None, head())]
+    finally:
+        for database in databases:
+            await database.close()
+
+
+async def test_two_databases_migrate_at_once(empty_url: str, tmp_path: Any) -> None:
+    """Migrations of different databases in one process do not get into each other's way."""
+    databases = [
+        open_database(empty_url),
+        *(open_database(f"sqlite:///{tmp_path / name}") for name in ("b.db", "c.db")),
+    ]
+    try:
+        await asyncio.gather(*(migrate(database) for database in databases))
+        for database in databases:
+            await check(database)
+    finally:
+        for database in databases:
+            await database.close()

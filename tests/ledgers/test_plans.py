@@ -1,0 +1,123 @@
+"""What keeps a claim flat however large the table grows: every hot statement is served by its index.
+
+Twenty thousand rows are parked, a few are due. The plans are those of the very statements that ran, under the engine's own
+settings; on PostgreSQL also the generic plans, which a prepared statement ends with.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+from ledgers.homes import LEASE, POLICY, TRANSIENT, Home, execute, settlement
+from sqlalchemy import Connection, event
+
+from redrive.core.durations import days, hours
+from redrive.core.outcome import Done
+
+PARKED = 7_000
+
+
+async def park(home: Home) -> None:
+    """Thousands of rows each that wait for their first try, wait for a retry, and are done; and three that are due."""
+    first = await home.put(delay=days(30))
+    retried, done = await home.put(), await home.put()
+    await home.put()
+    for claim in await home.ledger.claim(3, LEASE):
+        outcome = TRANSIENT if claim.task.id in retried else Done()
+        if claim.task.id in (*retried, *done):
+            await home.settle(claim, outcome, POLICY)
+    quote = home.database.dialect.identifier_preparer
+    table, key, id_ = quote.format_table(home.sql_table), home.table.key, home.table.id_column
+    kept = [name for column in home.sql_table.columns if (name := column.name) not in (key, id_)]
+    columns = ", ".join(quote.quote(name) for name in kept)
+    series = f"(WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {PARKED}) SELECT n FROM s)"
+    new_key = ""
+    if key != id_:
+        new_key = f"CAST({quote.quote(key)} AS text) || '-' || series.n"
+    elif home.shape.uuid_keys:
+        new_key = "gen_random_uuid()" if home.store == "postgres" else "lower(hex(randomblob(16)))"
+    for [row] in (first, retried, done):
+        literal = row if isinstance(row, int) else f"'{row}'"
+        target = columns + (f", {quote.quote(key)}" if new_key else "")
+        source = columns + (f", {new_key}" if new_key else "")
+        where = f"{quote.quote(id_)} = {literal}"
+        await execute(
+            home.database,
+            [f"INSERT INTO {table} ({target}) SELECT {source} FROM {table}, {series} AS series WHERE {where}"],
+        )
+    await execute(home.database, ["ANALYZE"])
+    await home.put(3)
+
+
+async def plans(home: Home, run: Callable[..., Any], *args: Any) -> tuple[str, Any]:
+    """The plans of all statements on the ledger's table that a function executes, and what it returned."""
+
+    def explain(connection: Connection) -> tuple[list[str], list[str], Any]:
+        seen: list[tuple[str, Any]] = []
+
+        def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+            seen.append((statement, parameters))
+
+        event.listen(connection, "before_cursor_execute", note)
+        try:
+            result = run(connection, *args)
+        finally:
+            event.remove(connection, "before_cursor_execute", note)
+        prefix = "EXPLAIN QUERY PLAN " if home.store == "sqlite" else "EXPLAIN (COSTS OFF) "
+        shown = []
+        for statement, parameters in seen:
+            if home.sql_table.name in statement:
+                rows = connection.exec_driver_sql(prefix + statement, parameters)
+                shown += [str(row[-1]) for row in rows]
+        return shown, [statement for statement, _ in seen if home.sql_table.name in statement], result
+
+    shown, statements, result = await home.database.write(explain)
+    assert statements
+    if home.store == "postgres":
+        async with await psycopg.AsyncConnection.connect(home.url) as connection:
+            await connection.execute("SET enable_seqscan = off")
+            for statement in statements:
+                generic = await connection.execute("EXPLAIN (GENERIC_PLAN, COSTS OFF) " + statement)  # type: ignore[arg-type]
+                shown += [row[0] for row in await generic.fetchall()]
+    return "\n".join(shown), result
+
+
+def assert_flat(home: Home, plan: str, *indexes: str, may_sort: bool = False) -> None:
+    """No whole table is read or sorted, and each of the indexes is used."""
+    table = home.sql_table.name
+    partial = {f"{table}_{name}_idx" for name in ("first", "retry", "lease")}
+    for line in plan.splitlines():
+        assert may_sort or "Sort" not in line, plan
+        assert "TEMP B-TREE FOR ORDER BY" not in line, plan
+        if "Seq Scan" in line or line.strip().startswith("SCAN "):
+            of_table = table in line or f'"{table}"' in line
+            assert not of_table or any(name in line for name in partial), plan
+        if "Hash" in line and "HashAggregate" not in line:
+            raise AssertionError(plan)
+    for index in indexes:
+        assert f"{table}_{index}_idx" in plan, plan
+
+
+async def test_hot_statements_are_served_by_indexes(home: Home) -> None:
+    """Claim, next due, extend, settle, reclaim: each uses the index that is made for it and reads no more."""
+    await park(home)
+    assert sum((await home.ledger.counts()).values()) > 3 * PARKED
+    ledger = home.ledger
+    kinds = ["mail", "print"] if home.table.kind else None
+    claim, claims = await plans(home, ledger._claim, 10, LEASE, kinds, 1)
+    assert_flat(home, claim, "first", "retry")
+    assert len(claims) == 3
+    due, _ = await plans(home, ledger._next_due, kinds)
+    assert_flat(home, due, "first", "retry")
+    extend, _ = await plans(home, ledger._extend, claims, LEASE)
+    assert_flat(home, extend)
+    settle, _ = await plans(home, ledger._settle, [settlement(one) for one in claims[:2]], "w1")
+    assert_flat(home, settle)
+    home.clock.advance(hours(1))
+    reclaim, found = await plans(home, ledger._reclaim, 10, LEASE, kinds)
+    assert_flat(home, reclaim, "lease")
+    assert found
+    if kinds:
+        found_kinds, result = await plans(home, ledger._open_kinds)
+        assert result == ["mail"]
+        assert_flat(home, found_kinds, "first", "retry", "lease", may_sort=True)  # what is held is few

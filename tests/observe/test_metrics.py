@@ -1,0 +1,144 @@
+"""Prometheus metrics: the names that dashboards and alerts rely on, and labels that cannot grow without bound."""
+
+from datetime import timedelta
+
+import pytest
+from prometheus_client import generate_latest
+
+from redrive.core.outcome import Done, Failed, LeaseExpired
+from redrive.core.states import Act
+from redrive.core.task import Abandoned
+from redrive.errors import PermanentError
+from redrive.events import (
+    AttemptEnded,
+    AttemptStarted,
+    LedgerAway,
+    LedgerBack,
+    SettleFailed,
+    SettleLost,
+    TaskAdded,
+    TasksChanged,
+    TasksPruned,
+)
+from redrive.observe.metrics import KINDS_MAX, MetricsObserver
+
+
+@pytest.fixture
+def metrics():
+    return MetricsObserver()
+
+
+def value(metrics, name, **labels):
+    return metrics.registry.get_sample_value(name, {"ledger": "work"} | labels)
+
+
+def test_added_tasks_are_counted_once(metrics):
+    """A task that was there already is not added again."""
+    metrics.observe([TaskAdded("work", "mail", "a", 1, True), TaskAdded("work", "mail", "a", 1, False)])
+    assert value(metrics, "redrive_tasks_added_total", kind="mail") == 1
+
+
+def test_attempts_are_counted_by_outcome(metrics, make_settlement):
+    """Each end of an attempt is counted by what it came to; retries and deaths have counters of their own."""
+    metrics.observe(
+        [
+            AttemptEnded("work", make_settlement(Done())),
+            AttemptEnded("work", make_settlement(Done())),
+            AttemptEnded("work", make_settlement(Failed(ValueError("odd")))),
+            AttemptEnded("work", make_settlement(Failed(PermanentError("no")))),
+            AttemptEnded("work", make_settlement(LeaseExpired(), failures=2)),
+        ]
+    )
+    by_outcome = {
+        outcome: value(metrics, "redrive_attempts_total", kind="mail", outcome=outcome)
+        for outcome in ("done", "failed", "lease_expired")
+    }
+    assert by_outcome == {"done": 2, "failed": 2, "lease_expired": 1}
+    assert value(metrics, "redrive_retries_scheduled_total", kind="mail") == 1
+    assert value(metrics, "redrive_tasks_dead_total", kind="mail", verdict="permanent") == 1
+    assert value(metrics, "redrive_tasks_dead_total", kind="mail", verdict="worker_lost") == 1
+
+
+def test_lost_and_failed_settlements_are_counted(metrics, make_settlement):
+    """Both ways in which a settlement is not written can be alerted on."""
+    settlement = make_settlement(Done())
+    metrics.observe(
+        [SettleLost("work", settlement), SettleLost("work", settlement), SettleFailed("work", settlement, "odd")]
+    )
+    assert value(metrics, "redrive_settle_lost_total") == 2
+    assert value(metrics, "redrive_settle_failed_total") == 1
+
+
+def test_acts_are_counted_by_task(metrics):
+    """One redrive of three tasks counts three."""
+    metrics.observe([TasksChanged("work", Act.REDRIVE, (1, 2, 3), "ada", "")])
+    assert value(metrics, "redrive_tasks_changed_total", act="redrive") == 3
+
+
+def test_the_ledger_is_up_or_down(metrics):
+    """An outage shows as zero, its end as one."""
+    metrics.observe([LedgerAway("work", "gone")])
+    assert value(metrics, "redrive_ledger_up") == 0
+    metrics.observe([LedgerBack("work", timedelta(seconds=1))])
+    assert value(metrics, "redrive_ledger_up") == 1
+
+
+def test_drift_is_from_due_to_claimed(metrics, make_settlement):
+    """How late a task was started; a clock that went backwards counts as not late."""
+    metrics.observe([AttemptEnded("work", make_settlement(Done(), late=timedelta(seconds=2)))])
+    assert value(metrics, "redrive_drift_seconds_sum", kind="mail") == 2
+    metrics.observe([AttemptEnded("work", make_settlement(Done(), late=timedelta(seconds=-5)))])
+    assert value(metrics, "redrive_drift_seconds_sum", kind="mail") == 2
+    assert value(metrics, "redrive_drift_seconds_count", kind="mail") == 2
+
+
+def test_durations_are_of_real_runs(metrics, make_settlement):
+    """How long handlers ran; a claim whose worker was lost has neither a duration nor a drift."""
+    metrics.observe([AttemptEnded("work", make_settlement(Done(), elapsed=timedelta(seconds=3)))])
+    lost = Abandoned(claim_id=None, claimed_at=None)
+    metrics.observe([AttemptEnded("work", make_settlement(LeaseExpired(), abandoned=lost))])
+    assert value(metrics, "redrive_run_seconds_sum", kind="mail") == 3
+    assert value(metrics, "redrive_run_seconds_count", kind="mail") == 1
+    assert value(metrics, "redrive_drift_seconds_count", kind="mail") == 1
+
+
+def test_labels_do_not_grow_with_what_strangers_send(metrics, make_settlement):
+    """Kinds beyond the limit are counted together as `other`, and those that were known stay apart."""
+    metrics.observe([TaskAdded("work", f"kind{number}", "k", number, True) for number in range(KINDS_MAX + 50)])
+    assert value(metrics, "redrive_tasks_added_total", kind="other") == 50
+    metrics.observe([AttemptEnded("work", make_settlement(Done(), kind="one more"))])
+    metrics.observe([AttemptEnded("work", make_settlement(Done(), kind="kind0"))])
+    assert value(metrics, "redrive_attempts_total", kind="other", outcome="done") == 1
+    assert value(metrics, "redrive_attempts_total", kind="kind0", outcome="done") == 1
+    exported = generate_latest(metrics.registry).decode()
+    assert exported.count("redrive_tasks_added_total{") == KINDS_MAX + 1
+
+
+def test_facts_without_a_metric_are_ignored(metrics, make_claim):
+    """Facts that nobody counts make no noise."""
+    before = generate_latest(metrics.registry)
+    metrics.observe([AttemptStarted("work", make_claim()), TasksPruned("work", 3)])
+    assert generate_latest(metrics.registry) == before
+
+
+def test_the_names_are_a_promise(metrics):
+    """Dashboards and alerts are written against these names."""
+    assert {family.name for family in metrics.registry.collect()} == {
+        "redrive_attempts",
+        "redrive_drift_seconds",
+        "redrive_ledger_up",
+        "redrive_oldest_due_seconds",
+        "redrive_retries_scheduled",
+        "redrive_run_seconds",
+        "redrive_settle_failed",
+        "redrive_settle_lost",
+        "redrive_tasks",
+        "redrive_tasks_added",
+        "redrive_tasks_changed",
+        "redrive_tasks_dead",
+    }
+
+
+def test_two_observers_have_registries_of_their_own():
+    """Two applications in one process do not collide."""
+    assert MetricsObserver().registry is not MetricsObserver().registry

@@ -1,0 +1,572 @@
+"""The public door: what a user does with `redrive`, on both databases."""
+
+import asyncio
+import inspect
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+import redrive
+from redrive import LedgerTable, Policy, Redrive, State, UsageError, Where, Words, WorkerSettings, make_task, seconds
+from redrive.errors import HandlerError, KeyTakenError, NotMigratedError, PayloadError, SettingsError, TableError
+from redrive.events import AttemptEnded, TaskAdded
+from redrive.ledgers.migrate import migrate
+from redrive.testing import VirtualClock, assert_done, drain
+
+PATIENCE_SECONDS = 15
+
+
+class Heard:
+    """An observer that keeps every fact."""
+
+    def __init__(self):
+        self.events = []
+        self.changed = asyncio.Event()
+
+    def observe(self, events):
+        self.events += events
+        self.changed.set()
+
+    async def ended(self, amount):
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len([event for event in self.events if isinstance(event, AttemptEnded)]) < amount:
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@pytest.fixture
+async def heard():
+    return Heard()
+
+
+@pytest.fixture
+async def app(url, heard):
+    async with Redrive(url, observers=[heard], durable=False) as app:
+        yield app
+
+
+def async_url(url):
+    parsed = make_url(url)
+    return parsed.set(drivername="sqlite+aiosqlite" if parsed.drivername == "sqlite" else "postgresql+asyncpg")
+
+
+def sync_url(url):
+    parsed = make_url(url)
+    return parsed.set(drivername="sqlite" if parsed.drivername == "sqlite" else "postgresql+psycopg")
+
+
+# --- adding -----------------------------------------------------------------------------------------------------------
+
+
+async def test_add_is_idempotent_on_the_key(app):
+    """Adding again returns the task that is there, unchanged."""
+    first = await app.add("mail", {"to": "ada"}, key="mail-7")
+    again = await app.add("mail", {"to": "bob"}, key="mail-7")
+    assert (first.new, again.new, first.id) == (True, False, again.id)
+    assert (await app.get("mail-7")).payload == {"to": "ada"}
+    assert (await app.counts())[State.WAITING] == 1
+
+
+async def test_tasks_without_a_key_are_all_different(app):
+    """Without a key each add makes a task of its own."""
+    added = [await app.add("mail") for _ in range(3)]
+    assert len({one.id for one in added}) == len({one.key for one in added}) == 3
+
+
+async def test_key_of_another_kind_is_taken(app):
+    """The same key for another kind is a mistake and says how to avoid it."""
+    await app.add("mail", key="7")
+    with pytest.raises(KeyTakenError, match="letter:7"):
+        await app.add("letter", key="7")
+
+
+async def test_add_many_is_all_or_nothing(app, heard):
+    """One bad task among many leaves none behind; good ones are announced once each."""
+    with pytest.raises(PayloadError):
+        await app.add_many([make_task("mail", key="a"), make_task("mail", object(), key="b")])
+    assert await app.get("a") is None
+    added = await app.add_many(make_task("mail", key=key) for key in "abc")
+    assert [one.key for one in added] == ["a", "b", "c"]
+    assert await app.add_many([]) == []
+    assert [event.key for event in heard.events if isinstance(event, TaskAdded)] == ["a", "b", "c"]
+
+
+async def test_options_of_a_task_are_kept(app):
+    """Delay, attempts and deadline are stored with the task."""
+    await app.add("mail", key="a", delay=timedelta(hours=1), attempts=2, deadline=timedelta(days=1))
+    task = await app.get("a")
+    assert task.failures_max == 2
+    assert task.deadline_at - task.due_at == timedelta(hours=23)
+    assert await app.get_by_id(task.id) == task
+
+
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "rollback"])
+@pytest.mark.parametrize("handle", ["async connection", "async session", "connection", "session", "add_sync"])
+async def test_add_within_the_callers_transaction(app, url, handle, commit):
+    """The task is there if and only if the caller's own transaction commits."""
+    if handle.startswith("async"):
+        engine = create_async_engine(async_url(url))
+        within = await engine.connect() if handle == "async connection" else AsyncSession(engine)
+        await app.add("mail", key="a", within=within)
+        await (within.commit() if commit else within.rollback())
+        await within.close()
+        await engine.dispose()
+    else:
+        engine = create_engine(sync_url(url))
+        with engine.connect() if handle == "connection" else Session(engine) as within:
+            if handle == "add_sync":
+                app.add_sync("mail", key="a", within=within)
+            else:
+                await app.add("mail", key="a", within=within)
+            within.commit() if commit else within.rollback()
+        engine.dispose()
+    assert (await app.get("a") is not None) is commit
+
+
+async def test_within_takes_only_what_it_can_use(app):
+    """Anything else is refused by its type."""
+    with pytest.raises(UsageError, match="AsyncSession"):
+        await app.add("mail", within="a connection")
+
+
+def test_add_sync_needs_no_opening(tmp_path):
+    """A program without an event loop adds to redrive's own table right away, as long as the table is there."""
+    url = f"sqlite:///{tmp_path / 'test.db'}"
+    asyncio.run(_migrated(url))
+    app = Redrive(url)
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        first = app.add_sync("mail", {"to": "ada"}, key="a", within=connection)
+        again = app.add_sync("mail", key="a", within=connection)
+    engine.dispose()
+    assert (first.new, again.new) == (True, False)
+    assert asyncio.run(_payload(url)) == {"to": "ada"}
+
+
+async def _migrated(url):
+    async with Redrive(url):
+        pass
+
+
+async def _payload(url):
+    async with Redrive(url) as app:
+        return (await app.get("a")).payload
+
+
+# --- opening ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("store", ["postgres"])
+async def test_an_unmigrated_postgres_is_refused(empty_url):
+    """PostgreSQL is migrated on purpose, never by the way; the message names the command. Afterwards it opens."""
+    app = Redrive(empty_url)
+    with pytest.raises(NotMigratedError, match="redrive migrate"):
+        await app.open()
+    with pytest.raises(NotMigratedError):
+        await app.add("mail")
+    await migrate(app.database)
+    assert (await app.add("mail")).new
+    await app.close()
+
+
+@pytest.mark.parametrize("store", ["sqlite"])
+async def test_sqlite_makes_its_tables_by_itself(empty_url):
+    """A new file works at the first use, and again after it was closed."""
+    app = Redrive(empty_url, durable=False)
+    await app.add("mail", key="a")
+    await app.close()
+    assert (await app.get("a")).kind == "mail"
+    await app.close()
+
+
+@pytest.mark.parametrize("url", ["mysql://localhost/x", "nonsense", "sqlite://", "sqlite:////no/such/folder/x.db"])
+def test_a_url_that_cannot_be_a_ledger_is_refused(url):
+    """The message says what to write instead."""
+    with pytest.raises(SettingsError):
+        Redrive(url)
+
+
+# --- working ----------------------------------------------------------------------------------------------------------
+
+
+async def test_work_runs_until_it_is_cancelled(app, heard):
+    """`work` works off what is there and stops gracefully when its task is cancelled."""
+    seen = []
+
+    @app.handler("mail")
+    async def send(task):
+        seen.append(task.payload)
+
+    await app.add("mail", {"to": "ada"}, key="a")
+    working = asyncio.create_task(app.work(WorkerSettings(concurrency=2)))
+    await heard.ended(1)
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    assert seen == [{"to": "ada"}]
+    await assert_done(app, "a")
+
+
+async def test_workers_tell_when_they_are_ready_and_stop_when_asked(app):
+    """`ready` is set after the first look for work; `stop` ends `run` without an error."""
+    app.handler("mail")(lambda task: None)
+    workers = app.workers()
+    running = asyncio.create_task(workers.run())
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await workers.ready.wait()
+        workers.stop()
+        await running
+
+
+async def test_cancelled_work_is_released(app):
+    """A handler that is still running when the grace is over gives its task back, uncharged."""
+    inside = asyncio.Event()
+
+    @app.handler("mail")
+    async def send(task):
+        inside.set()
+        await asyncio.sleep(60)
+
+    await app.add("mail", key="a")
+    working = asyncio.create_task(app.work(WorkerSettings(grace=seconds(0))))
+    await inside.wait()
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    task = await app.get("a")
+    assert (task.state, task.failures) == (State.WAITING, 0)
+
+
+async def test_no_handlers_is_a_clear_error(app):
+    """Working without a handler would wait for ever; it is refused with what to do."""
+    with pytest.raises(HandlerError, match=r"@app\.handler"):
+        await app.work()
+    with pytest.raises(HandlerError, match=r"@app\.handler"):
+        await drain(app)
+
+
+async def test_one_broken_lane_stops_all(app, jobs, heard, monkeypatch):
+    """If the worker of one lane breaks, the others stop gracefully and the error is raised, not hidden."""
+    app.handler("mail")(lambda task: None)
+    jobs.handler()(lambda task: None)
+
+    class Broken(BaseException):
+        pass
+
+    ledger = await jobs.ledger()
+    monkeypatch.setattr(ledger, "claim", _raising(Broken))
+    with pytest.raises(Broken):
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await app.work(WorkerSettings(grace=seconds(0)))
+    await asyncio.sleep(0)
+    assert [task for task in asyncio.all_tasks() if task.get_name().startswith("redrive-claim")] == []
+
+
+def _raising(error):
+    async def call(*args, **options):
+        raise error
+
+    return call
+
+
+# --- handlers ---------------------------------------------------------------------------------------------------------
+
+
+async def test_handler_keeps_the_function(app):
+    """Decorating does not change the function: it can be called in tests as it is."""
+
+    @app.handler("mail")
+    def send(task):
+        return f"sent {task}"
+
+    assert send("x") == "sent x"
+
+
+async def test_a_lane_with_kinds_wants_one(app):
+    """redrive's own table needs to know the kind; twice the same is refused."""
+    with pytest.raises(UsageError, match="name the kind"):
+        app.handler()
+    app.handler("mail")(lambda task: None)
+    with pytest.raises(HandlerError, match="already"):
+        app.handler("mail")(lambda task: None)
+
+
+# --- lanes ------------------------------------------------------------------------------------------------------------
+
+JOBS = LedgerTable(
+    "jobs",
+    key="id",
+    words=Words(waiting="new", done="sent", dead="given_up"),
+    last_error="error",
+)
+
+
+@pytest.fixture
+async def jobs(app, store):
+    """A table of the user's with redrive's columns and indexes, as a lane."""
+    time = "TEXT" if store == "sqlite" else "timestamptz"
+    fence = "TEXT" if store == "sqlite" else "uuid"
+    await app.database.write(
+        lambda connection: connection.execute(
+            text(
+                "CREATE TABLE jobs (id integer PRIMARY KEY, address text, status text NOT NULL DEFAULT 'new', "
+                f"failures integer NOT NULL DEFAULT 0, due_at {time}, lease_until {time}, claim_id {fence}, error text)"
+            )
+        )
+    )
+    lane = app.adopt(JOBS)
+    with pytest.raises(TableError) as refused:
+        await lane.ledger()
+
+    def mend(connection):
+        for statement in refused.value.migration:
+            connection.execute(text(statement))
+        connection.execute(text("INSERT INTO jobs (id, address) VALUES (1, 'ada@x'), (2, 'bob@x')"))
+
+    await app.database.write(mend)
+    return lane
+
+
+async def test_an_adopted_table_is_worked_off(app, jobs, heard):
+    """Rows of a foreign table run by the same engine after its printed migration; their words and columns are used."""
+    seen = []
+
+    @jobs.handler(policy=Policy(attempts=1))
+    async def send(task):
+        seen.append(task.payload["address"])
+        if task.key == "2":
+            raise ValueError("odd")
+
+    working = asyncio.create_task(app.work())
+    await heard.ended(2)
+    working.cancel()
+    await asyncio.wait([working])
+    assert sorted(seen) == ["ada@x", "bob@x"]
+    rows = await app.database.read(
+        lambda connection: [
+            tuple(row) for row in connection.execute(text("SELECT id, status, error FROM jobs ORDER BY id"))
+        ]
+    )
+    assert rows == [(1, "sent", None), (2, "given_up", "ValueError: odd")]
+    assert app.lanes == {"redrive_task": app, "jobs": jobs}
+
+
+async def test_dead_rows_of_an_adopted_table_are_redriven(app, jobs):
+    """Looking and acting work on a lane as on the application."""
+    jobs.handler(policy=Policy(attempts=1))(_fail)
+    await drain(app)
+    assert (await jobs.counts())[State.DEAD] == 2
+    redriven = await jobs.redrive(Where(), actor="ada", reason="fixed")
+    assert sorted(redriven.changed) == [1, 2]
+    assert [(deed.actor, deed.reason) for deed in await jobs.deeds(1)] == [("ada", "fixed")]
+
+
+def _fail(task):
+    raise ValueError("odd")
+
+
+async def test_an_adopted_lane_has_one_handler_and_no_kinds(app, jobs):
+    """A table without a kind column has one handler; its rows are the user's to insert."""
+    with pytest.raises(UsageError, match="no kind column"):
+        jobs.handler("mail")
+    with pytest.raises(UsageError, match="yours to insert"):
+        await jobs.add("mail")
+    with pytest.raises(UsageError, match="has a lane already"):
+        app.adopt(JOBS)
+
+
+@pytest.mark.parametrize("store", ["sqlite"])
+async def test_add_sync_to_an_unchecked_table_is_refused(url):
+    """A foreign table must be checked once before it is written without a loop; the message says how."""
+    lane = Redrive(url).adopt(LedgerTable("letters", key="id", payload="body"))
+    with pytest.raises(UsageError, match=r"app\.open"):
+        lane.add_sync("letters", within=None)
+
+
+@pytest.mark.parametrize("store", ["sqlite"])
+async def test_a_lane_opens_its_application(empty_url):
+    """The first use of a lane brings redrive's own tables with it, as the first use of the application does."""
+    engine = create_engine(empty_url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE jobs (id integer PRIMARY KEY, status text)"))
+    engine.dispose()
+    app = Redrive(empty_url, durable=False)
+    with pytest.raises(TableError):
+        await app.adopt(JOBS).counts()
+    names = await app.database.read(
+        lambda connection: set(connection.execute(text("SELECT name FROM sqlite_schema")).scalars())
+    )
+    await app.close()
+    assert "redrive_deed" in names
+
+
+async def test_a_failed_opening_leaves_nothing_open(app, url):
+    """An adopted table that does not fit fails the opening; threads and connections are gone, and a later one works."""
+    other = Redrive(url, durable=False)
+    other.adopt(JOBS)
+    with pytest.raises(TableError, match="no such table"):
+        async with other:
+            pass
+    if url.startswith("sqlite"):
+        assert other.database._writer is None
+    else:
+        assert other.database._engine.pool.checkedin() == 0
+
+
+# --- acting -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def dead(app):
+    """A dead task's id."""
+    app.handler("mail", policy=Policy(attempts=1))(_fail)
+    added = await app.add("mail", key="dead")
+    await drain(app)
+    return added.id
+
+
+async def test_redrive_find_attempts(app, dead):
+    """A dead task is found by its error, redriven, and its history stays."""
+    page = await app.find(Where(state=State.DEAD, error="odd"))
+    assert [task.id for task in page.tasks] == [dead]
+    assert (await app.redrive(Where(error="odd"), actor="ada", dry_run=True)).matched == 1
+    assert (await app.redrive(Where(error="odd"), actor="ada")).changed == (dead,)
+    assert [attempt.outcome for attempt in await app.attempts(dead)] == ["failed"]
+
+
+async def test_resolve_needs_a_name(app, dead):
+    """A person ends a dead task by hand, under their name."""
+    with pytest.raises(UsageError, match="give the actor a name"):
+        await app.resolve([dead], State.DONE, actor=" ")
+    assert await app.resolve([dead], State.CANCELLED, actor="ada", reason="refunded") == [dead]
+    assert (await app.get("dead")).state is State.CANCELLED
+
+
+async def test_cancel_ends_what_waits(app):
+    """Waiting tasks can be called off."""
+    added = await app.add("mail", key="a", delay=timedelta(days=1))
+    assert (await app.cancel(Where(key="a"), actor="ada")).changed == (added.id,)
+    assert (await app.get("a")).state is State.CANCELLED
+
+
+async def test_an_observer_that_raises_does_not_fail_an_add(url, caplog):
+    """The task is durable when observers are told: a broken one is logged, and the caller is not told to try again."""
+
+    class Broken:
+        def observe(self, events):
+            raise OSError("no space left for logs")
+
+    async with Redrive(url, observers=[Broken()], durable=False) as app:
+        assert (await app.add("mail")).new
+    assert "Broken failed as an observer" in caplog.text
+
+
+# --- the door ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_public_names_are_sorted_importable_and_documented():
+    """`redrive.__all__` is the whole public door: nothing in it is missing or without a word of explanation."""
+    assert redrive.__all__ == sorted(redrive.__all__)
+    assert len(set(redrive.__all__)) == len(redrive.__all__)
+    for name in redrive.__all__:
+        thing = getattr(redrive, name)
+        if not isinstance(thing, str):
+            doc = inspect.getdoc(thing)
+            assert doc, f"{name} has no docstring"
+            # A dataclass without one is given its signature.
+            assert not doc.startswith(f"{name}("), f"{name} has no docstring of its own"
+
+
+def test_public_methods_are_documented():
+    """What a user can call on the application and its lanes says what it does."""
+    for owner in (redrive.Redrive, redrive.Lane, redrive.Workers):
+        for name, member in inspect.getmembers(owner):
+            if not name.startswith("_") and callable(member):
+                assert inspect.getdoc(member), f"{owner.__name__}.{name}"
+
+
+BLOCKED = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+{program}
+"""
+EXTRAS = {
+    "asyncpg",
+    "fastapi",
+    "uvicorn",
+    "httpx",
+    "jinja2",
+    "aio_pika",
+    "google",
+    "pgmq",
+    "aiobotocore",
+    "opentelemetry",
+}
+
+
+def run_without_extras(program):
+    code = BLOCKED.format(blocked=EXTRAS, program=program)
+    return subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
+
+
+def test_the_base_install_works_on_sqlite(tmp_path):
+    """Without any extra the package imports and runs a task on SQLite."""
+    ran = run_without_extras(
+        f"""
+import asyncio
+from redrive import Redrive
+from redrive.testing import assert_done, drain
+
+async def main():
+    async with Redrive("sqlite:///{tmp_path / "test.db"}") as app:
+        app.handler("mail")(lambda task: None)
+        await app.add("mail", key="a")
+        await drain(app)
+        await assert_done(app, "a")
+
+asyncio.run(main())
+print("done")
+"""
+    )
+    assert (ran.stdout, ran.stderr) == ("done\n", "")
+
+
+def test_postgres_without_its_extra_names_it():
+    """A PostgreSQL URL without the driver is an error that says what to install."""
+    ran = run_without_extras(
+        """
+from redrive import Redrive
+from redrive.errors import MissingExtraError
+
+try:
+    Redrive("postgresql://localhost/x")
+except MissingExtraError as error:
+    print(error)
+"""
+    )
+    assert "pip install 'redrive[postgres]'" in ran.stdout, ran.stderr
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_application_believes_its_clock(url):
+    """With a virtual clock a task that is due in a day runs when the clock says so, on both databases."""
+    clock = VirtualClock()
+    async with Redrive(url, clock=clock, durable=False) as app:
+        app.handler("mail")(lambda task: None)
+        await app.add("mail", key="a", delay=timedelta(days=1))
+        assert (await drain(app)).outcomes == {}
+        clock.advance(timedelta(days=1))
+        assert (await drain(app)).of("a") == ["done"]
