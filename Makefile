@@ -24,12 +24,12 @@ check: $(READY)  ## style, types and import laws
 
 tests: $(READY)  ## the tests alone
 	@rm -f .coverage .coverage.*
-	COVERAGE_PROCESS_START=pyproject.toml $(BIN)/coverage run -m pytest
-	@$(BIN)/coverage combine --quiet
-	$(BIN)/coverage report --fail-under=90
+	$(PYTEST) tests --ignore tests/faults --numprocesses 2 --cov --cov-report term --cov-fail-under 90
+	$(PYTEST) tests/faults
 
 bench: $(READY)  ## redrive beside its peers and the raw limit, in one run; needs a quiet machine
-	$(BIN)/python -m bench
+	$(BIN)/python -W ignore -m bench
+	$(BIN)/python -W ignore -m bench.limits
 
 soak: $(READY)  ## the same fault tests with many more rounds
 	REDRIVE_TEST_ROUNDS=10 $(PYTEST) tests/faults tests/engine -o timeout=3600

@@ -1,4 +1,4 @@
-"""redrive itself, as its users run it: one worker process, history, rollups and fence on, on uvloop.
+"""redrive itself, as `redrive worker` runs it: one process on uvloop, with history, rollups and fence on.
 
 Adding: `add_many` for each batch, over two streams in turn.
 """
@@ -8,21 +8,22 @@ from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any
 
-import uvloop
 from sqlalchemy import Connection, func, select
 
 from bench.job import ADD_BATCH, Audit, Job, Tally
 from redrive import Fixed, Policy, Redrive, Task, WorkerSettings, jitter, make_task
 from redrive.ledgers import schema
 from redrive.ledgers.migrate import migrate
+from redrive.wiring import tuned_runner
 
 STREAMS = 2
-SETTINGS = WorkerSettings(concurrency=1500, batch=500)
+SETTINGS = WorkerSettings(concurrency=3000, batch=500)
 POLICY = Policy(Fixed(timedelta(0)), retries=2, jitter=jitter.none)
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    return uvloop.run(coroutine)
+    with tuned_runner() as runner:
+        return runner.run(coroutine)
 
 
 def application(job: Job) -> Redrive:

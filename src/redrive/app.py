@@ -6,10 +6,8 @@ from types import TracebackType
 from typing import Self
 
 from redrive.core.table import TASKS, LedgerTable
-from redrive.engine.announce import announce
 from redrive.engine.worker import Worker, WorkerSettings, worker_name
 from redrive.errors import HandlerError, UsageError
-from redrive.events import Event
 from redrive.lane import Lane
 from redrive.ledgers import migrate
 from redrive.ledgers.database import Database
@@ -43,15 +41,10 @@ class Redrive(Lane):
         durable: bool = True,
     ) -> None:
         self.database: Database = open_database(url, clock=clock, durable=durable)
-        self.observers: list[Observer] = list(observers)
         self._lanes: dict[str, Lane] = {}
         self._opened = False
-        super().__init__(self.database, TASKS, open_app=self.open, tell=self.tell)
+        super().__init__(self.database, TASKS, open_app=self.open, observers=list(observers))
         self._lanes[self.name] = self
-
-    def tell(self, events: list[Event]) -> None:
-        """Announce facts to all observers."""
-        announce(self.observers, events)
 
     # --- lanes ------------------------------------------------------------------------------------------------------
 
@@ -59,7 +52,7 @@ class Redrive(Lane):
         """A lane over a table of yours; it is checked when the application opens."""
         if table.name in self._lanes:
             raise UsageError(f"table {table.name!r} has a lane already: keep what the first `adopt` returned")
-        lane = Lane(self.database, table, open_app=self.open, tell=self.tell)
+        lane = Lane(self.database, table, open_app=self.open, observers=self.observers)
         self._lanes[table.name] = lane
         return lane
 

@@ -10,6 +10,7 @@ from redrive.core.policy import Policy
 from redrive.core.states import State
 from redrive.core.table import TASKS, LedgerTable
 from redrive.core.task import Added, Attempt, Deed, NewTask, Task, TaskId
+from redrive.engine.announce import announce
 from redrive.engine.handlers import Handlers, make_handler
 from redrive.engine.redriver import Redriven, Redriver
 from redrive.errors import UsageError
@@ -18,7 +19,7 @@ from redrive.ledgers.database import Database
 from redrive.ledgers.open import open_ledger, own_ledger
 from redrive.ledgers.sql import SqlLedger
 from redrive.observe.traces import current_trace
-from redrive.ports import Actor, Page, Where, Within
+from redrive.ports import Actor, Observer, Page, Where, Within
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,15 +35,19 @@ class Lane:
         table: LedgerTable,
         *,
         open_app: Callable[[], Awaitable[object]],
-        tell: Callable[[list[Event]], None],
+        observers: list[Observer],
     ) -> None:
         self.name = table.name
         self.table = table
         self.handlers = Handlers()
         self._database = database
         self._open_app = open_app
-        self._tell = tell
+        self.observers = observers
         self._ledger = own_ledger(database) if table is TASKS else None
+
+    def tell(self, events: list[Event]) -> None:
+        """Announce facts to all observers."""
+        announce(self.observers, events)
 
     async def ledger(self) -> SqlLedger:
         """The ledger; the application is opened and a foreign table is checked when it is first asked for."""
@@ -138,9 +143,9 @@ class Lane:
         return added
 
     def _announce(self, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
-        self._tell(
-            [TaskAdded(self.name, task.kind, one.key, one.id, one.new) for task, one in zip(tasks, added, strict=True)]
-        )
+        if self.observers:
+            pairs = zip(tasks, added, strict=True)
+            self.tell([TaskAdded(self.name, task.kind, one.key, one.id, one.new) for task, one in pairs])
 
     # --- looking ----------------------------------------------------------------------------------------------------
 
@@ -182,7 +187,7 @@ class Lane:
         progress: Callable[[int], None] | None = None,
     ) -> Redriven:
         """Send dead tasks back to waiting with a fresh budget; who and why are recorded. A dry run only counts."""
-        redriver = Redriver(await self.ledger(), self._tell)
+        redriver = Redriver(await self.ledger(), self.tell)
         return await redriver.redrive(where, Actor(name=actor, reason=reason), dry_run=dry_run, progress=progress)
 
     async def cancel(
@@ -195,12 +200,12 @@ class Lane:
         progress: Callable[[int], None] | None = None,
     ) -> Redriven:
         """End waiting tasks as cancelled; who and why are recorded. A dry run only counts."""
-        redriver = Redriver(await self.ledger(), self._tell)
+        redriver = Redriver(await self.ledger(), self.tell)
         return await redriver.cancel(where, Actor(name=actor, reason=reason), dry_run=dry_run, progress=progress)
 
     async def resolve(self, ids: Sequence[TaskId], state: State, *, actor: str, reason: str = "") -> list[TaskId]:
         """End dead tasks as done or cancelled, because a person has dealt with them; those that changed."""
-        redriver = Redriver(await self.ledger(), self._tell)
+        redriver = Redriver(await self.ledger(), self.tell)
         return await redriver.resolve(ids, state, Actor(name=actor, reason=reason))
 
 

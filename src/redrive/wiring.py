@@ -1,6 +1,7 @@
 """Settings become running parts: logs, observers, the application that a path names, and the service around it."""
 
 import asyncio
+import gc
 import importlib
 import sqlite3
 import sys
@@ -69,6 +70,22 @@ def _imported(name: str) -> object:
 def _failed(name: str, error: BaseException) -> str:
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"importing {name!r} failed at {last.filename}:{last.lineno}: {describe_error(error)}"
+
+
+def tuned_runner() -> asyncio.Runner:
+    """The event loop of a process that is ours alone: uvloop where it is installed, and a garbage collector that looks less often.
+
+    A worker makes and drops thousands of small objects a second, none of them in cycles: looking for cycles at Python's
+    usual pace takes a tenth of its time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
 def set_up_logs(settings: Settings) -> None:

@@ -20,7 +20,7 @@ from redrive.core.durations import format_duration
 from redrive.core.failure import redact
 from redrive.engine.worker import WorkerSettings
 from redrive.settings import load_settings
-from redrive.wiring import load_app, observe_with_logs, open_patiently, set_up_logs
+from redrive.wiring import load_app, observe_with_logs, open_patiently, set_up_logs, tuned_runner
 
 THREAD_PATIENCE_SECONDS = 0.5
 """How long idle threads get to end by themselves before the process ends without them."""
@@ -123,19 +123,9 @@ def run_to_the_end(work: Callable[[], Awaitable[None]]) -> None:
         await work()
         return await _threads_ended()
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        ended = runner.run(main())
-        if not ended:
+    with tuned_runner() as runner:
+        if not runner.run(main()):
             end_now(0)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where it is installed: a worker of small handlers does about a fifth more on it."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 async def _threads_ended() -> bool:

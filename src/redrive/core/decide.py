@@ -116,6 +116,11 @@ def decide(claim: Claim, outcome: Outcome, policy: Policy, *, elapsed: timedelta
     match outcome:
         case Done():
             return Settlement(claim=claim, outcome="done", state=State.DONE, failures=failures, elapsed=elapsed)
+        case Failed(error):
+            error_class, rule = policy.classify(error)
+            return _fail(
+                claim, policy, elapsed, "failed", error_class, rule, describe_error(error), asked_patience(error)
+            )
         case Snoozed(delay, reason):
             return Settlement(
                 claim=claim, outcome="snoozed", state=State.WAITING, failures=failures,
@@ -130,11 +135,6 @@ def decide(claim: Claim, outcome: Outcome, policy: Policy, *, elapsed: timedelta
                 claim=claim, outcome="cancelled", state=State.CANCELLED, failures=failures,
                 error=reason or None, elapsed=elapsed,
             )  # fmt: skip
-        case Failed(error):
-            error_class, rule = policy.classify(error)
-            return _fail(
-                claim, policy, elapsed, "failed", error_class, rule, describe_error(error), asked_patience(error)
-            )
         case LeaseExpired():
             return _fail(
                 claim, policy, elapsed, "lease_expired", ErrorClass.WORKER_LOST, "lease", LEASE_EXPIRED_ERROR, None

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from redrive.core.durations import ZERO
@@ -148,6 +149,16 @@ def describe_error(error: BaseException) -> str:
 
 def safe_text(text: str) -> str:
     """The text without secrets, without NUL and at most `ERROR_CHARS_MAX` long."""
+    # When a thousand tasks fail they mostly say the same.
+    return _safe_short_text(text) if len(text) <= _REMEMBERED_CHARS_MAX else _safe_text(text)
+
+
+@lru_cache(maxsize=512)
+def _safe_short_text(text: str) -> str:
+    return _safe_text(text)
+
+
+def _safe_text(text: str) -> str:
     # Cut first, with room for what redaction may remove, so that a huge message costs no more than a long one.
     looked_at = text[:_LOOKED_AT_CHARS_MAX]
     kept = redact(looked_at.replace("\0", "\ufffd"))
@@ -158,6 +169,7 @@ def safe_text(text: str) -> str:
     return kept if len(kept) <= ERROR_CHARS_MAX else kept[: ERROR_CHARS_MAX - 1] + "…"
 
 
+_REMEMBERED_CHARS_MAX = 500
 _LOOKED_AT_CHARS_MAX = ERROR_CHARS_MAX * 4
 _HIDDEN = "[redacted]"
 _NOT_YET = r"(?!\[redacted\])"

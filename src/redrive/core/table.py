@@ -92,8 +92,8 @@ class LedgerTable:
     `key` is what the caller knows a task by, `id` (default: the key) the single column that rows are updated by. `kind`
     names the column that chooses the handler; without it every row goes to the table's one handler. `payload` names a
     JSON column; without it the payload is the row's other columns as a dict. `first_due` is when the first try is due if
-    that stands in a column of its own; a due time of NULL means now. `done_at` is written when a task is done, `ended_at`
-    when it has ended in any way.
+    that stands in a column of its own; a due time of NULL means now. `claimed_at` says when a task was last claimed,
+    `done_at` when it was done, `ended_at` when it ended in any way.
     """
 
     name: str

@@ -43,6 +43,8 @@ class Handler:
     timeout: timedelta | None = None
     is_async: bool = True
     takes_context: bool = False
+    is_plain: bool = False
+    """Async, without context or timeout: nothing has to be prepared for its call."""
 
     @property
     def is_pattern(self) -> bool:
@@ -144,4 +146,5 @@ def make_handler(
         timeout=timeout,
         is_async=is_async,
         takes_context=len(required) == 2,
+        is_plain=is_async and timeout is None and len(required) != 2,
     )

@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from redrive.core.decide import Settlement, deadline_of, decide, failures_max_of
 from redrive.core.durations import format_duration
@@ -24,8 +23,11 @@ Around = Callable[[str, Claim], AbstractContextManager[Any]]
 """What encloses each call of a handler, such as a span."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+_DONE = Done()
+_RETURNED = (Snoozed, Cancelled)
+
+
+class Ran(NamedTuple):
     """What a run came to. A transactional handler's settlement is written already, or was refused by the fence."""
 
     settlement: Settlement
@@ -44,7 +46,7 @@ class Runner:
 
     async def run(self, claim: Claim, handler: Handler) -> Ran:
         """Run one claim to its settlement. Never raises for what the handler does."""
-        started = time.monotonic()
+        started = time.monotonic_ns()
         deadline = deadline_of(claim, handler.policy)
         if deadline is not None and claim.claimed_at >= deadline:
             outcome: Outcome = Failed(PermanentError("the deadline has passed, so it was not tried any more"))
@@ -54,7 +56,7 @@ class Runner:
             outcome = await self._call(claim, handler, None)
         return Ran(decide(claim, outcome, handler.policy, elapsed=_since(started)))
 
-    async def _run_in_transaction(self, claim: Claim, handler: Handler, started: float) -> Ran:
+    async def _run_in_transaction(self, claim: Claim, handler: Handler, started: int) -> Ran:
         begun = False
         try:
             async with self._ledger.transaction() as transaction:
@@ -79,13 +81,14 @@ class Runner:
         return Ran(decide(claim, outcome, handler.policy, elapsed=_since(started)))
 
     async def _call(self, claim: Claim, handler: Handler, connection: Any) -> Outcome:
-        around = self._around(self._ledger.name, claim) if self._around is not None else None
         try:
-            if around is None:
-                result = await self._invoke(claim, handler, connection)
-            else:
-                with around:
+            if self._around is not None:
+                with self._around(self._ledger.name, claim):
                     result = await self._invoke(claim, handler, connection)
+            elif handler.is_plain:  # the common case, spared one coroutine
+                result = await handler.function(claim.task)
+            else:
+                result = await self._invoke(claim, handler, connection)
         except asyncio.CancelledError as error:
             current = asyncio.current_task()
             if current is not None and current.cancelling():
@@ -95,7 +98,7 @@ class Runner:
             raise
         except BaseException as error:  # also SystemExit: a handler does not end the worker
             return Failed(error)
-        return result if isinstance(result, Snoozed | Cancelled) else Done()
+        return result if isinstance(result, _RETURNED) else _DONE
 
     async def _invoke(self, claim: Claim, handler: Handler, connection: Any) -> Any:
         arguments: tuple[Any, ...] = (claim.task,)
@@ -155,5 +158,5 @@ class _Lost(Exception):  # noqa: N818 - the same, when the claim was lost
     pass
 
 
-def _since(started: float) -> timedelta:
-    return timedelta(seconds=time.monotonic() - started)
+def _since(started_ns: int) -> timedelta:
+    return timedelta(0, 0, (time.monotonic_ns() - started_ns) // 1000)

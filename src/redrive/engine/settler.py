@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 
 from redrive.core.decide import Settlement
 from redrive.core.failure import describe_error
@@ -10,20 +11,33 @@ from redrive.engine.patience import Patience
 from redrive.events import AttemptEnded, Event, SettleFailed, SettleLost
 from redrive.ports import Ledger
 
+WRITERS = 2
+"""Groups written at once: while the store writes one, the next is made ready and sent."""
+
 
 class Settler:
     """Writes settlements of one worker. There is no timer: a lone outcome is written at once, many share a commit."""
 
     def __init__(
-        self, ledger: Ledger, worker: str, patience: Patience, tell: Callable[[list[Event]], None], *, batch: int
+        self,
+        ledger: Ledger,
+        worker: str,
+        patience: Patience,
+        tell: Callable[[list[Event]], None],
+        *,
+        batch: int,
+        observed: bool = True,
+        plan: Callable[[timedelta], None] | None = None,
     ) -> None:
         self._ledger = ledger
         self._worker = worker
         self._patience = patience
         self._tell = tell
         self._batch = batch
+        self._observed = observed
+        self._plan = plan
         self._pending: list[Settlement] = []
-        self._writing: list[Settlement] = []
+        self._writing: list[list[Settlement]] = []
         self._filled = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -31,12 +45,12 @@ class Settler:
     @property
     def unwritten(self) -> int:
         """How many settlements are not durable yet."""
-        return len(self._pending) + len(self._writing)
+        return len(self._pending) + sum(len(group) for group in self._writing)
 
     @property
     def claims(self) -> list[Claim]:
         """The claims whose settlements are not durable yet."""
-        return [settlement.claim for settlement in (*self._writing, *self._pending)]
+        return [settlement.claim for group in (*self._writing, self._pending) for settlement in group]
 
     def put(self, settlement: Settlement) -> None:
         """Take an outcome to be written soon."""
@@ -45,15 +59,23 @@ class Settler:
         self._idle.clear()
 
     async def run(self) -> None:
-        """Write for ever."""
+        """Write for ever, `WRITERS` groups at once."""
+        async with asyncio.TaskGroup() as writers:
+            for _ in range(WRITERS):
+                writers.create_task(self._write_for_ever())
+
+    async def _write_for_ever(self) -> None:
         while True:
             await self._filled.wait()
-            self._writing, self._pending = self._pending[: self._batch], self._pending[self._batch :]
+            group, self._pending = self._pending[: self._batch], self._pending[self._batch :]
             if not self._pending:
                 self._filled.clear()
-            await self.write(self._writing)
-            self._writing = []
-            if not self._pending:
+            if not group:  # another writer was quicker
+                continue
+            self._writing.append(group)
+            await self.write(group)
+            self._writing.remove(group)
+            if not self._pending and not self._writing:
                 self._idle.set()
 
     async def flushed(self) -> None:
@@ -72,7 +94,12 @@ class Settler:
             for one in group:  # one that cannot be written must not keep the others from it
                 await self.write([one])
             return
-        self.announce(group, lost)
+        if self._plan is not None:
+            delay = min((one.delay for one in group if one.delay is not None), default=None)
+            if delay is not None:
+                self._plan(delay)
+        if self._observed or lost:
+            self.announce(group, lost)
 
     def announce(self, group: list[Settlement], lost: list[ClaimLost]) -> None:
         """Tell the observers what was written and what was refused."""

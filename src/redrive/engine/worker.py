@@ -35,6 +35,8 @@ LOOK_AGAIN = timedelta(milliseconds=20)
 """How soon a worker that was woken looks once more: announcements are rate-limited to half of this."""
 SLOT_LINGER_SECONDS = 0.002
 """How long a nearly full worker lets more slots come free before it claims again, so that claims stay batches."""
+UNWRITTEN_BATCHES_MAX = 4
+"""How far the settler may be behind before no more is claimed: what is not written yet is kept in memory."""
 CANCEL_PATIENCE_SECONDS = 2.0
 
 
@@ -105,7 +107,10 @@ class Worker:
         self._patience = Patience(ledger.name, self._tell)
         self._kinds = Kinds(ledger, handlers)
         self._runner = Runner(ledger, self.name, self._threads, around)
-        self._settler = Settler(ledger, self.name, self._patience, self._tell, batch=self._settings.batch)
+        self._settler = Settler(
+            ledger, self.name, self._patience, self._tell,
+            batch=self._settings.batch, observed=bool(self._observers), plan=self._plan_retry,
+        )  # fmt: skip
         self._keeper = Keeper(
             ledger, handlers, self._settler, self._patience, self._tell,
             held=self._held, lease=self._settings.lease, retention=self._settings.retention,
@@ -115,6 +120,7 @@ class Worker:
         self._stopping = asyncio.Event()
         self._retry_at = math.inf
         self._napping: asyncio.Timeout | None = None
+        self._asking: asyncio.Task[list[Claim]] | None = None
         self.ready = asyncio.Event()
         """Set after the first look for work was answered."""
 
@@ -162,28 +168,36 @@ class Worker:
     async def _claim_for_ever(self, waiter: Waiter) -> None:
         tries = 0
         woken = False
-        while True:
-            free = await self._free_slots()
-            waiter.clear()
-            self._retry_at = math.inf
-            asked_at = time.monotonic()
-            try:
-                claims = await self._claim(free)
-                if not claims:
+        try:
+            while True:
+                if self._asking is None:
+                    free = await self._free_slots()
+                    waiter.clear()
+                    self._retry_at = math.inf
+                asked_at = time.monotonic()
+                try:
+                    if self._asking is None:
+                        await self._ask(free)
+                    claims = await self._answer()
+                    if not claims:
+                        self._answered(asked_at)
+                        woken = await self._nap(waiter, LOOK_AGAIN if woken else await self._idle_time())
+                except Exception as error:  # whatever it is, the ledger may be well again later
+                    self._patience.away(error, asked_at=asked_at)
+                    tries += 1
+                    await self._patience.pause(tries)
+                    continue
+                tries = 0
+                if claims:
                     self._answered(asked_at)
-                    woken = await self._nap(waiter, LOOK_AGAIN if woken else await self._idle_time())
-            except Exception as error:  # whatever it is, the ledger may be well again later
-                self._patience.away(error, asked_at=asked_at)
-                tries += 1
-                await self._patience.pause(tries)
-                continue
-            tries = 0
-            if claims:
-                self._answered(asked_at)
-                for claim in claims:
-                    self._start(claim)
-                woken = True  # work comes in groups: look once more soon after the last
-                await asyncio.sleep(0)
+                    await self._ask_ahead(len(claims))
+                    for claim in claims:
+                        self._start(claim)
+                    woken = True  # work comes in groups: look once more soon after the last
+                    await asyncio.sleep(0)
+        finally:
+            if self._asking is not None:
+                await self._give_back(self._asking)
 
     async def _nap(self, waiter: Waiter, span: timedelta) -> bool:
         """Wait for a wake-up, but not beyond the next retry that this worker itself has written meanwhile."""
@@ -209,17 +223,32 @@ class Worker:
         self._patience.back(asked_at=asked_at)
         self.ready.set()
 
-    async def _claim(self, free: int) -> list[Claim]:
+    async def _ask(self, free: int) -> None:
+        """Send for as many tasks as free slots can start."""
         kinds = await self._kinds.to_claim()
-        # Shielded: a claim whose answer nobody awaits any more would hold its tasks until the lease ends.
-        claiming = asyncio.ensure_future(
-            self._ledger.claim(min(free, self._settings.batch), self._settings.lease, kinds=kinds)
-        )
+        limit = min(free, self._settings.batch)
+        # A task of its own: a claim whose answer nobody awaits any more would hold its tasks until the lease ends.
+        self._asking = asyncio.create_task(self._ledger.claim(limit, self._settings.lease, kinds=kinds))
+
+    async def _ask_ahead(self, amount: int) -> None:
+        """Send for the next tasks before these are run, if these filled the batch and there are slots for more.
+
+        The store then looks for the next while this process runs these: half as much again for small handlers.
+        """
+        left = self._settings.concurrency - len(self._running) - amount
+        behind = self._settler.unwritten > UNWRITTEN_BATCHES_MAX * self._settings.batch
+        if amount == self._settings.batch and left >= amount and not behind:
+            await self._ask(left)
+
+    async def _answer(self) -> list[Claim]:
+        """What was sent for."""
+        assert self._asking is not None
         try:
-            claims = await asyncio.shield(claiming)
-        except asyncio.CancelledError:
-            await self._give_back(claiming)
+            claims = await asyncio.shield(self._asking)
+        except Exception:
+            self._asking = None
             raise
+        self._asking = None  # not when cancelled: what comes then must be given back
         if not claims:
             self._kinds.forget()
         return claims
@@ -237,7 +266,7 @@ class Worker:
         """Wait until there are free slots and the settler is not too far behind; how many are free."""
         while True:
             free = self._settings.concurrency - len(self._running)
-            behind = self._settler.unwritten > 4 * self._settings.batch
+            behind = self._settler.unwritten > UNWRITTEN_BATCHES_MAX * self._settings.batch
             if free > 0 and not behind:
                 if self._running and free < min(self._settings.batch, self._settings.concurrency) // 4:
                     await asyncio.sleep(SLOT_LINGER_SECONDS)
@@ -272,7 +301,7 @@ class Worker:
         self._running.add(running)
         if self._observers:
             self._tell([AttemptStarted(self._ledger.name, claim)])
-        running.task = asyncio.create_task(self._run_one(running))
+        running.task = asyncio.get_running_loop().create_task(self._run_one(running))
 
     async def _run_one(self, running: _Running) -> None:
         claim = running.claim
@@ -286,6 +315,8 @@ class Worker:
                 self._settler.put(released)
         else:
             if ran.written:
+                if ran.settlement.delay is not None:
+                    self._plan_retry(ran.settlement.delay)
                 self._tell([AttemptEnded(self._ledger.name, ran.settlement)])
             elif ran.lost:
                 self._tell([SettleLost(self._ledger.name, ran.settlement)])
@@ -342,7 +373,4 @@ class Worker:
             self._settler.put(decide(one.claim, Released(), one.handler.policy))
 
     def _tell(self, events: list[Event]) -> None:
-        for event in events:
-            if isinstance(event, AttemptEnded) and event.settlement.delay is not None:
-                self._plan_retry(event.settlement.delay)
         announce(self._observers, events)

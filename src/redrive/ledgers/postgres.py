@@ -6,6 +6,7 @@ gets connections from a pool of its own without that setting.
 """
 
 import asyncio
+import json
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -161,6 +162,7 @@ class PostgresDatabase:
         return create_async_engine(
             self._url,
             hide_parameters=True,  # payloads and errors of strangers do not belong into tracebacks
+            json_deserializer=_decode_json,
             pool_size=POOL_SIZE,
             max_overflow=POOL_SIZE,
             pool_use_lifo=True,
@@ -169,6 +171,8 @@ class PostgresDatabase:
         )
 
 
+_decode_json = json.JSONDecoder().decode
+"""`json.loads` without its looks at what kind of text it is given: a payload is decoded in every claim."""
 _SQLALCHEMY_ONLY = {
     "prepared_statement_cache_size",
     "prepared_statement_name_func",

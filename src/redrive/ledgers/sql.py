@@ -4,7 +4,6 @@ The methods of the port are thin: they choose how a function of a connection run
 caller's own transaction). The functions themselves, with a leading underscore, are synchronous and stand right below.
 """
 
-import json
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +38,7 @@ from redrive.ledgers.database import Database, run_within, sync_connection
 from redrive.ledgers.gather import Gather
 from redrive.ledgers.rows import RowReader
 from redrive.ledgers.statements import KINDS_PER_CLAIM_MAX, ROLLED_UP, Statements
+from redrive.ledgers.times import EPOCH, MICROSECOND
 from redrive.ports import Actor, Page, Return, Transaction, Waiter, Where, Within
 
 ANNOUNCE_HORIZON = timedelta(seconds=1)
@@ -55,7 +55,8 @@ class SqlLedger:
         self.table = ledger_table
         self.database = database
         self._statements = Statements(ledger_table, table, database.dialect, server_clock=database.server_clock)
-        self._reader = RowReader(ledger_table, table)
+        self._reader = RowReader(ledger_table, table.columns)
+        self._claim_reader = RowReader(ledger_table, self._statements.claim_columns)
         self._adds = Gather(self._add_gathered)
         key = self._statements.rows.column("key").type
         self._key_from_text: Callable[[str], Any] = (
@@ -164,16 +165,17 @@ class SqlLedger:
     def _claim(
         self, connection: Connection, limit: int, lease: timedelta, kinds: list[str] | None, turn: int
     ) -> list[Claim]:
+        fence = uuid4()
         parameters = {
             "limit": limit,
             # A single place cannot be shared, so every fourth is for a first try.
             "retry_share": limit * 3 // 4 if limit > 1 else int(turn % 4 != 0),
-            "fence": uuid4(),
+            "fence": fence,
             **self._times(lease=lease),
             **self._kind_parameters(kinds),
         }
         rows = connection.execute(self._statements.claim(len(kinds or ())), parameters)
-        return self._reader.claims(rows)
+        return self._claim_reader.claims(rows, fence, lease)
 
     async def _known(self, kinds: Sequence[str] | None) -> list[str] | None:
         """The kinds to look for; None where the table has none."""
@@ -210,8 +212,10 @@ class SqlLedger:
         abandoned = {id_: Abandoned(claim_id=claim_id, claimed_at=claimed_at) for id_, claim_id, claimed_at in found}
         if not abandoned:
             return []
-        parameters = {"ids": list(abandoned), "fence": uuid4(), **self._times(lease=lease)}
-        return self._reader.claims(connection.execute(self._statements.take_over, parameters), abandoned)
+        fence = uuid4()
+        parameters = {"ids": list(abandoned), "fence": fence, **self._times(lease=lease)}
+        rows = connection.execute(self._statements.take_over, parameters)
+        return self._claim_reader.claims(rows, fence, lease, abandoned)
 
     # --- settle and extend ------------------------------------------------------------------------------------------
 
@@ -223,8 +227,9 @@ class SqlLedger:
             return []
         # In the order of ids, as every batch here: two batches that lock the same rows then never wait in a circle.
         ordered = sorted(settlements, key=lambda one: one.claim.task.id)
-        for settlement in ordered:
-            check_transition(Act.SETTLE, State.CLAIMED, settlement.state)
+        for state in {one.state for one in ordered}:
+            check_transition(Act.SETTLE, State.CLAIMED, state)
+            self.table.words.word(state)  # raises where the table has no word for it
         if within is not None:
             return await run_within(within, self._settle, ordered, worker)
         run = self.database.statement if self._statements.one_statement else self.database.write
@@ -252,50 +257,54 @@ class SqlLedger:
         settled = [one for one in settlements if one.claim.task.id in written]
         if not statements.one_statement and settled:
             assert now is not None
-            connection.execute(statements.record_attempts, [self._attempt_row(one, worker, now) for one in settled])
+            ended_at = (now - EPOCH) // MICROSECOND
+            history = [self._attempt_row(one, worker, ended_at) for one in settled]
+            connection.exec_driver_sql(statements.record_attempts, history)
             connection.execute(statements.roll_up, self._rollup_row(settled, worker, now))
         if len(settled) == len(settlements):
             return []
         return [ClaimLost(one.claim) for one in settlements if one.claim.task.id not in written]
 
     def _settlement_row(self, settlement: Settlement, now: datetime | None) -> tuple[Any, ...]:
-        claim, delay, error = settlement.claim, settlement.delay, settlement.error
+        claim, outcome, _, failures, delay, error, explained, elapsed = settlement
         task = claim.task
-        word = self.table.words.word(settlement.state, failures=settlement.failures)
-        due = delay if now is None or delay is None else now + delay
-        row = (
-            task.id, claim.claim_id, word, self.table.count_to_store(settlement), due, settlement.outcome, error,
-            settlement.state.value,
-        )  # fmt: skip
-        if not self._statements.one_statement:
-            return row
-        claim_id, started_at = _started(claim)
-        explained = settlement.explanation
+        count = self.table.count_to_store(settlement)
+        statements = self._statements
+        again = () if statements.same_words else (failures > 0,)
+        if not statements.one_statement:
+            due = None if delay is None or now is None else now + delay
+            return (task.id, claim.claim_id, count, due, outcome, error, *again)
+        number = () if statements.counts_failures else (task.failures + 1,)
+        began = () if statements.keeps_start else (_started_at(claim),)
+        error_class = explanation = None
+        if explained is not None:
+            error_class, explanation = explained.error_class, explained.json_text()
+        seconds = elapsed.total_seconds()
         return (
-            *row, claim_id, claim.number, started_at, settlement.elapsed.total_seconds(),
-            None if delay is None else delay.total_seconds(),
-            explained and explained.error_class.value, explained and json.dumps(explained.as_json()),
+            task.id, claim.claim_id, count, delay, outcome, error, *again, seconds, error_class, explanation,
+            *number, *began,
         )  # fmt: skip
 
-    def _attempt_row(self, settlement: Settlement, worker: str, now: datetime) -> dict[str, Any]:
-        claim, explained = settlement.claim, settlement.explanation
-        claim_id, started_at = _started(claim)
-        return {
-            "ledger": self.name,
-            "task_id": str(claim.task.id),
-            "claim_id": claim_id,
-            "number": claim.number,
-            "started_at": started_at,
-            "ended_at": now,
-            "outcome": settlement.outcome,
-            "state": settlement.state.value,
-            "worker": worker,
-            "duration_seconds": settlement.elapsed.total_seconds(),
-            "delay_seconds": None if settlement.delay is None else settlement.delay.total_seconds(),
-            "error_class": explained and explained.error_class.value,
-            "error": settlement.error,
-            "explanation": explained and explained.as_json(),
-        }
+    def _attempt_row(self, settlement: Settlement, worker: str, now: int) -> tuple[Any, ...]:
+        """The history of a settlement in the order and the form of SQLite's columns."""
+        claim, outcome, state, _, delay, error, explained, elapsed = settlement
+        started_at = _started_at(claim)
+        return (
+            self.name,
+            str(claim.task.id),
+            claim.claim_id.hex,
+            claim.task.failures + 1,
+            None if started_at is None else (started_at - EPOCH) // MICROSECOND,
+            now,
+            outcome,
+            state.value,
+            worker,
+            elapsed.total_seconds(),
+            None if delay is None else delay.total_seconds(),
+            None if explained is None else explained.error_class.value,
+            error,
+            None if explained is None else explained.json_text(),
+        )
 
     def _rollup_row(self, settled: list[Settlement], worker: str, now: datetime) -> dict[str, Any]:
         counted = Counter[str]()
@@ -588,8 +597,6 @@ def _big(number: int) -> int:
     return number
 
 
-def _started(claim: Claim) -> tuple[UUID, datetime | None]:
-    """The fence and the start of the run that ended: of the lost claim, if this one only buries it."""
-    if claim.abandoned is None:
-        return claim.claim_id, claim.claimed_at
-    return claim.abandoned.claim_id or claim.claim_id, claim.abandoned.claimed_at
+def _started_at(claim: Claim) -> datetime | None:
+    """The start of the run that ended: of the lost one, if this claim only buries it."""
+    return claim.claimed_at if claim.abandoned is None else claim.abandoned.claimed_at

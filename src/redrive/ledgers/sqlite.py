@@ -212,7 +212,7 @@ class _FileWaiter(Waiter):
         self._database = database
         self._seen: object = None
 
-    async def wait(self, timeout: timedelta) -> bool:  # noqa: ASYNC109
+    async def wait(self, timeout: timedelta) -> bool:
         ends = time.monotonic() + timeout.total_seconds()
         while not self._woken.is_set() and (left := ends - time.monotonic()) > 0:
             try:

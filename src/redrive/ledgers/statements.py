@@ -14,14 +14,16 @@ databases wherever it can. What keeps claims flat, however large the table grows
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 from sqlalchemy import (
+    Boolean,
     Column,
     ColumnElement,
     Dialect,
     Enum,
     Float,
+    FromClause,
     Index,
     Integer,
     Interval,
@@ -194,6 +196,7 @@ class Statements:
         self.server_clock = server_clock
         self.rows = Predicates(ledger_table, table, dialect.name)
         self.id = self.rows.column("id")
+        self._roles = frozenset(ledger_table.columns())
         self._claims: dict[int, Update] = {}
         self._next_dues: dict[tuple[int, bool], Select[Any]] = {}
 
@@ -201,7 +204,7 @@ class Statements:
 
     def has(self, role: str) -> bool:
         """Whether the table has a column for this role."""
-        return role in self.ledger_table.columns()
+        return role in self._roles
 
     def _now(self, column: ColumnElement[Any] | None = None) -> ColumnElement[Any]:
         """The present, to be written into this column (default: one of our own)."""
@@ -321,7 +324,20 @@ class Statements:
             values["status"] = quoted(self.ledger_table.words.claimed)
         if anew and self.ledger_table.counts is Counts.ATTEMPTS:
             values["count"] = self.rows.count() + 1
-        return self._update(values).where(where).returning(*self.table.c, self._now().label("claim_now"))
+        return self._update(values).where(where).returning(*self.claim_columns, self._now().label("claim_now"))
+
+    @cached_property
+    def claim_columns(self) -> list[ColumnElement[Any]]:
+        """What a claim must read of its rows: not what it has just written itself. A third less to decode."""
+        names = self.ledger_table.columns()
+        written = {
+            names[role] for role in ("status", "claim_id", "lease_until", "claimed_at", "updated_at") if role in names
+        }
+        return [column for column in self.table.c if column.name not in written]
+
+    def _as_uuid(self, fence: ColumnElement[Any]) -> ColumnElement[Any]:
+        """A fence for the history, also where the table keeps it as text."""
+        return fence if isinstance(fence.type, Uuid) else cast(fence, Uuid)
 
     def _as_status(self, word: ColumnElement[Any]) -> ColumnElement[Any]:
         """A word from a parameter, also where the status is an enum of PostgreSQL's."""
@@ -364,77 +380,100 @@ class Statements:
 
     # --- settle and extend ------------------------------------------------------------------------------------------
 
-    @cached_property
-    def settle_batch(self) -> Batch:
-        """The columns of a settlement, in the order of `SqlLedger._settlement_row`."""
-        due = Interval() if self.server_clock else self.rows.column("due").type
-        return Batch(
-            self.dialect,
-            {
-                "id": self.id.type,
-                "claim_id": self.rows.column("claim_id").type,
-                "word": Text(),
-                "count": Integer(),
-                "due": due,
-                "outcome": Text(),
-                "error": Text(),
-                "state": Text(),
-            }
-            | (self._history_columns if self.one_statement else {}),
-        )
-
     @property
     def one_statement(self) -> bool:
         """Whether settling is one statement with its history inside, or several in one transaction."""
         return self.dialect.name == "postgresql"
 
-    _history_columns: ClassVar[dict[str, TypeEngine[Any]]] = {
-        "attempt_claim_id": Uuid(),
-        "number": Integer(),
-        "started_at": Instant(),
-        "duration": Float(),
-        "delay": Float(),
-        "error_class": Text(),
-        "explanation": Text(),
-    }
+    @cached_property
+    def keeps_start(self) -> bool:
+        """Whether the row itself knows when it was last claimed, so that a settlement need not say it."""
+        return self.has("claimed_at")
+
+    @cached_property
+    def counts_failures(self) -> bool:
+        """Whether the count tells which try it was, so that a settlement need not say it."""
+        return self.ledger_table.counts is Counts.FAILURES
+
+    @staticmethod
+    def _state(batch: FromClause) -> ColumnElement[str]:
+        """The state that follows from an outcome: a delay is what tells waiting from dead."""
+        return case(
+            (batch.c.outcome.in_([quoted("done"), quoted("cancelled")]), batch.c.outcome),
+            (batch.c.delay.is_not(None), quoted("waiting")),
+            else_=quoted("dead"),
+        )
+
+    @cached_property
+    def settle_batch(self) -> Batch:
+        """The columns of a settlement, in the order of `SqlLedger._settlement_row`."""
+        columns: dict[str, TypeEngine[Any]] = {
+            "id": self.id.type,
+            "claim_id": self.rows.column("claim_id").type,
+            "count": Integer(),
+            "delay": Interval() if self.one_statement else self.rows.column("due").type,
+            "outcome": Text(),
+            "error": Text(),
+        }
+        if not self.same_words:
+            columns |= {"again": Boolean()}
+        if self.one_statement:
+            columns |= {
+                "duration": Float(),
+                "error_class": Text(),
+                "explanation": Text(),
+            }
+            if not self.counts_failures:
+                columns |= {"number": Integer()}
+            if not self.keeps_start:
+                columns |= {"started_at": Instant()}
+        return Batch(self.dialect, columns)
 
     @cached_property
     def settle_rows(self) -> Update:
         """End the claims of a batch, each only where its fence is still there."""
         batch = self.settle_batch.rows
         due_column = self.rows.column("due")
-        due: ColumnElement[Any]
-        if self.server_clock:
-            due = case(
-                (batch.c.due.is_(None), null()),
-                else_=as_text(func.statement_timestamp(type_=Instant) + batch.c.due, due_column),
-            )
-        else:
-            due = batch.c.due
+        due = as_text(self._now() + batch.c.delay, due_column) if self.one_statement else batch.c.delay
         values: dict[str, Any] = {
-            "status": self._as_status(batch.c.word),
+            "status": self._as_status(self._word(batch)),
             "count": batch.c.count,
             "due": due,
             "lease_until": null(),
             "claim_id": null(),
         }
-        if self.has("claimed_at"):
-            values["claimed_at"] = null()
         if self.has("last_error"):
             kept = self.rows.column("last_error")
-            values["last_error"] = case(
-                (batch.c.outcome == quoted("snoozed"), kept), else_=func.coalesce(batch.c.error, kept)
-            )
+            snoozed = batch.c.outcome == quoted("snoozed")
+            values["last_error"] = case((snoozed, kept), else_=func.coalesce(batch.c.error, kept))
         if self.has("updated_at"):
             values["updated_at"] = self._now(self.rows.column("updated_at"))
         if self.has("done_at"):
             column = self.rows.column("done_at")
-            values["done_at"] = case((batch.c.state == quoted("done"), self._now(column)), else_=column)
+            values["done_at"] = case((batch.c.outcome == quoted("done"), self._now(column)), else_=column)
         if self.has("ended_at"):
             column = self.rows.column("ended_at")
-            values["ended_at"] = case((batch.c.state != quoted("waiting"), self._now(column)), else_=null())
+            values["ended_at"] = case((batch.c.delay.is_(None), self._now(column)), else_=null())
         fence = self.rows.column("claim_id")
         return self._update(values).where(self.id == batch.c.id, fence == batch.c.claim_id)
+
+    @cached_property
+    def same_words(self) -> bool:
+        """Whether the table's words are the names of the states, as our own table's are."""
+        words = self.ledger_table.words
+        return words.retrying is None and all(getattr(words, state.value) in (None, state) for state in State)
+
+    def _word(self, batch: FromClause) -> ColumnElement[Any]:
+        """The table's own word for the state of each row of a batch."""
+        if self.same_words:
+            return self._state(batch)
+        words = self.ledger_table.words
+        ends = {state: getattr(words, state.value) for state in (State.DONE, State.DEAD, State.CANCELLED)}
+        waiting = case((batch.c.again, quoted(words.retrying or words.waiting)), else_=quoted(words.waiting))
+        known = [
+            (self._state(batch) == quoted(state), quoted(word)) for state, word in ends.items() if word is not None
+        ]
+        return case(*known, else_=waiting)
 
     @cached_property
     def settle(self) -> Any:
@@ -442,7 +481,8 @@ class Statements:
         if not self.one_statement:
             return self.settle_rows.returning(self.id)
         batch = self.settle_batch.rows
-        settled = self.settle_rows.returning(*batch.c).cte("settled")
+        began = self.rows.column("claimed_at") if self.keeps_start else batch.c.started_at
+        settled = self.settle_rows.returning(*batch.c, began.label("began")).cte("settled")
         c = settled.c
         history = (
             insert(schema.attempt)
@@ -450,18 +490,20 @@ class Statements:
                 ["ledger", "task_id", "claim_id", "number", "started_at", "ended_at", "outcome", "state", "worker",
                  "duration_seconds", "delay_seconds", "error_class", "error", "explanation"],
                 select(
-                    bindparam("ledger", type_=Text), cast(c.id, Text), c.attempt_claim_id, c.number, c.started_at,
-                    self._now(), c.outcome, c.state, bindparam("worker", type_=Text), c.duration, c.delay,
+                    bindparam("ledger", type_=Text), cast(c.id, Text), self._as_uuid(c.claim_id),
+                    case((c.error_class.is_(None), c.count + 1), else_=c.count) if self.counts_failures else c.number,
+                    comparable(c.began, self.dialect.name), self._now(), c.outcome, self._state(settled),
+                    bindparam("worker", type_=Text), c.duration, extract("epoch", c.delay),
                     c.error_class, c.error, cast(c.explanation, schema.attempt.c.explanation.type),
                 ),
             )
             .cte("history")
         )  # fmt: skip
         counted = {
-            "done": c.state == quoted("done"),
-            "retried": and_(c.state == quoted("waiting"), c.error_class.is_not(None)),
-            "dead": c.state == quoted("dead"),
-            "cancelled": c.state == quoted("cancelled"),
+            "done": c.outcome == quoted("done"),
+            "retried": and_(c.delay.is_not(None), c.error_class.is_not(None)),
+            "dead": and_(c.delay.is_(None), c.error_class.is_not(None)),
+            "cancelled": c.outcome == quoted("cancelled"),
             "snoozed": c.outcome == quoted("snoozed"),
             "released": c.outcome == quoted("released"),
             "lease_expired": c.outcome == quoted("lease_expired"),
@@ -480,9 +522,12 @@ class Statements:
         return select(c.id, c.claim_id).add_cte(history, rollup)
 
     @cached_property
-    def record_attempts(self) -> Insert:
-        """The history of a settled batch, where settling is not one statement."""
-        return insert(schema.attempt)
+    def record_attempts(self) -> str:
+        """The history of a settled batch, where settling is not one statement.
+
+        Compiled for the driver itself: 3 µs a row, where SQLAlchemy's way through named parameters takes 11 µs.
+        """
+        return str(insert(schema.attempt).compile(dialect=self.dialect))
 
     @cached_property
     def roll_up(self) -> Any:

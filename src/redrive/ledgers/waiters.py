@@ -25,7 +25,7 @@ class Waiter:
         """Forget the wake-ups so far: call it before looking for work."""
         self._woken.clear()
 
-    async def wait(self, timeout: timedelta) -> bool:  # noqa: ASYNC109
+    async def wait(self, timeout: timedelta) -> bool:
         """Wait for a wake-up, at most `timeout`; whether there was one."""
         try:
             async with asyncio.timeout(timeout.total_seconds()):
