@@ -26,7 +26,7 @@ from sqlalchemy import Connection, text
 
 from bench.servers import servers
 from bench.venv import BUILD
-from redrive import Context, Redrive, Task, WorkerSettings, make_task, seconds
+from redrive import Redrive, Task, WorkerSettings, make_task, seconds
 from redrive.core.decide import decide
 from redrive.core.outcome import Done
 from redrive.core.policy import Policy
@@ -60,7 +60,7 @@ async def drift(url: str, span_seconds: float) -> float:
     async with Redrive(url) as app, Redrive(url) as adder:
 
         @app.handler("tick")
-        async def tick(task: Task, context: Context) -> None:
+        async def tick(task: Task) -> None:
             assert task.due_at is not None
             late_ms.append((time.time() - task.due_at.timestamp()) * 1000)
 
@@ -131,7 +131,7 @@ async def memory_growth_mb(url: str) -> float:
     async with Redrive(url) as app:
 
         @app.handler("tick")
-        async def tick(task: Task) -> None:
+        async def tick(_task: Task) -> None:
             nonlocal done
             done += 1
 

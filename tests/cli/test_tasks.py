@@ -189,7 +189,7 @@ def test_acting_on_nothing_in_particular_is_refused(stored: Run):
         assert "say which tasks" in refused.err
         wrong = stored("tasks", act, "seven", "--yes")
         assert wrong.code == 2
-        assert "is a number, not 'seven'" in wrong.err
+        assert "no task with the id or key 'seven'" in wrong.err
 
 
 def test_adopted_tables_are_lanes(redrive: Run, url: str, application: Callable[[str], str]):

@@ -21,6 +21,8 @@ from redrive.errors import UsageError
 from redrive.wiring import load_app
 
 DRAWN_CELLS = 48
+TABLE_CELLS = 62
+"""What the columns before the drawing need; times are never cut."""
 ROWS_DRAWN_MAX = 100
 
 PUBLISHED = {
@@ -169,10 +171,11 @@ def _draw(policy: Policy, key: str, tries: list[Try]) -> None:
     table = Table("try", "at (UTC)", "wait", "since start", "", box=None, header_style="bold", padding=(0, 2, 0, 0))
     for column in table.columns:
         column.no_wrap = True
+    cells = min(DRAWN_CELLS, max(10, console.width - TABLE_CELLS))
     previous = 0
     for one in tries[:ROWS_DRAWN_MAX]:
         since = one.at - start
-        cell = round((DRAWN_CELLS - 1) * (since / whole)) if whole else 0
+        cell = round((cells - 1) * (since / whole)) if whole else 0
         bar = " " * previous + "[cyan]" + "─" * max(0, cell - previous) + "[/][bold cyan]●[/]"
         wait = format_duration(one.delay) if one.number > 1 else "–"
         table.add_row(str(one.number), exactly(one.at), wait, format_duration(since), bar)

@@ -186,6 +186,17 @@ async def _find(lane: Lane, text: str) -> Task | None:
         return None
 
 
+async def _id_of(lane: Lane, text: str) -> TaskId:
+    """The id itself, or that of the task with this key."""
+    try:
+        return (await lane.ledger()).read_id(text)
+    except UsageError:
+        found = await _find(lane, text)
+        if found is None:
+            raise UsageError(f"there is no task with the id or key {text!r}") from None
+        return found.id
+
+
 def _to_come(lane: Lane, task: Task) -> list[Try] | None:
     """The tries still to come if each fails; None where no policy is known."""
     handler = lane.handlers.find(task.kind)
@@ -306,7 +317,7 @@ def add(
 
 # --- redrive and cancel ---------------------------------------------------------------------------------------------
 
-IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The tasks, by id.")]
+IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The tasks, by id or key.")]
 AllOption = Annotated[bool, typer.Option("--all", help="All that can be, where neither ids nor a filter is given.")]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it is kept with each task.")]
@@ -375,8 +386,7 @@ class _Filters:
     async def where(self, lane: Lane) -> Where:
         ids: list[TaskId] | None = None
         if self._ids:
-            ledger = await lane.ledger()
-            ids = [ledger.read_id(text) for text in self._ids]
+            ids = [await _id_of(lane, text) for text in self._ids]
         where = self._where
         return Where(ids=ids, kind=where.kind, error=where.error, older_than=where.older_than)
 

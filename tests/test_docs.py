@@ -1,0 +1,99 @@
+"""The docs say only what is true: every public name is in the reference, every example is Python, the tutorial works."""
+
+import ast
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import redrive
+from redrive.core.states import TRANSITIONS
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The code blocks of a page in one language; the empty one is the shell's."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    return [code for written_in, code in found if written_in == language]
+
+
+def test_the_reference_names_everything_public() -> None:
+    """Each name of the public door stands in the reference."""
+    text = (ROOT / "docs" / "reference.md").read_text()
+    missing = [name for name in redrive.__all__ if not re.search(rf"\b{name}\b", text)]
+    assert missing == []
+
+
+def test_the_drawn_state_machine_is_the_real_one() -> None:
+    """The diagram in the concepts shows exactly the transitions that the code allows."""
+    [diagram] = blocks(ROOT / "docs" / "concepts.md", "mermaid")
+    drawn = {(before, after, act) for before, after, act in re.findall(r"(\w+) --> (\w+): (\w+)", diagram)}
+    real = {(before.value, after.value, act.value) for act, pairs in TRANSITIONS.items() for before, after in pairs}
+    assert drawn == real
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_are_python(page: Path) -> None:
+    """Every Python example of the docs can be parsed."""
+    for code in blocks(page, "python"):
+        compile(code, page.name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link and picture of the docs is there."""
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
+    """Its file, its commands in their order, and what it says that they do."""
+    page = ROOT / "docs" / "tutorial.md"
+    [code] = blocks(page, "python")
+    (tmp_path / "invoices.py").write_text(code)
+    install, add, work, look, redrive_it, foresee = blocks(page, "")
+    assert "pip install redrive" in install
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "200"}
+
+    def run(command: str) -> str:
+        ran = subprocess.run(command.split() if '"' not in command else ["sh", "-c", command],
+                             cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)  # fmt: skip
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
+
+    def run_worker_until(command: str, text: str) -> str:
+        worker = subprocess.Popen(command.split(), cwd=tmp_path, env=environment | {"PYTHONUNBUFFERED": "1"},
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # fmt: skip
+        said = ""
+        ends = time.monotonic() + 60
+        assert worker.stdout is not None
+        while text not in said and time.monotonic() < ends:
+            said += worker.stdout.readline()
+        worker.send_signal(signal.SIGINT)
+        said += worker.communicate(timeout=30)[0]
+        assert text in said
+        assert worker.returncode == 0
+        return said
+
+    added, listed = (run(line) for line in add.strip().splitlines())
+    assert added == ""
+    assert listed.count("waiting") == 2
+    said = run_worker_until(work.strip(), "sent invoice 7 at try 3")
+    assert "invoice 13 does not exist" in said
+    listed, shown = (run(line) for line in look.strip().splitlines())
+    assert "done" in listed and "dead" in listed
+    assert "the mail server does not answer" in shown
+    code = code.replace('    if invoice == 13:\n        raise PermanentError("invoice 13 does not exist")\n', "")
+    assert "PermanentError(" not in code
+    (tmp_path / "invoices.py").write_text(code)
+    bring_back, work_again = redrive_it.strip().splitlines()
+    run(bring_back)
+    run_worker_until(work_again, "sent invoice 13 at try 3")
+    assert "6" in run(foresee.strip())
