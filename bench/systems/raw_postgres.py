@@ -51,7 +51,7 @@ with seen as materialized (
     ) as few
 ), first as materialized (
     select id from redrive_task
-     where state = 'waiting' and failures = 0 and lease_until is null and kind = 'attempt' and coalesce(due_at, '-infinity'::timestamptz) <= statement_timestamp()
+     where state = 'waiting' and failures <= 0 and lease_until is null and kind = 'attempt' and coalesce(due_at, '-infinity'::timestamptz) <= statement_timestamp()
      order by coalesce(due_at, '-infinity'::timestamptz) limit $1 - (select amount from seen)
        for update skip locked
 ), retry as materialized (

@@ -42,7 +42,7 @@ update redrive_task set state = 'claimed', claim_id = ?, lease_until = ?, claime
  )
 returning id, payload, failures
 """
-CLAIM_FIRST = CLAIM.format(which="= 0")
+CLAIM_FIRST = CLAIM.format(which="<= 0")
 CLAIM_RETRY = CLAIM.format(which="> 0")
 
 SETTLE = """

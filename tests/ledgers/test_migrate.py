@@ -14,7 +14,7 @@ from redrive.errors import NewerSchemaError, NotMigratedError
 from redrive.ledgers import schema
 from redrive.ledgers.migrate import check, head, migrate, migration_sql, version
 from redrive.ledgers.open import open_database, open_ledger
-from redrive.ledgers.statements import ledger_indexes
+from redrive.ledgers.predicates import ledger_indexes
 from redrive.ledgers.times import CREATE_INSTANT_FUNCTION
 
 POSTGRES_CATALOGUE = {

@@ -32,7 +32,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from redrive.core.table import LedgerTable
 from redrive.errors import TableError
-from redrive.ledgers.statements import ledger_indexes
+from redrive.ledgers.predicates import ledger_indexes
 from redrive.ledgers.times import CREATE_INSTANT_FUNCTION, Instant, IsoText, SqliteDatetime
 
 TIMES = (
