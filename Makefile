@@ -31,8 +31,8 @@ bench: $(READY)  ## redrive beside its peers and the raw limit, in one run; need
 	$(BIN)/python -W ignore -m bench
 	$(BIN)/python -W ignore -m bench.limits
 
-soak: $(READY)  ## the same fault tests with many more rounds
-	REDRIVE_TEST_ROUNDS=10 $(PYTEST) tests/faults tests/engine -o timeout=3600
+soak: $(READY)  ## the same tests with hundreds of kills and millions of rows
+	REDRIVE_TEST_ROUNDS=600 REDRIVE_TEST_ROWS=1000000 REDRIVE_SIMULATION_SEEDS=1000 $(PYTEST) tests/faults tests/engine tests/ledgers/test_plans.py -o timeout=3600
 
 format: $(READY)  ## put the code into shape
 	$(BIN)/ruff check --fix .

@@ -4,6 +4,7 @@ Twenty thousand rows are parked, a few are due. The plans are those of the very 
 settings; on PostgreSQL also the generic plans, which a prepared statement ends with.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from sqlalchemy import Connection, event
 from redrive.core.durations import days, hours
 from redrive.core.outcome import Done
 
-PARKED = 7_000
+PARKED = int(os.environ.get("REDRIVE_TEST_ROWS") or 7_000)
 
 
 async def park(home: Home) -> None:
