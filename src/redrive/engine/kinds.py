@@ -20,12 +20,17 @@ class Kinds:
 
     async def to_claim(self) -> list[str]:
         """The kinds to ask for."""
+        known = self.known()
+        if known is None:
+            known = self._found = self._handlers.among(await self._ledger.open_kinds())
+            self._found_at = time.monotonic()
+        return known
+
+    def known(self) -> list[str] | None:
+        """The kinds to ask for, as far as that is known without asking the ledger; None if it must be looked up again."""
         if not self._handlers.has_patterns:
             return self._handlers.exact_kinds
-        if time.monotonic() - self._found_at >= FRESH_SECONDS:
-            self._found = self._handlers.among(await self._ledger.open_kinds())
-            self._found_at = time.monotonic()
-        return self._found
+        return self._found if time.monotonic() - self._found_at < FRESH_SECONDS else None
 
     def forget(self) -> None:
         """Look again next time: nothing came of what was known."""

@@ -177,7 +177,7 @@ class Worker:
                 asked_at = time.monotonic()
                 try:
                     if self._asking is None:
-                        await self._ask(free)
+                        self._ask(free, await self._kinds.to_claim())
                     claims = await self._answer()
                     if not claims:
                         self._answered(asked_at)
@@ -190,7 +190,7 @@ class Worker:
                 tries = 0
                 if claims:
                     self._answered(asked_at)
-                    await self._ask_ahead(len(claims))
+                    self._ask_ahead(len(claims))
                     for claim in claims:
                         self._start(claim)
                     woken = True  # work comes in groups: look once more soon after the last
@@ -223,22 +223,23 @@ class Worker:
         self._patience.back(asked_at=asked_at)
         self.ready.set()
 
-    async def _ask(self, free: int) -> None:
+    def _ask(self, free: int, kinds: list[str]) -> None:
         """Send for as many tasks as free slots can start."""
-        kinds = await self._kinds.to_claim()
         limit = min(free, self._settings.batch)
         # A task of its own: a claim whose answer nobody awaits any more would hold its tasks until the lease ends.
         self._asking = asyncio.create_task(self._ledger.claim(limit, self._settings.lease, kinds=kinds))
 
-    async def _ask_ahead(self, amount: int) -> None:
+    def _ask_ahead(self, amount: int) -> None:
         """Send for the next tasks before these are run, if these filled the batch and there are slots for more.
 
-        The store then looks for the next while this process runs these: half as much again for small handlers.
+        The store then looks for the next while this process runs these: half as much again for small handlers. It must
+        not wait or raise, since these are claimed and not started yet; kinds that have to be looked up are for the next turn.
         """
         left = self._settings.concurrency - len(self._running) - amount
         behind = self._settler.unwritten > UNWRITTEN_BATCHES_MAX * self._settings.batch
-        if amount == self._settings.batch and left >= amount and not behind:
-            await self._ask(left)
+        kinds = self._kinds.known()
+        if amount == self._settings.batch and left >= amount and not behind and kinds is not None:
+            self._ask(left, kinds)
 
     async def _answer(self) -> list[Claim]:
         """What was sent for."""

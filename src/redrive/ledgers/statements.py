@@ -210,7 +210,7 @@ class Statements:
 
     @cached_property
     def claim_columns(self) -> list[ColumnElement[Any]]:
-        """What a claim must read of its rows: not what it has just written itself. A third less to decode."""
+        """What a claim must read of its rows: not what it has just written itself. A quarter less to decode."""
         names = self.ledger_table.columns()
         written = {
             names[role] for role in ("status", "claim_id", "lease_until", "claimed_at", "updated_at") if role in names
