@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from redrive.ledgers.database import Database
-from redrive.ledgers.migrate import migrate
+from redrive.ledgers.migrate import migrate, systems_with_tables
 from redrive.ledgers.open import open_database
 from redrive.testing import VirtualClock
 
@@ -73,11 +73,11 @@ _templates: dict[str, str] = {}
 
 
 async def _migrated_template(server: PostgresServer) -> str:
-    """A database with redrive's tables, migrated once and copied for each test."""
+    """A database with the tables of redrive and all systems, migrated once and copied for each test."""
     if server.url not in _templates:
         url = await server.create()
         database = open_database(url)
-        await migrate(database)
+        await migrate(database, systems_with_tables())
         await database.close()
         _templates[server.url] = make_url(url).database or ""
     return _templates[server.url]
@@ -100,11 +100,11 @@ async def empty_url(store: str, tmp_path: Path, request: pytest.FixtureRequest) 
 
 @pytest.fixture
 async def url(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
-    """The URL of a new database with redrive's tables."""
+    """The URL of a new database with the tables of redrive and all systems."""
     if store == "sqlite":
         location = f"sqlite:///{tmp_path / 'test.db'}"
         database = open_database(location)
-        await migrate(database)
+        await migrate(database, systems_with_tables())
         await database.close()
         return location
     server: PostgresServer = request.getfixturevalue("postgres")

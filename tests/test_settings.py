@@ -8,7 +8,8 @@ import pytest
 
 from redrive.core.durations import parse_duration
 from redrive.errors import SettingsError
-from redrive.settings import Settings, load_settings
+from redrive.settings import load, load_settings
+from redrive.wiring import SECTIONS
 
 ROOT = Path(__file__).parents[1]
 
@@ -16,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """No variable of ours, and no `.env` but the test's own."""
-    for name in Settings.model_fields:
+    for name in [name for section in SECTIONS for name in section.model_fields]:
         monkeypatch.delenv(name.upper(), raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -36,19 +37,26 @@ def test_defaults_serve_on_loopback_from_a_sqlite_file():
 def test_example_lists_every_setting_with_its_default():
     """`.env.example` and the settings cannot drift apart."""
     written = dict(re.findall(r"^#?([A-Z_]+)=(.*)$", (ROOT / ".env.example").read_text(), re.MULTILINE))
-    assert set(written) == {name.upper() for name in Settings.model_fields}
-    for name, field in Settings.model_fields.items():
-        text = written[name.upper()]
-        if isinstance(field.default, timedelta):
-            assert parse_duration(text) == field.default
-        else:
-            assert text == ("" if field.default is None else str(field.default))
+    fields = {name: field for section in SECTIONS for name, field in section.model_fields.items()}
+    assert set(written) == {name.upper() for name in fields}
+    for section in SECTIONS:
+        for name, field in section.model_fields.items():
+            text = written[name.upper()]
+            if isinstance(field.default, timedelta):
+                assert parse_duration(text) == field.default
+            elif isinstance(field.default, tuple):
+                assert text == ",".join(field.default)
+            elif isinstance(field.default, bool):
+                assert text == str(field.default).lower()
+            elif field.default is not None:
+                assert text == str(field.default)
 
 
 def test_example_is_read_as_it_stands(clean: Path):
     """Copied without a change, even with every line switched on, it changes nothing."""
     (clean / ".env").write_text(re.sub(r"^#([A-Z_]+=)", r"\1", (ROOT / ".env.example").read_text(), flags=re.MULTILINE))
-    assert load_settings() == Settings(_env_file=None)
+    for section in SECTIONS:
+        assert load(section) == section(_env_file=None)
 
 
 @pytest.mark.parametrize(
@@ -126,4 +134,4 @@ def test_options_go_before_the_environment(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WORKER_CONCURRENCY", "7")
     monkeypatch.setenv("RETENTION_DAYS", "0")
     worker = load_settings().worker(lease=timedelta(seconds=5))
-    assert (worker.concurrency, worker.lease, worker.retention) == (7, timedelta(seconds=5), None)
+    assert (worker.concurrency, worker.lease, worker.retention) == (7, timedelta(seconds=5), {})

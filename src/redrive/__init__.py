@@ -5,7 +5,7 @@ from redrive.app import Redrive, Workers
 from redrive.core import jitter
 from redrive.core.backoff import Exponential, Fixed, Linear, Schedule
 from redrive.core.durations import days, hours, minutes, parse_duration, seconds
-from redrive.core.failure import ErrorClass
+from redrive.core.failure import ErrorClass, describe_error, redact
 from redrive.core.outcome import Cancelled, Snoozed
 from redrive.core.policy import Policy
 from redrive.core.preview import Try, preview
@@ -58,11 +58,13 @@ __all__ = [
     "Workers",
     "__version__",
     "days",
+    "describe_error",
     "hours",
     "jitter",
     "make_task",
     "minutes",
     "parse_duration",
     "preview",
+    "redact",
     "seconds",
 ]

@@ -1,7 +1,7 @@
 """The application: a database, its lanes, and the workers that run them."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
@@ -14,6 +14,7 @@ from redrive.ledgers.database import Database
 from redrive.ledgers.open import open_database
 from redrive.observe.traces import span_around
 from redrive.ports import Clock, Observer
+from redrive.system import System
 
 DEFAULT_URL = "sqlite:///redrive.db"
 
@@ -42,19 +43,45 @@ class Redrive(Lane):
     ) -> None:
         self.database: Database = open_database(url, clock=clock, durable=durable)
         self._lanes: dict[str, Lane] = {}
+        self.systems: dict[str, System] = {}
+        """The systems that stand on this application, by name."""
         self._opened = False
         super().__init__(self.database, TASKS, open_app=self.open, observers=list(observers))
         self._lanes[self.name] = self
 
     # --- lanes ------------------------------------------------------------------------------------------------------
 
-    def adopt(self, table: LedgerTable) -> Lane:
-        """A lane over a table of yours; it is checked when the application opens."""
+    def adopt(
+        self,
+        table: LedgerTable,
+        *,
+        observers: Iterable[Observer] = (),
+        tune: Callable[[WorkerSettings], WorkerSettings] | None = None,
+    ) -> Lane:
+        """A lane over a table of yours; it is checked when the application opens.
+
+        `observers` are told what happens in this lane alone, and `tune` may change how its worker works.
+        """
         if table.name in self._lanes:
             raise UsageError(f"table {table.name!r} has a lane already: keep what the first `adopt` returned")
-        lane = Lane(self.database, table, open_app=self.open, observers=self.observers)
+        lane = Lane(
+            self.database, table, open_app=self.open, observers=self.observers, own_observers=observers, tune=tune
+        )
         self._lanes[table.name] = lane
         return lane
+
+    def attach(self, system: System) -> None:
+        """Take a system in; systems do this by themselves when they are made."""
+        if system.name in self.systems:
+            raise UsageError(f"this application has {system.name} already: keep the first one")
+        if self._opened:
+            raise UsageError(f"attach {system.name} before the application is opened: its tables are checked then")
+        self.systems[system.name] = system
+
+    @property
+    def systems_with_tables(self) -> list[str]:
+        """The names of the systems whose tables this application needs."""
+        return [name for name in self.systems if name in migrate.systems_with_tables()]
 
     @property
     def lanes(self) -> dict[str, Lane]:
@@ -69,9 +96,9 @@ class Redrive(Lane):
             try:
                 await self.database.open()
                 if self.database.dialect.name == "sqlite":
-                    await migrate.migrate(self.database)
+                    await migrate.migrate(self.database, self.systems_with_tables)
                 else:
-                    await migrate.check(self.database)
+                    await migrate.check(self.database, self.systems_with_tables)
                 self._opened = True
                 for lane in self._lanes.values():
                     await lane.ledger()
@@ -130,8 +157,8 @@ class Workers:
             raise HandlerError("the application has no handlers: register one with @app.handler('kind')")
         self._workers = [
             Worker(
-                await lane.ledger(), lane.handlers, self._settings,
-                name=self.name, observers=self._app.observers, around=span_around(),
+                await lane.ledger(), lane.handlers, lane.tune(self._settings) if lane.tune else self._settings,
+                name=self.name, observers=lane.observers, around=span_around(),
             )
             for lane in lanes
         ]  # fmt: skip

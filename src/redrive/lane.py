@@ -13,11 +13,13 @@ from redrive.core.task import Added, Attempt, Deed, NewTask, Task, TaskId
 from redrive.engine.announce import announce
 from redrive.engine.handlers import Handlers, make_handler
 from redrive.engine.redriver import Redriven, Redriver
+from redrive.engine.worker import WorkerSettings
 from redrive.errors import UsageError
 from redrive.events import Event, TaskAdded
 from redrive.ledgers.database import Database
 from redrive.ledgers.open import open_ledger, own_ledger
 from redrive.ledgers.sql import SqlLedger
+from redrive.observe.logs import LogObserver
 from redrive.observe.traces import current_trace
 from redrive.ports import Actor, Observer, Page, Where, Within
 
@@ -36,14 +38,35 @@ class Lane:
         *,
         open_app: Callable[[], Awaitable[object]],
         observers: list[Observer],
+        own_observers: Iterable[Observer] = (),
+        tune: Callable[[WorkerSettings], WorkerSettings] | None = None,
     ) -> None:
         self.name = table.name
         self.table = table
         self.handlers = Handlers()
         self._database = database
         self._open_app = open_app
-        self.observers = observers
+        self._shared_observers = observers
+        self.own_observers = list(own_observers)
+        self.tune = tune
         self._ledger = own_ledger(database) if table is TASKS else None
+
+    @property
+    def observers(self) -> list[Observer]:
+        """Who is told what happens here: the application's observers and the lane's own.
+
+        A lane may tell its story in words of its own: a `LogObserver` of the lane takes the place of the application's,
+        and stays silent where the application has none.
+        """
+        own, shared = self.own_observers, self._shared_observers
+        if not own:
+            return shared
+        logged = any(isinstance(one, LogObserver) for one in shared)
+        speaks = any(isinstance(one, LogObserver) for one in own)
+        return [
+            *(one for one in shared if not (speaks and isinstance(one, LogObserver))),
+            *(one for one in own if logged or not isinstance(one, LogObserver)),
+        ]
 
     def tell(self, events: list[Event]) -> None:
         """Announce facts to all observers."""

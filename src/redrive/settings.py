@@ -2,30 +2,36 @@
 
 Every setting is a variable of the environment or a line in `.env` of the working folder; the environment wins. A value
 that cannot be used is a `SettingsError` that names the variable and what it may be. `.env.example` lists all of them.
+Each system describes its own settings in `systems/NAME/settings.py`; they are read here too, by `load`.
 """
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from redrive.core.durations import DURATION_MAX, format_duration, parse_duration
 from redrive.core.failure import redact
+from redrive.core.states import State
 from redrive.engine.worker import WorkerSettings
 from redrive.errors import SettingsError
 
 ADMIN_KEY_CHARS_MIN = 16
 ENV_FILE = ".env"
+SYSTEMS: tuple[str, ...] = ()
+"""The systems that there are."""
 
 
-def _span(least: timedelta) -> Callable[[Any], timedelta]:
+def span(least: timedelta) -> Callable[[Any], timedelta]:
+    """A validator: seconds or a number with a unit, at least so long."""
+
     def read(given: Any) -> timedelta:
-        span = parse_duration(given)
-        if span < least:
+        length = parse_duration(given)
+        if length < least:
             raise ValueError(f"it must be at least {format_duration(least)}")
-        return span
+        return length
 
     return read
 
@@ -41,20 +47,39 @@ def _sendable(key: SecretStr) -> SecretStr:
     return key
 
 
+def listed(given: Any) -> Any:
+    """A validator: names with commas between them."""
+    if not isinstance(given, str):
+        return given
+    return tuple(name.strip().lower() for name in given.split(",") if name.strip())
+
+
+def _known_systems(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if name not in SYSTEMS:
+            raise ValueError(f"there is no system {name!r}: choose from {', '.join(SYSTEMS)}")
+    return tuple(dict.fromkeys(names))
+
+
 AdminKey = Annotated[SecretStr, AfterValidator(_sendable)]
-Lease = Annotated[timedelta, BeforeValidator(_span(timedelta(seconds=1)))]
-Poll = Annotated[timedelta, BeforeValidator(_span(timedelta(milliseconds=10)))]
-Grace = Annotated[timedelta, BeforeValidator(_span(timedelta(0)))]
+Lease = Annotated[timedelta, BeforeValidator(span(timedelta(seconds=1)))]
+Poll = Annotated[timedelta, BeforeValidator(span(timedelta(milliseconds=10)))]
+Grace = Annotated[timedelta, BeforeValidator(span(timedelta(0)))]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lowered)]
 LogFormat = Annotated[Literal["json", "pretty"], BeforeValidator(_lowered)]
+Systems = Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed), AfterValidator(_known_systems)]
 
 
-class Settings(BaseSettings):
-    """All settings. Spans of time are numbers of seconds or carry a unit: `90`, `250ms`, `5s`, `2m`."""
+class Section(BaseSettings):
+    """Some settings that belong together. Spans of time are seconds or carry a unit: `90`, `250ms`, `5s`, `2m`."""
 
     model_config = SettingsConfigDict(
         env_file=ENV_FILE, env_file_encoding="utf-8", env_ignore_empty=True, extra="ignore", frozen=True
     )
+
+
+class Settings(Section):
+    """The settings of the service and of its workers."""
 
     database_url: str = Field(
         default="sqlite:///redrive.db", description="The ledger: sqlite:///file.db or postgresql://user@host/name"
@@ -72,6 +97,9 @@ class Settings(BaseSettings):
         default=None,
         min_length=ADMIN_KEY_CHARS_MIN,
         description="The first admin key; without it one is made at the first start and printed once",
+    )
+    redrive_systems: Systems = Field(
+        default=SYSTEMS, description="The systems that `redrive serve` runs and `redrive migrate` makes tables for"
     )
     worker_concurrency: int = Field(default=100, ge=1, le=10_000, description="How many handlers run at once")
     worker_lease: Lease = Field(
@@ -92,7 +120,7 @@ class Settings(BaseSettings):
 
     @property
     def retention(self) -> timedelta | None:
-        """How long done and cancelled tasks are kept; None: for ever."""
+        """How long ended tasks are kept; None: for ever."""
         return timedelta(days=self.retention_days) if self.retention_days else None
 
     def worker(
@@ -110,14 +138,22 @@ class Settings(BaseSettings):
             batch=self.worker_batch if batch is None else batch,
             grace=self.worker_grace if grace is None else grace,
             poll=self.worker_poll,
-            retention=self.retention,
+            retention={} if self.retention is None else dict.fromkeys((State.DONE, State.CANCELLED), self.retention),
         )
 
 
+S = TypeVar("S", bound=Section)
+
+
 def load_settings() -> Settings:
+    """The settings of the service."""
+    return load(Settings)
+
+
+def load(section: type[S]) -> S:
     """Read the environment and `.env`, or raise a `SettingsError` that names each variable and its remedy."""
     try:
-        return Settings()
+        return section()
     except ValidationError as error:
         raise SettingsError("; ".join(_sentence(problem) for problem in error.errors())) from None
     except (OSError, UnicodeDecodeError) as error:
@@ -129,5 +165,5 @@ def _sentence(problem: Any) -> str:
     why = problem["msg"].removeprefix("Value error, ")
     why = why[0].lower() + why[1:]
     # A secret must not be shown, not even a wrong one.
-    shown = name if name == "REDRIVE_ADMIN_KEY" else f"{name}={redact(str(problem['input']))!r:.80}"
+    shown = name if name.endswith(("_KEY", "_SECRET")) else f"{name}={redact(str(problem['input']))!r:.80}"
     return f"{shown} cannot be used: {why}; change it in the environment or in {ENV_FILE}"

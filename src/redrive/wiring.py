@@ -7,6 +7,7 @@ import sqlite3
 import sys
 import time
 import traceback
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from redrive.ledgers.database import Database
 from redrive.ledgers.keys import Keys
 from redrive.observe.logs import LogObserver, configure_logs
 from redrive.observe.metrics import MetricsObserver
-from redrive.settings import Settings
+from redrive.settings import Section, Settings
 
 ANSWER_WITHIN = timedelta(seconds=2)
 """How long the database may take to answer a health check."""
@@ -137,14 +138,31 @@ async def describe_store(database: Database) -> str:
     return f"PostgreSQL {version}, synchronous_commit={commit}"
 
 
+SECTIONS: tuple[type[Section], ...] = (Settings,)
+"""All settings that there are: the service's and those of each system."""
+
+
+def attach_systems(app: Redrive, names: Iterable[str]) -> None:
+    """Give the application the systems with these names that it does not have yet, with the settings of the environment."""
+    for name in names:
+        if name not in app.systems:
+            _MAKERS[name](app)
+
+
+_MAKERS: dict[str, Callable[[Redrive], None]] = {}
+"""How each system is made. What it needs is imported only then: extras that are not used need not be installed."""
+
+
 class Service:
-    """An application with what stands around it in `redrive serve`: keys, metrics, and its workers if it has handlers."""
+    """An application with what stands around it in `redrive serve`: keys, metrics, its systems, and its workers."""
 
     def __init__(self, app: Redrive, settings: Settings, worker: WorkerSettings | None = None) -> None:
         self.app = app
         self.settings = settings
         self.metrics = observe_with_metrics(app)
         self.keys = Keys(app.database)
+        for system in app.systems.values():
+            system.measure(self.metrics.registry)
         has_handlers = any(len(lane.handlers) for lane in app.lanes.values())
         self.workers: Workers | None = app.workers(worker or settings.worker()) if has_handlers else None
         self.is_open = False
@@ -164,6 +182,8 @@ class Service:
         """Whether the worker loop runs, where there is anything to work on."""
         if self._stopped.is_set():
             return False
+        if not all(system.ready for system in self.app.systems.values()):
+            return False
         return self.workers is None or self.workers.ready.is_set()
 
     def stop(self) -> None:
@@ -181,12 +201,25 @@ class Service:
             self.first_key = await self.keys.ensure_first(given.get_secret_value() if given is not None else None)
             self.is_open = True
             self.opened.set()
-            if self.workers is not None:
-                await self.workers.run()
-            else:
-                await self._stopped.wait()
+            await self._work()
         finally:
             self.is_open = False
+
+    async def _work(self) -> None:
+        """Run workers and systems side by side; when one ends, in whatever way, all stop gracefully."""
+        running = [asyncio.create_task(system.run(self._stopped)) for system in self.app.systems.values()]
+        running.append(asyncio.create_task(self.workers.run() if self.workers else self._until_stopped()))
+        try:
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.stop()
+            ended = await asyncio.gather(*running, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, BaseException):
+                raise error
+
+    async def _until_stopped(self) -> None:
+        await self._stopped.wait()
 
     async def database_answers(self) -> bool:
         """Whether the database answers now."""

@@ -20,12 +20,14 @@ from redrive.ports import Where
 LEASE = timedelta(seconds=30)
 EXPIRED = timedelta(seconds=31)
 
+WEEK = dict.fromkeys((State.DONE, State.CANCELLED), timedelta(days=7))
+
 
 def make_keeper(ledger, heard, retention=None, held=tuple, **functions):
     patience = Patience(ledger.name, heard.tell)
     settler = Settler(ledger, "keeper", patience, heard.tell, batch=100)
     handlers = handlers_of(**(functions or {"job": ignore}))
-    return Keeper(ledger, handlers, settler, patience, heard.tell, held=held, lease=LEASE, retention=retention)
+    return Keeper(ledger, handlers, settler, patience, heard.tell, held=held, lease=LEASE, retention=retention or {})
 
 
 async def test_expired_claim_is_a_failure_with_backoff(ledger, clock, heard):
@@ -151,7 +153,7 @@ async def test_retention_deletes_done_and_cancelled_only(ledger, clock, heard):
     await add(ledger, "waiting", delay=timedelta(days=1))
     await add(ledger, "held")
     await ledger.claim(1, LEASE)
-    keeper = make_keeper(ledger, heard, retention=timedelta(days=7))
+    keeper = make_keeper(ledger, heard, retention=WEEK)
     assert await keeper.prune() == 2
     left = (await ledger.find(Where())).tasks
     assert sorted(task.key for task in left) == ["dead", "held", "retrying", "waiting"]
@@ -164,7 +166,7 @@ async def test_retention_goes_in_batches(ledger, clock, heard, monkeypatch):
     monkeypatch.setattr(module, "PRUNE_MAX", 4)
     await settled(ledger, Done(), *(f"k{number}" for number in range(10)))
     clock.advance(timedelta(days=8))
-    assert await make_keeper(ledger, heard, retention=timedelta(days=7)).prune() == 10
+    assert await make_keeper(ledger, heard, retention=WEEK).prune() == 10
     assert [event.amount for event in heard.of(TasksPruned)] == [4, 4, 2]
 
 
@@ -197,7 +199,7 @@ async def test_the_loop_prunes_by_itself(ledger, clock, heard):
     """With a retention the first round prunes; without one nothing is ever deleted."""
     await settled(ledger, Done(), "old")
     clock.advance(timedelta(days=8))
-    keeping = asyncio.create_task(make_keeper(ledger, heard, retention=timedelta(days=7)).run())
+    keeping = asyncio.create_task(make_keeper(ledger, heard, retention=WEEK).run())
     await heard.amount(TasksPruned, 1)
     keeping.cancel()
     await asyncio.wait([keeping])

@@ -645,7 +645,8 @@ async def test_a_due_row_that_is_locked_is_no_hot_loop(real_ledger, heard):
         {"lease": timedelta(milliseconds=999)},
         {"poll": ZERO},
         {"grace": timedelta(seconds=-1)},
-        {"retention": timedelta(days=-1)},
+        {"retention": {State.DONE: timedelta(days=-1)}},
+        {"retention": {State.WAITING: timedelta(days=1)}},
     ],
     ids=str,
 )

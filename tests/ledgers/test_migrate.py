@@ -12,7 +12,7 @@ from redrive.core.table import TASKS
 from redrive.core.task import NewTask
 from redrive.errors import NewerSchemaError, NotMigratedError
 from redrive.ledgers import schema
-from redrive.ledgers.migrate import check, head, migrate, migration_sql, version
+from redrive.ledgers.migrate import check, heads, migrate, migration_sql, versions
 from redrive.ledgers.open import open_database, open_ledger
 from redrive.ledgers.predicates import ledger_indexes
 from redrive.ledgers.times import CREATE_INSTANT_FUNCTION
@@ -84,11 +84,11 @@ async def test_migrating_twice_is_nothing(empty_url: str) -> None:
     """The second time the version is there already, and so is what was stored."""
     database = open_database(empty_url)
     try:
-        assert await version(database) is None
-        assert await migrate(database) == (None, head())
+        assert await versions(database) == {}
+        assert await migrate(database) == ({}, heads())
         ledger = await open_ledger(database)
         await ledger.add([NewTask(kind="mail", key="a")])
-        assert await migrate(database) == (head(), head())
+        assert await migrate(database) == (heads(), heads())
         assert await ledger.get_by_key("a") is not None
         await check(database)
     finally:
@@ -141,7 +141,7 @@ async def test_eight_migrations_at_once(empty_url: str) -> None:
     databases = [open_database(empty_url) for _ in range(8)]
     try:
         versions = await asyncio.gather(*(migrate(database) for database in databases))
-        assert sorted(versions, key=str) == [*[(head(), head())] * 7, (None, head())]
+        assert sorted(versions, key=str) == [*[(heads(), heads())] * 7, ({}, heads())]
     finally:
         for database in databases:
             await database.close()

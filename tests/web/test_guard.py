@@ -10,9 +10,9 @@ from fastapi import Depends
 
 from redrive import Redrive
 from redrive.errors import LedgerAwayError, UsageError
+from redrive.http.guard import require
 from redrive.ledgers.keys import ApiKey
 from redrive.web.app import make_web
-from redrive.web.guard import require
 from redrive.wiring import Service
 
 from .conftest import client_of

@@ -124,30 +124,28 @@ async def examine(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding
         for finding in await database.read(_postgres):
             yield finding
         yield await _clock(database)
-    migrated = await _migrated(database)
+    migrated = await _migrated(app)
     yield migrated
     if migrated.status == "ok":
         async for finding in _lanes(app, with_handlers=with_handlers):
             yield finding
 
 
-async def _migrated(database: Database) -> Finding:
+async def _migrated(app: Redrive) -> Finding:
     try:
-        version = await migrate.version(database)
-        if version is not None and version != migrate.head():
-            await migrate.check(database)
+        versions = await migrate.versions(app.database)
     except NewerSchemaError as error:
         return Finding(name="tables", status="problem", said=str(error), remedy="upgrade redrive")
-    except RedriveError:
-        version = version or "unknown"
-    if version == migrate.head():
-        return Finding(name="tables", status="ok", said=f"at version {version}")
-    was = (
-        "redrive's tables are not there"
-        if version is None
-        else f"at version {version}, this code needs {migrate.head()}"
-    )
-    return Finding(name="tables", status="problem", said=was, remedy="run `redrive migrate`")
+    needed = migrate.heads(app.systems_with_tables)
+    wrong = [
+        f"{branch} is not there" if branch not in versions else f"{branch} is at {versions[branch]}, not {version}"
+        for branch, version in needed.items()
+        if versions.get(branch) != version
+    ]
+    if not wrong:
+        said = ", ".join(f"{branch} {version}" for branch, version in needed.items())
+        return Finding(name="tables", status="ok", said=f"at version {said}")
+    return Finding(name="tables", status="problem", said=", ".join(wrong), remedy="run `redrive migrate`")
 
 
 async def _sqlite(database: Database) -> AsyncIterator[Finding]:

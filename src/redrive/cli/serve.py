@@ -20,7 +20,7 @@ from redrive.core.failure import redact
 from redrive.errors import MissingExtraError, SettingsError
 from redrive.ledgers.open import open_database
 from redrive.settings import Settings, load_settings
-from redrive.wiring import Service, describe_store, load_app, observe_with_logs, set_up_logs
+from redrive.wiring import Service, attach_systems, describe_store, load_app, observe_with_logs, set_up_logs
 
 if TYPE_CHECKING:
     import uvicorn
@@ -46,6 +46,7 @@ def serve(
     set_up_logs(settings)
     _require_extra()
     loaded = load_app(app) if app is not None else Redrive(settings.database_url)
+    attach_systems(loaded, settings.redrive_systems)
     observe_with_logs(loaded)
     listening = listen(settings.http_host if host is None else host, settings.http_port if port is None else port)
     with contextlib.closing(listening):
@@ -152,6 +153,8 @@ async def _greet(service: Service, listening: socket.socket, path: str | None) -
         say("  application  none: tasks are shown but not run; give one with [cyan]--app MODULE:APP[/]")
     else:
         say(f"  application  {escape(path)}, {handlers} handler{'' if handlers == 1 else 's'}")
+    if app.systems:
+        say(f"  systems      {', '.join(sorted(app.systems))}")
     if service.first_key is not None:
         say(f"  admin key    [bold]{service.first_key}[/] (made now and shown this once: keep it)")
         service.first_key = None

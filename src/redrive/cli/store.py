@@ -27,6 +27,7 @@ from redrive.ledgers import migrate as migrations
 from redrive.ledgers.adopt import adopt as check_table
 from redrive.ledgers.guess import as_code, guess
 from redrive.ledgers.open import open_database
+from redrive.settings import load_settings
 
 
 def migrate(
@@ -35,33 +36,38 @@ def migrate(
     sql: Annotated[bool, typer.Option("--sql", help="Print the SQL instead of running it.")] = False,  # noqa: FBT002
     json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Bring redrive's own tables to the version of this code.
+    """Bring redrive's own tables, and those of the systems in REDRIVE_SYSTEMS, to the version of this code.
 
     SQLite files are migrated by themselves when they are opened; PostgreSQL only here.
 
     Example: [cyan]redrive migrate --database postgresql://shop@db/shop[/]
     """
-    if sql:
-        url = choose_app(database, app).database.url if app else database_url(database)
-        open_database(url)  # refuses what is no database of ours
-        sys.stdout.write(migrations.migration_sql(make_url(url).get_backend_name()))
-        return
     chosen = choose_app(database, app)
+    named = {*load_settings().redrive_systems, *chosen.systems}
+    systems = [name for name in migrations.systems_with_tables() if name in named]
+    if sql:
+        sys.stdout.write(migrations.migration_sql(make_url(chosen.database.url).get_backend_name(), systems))
+        return
 
-    async def work() -> tuple[str | None, str]:
+    async def work() -> tuple[migrations.Versions, migrations.Versions]:
         try:
-            return await migrations.migrate(chosen.database)
+            return await migrations.migrate(chosen.database, systems)
         finally:
             await chosen.database.close()
 
     before, after = run(work())
     shown = escape(redact(chosen.database.url))
+    changed = {branch: version for branch, version in after.items() if before.get(branch) != version}
     if json:
-        print_json({"before": before, "after": after, "changed": before != after})
-    elif before == after:
-        say(f"{shown} is at version {after} already")
+        print_json({"before": before, "after": after, "changed": bool(changed)})
+    elif not changed:
+        say(f"{shown} is up to date already ({_listed(after)})")
     else:
-        say(f"{shown} went from {before or 'empty'} to version {after}")
+        say(f"{shown} was brought to {_listed(changed)}")
+
+
+def _listed(versions: migrations.Versions) -> str:
+    return ", ".join(f"{branch} {version}" for branch, version in versions.items())
 
 
 def adopt(

@@ -29,6 +29,9 @@ class Counts(StrEnum):
     """How many retries were planned: it stops at its maximum, where one more try is still to come."""
     ATTEMPTS = "attempts"
     """How many tries were started: raised at the claim, taken back when a try is not charged."""
+    DONE = "done"
+    """How often it was done: raised by the settlement that writes done, and by nothing else. Things that are done and come
+    back with a `return` count their rounds so; backoff grows with the rounds, and failures are not counted in the row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +131,7 @@ class LedgerTable:
         try:
             object.__setattr__(self, "counts", Counts(self.counts))
         except ValueError:
-            raise UsageError(f"counts must be failures, retries or attempts, not {self.counts!r}") from None
+            raise UsageError(f"counts must be failures, retries, attempts or done, not {self.counts!r}") from None
         used = [name for name in self.columns().values() if name not in (self.key, self.id)]
         twice = sorted({name for name in used if used.count(name) > 1})
         if twice:
@@ -151,7 +154,7 @@ class LedgerTable:
 
     def failures_max(self, count_max: int | None) -> int | None:
         """The failure at which the row dies, from its own maximum."""
-        if count_max is None:
+        if count_max is None or self.counts is Counts.DONE:
             return None
         return count_max + 1 if self.counts is Counts.RETRIES else count_max
 
@@ -169,6 +172,8 @@ class LedgerTable:
                 return min(failures, settlement.explanation.failures_max - 1)
             case Counts.ATTEMPTS if settlement.state in (State.DONE, State.CANCELLED):
                 return failures + 1
+            case Counts.DONE:
+                return settlement.claim.task.failures + (settlement.state is State.DONE)
             case _:
                 return failures
 

@@ -3,8 +3,9 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from types import MappingProxyType
 
 from redrive.core.decide import decide
 from redrive.core.outcome import LeaseExpired
@@ -18,11 +19,11 @@ from redrive.events import Event, TasksPruned
 from redrive.ports import Ledger
 
 EVERY_SECONDS = 1.0
-PRUNE_EVERY_SECONDS = 3600.0
 LEASE = timedelta(seconds=1)
 """How long the keeper itself holds what it settles: a write takes milliseconds, and keepers are killed too."""
 RECLAIM_MAX = 500
 PRUNE_MAX = 1000
+NOTHING: Mapping[State, timedelta] = MappingProxyType({})
 
 
 class Keeper:
@@ -38,7 +39,8 @@ class Keeper:
         *,
         held: Callable[[], Iterable[Claim]] = tuple,
         lease: timedelta = LEASE,
-        retention: timedelta | None = None,
+        retention: Mapping[State, timedelta] = NOTHING,
+        prune_every: timedelta = timedelta(hours=1),
     ) -> None:
         self._ledger = ledger
         self._handlers = handlers
@@ -49,6 +51,7 @@ class Keeper:
         self._held = held
         self._lease = lease
         self._retention = retention
+        self._prune_every = prune_every
 
     async def run(self) -> None:
         """Keep for ever."""
@@ -57,9 +60,9 @@ class Keeper:
             asked_at = time.monotonic()
             try:
                 await self.settle_expired()
-                if self._retention is not None and time.monotonic() >= prune_at:
+                if self._retention and time.monotonic() >= prune_at:
                     await self.prune()
-                    prune_at = time.monotonic() + PRUNE_EVERY_SECONDS
+                    prune_at = time.monotonic() + self._prune_every.total_seconds()
                 self._patience.back(asked_at=asked_at)
             except Exception as error:  # housekeeping goes on tomorrow whatever happened today
                 self._patience.away(error, asked_at=asked_at)
@@ -97,14 +100,15 @@ class Keeper:
         return claims
 
     async def prune(self) -> int:
-        """Delete done and cancelled tasks older than the retention, in small batches; how many it were."""
-        assert self._retention is not None
+        """Delete ended tasks older than their state's retention, in small batches; how many it were."""
         pruned = 0
-        while True:
-            amount = await self._ledger.prune([State.DONE, State.CANCELLED], self._retention, limit=PRUNE_MAX)
-            pruned += amount
-            if amount:
-                self._tell([TasksPruned(self._ledger.name, amount)])
-            if amount < PRUNE_MAX:
-                return pruned
-            await asyncio.sleep(0)
+        for span in sorted(set(self._retention.values())):
+            states = [state for state, kept in self._retention.items() if kept == span]
+            amount = PRUNE_MAX
+            while amount == PRUNE_MAX:
+                amount = await self._ledger.prune(states, span, limit=PRUNE_MAX)
+                pruned += amount
+                if amount:
+                    self._tell([TasksPruned(self._ledger.name, amount)])
+                await asyncio.sleep(0)
+        return pruned

@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,6 +19,7 @@ from datetime import timedelta
 from redrive.core.decide import decide
 from redrive.core.durations import checked
 from redrive.core.outcome import LeaseExpired, Released
+from redrive.core.states import TERMINAL, State
 from redrive.core.task import Claim
 from redrive.engine.announce import announce
 from redrive.engine.handlers import Handler, Handlers
@@ -54,19 +55,23 @@ class WorkerSettings:
     """How long a stopping worker waits for its handlers before it releases them."""
     poll: timedelta = timedelta(seconds=1)
     """The safety net: how long a worker waits for a wake-up before it looks by itself."""
-    retention: timedelta | None = None
-    """How long done and cancelled tasks are kept; None: for ever. Dead ones are never deleted."""
+    retention: Mapping[State, timedelta] = field(default_factory=dict)
+    """How long ended tasks are kept, by state; a state that is not named here is kept for ever."""
+    prune_every: timedelta = timedelta(hours=1)
+    """How often tasks older than that are deleted."""
 
     def __post_init__(self) -> None:
         for name, most in (("concurrency", 10_000), ("batch", 5_000)):
             amount = getattr(self, name)
             if isinstance(amount, bool) or not isinstance(amount, int) or not 1 <= amount <= most:
                 raise SettingsError(f"{name} must be a whole number from 1 to {most:,}, not {amount!r}")
-        for name, least in (("lease", 1), ("poll", 0.01), ("grace", 0)):
+        for name, least in (("lease", 1), ("poll", 0.01), ("grace", 0), ("prune_every", 1)):
             if checked(name, getattr(self, name)) < timedelta(seconds=least):
                 raise SettingsError(f"{name} must be at least {least} s, not {getattr(self, name)}")
-        if self.retention is not None:
-            checked("retention", self.retention)
+        for state, span in self.retention.items():
+            if state not in TERMINAL:
+                raise SettingsError(f"retention is for tasks that have ended, not for {state!r}")
+            checked("retention", span)
 
 
 def worker_name() -> str:
@@ -113,7 +118,8 @@ class Worker:
         )  # fmt: skip
         self._keeper = Keeper(
             ledger, handlers, self._settler, self._patience, self._tell,
-            held=self._held, lease=self._settings.lease, retention=self._settings.retention,
+            held=self._held, lease=self._settings.lease,
+            retention=self._settings.retention, prune_every=self._settings.prune_every,
         )  # fmt: skip
         self._running: set[_Running] = set()
         self._slot_freed = asyncio.Event()

@@ -20,14 +20,16 @@ from redrive.core.states import State
 from redrive.core.task import KEY_CHARS_MAX, KIND_CHARS_MAX
 from redrive.ledgers.times import Instant
 
-metadata = MetaData(
-    naming_convention={
-        "ix": "%(table_name)s_%(column_0_name)s_idx",
-        "uq": "%(table_name)s_%(column_0_name)s_key",
-        "ck": "%(table_name)s_%(constraint_name)s_check",
-        "pk": "%(table_name)s_pkey",
-    }
-)
+NAMES = {
+    "ix": "%(table_name)s_%(column_0_name)s_idx",
+    "uq": "%(table_name)s_%(column_0_name)s_key",
+    "ck": "%(table_name)s_%(constraint_name)s_check",
+    "fk": "%(table_name)s_%(column_0_name)s_fkey",
+    "pk": "%(table_name)s_pkey",
+}
+"""How constraints and indexes are called, as PostgreSQL itself would."""
+
+metadata = MetaData(naming_convention=NAMES)
 
 # SQLite counts rows by itself only in a column that is INTEGER to the letter.
 _ID = BigInteger().with_variant(Integer(), "sqlite")

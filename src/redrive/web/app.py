@@ -3,9 +3,9 @@
 from fastapi import FastAPI
 
 from redrive._version import __version__
+from redrive.http.envelope import Envelope
+from redrive.http.errors import add_error_handlers
 from redrive.web import health, start
-from redrive.web.envelope import Envelope
-from redrive.web.errors import add_error_handlers
 from redrive.wiring import Service
 
 
@@ -20,10 +20,14 @@ def make_web(service: Service) -> FastAPI:
         redoc_url=None,
     )
     web.state.service = service
+    web.state.keys = service.keys
     web.state.pulse = health.Pulse()
     web.state.views = start.Views()
     web.add_middleware(Envelope)
     add_error_handlers(web)
     web.include_router(health.router)
     web.include_router(start.router)
+    for system in service.app.systems.values():
+        for router in system.routes():
+            web.include_router(router)
     return web

@@ -1,6 +1,7 @@
 """For machines that watch: `/health`, `/ready`, `/metrics`."""
 
 import asyncio
+import contextlib
 import time
 from typing import Any
 
@@ -9,7 +10,8 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from redrive.core.states import State
-from redrive.web.guard import require_unless_loopback, service_of
+from redrive.http.guard import require_unless_loopback
+from redrive.web.service import service_of
 from redrive.wiring import Service
 
 HEALTH_FRESH_SECONDS = 1.0
@@ -21,17 +23,18 @@ router = APIRouter(tags=["health"])
 _unwell: dict[int | str, dict[str, Any]] = {503: {"description": "Not now"}}
 
 
-@router.get("/health", summary="Whether the service is alive and its database answers", responses=_unwell)
+@router.get("/health", summary="Whether the service is alive and what it depends on answers", responses=_unwell)
 async def health(request: Request) -> JSONResponse:
     """Open to all: it tells nothing but this."""
     service = service_of(request)
-    answers = await _pulse(request).answers(service)
+    checks = await _pulse(request).checks(service)
+    well = all(checks.values())
     body = {
-        "status": "ok" if answers else "unwell",
+        "status": "ok" if well else "unwell",
         "uptime_seconds": round(service.uptime.total_seconds(), 3),
-        "checks": {"database": "ok" if answers else "away"},
+        "checks": {name: "ok" if answers else "away" for name, answers in checks.items()},
     }
-    return JSONResponse(body, status_code=200 if answers else 503)
+    return JSONResponse(body, status_code=200 if well else 503)
 
 
 @router.get("/ready", summary="Whether the store is open and the worker loop runs", responses=_unwell)
@@ -66,16 +69,18 @@ class Pulse:
 
     def __init__(self) -> None:
         self._health_lock = asyncio.Lock()
-        self._health: tuple[float, bool] | None = None
+        self._health: tuple[float, dict[str, bool]] | None = None
         self._gauges_lock = asyncio.Lock()
         self._gauges_at: float | None = None
 
-    async def answers(self, service: Service) -> bool:
-        """Whether the database answers."""
+    async def checks(self, service: Service) -> dict[str, bool]:
+        """Whether the database, and whatever else the systems depend on, answers."""
         async with self._health_lock:
             if self._health is None or time.monotonic() - self._health[0] >= HEALTH_FRESH_SECONDS:
-                answers = await service.database_answers()
-                self._health = (time.monotonic(), answers)
+                checks = {"database": await service.database_answers()}
+                for system in service.app.systems.values():
+                    checks |= await system.checks()
+                self._health = (time.monotonic(), checks)
             return self._health[1]
 
     async def refresh_gauges(self, service: Service) -> None:
@@ -95,6 +100,9 @@ class Pulse:
                 for state in State:
                     service.metrics.depth.labels(lane.name, state.value).set(counts.get(state, 0))
                 service.metrics.oldest_due.labels(lane.name).set(oldest.total_seconds() if oldest else 0)
+            for system in service.app.systems.values():
+                with contextlib.suppress(Exception):
+                    await system.refresh()
             self._gauges_at = time.monotonic()
 
 

@@ -16,10 +16,11 @@ from redrive.core.durations import format_duration
 from redrive.core.failure import redact
 from redrive.core.states import State
 from redrive.core.task import Task
+from redrive.http.errors import ApiError
+from redrive.http.guard import require_unless_loopback
 from redrive.lane import Lane
 from redrive.ports import Where
-from redrive.web.errors import ApiError
-from redrive.web.guard import require_unless_loopback, service_of
+from redrive.web.service import service_of
 from redrive.wiring import Service
 
 LATEST = 10

@@ -7,6 +7,7 @@ from redrive.ledgers.times import CREATE_INSTANT_FUNCTION, Instant
 
 revision = "0001"
 down_revision = None
+branch_labels = ("engine",)
 
 _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 

@@ -10,7 +10,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redrive.core.failure import describe_error
-from redrive.web.errors import error_response
+from redrive.http.errors import error_response
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (

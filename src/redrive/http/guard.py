@@ -8,9 +8,8 @@ from typing import Annotated
 from fastapi import Request, Security
 from fastapi.security import APIKeyHeader
 
-from redrive.ledgers.keys import ApiKey, Scope
-from redrive.web.errors import ApiError
-from redrive.wiring import Service
+from redrive.http.errors import ApiError
+from redrive.ledgers.keys import ApiKey, Keys, Scope
 
 KEY_CHARS_MAX = 500
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
@@ -20,12 +19,6 @@ _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::\d{1,5})?", re.IGN
 _header = APIKeyHeader(
     name="X-API-Key", auto_error=False, description="A key with the scope that the route names: `redrive keys create`."
 )
-
-
-def service_of(request: Request) -> Service:
-    """The service that the request is for."""
-    service: Service = request.app.state.service
-    return service
 
 
 def require(scope: str) -> Callable[..., Awaitable[ApiKey]]:
@@ -80,7 +73,8 @@ async def _authorised(request: Request, secret: str | None, needed: Scope) -> Ap
     challenge = {"WWW-Authenticate": 'ApiKey realm="redrive"'}
     if not secret:
         raise ApiError(401, "key_missing", "send a key in the header X-API-Key", headers=challenge)
-    key = await service_of(request).keys.find(secret) if len(secret) <= KEY_CHARS_MAX else None
+    keys: Keys = request.app.state.keys
+    key = await keys.find(secret) if len(secret) <= KEY_CHARS_MAX else None
     if key is None:
         raise ApiError(401, "key_invalid", "the key is unknown, expired or revoked", headers=challenge)
     if not key.allows(needed):

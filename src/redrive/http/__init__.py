@@ -1,0 +1,4 @@
+"""What every route goes through, whichever system it belongs to: the envelope, the one form of errors, keys.
+
+It knows no service and no route. `web/` puts the routes together, each system brings its own.
+"""

@@ -1,0 +1,53 @@
+"""What the five systems have in common: each stands on an application and brings its own lanes, routes and loops.
+
+A system is made with the application that it belongs to, `Webhooks(app)`, and attaches itself to it: its tables are then
+migrated and checked with the application's own, its lanes are worked off with the others, and `redrive serve` mounts its
+routes, runs its loops and shows its metrics. Everything here has a default that does nothing.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+from prometheus_client import CollectorRegistry
+
+
+class Attachable(Protocol):
+    """What a system asks of its application when it attaches itself."""
+
+    def attach(self, system: "System") -> None:
+        """Take the system in; a second one of its name is refused."""
+        ...
+
+
+class System:
+    """One system on an application."""
+
+    name: ClassVar[str]
+    """Its name everywhere: in log lines, in metrics, as the branch of its migrations."""
+
+    def __init__(self, app: Attachable) -> None:
+        app.attach(self)
+
+    def routes(self) -> Sequence[Any]:
+        """Its FastAPI routers. FastAPI is imported only here, so that a worker does not need it."""
+        return ()
+
+    def measure(self, registry: CollectorRegistry) -> None:
+        """Register its metrics. Called once, before the service runs."""
+
+    async def refresh(self) -> None:
+        """Set gauges that must be asked for. Called when somebody scrapes, at most every few seconds."""
+
+    async def checks(self) -> Mapping[str, bool]:
+        """What it depends on besides the database, by name, and whether that is well; shown by `/health`."""
+        return {}
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has started; asked by `/ready`."""
+        return True
+
+    async def run(self, stopped: asyncio.Event) -> None:
+        """Its own loops, from when the store is open until `stopped` is set. Raising stops the service."""
+        await stopped.wait()
