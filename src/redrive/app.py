@@ -108,9 +108,13 @@ class Redrive(Lane):
         return self
 
     async def close(self) -> None:
-        """Let go of the database."""
+        """Let go of the systems and of the database."""
         self._opened = False
-        await self.database.close()
+        try:
+            for system in self.systems.values():
+                await system.close()
+        finally:
+            await self.database.close()
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -123,7 +127,7 @@ class Redrive(Lane):
     # --- work -------------------------------------------------------------------------------------------------------
 
     def workers(self, settings: WorkerSettings | None = None) -> "Workers":
-        """The workers of all lanes that have handlers."""
+        """The workers of all lanes that have handlers, and the loops of the systems."""
         return Workers(self, settings or WorkerSettings())
 
     async def work(self, settings: WorkerSettings | None = None) -> None:
@@ -132,20 +136,20 @@ class Redrive(Lane):
 
 
 class Workers:
-    """One worker for each lane with handlers, started and stopped together."""
+    """One worker for each lane with handlers, and the loops of the systems, started and stopped together."""
 
     def __init__(self, app: Redrive, settings: WorkerSettings) -> None:
         self._app = app
         self._settings = settings
         self.name = worker_name()
         self._workers: list[Worker] = []
-        self._stopping = False
+        self._stopped = asyncio.Event()
         self.ready = asyncio.Event()
         """Set when every worker has looked for work once."""
 
     def stop(self) -> None:
-        """Ask all workers to stop gracefully; `run` returns when they have."""
-        self._stopping = True
+        """Ask all of them to stop gracefully; `run` returns when they have."""
+        self._stopped.set()
         for worker in self._workers:
             worker.stop()
 
@@ -153,7 +157,7 @@ class Workers:
         """Work until `stop` is called or the calling task is cancelled; both are graceful."""
         await self._app.open()
         lanes = [lane for lane in self._app.lanes.values() if len(lane.handlers)]
-        if not lanes:
+        if not lanes and not self._app.systems:
             raise HandlerError("the application has no handlers: register one with @app.handler('kind')")
         self._workers = [
             Worker(
@@ -162,9 +166,10 @@ class Workers:
             )
             for lane in lanes
         ]  # fmt: skip
-        if self._stopping:
+        if self._stopped.is_set():
             return
         running = [asyncio.create_task(worker.run()) for worker in self._workers]
+        running += [asyncio.create_task(system.run(self._stopped)) for system in self._app.systems.values()]
         watching = asyncio.create_task(self._watch())
         try:
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

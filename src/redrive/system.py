@@ -49,5 +49,11 @@ class System:
         return True
 
     async def run(self, stopped: asyncio.Event) -> None:
-        """Its own loops, from when the store is open until `stopped` is set. Raising stops the service."""
+        """Its own loops, from when the store is open until `stopped` is set. Raising stops the service.
+
+        The workers stop at the same time and take up to their grace: what handlers need must outlive this, until `close`.
+        """
         await stopped.wait()
+
+    async def close(self) -> None:
+        """Let go of what it holds; called when the application closes, after its workers have ended. May be called twice."""

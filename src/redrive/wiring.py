@@ -163,8 +163,8 @@ class Service:
         self.keys = Keys(app.database)
         for system in app.systems.values():
             system.measure(self.metrics.registry)
-        has_handlers = any(len(lane.handlers) for lane in app.lanes.values())
-        self.workers: Workers | None = app.workers(worker or settings.worker()) if has_handlers else None
+        works = bool(app.systems) or any(len(lane.handlers) for lane in app.lanes.values())
+        self.workers: Workers | None = app.workers(worker or settings.worker()) if works else None
         self.is_open = False
         self.first_key: str | None = None
         """The admin key that was made at this start, until somebody has printed it."""
@@ -201,25 +201,12 @@ class Service:
             self.first_key = await self.keys.ensure_first(given.get_secret_value() if given is not None else None)
             self.is_open = True
             self.opened.set()
-            await self._work()
+            if self.workers is not None:
+                await self.workers.run()
+            else:
+                await self._stopped.wait()
         finally:
             self.is_open = False
-
-    async def _work(self) -> None:
-        """Run workers and systems side by side; when one ends, in whatever way, all stop gracefully."""
-        running = [asyncio.create_task(system.run(self._stopped)) for system in self.app.systems.values()]
-        running.append(asyncio.create_task(self.workers.run() if self.workers else self._until_stopped()))
-        try:
-            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self.stop()
-            ended = await asyncio.gather(*running, return_exceptions=True)
-        for error in ended:
-            if isinstance(error, BaseException):
-                raise error
-
-    async def _until_stopped(self) -> None:
-        await self._stopped.wait()
 
     async def database_answers(self) -> bool:
         """Whether the database answers now."""

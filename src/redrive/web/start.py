@@ -106,7 +106,7 @@ async def start(request: Request, refresh: Annotated[int | None, Query(ge=1, le=
     page = templates.get_template("start.html").render(
         lanes=shown,
         is_open=service.is_open,
-        has_handlers=service.workers is not None,
+        has_handlers=any(len(lane.handlers) for lane in service.app.lanes.values()),
         service=service.settings.service_name,
         database=redact(service.app.database.url),
         order=ORDER,
