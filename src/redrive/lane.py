@@ -40,8 +40,9 @@ class Lane:
         observers: list[Observer],
         own_observers: Iterable[Observer] = (),
         tune: Callable[[WorkerSettings], WorkerSettings] | None = None,
+        ledger: SqlLedger | None = None,
     ) -> None:
-        self.name = table.name
+        self.name = table.name if ledger is None else ledger.name
         self.table = table
         self.handlers = Handlers()
         self._database = database
@@ -49,7 +50,14 @@ class Lane:
         self._shared_observers = observers
         self.own_observers = list(own_observers)
         self.tune = tune
-        self._ledger = own_ledger(database) if table is TASKS else None
+        self._ledger = own_ledger(database) if table is TASKS else ledger
+
+    def again(self) -> "Lane":
+        """Another set of handlers over the same ledger, for a worker of its own."""
+        return Lane(
+            self._database, self.table, open_app=self._open_app, observers=self._shared_observers,
+            own_observers=self.own_observers, tune=self.tune, ledger=self._ledger,
+        )  # fmt: skip
 
     @property
     def observers(self) -> list[Observer]:
@@ -225,6 +233,16 @@ class Lane:
         """End waiting tasks as cancelled; who and why are recorded. A dry run only counts."""
         redriver = Redriver(await self.ledger(), self.tell)
         return await redriver.cancel(where, Actor(name=actor, reason=reason), dry_run=dry_run, progress=progress)
+
+    def cancel_sync(self, ids: Sequence[TaskId], *, actor: str, reason: str = "", within: Within) -> list[TaskId]:
+        """End waiting tasks as cancelled in your own SQLAlchemy `Connection` or `Session`; those that changed.
+
+        They are cancelled if and only if your transaction commits, so no observer is told here. An adopted table must have
+        been checked by `open` before.
+        """
+        if self._ledger is None:
+            raise UsageError(f"table {self.name!r} must be checked before: `await app.open()`")
+        return self._ledger.cancel_sync(ids, Actor(name=actor, reason=reason), within=within)
 
     async def resolve(self, ids: Sequence[TaskId], state: State, *, actor: str, reason: str = "") -> list[TaskId]:
         """End dead tasks as done or cancelled, because a person has dealt with them; those that changed."""
