@@ -37,6 +37,7 @@ from redrive.cli.common import (
 from redrive.core.durations import ZERO, format_duration
 from redrive.core.preview import Try, preview
 from redrive.core.states import Act, State
+from redrive.core.table import Counts
 from redrive.core.task import Added, Attempt, Deed, Task, TaskId
 from redrive.engine.redriver import Redriven
 from redrive.errors import UsageError
@@ -212,6 +213,8 @@ def _to_come(lane: Lane, task: Task) -> list[Try] | None:
         handler.policy, task.key, max(task.due_at or now, now) if task.state is State.WAITING else now,
         failures=task.failures, failures_max=task.failures_max, deadline_at=min(ends, default=None),
     )  # fmt: skip
+    if lane.table.counts is Counts.DONE:
+        tries = tries[:1]  # its failures are not counted: all that is known is when it is due
     return tries if task.state is State.WAITING else tries[1:]
 
 
