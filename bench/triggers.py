@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -264,8 +265,14 @@ async def _rescheduled(app: Redrive, amount: int, failed_at: float) -> list[floa
     return late
 
 
-def measure(options: argparse.Namespace) -> list[Figure]:
+def measure(options: argparse.Namespace, console: Console) -> list[Figure]:
     figures: list[Figure] = []
+
+    def keep(found: list[Figure]) -> None:
+        for figure in found:
+            console.print(f"{figure.store}: {figure.measure}: {figure.value:,} {figure.unit}", highlight=False)
+        figures.extend(found)
+
     with ExitStack() as stack:
         running = stack.enter_context(servers(options.folder, postgres="postgres" in options.stores, rabbitmq=False))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder)))
@@ -277,11 +284,11 @@ def measure(options: argparse.Namespace) -> list[Figure]:
             return running.postgres.create(name)
 
         for store in options.stores:
-            figures += failing_figures(fresh(store, "failing"), store, options)
-            figures += status_figures(fresh(store, "status"), store, options)
-            figures += ingest_figures(fresh(store, "ingest"), store, options)
+            keep(failing_figures(fresh(store, "failing"), store, options))
+            keep(status_figures(fresh(store, "status"), store, options))
+            keep(ingest_figures(fresh(store, "ingest"), store, options))
             for failed in options.rows:
-                figures += inbox_figures(fresh(store, f"inbox_{failed}"), store, failed)
+                keep(inbox_figures(fresh(store, f"inbox_{failed}"), store, failed))
     return figures
 
 
@@ -298,8 +305,9 @@ def main() -> None:
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     more_files()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     console = Console()
-    figures = measure(options)
+    figures = measure(options, console)
     table = Table("measure", "store", "value", "bound", title="triggers under load")
     for figure in figures:
         bound = "–" if figure.bound is None else f"{figure.bound:g} {figure.unit}"
