@@ -56,6 +56,10 @@ class Database(Protocol):
         """Run a function that only reads."""
         ...
 
+    async def scan(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a function that only reads, and reads much: planned as such, and in nobody's way."""
+        ...
+
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """A transaction for user code, committed at the end of the block."""
         ...

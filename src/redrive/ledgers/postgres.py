@@ -99,6 +99,15 @@ class PostgresDatabase:
         """See `Database.read`."""
         return await self.statement(run, *args, **kwargs)
 
+    async def scan(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """See `Database.scan`. Not on the engine's own pool, whose plans must not read whole tables."""
+
+        async def once() -> R:
+            async with self._user_engine.connect() as connection:
+                return await connection.run_sync(run, *args, **kwargs)
+
+        return await self._patiently(once)
+
     async def _patiently(self, once: Callable[[], Awaitable[R]]) -> R:
         """Run it, again at once where PostgreSQL broke a deadlock or a plan went stale."""
         for attempt in range(1, TRIES_MAX + 1):

@@ -123,6 +123,10 @@ class SqliteDatabase:
 
         return await asyncio.get_running_loop().run_in_executor(self._readers, on_reader)
 
+    async def scan(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """See `Database.scan`; a reader is in nobody's way here."""
+        return await self.read(run, *args, **kwargs)
+
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[OpenTransaction]:
         """See `Database.transaction`. It holds the file's one write lock: keep it short."""
