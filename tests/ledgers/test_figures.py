@@ -10,6 +10,7 @@ from redrive.core.durations import days, hours, minutes, seconds
 from redrive.core.outcome import Done, Failed
 from redrive.core.states import State
 from redrive.errors import PermanentError
+from redrive.ledgers.browse import Browser, Filter
 from redrive.ledgers.census import Census
 from redrive.ledgers.figures import Figures
 
@@ -87,9 +88,9 @@ async def test_the_dead_are_grouped_by_cause(home: Home) -> None:
     groups = await Figures(home.database).groups([home.ledger.name])
     assert [group.amount for group in groups] == [2, 1]
     assert "order <number> of <text> is gone" in groups[0].text
-    ids = await Figures(home.database).group_ids(home.ledger.name, groups[0].id, limit=10)
+    ids, _ = await Browser(home.ledger).ids(Filter(cause=groups[0].id))
     assert len(ids) == 2
-    await home.ledger.redrive([home.ledger.read_id(ids[0])], ADA)
+    await home.ledger.redrive([ids[0]], ADA)
     await Census(home.ledger).take()
     assert [group.amount for group in await Figures(home.database).groups([home.ledger.name])] == [1, 1]
 

@@ -1,7 +1,7 @@
 """The numbers that charts are drawn from: what each minute counted, added up over ledgers, workers and steps of time.
 
 Nothing here reads a task. Minutes are folded as they grow old, so that a week is a few thousand rows whatever was done in it:
-after an hour the workers of a minute become one row, after two days the minutes of an hour.
+after five minutes the workers of a minute become one row, after two days the minutes of an hour.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,20 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Float, cast, delete, extract, func, select, type_coerce
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Float,
+    and_,
+    cast,
+    delete,
+    extract,
+    func,
+    literal,
+    literal_column,
+    select,
+    type_coerce,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from redrive.core.figures import TOOK, TRIES
@@ -20,7 +33,8 @@ from redrive.ledgers.times import EPOCH
 
 SUMMED = (*schema.SETTLED, "added", "pruned", "run_seconds", *TRIES, *TOOK)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
-FOLD_WORKERS_AFTER = timedelta(hours=1)
+FOLD_WORKERS_AFTER = timedelta(minutes=5)
+"""Soon: everybody who adds tasks in a transaction of their own leaves a row."""
 FOLD_MINUTES_AFTER = timedelta(days=2)
 FORGET_AFTER = timedelta(days=400)
 FOLDED = ""
@@ -76,9 +90,15 @@ class Figures:
         """Every ledger that was ever counted: its census, and what the minutes have counted since."""
         return await self._database.read(_states)
 
-    async def series(self, ledgers: Sequence[str], start: datetime, step: timedelta) -> list[Point]:
+    async def series(
+        self, ledgers: Sequence[str], start: datetime, step: timedelta, names: Sequence[str] = SUMMED
+    ) -> list[Point]:
         """What happened since `start` in these ledgers, step by step; steps without anything are not there."""
-        return await self._database.read(_series, list(ledgers), start, step)
+        return await self._database.read(_series, list(ledgers), start, step, names)
+
+    async def sums(self, ledgers: Sequence[str], start: datetime) -> Mapping[str, float]:
+        """All that happened since `start` in these ledgers, added up."""
+        return await self._database.read(_sums, list(ledgers), start)
 
     async def depths(self, ledgers: Sequence[str], start: datetime, step: timedelta) -> list[Depth]:
         """How many tasks stood where, step by step."""
@@ -87,10 +107,6 @@ class Figures:
     async def groups(self, ledgers: Sequence[str], *, limit: int = 100) -> list[Group]:
         """The causes that tasks are dead of, the largest group first."""
         return await self._database.read(_groups, list(ledgers), limit)
-
-    async def group_ids(self, ledger: str, cause: str, *, after: str | None = None, limit: int = 500) -> list[str]:
-        """The ids of the tasks in a group, as text, a page at a time."""
-        return await self._database.read(_group_ids, ledger, cause, after, limit)
 
     async def fold(self, now: datetime) -> int:
         """Fold what is old; how many rows went. Safe to call from several processes."""
@@ -122,17 +138,28 @@ def _states(connection: Connection) -> dict[str, States]:
     return found
 
 
-def _series(connection: Connection, ledgers: list[str], start: datetime, step: timedelta) -> list[Point]:
+def _sums(connection: Connection, ledgers: list[str], start: datetime) -> dict[str, float]:
+    m = schema.minute
+    asked = select(*(func.coalesce(func.sum(m.c[name]), 0).label(name) for name in SUMMED)).where(
+        m.c.minute >= start, m.c.ledger.in_(ledgers)
+    )
+    row = connection.execute(asked).one()
+    return {name: float(getattr(row, name)) for name in SUMMED}
+
+
+def _series(
+    connection: Connection, ledgers: list[str], start: datetime, step: timedelta, names: Sequence[str]
+) -> list[Point]:
     m = schema.minute
     bucket = _bucket(m.c.minute, step, connection).label("start")
     asked = (
-        select(bucket, *(func.sum(m.c[name]).label(name) for name in SUMMED))
+        select(bucket, *(func.sum(m.c[name]).label(name) for name in names))
         .where(m.c.minute >= start, m.c.ledger.in_(ledgers))
         .group_by(bucket)
         .order_by(bucket)
     )
     return [
-        Point(start=_instant(row.start), sums={name: float(getattr(row, name)) for name in SUMMED})
+        Point(start=_instant(row.start), sums={name: float(getattr(row, name)) for name in names})
         for row in connection.execute(asked)
     ]
 
@@ -172,14 +199,6 @@ def _groups(connection: Connection, ledgers: list[str], limit: int) -> list[Grou
     return [Group(**row._asdict()) for row in connection.execute(asked)]
 
 
-def _group_ids(connection: Connection, ledger: str, cause: str, after: str | None, limit: int) -> list[str]:
-    d = schema.dead
-    asked = select(d.c.task_id).where(d.c.ledger == ledger, d.c.cause == cause)
-    if after is not None:
-        asked = asked.where(d.c.task_id > after)
-    return list(connection.execute(asked.order_by(d.c.task_id).limit(limit)).scalars())
-
-
 def _bucket(column: Any, step: timedelta, connection: Connection) -> Any:
     """The start of the step that an instant lies in, in seconds since 1970."""
     seconds = int(step.total_seconds())
@@ -211,29 +230,43 @@ def _fold(connection: Connection, now: datetime) -> int:
 
 
 def _fold_rows(connection: Connection, before: datetime, step: timedelta) -> int:
-    """Rows older than `before` become one for each ledger and step. Deleted first: what was deleted is what is added."""
+    """Rows older than `before` become one for each ledger and step; how many were folded. What goes is what is added."""
     m = schema.minute
+    on_sqlite = connection.dialect.name == "sqlite"
     unfolded = (
         (m.c.worker != FOLDED) if step == MINUTE else (_bucket(m.c.minute, step, connection) != _seconds(m, connection))
     )
-    gone = connection.execute(delete(m).where(m.c.minute < before, unfolded).returning(*m.c)).all()
-    if not gone:
+    old = and_(m.c.minute < before, unfolded)
+    amount = int(connection.execute(select(func.count()).select_from(m).where(old)).scalar_one())
+    if not amount:
         return 0
-    sums: dict[tuple[datetime, str], dict[str, Any]] = {}
-    for row in gone:
-        start = EPOCH + (row.minute - EPOCH) // step * step
-        total = sums.setdefault((start, row.ledger), dict.fromkeys(SUMMED, 0))
-        for name in SUMMED:
-            total[name] += getattr(row, name)
-    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-    statement = insert(m)
-    added = statement.on_conflict_do_update(
-        index_elements=[m.c.minute, m.c.ledger, m.c.worker],
-        set_={name: m.c[name] + statement.excluded[name] for name in SUMMED},
+    # One statement on PostgreSQL, where others write at the same time; on SQLite nobody else does.
+    rows: Any = m if on_sqlite else delete(m).where(old).returning(*m.c).cte("gone")
+    start = _start_of(rows.c.minute, step, on_sqlite=on_sqlite)
+    folded = select(start, rows.c.ledger, literal(FOLDED), *(func.sum(rows.c[name]) for name in SUMMED)).group_by(
+        start, rows.c.ledger
     )
-    rows = [{"minute": start, "ledger": ledger, "worker": FOLDED, **total} for (start, ledger), total in sums.items()]
-    connection.execute(added, rows)
-    return len(gone) - len(rows)
+    statement: Any = (sqlite.insert if on_sqlite else postgresql.insert)(m).from_select(
+        ["minute", "ledger", "worker", *SUMMED], folded.where(old) if on_sqlite else folded, include_defaults=False
+    )
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=[m.c.minute, m.c.ledger, m.c.worker],
+            set_={name: m.c[name] + statement.excluded[name] for name in SUMMED},
+        )
+    )
+    if on_sqlite:
+        connection.execute(delete(m).where(old))
+    return amount
+
+
+def _start_of(column: Any, step: timedelta, *, on_sqlite: bool) -> Any:
+    if step == MINUTE:
+        return column
+    if on_sqlite:
+        size = int(step.total_seconds()) * 1_000_000
+        return type_coerce(column, BigInteger) // literal_column(str(size)) * literal_column(str(size))
+    return func.date_trunc(literal_column("'hour'"), column)
 
 
 def _seconds(table: Any, connection: Connection) -> Any:

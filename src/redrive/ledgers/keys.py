@@ -122,6 +122,10 @@ class Keys:
             return None
         return found[0]
 
+    async def get(self, id: str) -> ApiKey | None:
+        """The key with this id, if it is not revoked."""
+        return await self._database.read(_get, id)
+
     async def ensure_first(self, given: str | None = None) -> str | None:
         """See that there is an admin key; returns the text of one that was made here, to be shown once.
 
@@ -206,6 +210,11 @@ def _revoke(connection: Connection, id: str, now: datetime) -> ApiKey | None:
 def _list(connection: Connection) -> list[ApiKey]:
     rows = connection.execute(select(table).order_by(table.c.created_at, table.c.id).limit(KEYS_LISTED_MAX))
     return [_key(row) for row in rows]
+
+
+def _get(connection: Connection, id: str) -> ApiKey | None:
+    row = connection.execute(select(table).where(table.c.id == id, table.c.revoked_at.is_(None))).first()
+    return None if row is None else _key(row)
 
 
 def _find(connection: Connection, hashed: str) -> tuple[ApiKey, str] | None:

@@ -66,14 +66,18 @@ _STORAGES = ("instant", "isotext", "sqlitedatetime")
 """How an instant may be stored: each has a parameter of its own, since the same instant is a number here and text there."""
 
 
-def upsert(table: Table, dialect: str, *, keep: bool = False) -> Any:
-    """Store a row of one of our own tables in the place of one with its key; with `keep` the one that is there stays."""
+def upsert(table: Table, dialect: str, *, keep: bool = False, where: ColumnElement[bool] | None = None) -> Any:
+    """Store a row of one of our own tables in the place of one with its key.
+
+    With `keep` the one that is there stays; with `where` also one of which this does not hold.
+    """
     statement: Any = (sqlite_insert if dialect == "sqlite" else postgres_insert)(table)
     key = list(table.primary_key.columns)
     if keep:
         return statement.on_conflict_do_nothing(index_elements=key)
     names = [column.name for column in table.columns if not column.primary_key]
-    return statement.on_conflict_do_update(index_elements=key, set_={name: statement.excluded[name] for name in names})
+    values = {name: statement.excluded[name] for name in names}
+    return statement.on_conflict_do_update(index_elements=key, set_=values, where=where)
 
 
 class Statements:

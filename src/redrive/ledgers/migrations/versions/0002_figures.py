@@ -1,4 +1,4 @@
-"""Histograms and flows in the minutes; the census, its samples, dead tasks by cause; shared secrets."""
+"""What operators see: histograms and flows, the census, dead tasks by cause, pages by kind; alerts, turns, shared secrets."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -11,14 +11,16 @@ down_revision = "0001"
 _STATES = ("waiting", "claimed", "done", "dead", "cancelled")
 
 
+_COUNTED = [
+    "added",
+    "pruned",
+    *(f"tries_{tries}" for tries in (1, 2, 3, 4, 5, "more")),
+    *(f"took_{at:02}" for at in range(17)),
+]
+
+
 def upgrade() -> None:
-    added = [
-        "added",
-        "pruned",
-        *(f"tries_{tries}" for tries in (1, 2, 3, 4, 5, "more")),
-        *(f"took_{at:02}" for at in range(17)),
-    ]
-    for name in added:
+    for name in _COUNTED:
         column = sa.Column(name, sa.BigInteger(), nullable=False, server_default=sa.text("0"))
         op.add_column("redrive_minute", column)
     op.create_table(
@@ -48,9 +50,32 @@ def upgrade() -> None:
         sa.Column("task_id", sa.Text(), nullable=False),
         sa.Column("cause", sa.Text(), nullable=False),
         sa.Column("since", Instant(), nullable=False),
+        sa.Column("listed_at", Instant(), nullable=False),
         sa.PrimaryKeyConstraint("ledger", "task_id", name="redrive_dead_pkey"),
     )
-    op.create_index("redrive_dead_cause_idx", "redrive_dead", ["ledger", "cause"])
+    op.create_index("redrive_dead_cause_idx", "redrive_dead", ["ledger", "cause", "since", "task_id"])
+    op.create_index("redrive_dead_since_idx", "redrive_dead", ["ledger", "since", "task_id"])
+    op.create_table(
+        "redrive_turn",
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("until", Instant(), nullable=False),
+        sa.PrimaryKeyConstraint("name", name="redrive_turn_pkey"),
+    )
+    op.create_table(
+        "redrive_alert",
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("rule", sa.Text(), nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.Column("started_at", Instant(), nullable=False),
+        sa.Column("told_at", Instant()),
+        sa.Column("ended_at", Instant()),
+        sa.PrimaryKeyConstraint("name", name="redrive_alert_pkey"),
+    )
+    ended = sa.text("ended_at IS NOT NULL")
+    op.create_index(
+        "redrive_task_kind_idx", "redrive_task", ["kind", "state", "ended_at", "id"],
+        postgresql_where=ended, sqlite_where=ended,
+    )  # fmt: skip
     op.create_table(
         "redrive_secret",
         sa.Column("name", sa.Text(), nullable=False),
@@ -71,5 +96,9 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    for table in ("redrive_secret", "redrive_cause", "redrive_dead", "redrive_sample", "redrive_census"):
-        op.drop_table(table)
+    op.drop_index("redrive_task_kind_idx", "redrive_task")
+    tables = ("alert", "turn", "secret", "cause", "dead", "sample", "census")
+    for table in tables:
+        op.drop_table(f"redrive_{table}")
+    for name in _COUNTED:
+        op.drop_column("redrive_minute", name)
