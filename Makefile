@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help run demo test check tests bench soak pictures format lock clean
+.PHONY: help run demo test check tests coverage bench soak pictures format proto lock clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -27,13 +27,20 @@ check: $(READY)  ## style, types and import laws
 	$(BIN)/lint-imports
 
 tests: $(READY)  ## the tests alone
+	$(PYTEST) tests --ignore tests/faults --numprocesses 2
+	$(PYTEST) tests/faults --numprocesses 2
+
+coverage: $(READY)  ## which lines the tests reach; half as long again as the tests alone
 	@rm -f .coverage .coverage.*
 	$(PYTEST) tests --ignore tests/faults --numprocesses 2 --cov --cov-report term --cov-fail-under 90
-	$(PYTEST) tests/faults
 
 bench: $(READY)  ## redrive beside its peers and the raw limit, in one run; needs a quiet machine
 	$(BIN)/python -W ignore -m bench
 	$(BIN)/python -W ignore -m bench.limits
+	$(BIN)/python -W ignore -m bench.commands
+	$(BIN)/python -W ignore -m bench.relay
+	$(BIN)/python -W ignore -m bench.webhooks
+	$(BIN)/python -W ignore -m bench.triggers
 	$(BIN)/python -W ignore -m bench.operator
 
 soak: $(READY)  ## the same tests with hundreds of kills and millions of rows
@@ -45,6 +52,9 @@ pictures: $(READY)  ## make the pictures of the docs anew, from the pages in a r
 format: $(READY)  ## put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+proto: $(READY)  ## make the Python code of the relay's contract
+	$(BIN)/python -m grpc_tools.protoc --proto_path=src --python_out=src --pyi_out=src src/redrive/systems/relay/relay.proto
 
 lock: $(READY)  ## choose new versions for requirements.lock
 	$(BIN)/pip install --quiet uv

@@ -104,50 +104,94 @@ def postgresql(folder: Path) -> Iterator[PostgreSQL]:
 
 @contextmanager
 def rabbitmq_node(folder: Path) -> Iterator[str]:
-    """A node with its own name, ports, folders and port mapper, so that one already on this machine is not met."""
-    install_rabbitmq()
-    node_port, distribution_port, mapper_port = free_ports(3)
-    folder.mkdir()
-    (folder / "plugins").write_text("[].")
-    user: str | None = None
-    if os.geteuid() == 0:
-        user = "rabbitmq"
-        for path in (folder, folder / "plugins"):
-            shutil.chown(path, user, pwd.getpwnam(user).pw_gid)
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(folder),
-        "LANG": "C.UTF-8",
-        "ERL_EPMD_PORT": str(mapper_port),
-        "ERL_EPMD_ADDRESS": "127.0.0.1",
-        "RABBITMQ_NODENAME": f"bench-{node_port}@localhost",
-        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
-        "RABBITMQ_NODE_PORT": str(node_port),
-        "RABBITMQ_DIST_PORT": str(distribution_port),
-        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
-        "RABBITMQ_MNESIA_BASE": str(folder / "data"),
-        "RABBITMQ_LOG_BASE": str(folder / "log"),
-        "RABBITMQ_PID_FILE": str(folder / "pid"),
-        "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
-    }
-    with ExitStack() as stack:
-        for command in (["epmd"], [str(RABBITMQ)]):
-            log = stack.enter_context((folder / f"{Path(command[0]).name}.log").open("wb"))
-            process = subprocess.Popen(
+    """A node that is ended with the block; its URL."""
+    node = RabbitMQ(folder)
+    try:
+        node.start()
+        yield node.url
+    finally:
+        node.end()
+
+
+class RabbitMQ:
+    """A node with its own name, ports, folders and port mapper, so that one already on this machine is not met.
+
+    It can be killed and started again with the data that it had.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        install_rabbitmq()
+        self._port, distribution_port, mapper_port = free_ports(3)
+        self.url = f"amqp://guest:guest@127.0.0.1:{self._port}/"
+        self._folder = folder
+        self._user: str | None = None
+        self._mapper: subprocess.Popen[bytes] | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+        folder.mkdir()
+        (folder / "plugins").write_text("[].")
+        if os.geteuid() == 0:
+            self._user = "rabbitmq"
+            for path in (folder, folder / "plugins"):
+                shutil.chown(path, self._user, pwd.getpwnam(self._user).pw_gid)
+        self._environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "LANG": "C.UTF-8",
+            "ERL_EPMD_PORT": str(mapper_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODENAME": f"bench-{self._port}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self._port),
+            "RABBITMQ_DIST_PORT": str(distribution_port),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+            "RABBITMQ_MNESIA_BASE": str(folder / "data"),
+            "RABBITMQ_LOG_BASE": str(folder / "log"),
+            "RABBITMQ_PID_FILE": str(folder / "pid"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
+        }
+
+    def start(self) -> None:
+        """Start it, and come back when it listens."""
+        if self._mapper is None:
+            self._mapper = self._run(["epmd"])
+        self._server = self._run([str(RABBITMQ)])
+        wait_for_port(self._port, self._server, self._folder / "rabbitmq-server.log")
+
+    def kill(self) -> None:
+        """SIGKILL: no goodbye to anybody."""
+        if self._server is not None:
+            if self._server.poll() is None:
+                os.killpg(self._server.pid, signal.SIGKILL)
+            self._server.wait()
+            self._server = None
+            # The leader is gone, its children go right after: until then their socket still takes connections.
+            deadline = time.monotonic() + START_SECONDS_MAX
+            while listens(self._port):
+                if time.monotonic() > deadline:
+                    raise ServerError(f"something still listens on port {self._port} after the node was killed")
+                time.sleep(0.02)
+
+    def end(self) -> None:
+        """End all that was started."""
+        for process in (self._server, self._mapper):
+            if process is not None:
+                end(process)
+        self._server = self._mapper = None
+
+    def _run(self, command: list[str]) -> subprocess.Popen[bytes]:
+        with (self._folder / f"{Path(command[0]).name}.log").open("ab") as log:
+            return subprocess.Popen(
                 command,
-                env=environment,
-                cwd=folder,
+                env=self._environment,
+                cwd=self._folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                user=user,
-                group=user,
-                extra_groups=[] if user else None,
+                user=self._user,
+                group=self._user,
+                extra_groups=[] if self._user else None,
                 start_new_session=True,
             )
-            stack.callback(end, process)
-        wait_for_port(node_port, process, folder / "rabbitmq-server.log")
-        yield f"amqp://guest:guest@127.0.0.1:{node_port}/"
 
 
 def install_rabbitmq() -> None:
@@ -175,12 +219,18 @@ def free_ports(count: int) -> list[int]:
 def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS_MAX
     while time.monotonic() < deadline and process.poll() is None:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        if listens(port):
             return
-        except OSError:
-            time.sleep(0.1)
+        time.sleep(0.1)
     raise ServerError(f"RabbitMQ did not start:\n{log.read_text(errors='replace')[-2000:]}")
+
+
+def listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

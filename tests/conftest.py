@@ -8,7 +8,9 @@ import secrets
 import tempfile
 import warnings
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -20,6 +22,8 @@ from redrive.ledgers.open import open_database
 from redrive.testing import VirtualClock
 
 STORES = ("sqlite", "postgres")
+RABBITMQ_URL = os.environ.pop("RABBITMQ_URL", None)
+"""Which broker to use. Out of the environment, or every service that a test starts would run the relay."""
 
 
 class PostgresServer:
@@ -67,6 +71,33 @@ def postgres() -> Iterator[PostgresServer]:
             yield PostgresServer(server.get_uri())
         finally:
             server.cleanup()
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[str]:
+    """The URL of a RabbitMQ: `RABBITMQ_URL`, or a private node that is ended with the run; Debian's package is installed if missing."""
+    if RABBITMQ_URL:
+        yield RABBITMQ_URL
+        return
+    with own_rabbitmq() as node:
+        yield node.url
+
+
+@contextmanager
+def own_rabbitmq() -> Iterator[Any]:
+    """A private node that may be killed, because nobody else uses it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from bench.servers import RabbitMQ
+
+    with tempfile.TemporaryDirectory(prefix="redrive-rabbit-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)  # the node runs as a user of its own when the tests are root
+        node = RabbitMQ(Path(folder) / "node")
+        try:
+            node.start()
+            yield node
+        finally:
+            node.end()
 
 
 _templates: dict[str, str] = {}

@@ -5,7 +5,7 @@ from redrive.app import Redrive, Workers
 from redrive.core import jitter
 from redrive.core.backoff import Exponential, Fixed, Linear, Schedule
 from redrive.core.durations import days, hours, minutes, parse_duration, seconds
-from redrive.core.failure import ErrorClass, describe_error, redact
+from redrive.core.failure import ErrorClass, describe_error, redact, safe_text
 from redrive.core.outcome import Cancelled, Snoozed
 from redrive.core.policy import Policy
 from redrive.core.preview import Try, preview
@@ -66,5 +66,6 @@ __all__ = [
     "parse_duration",
     "preview",
     "redact",
+    "safe_text",
     "seconds",
 ]

@@ -1,7 +1,7 @@
 """The application: a database, its lanes, and the workers that run them."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -12,6 +12,7 @@ from redrive.lane import Lane
 from redrive.ledgers import migrate
 from redrive.ledgers.database import Database
 from redrive.ledgers.open import open_database
+from redrive.ledgers.sql import SqlLedger
 from redrive.observe.traces import span_around
 from redrive.ports import Clock, Observer
 from redrive.system import System
@@ -57,17 +58,21 @@ class Redrive(Lane):
         *,
         observers: Iterable[Observer] = (),
         tune: Callable[[WorkerSettings], WorkerSettings] | None = None,
+        ledger: SqlLedger | None = None,
     ) -> Lane:
         """A lane over a table of yours; it is checked when the application opens.
 
-        `observers` are told what happens in this lane alone, and `tune` may change how its worker works.
+        `observers` are told what happens in this lane alone, and `tune` may change how its worker works. A system may bring
+        a `ledger` of its own over a table that its migrations made; the lane then has that ledger's name.
         """
-        if table.name in self._lanes:
-            raise UsageError(f"table {table.name!r} has a lane already: keep what the first `adopt` returned")
+        name = table.name if ledger is None else ledger.name
+        if name in self._lanes:
+            raise UsageError(f"table {name!r} has a lane already: keep what the first `adopt` returned")
         lane = Lane(
-            self.database, table, open_app=self.open, observers=self.observers, own_observers=observers, tune=tune
-        )
-        self._lanes[table.name] = lane
+            self.database, table, open_app=self.open, observers=self.observers, own_observers=observers, tune=tune,
+            ledger=ledger,
+        )  # fmt: skip
+        self._lanes[name] = lane
         return lane
 
     def attach(self, system: System) -> None:
@@ -126,21 +131,35 @@ class Redrive(Lane):
 
     # --- work -------------------------------------------------------------------------------------------------------
 
-    def workers(self, settings: WorkerSettings | None = None) -> "Workers":
-        """The workers of all lanes that have handlers, and the loops of the systems."""
-        return Workers(self, settings or WorkerSettings())
+    def workers(self, settings: WorkerSettings | None = None, *, lanes: Sequence[Lane] | None = None) -> "Workers":
+        """The workers of all lanes that have handlers, and the loops of the systems; or of some lanes only."""
+        return Workers(self, settings or WorkerSettings(), lanes=lanes)
 
     async def work(self, settings: WorkerSettings | None = None) -> None:
         """Work off all lanes until the calling task is cancelled, then stop gracefully."""
         await self.workers(settings).run()
 
+    async def work_off(self, lane: Lane, settings: WorkerSettings | None = None) -> None:
+        """Work off one lane until nothing is due there any more, then come back: for runs that cron starts.
+
+        Claims that nobody settled are charged first. If the calling task is cancelled it stops gracefully.
+        """
+        worker = await _make_worker(lane, settings or WorkerSettings(), worker_name())
+        running = asyncio.create_task(worker.run(until_idle=True))
+        try:
+            await asyncio.wait([running])
+        finally:
+            worker.stop()
+            await running
+
 
 class Workers:
     """One worker for each lane with handlers, and the loops of the systems, started and stopped together."""
 
-    def __init__(self, app: Redrive, settings: WorkerSettings) -> None:
+    def __init__(self, app: Redrive, settings: WorkerSettings, *, lanes: Sequence[Lane] | None = None) -> None:
         self._app = app
         self._settings = settings
+        self._lanes = lanes
         self.name = worker_name()
         self._workers: list[Worker] = []
         self._stopped = asyncio.Event()
@@ -156,20 +175,18 @@ class Workers:
     async def run(self) -> None:
         """Work until `stop` is called or the calling task is cancelled; both are graceful."""
         await self._app.open()
-        lanes = [lane for lane in self._app.lanes.values() if len(lane.handlers)]
-        if not lanes and not self._app.systems:
+        systems = list(self._app.systems.values()) if self._lanes is None else []
+        for system in systems:
+            system.prepare()
+        asked = self._app.lanes.values() if self._lanes is None else self._lanes
+        lanes = [lane for lane in asked if len(lane.handlers)]
+        if not lanes and not systems:
             raise HandlerError("the application has no handlers: register one with @app.handler('kind')")
-        self._workers = [
-            Worker(
-                await lane.ledger(), lane.handlers, lane.tune(self._settings) if lane.tune else self._settings,
-                name=self.name, observers=lane.observers, around=span_around(),
-            )
-            for lane in lanes
-        ]  # fmt: skip
+        self._workers = [await _make_worker(lane, self._settings, self.name) for lane in lanes]
         if self._stopped.is_set():
             return
         running = [asyncio.create_task(worker.run()) for worker in self._workers]
-        running += [asyncio.create_task(system.run(self._stopped)) for system in self._app.systems.values()]
+        running += [asyncio.create_task(system.run(self._stopped)) for system in systems]
         watching = asyncio.create_task(self._watch())
         try:
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -186,3 +203,9 @@ class Workers:
         for worker in self._workers:
             await worker.ready.wait()
         self.ready.set()
+
+
+async def _make_worker(lane: Lane, settings: WorkerSettings, name: str) -> Worker:
+    tuned = lane.tune(settings) if lane.tune else settings
+    ledger = await lane.ledger()
+    return Worker(ledger, lane.handlers, tuned, name=name, observers=lane.observers, around=span_around())

@@ -11,6 +11,7 @@ from redrive.core.decide import Explanation
 from redrive.core.failure import ErrorClass, redact
 from redrive.core.preview import Try
 from redrive.core.task import Attempt, Deed, Task, TaskId
+from redrive.core.task import encode_payload as encode_payload  # for systems that keep payloads themselves
 from redrive.ledgers.keys import ApiKey
 
 HIDDEN = "[redacted]"

@@ -9,7 +9,7 @@ from redrive.core.durations import ZERO
 from redrive.core.policy import Policy
 from redrive.core.preview import Try, preview
 from redrive.core.states import State
-from redrive.core.table import TASKS, LedgerTable
+from redrive.core.table import TASKS, Counts, LedgerTable
 from redrive.core.task import Added, Attempt, Deed, NewTask, Task, TaskId
 from redrive.engine.announce import announce
 from redrive.engine.handlers import Handlers, make_handler
@@ -41,8 +41,9 @@ class Lane:
         observers: list[Observer],
         own_observers: Iterable[Observer] = (),
         tune: Callable[[WorkerSettings], WorkerSettings] | None = None,
+        ledger: SqlLedger | None = None,
     ) -> None:
-        self.name = table.name
+        self.name = table.name if ledger is None else ledger.name
         self.table = table
         self.handlers = Handlers()
         self._database = database
@@ -50,7 +51,14 @@ class Lane:
         self._shared_observers = observers
         self.own_observers = list(own_observers)
         self.tune = tune
-        self._ledger = own_ledger(database) if table is TASKS else None
+        self._ledger = own_ledger(database) if table is TASKS else ledger
+
+    def again(self) -> "Lane":
+        """Another set of handlers over the same ledger, for a worker of its own."""
+        return Lane(
+            self._database, self.table, open_app=self._open_app, observers=self._shared_observers,
+            own_observers=self.own_observers, tune=self.tune, ledger=self._ledger,
+        )  # fmt: skip
 
     @property
     def observers(self) -> list[Observer]:
@@ -210,6 +218,8 @@ class Lane:
             handler.policy, task.key, max(task.due_at or now, now) if task.state is State.WAITING else now,
             failures=task.failures, failures_max=task.failures_max, deadline_at=min(ends, default=None),
         )  # fmt: skip
+        if self.table.counts is Counts.DONE:
+            tries = tries[:1]  # its failures are not counted: all that is known is when it is due
         return tries if task.state is State.WAITING else tries[1:]
 
     async def counts(self, *, counted_max: int = 100_000) -> dict[State, int]:
@@ -243,6 +253,16 @@ class Lane:
         """End waiting tasks as cancelled; who and why are recorded. A dry run only counts."""
         redriver = Redriver(await self.ledger(), self.tell)
         return await redriver.cancel(where, Actor(name=actor, reason=reason), dry_run=dry_run, progress=progress)
+
+    def cancel_sync(self, ids: Sequence[TaskId], *, actor: str, reason: str = "", within: Within) -> list[TaskId]:
+        """End waiting tasks as cancelled in your own SQLAlchemy `Connection` or `Session`; those that changed.
+
+        They are cancelled if and only if your transaction commits, so no observer is told here. An adopted table must have
+        been checked by `open` before.
+        """
+        if self._ledger is None:
+            raise UsageError(f"table {self.name!r} must be checked before: `await app.open()`")
+        return self._ledger.cancel_sync(ids, Actor(name=actor, reason=reason), within=within)
 
     async def resolve(self, ids: Sequence[TaskId], state: State, *, actor: str, reason: str = "") -> list[TaskId]:
         """End dead tasks as done or cancelled, because a person has dealt with them; those that changed."""

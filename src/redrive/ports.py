@@ -131,8 +131,11 @@ class Ledger(Protocol):
         """Dead tasks end as done or cancelled, by a person. Returns those that changed."""
         ...
 
-    async def return_(self, returns: Sequence[Return], actor: Actor) -> list[TaskId]:
-        """Done or dead tasks go back to waiting with the larger of both counts. Returns those that changed."""
+    async def return_(self, returns: Sequence[Return], actor: Actor, *, within: Within | None = None) -> list[TaskId]:
+        """Tasks that have ended go back to waiting with the larger of both counts. Returns those that changed.
+
+        In the caller's own transaction if one is given. All or nothing; a task that is named twice comes back once.
+        """
         ...
 
     async def prune(self, states: Sequence[State], older_than: timedelta, *, limit: int = 1000) -> int:

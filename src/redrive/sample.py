@@ -1,20 +1,24 @@
 """A small application to try redrive with: `redrive serve --app redrive.sample:app`.
 
-Tasks `flaky.*` fail twice and then succeed, `poison.*` always fail and end dead, all others succeed. The waits are short,
-so that retries can be watched. It takes every kind there is: do not point it at a database with work of your own.
+Tasks and webhooks `flaky.*` fail twice and then succeed, `poison.*` always fail and end dead, all others succeed. The waits of
+tasks are short, so that retries can be watched; those of webhooks are what the settings say. It takes every kind there is: do
+not point it at a database with work of your own.
 """
 
 import asyncio
 
 from redrive import Context, Exponential, Policy, Redrive, Task, TransientError, jitter, seconds
 from redrive.settings import load_settings
+from redrive.systems.webhooks import Webhooks
 
 app = Redrive(load_settings().database_url)
+webhooks = Webhooks(app)
 
 QUICKLY = Policy(Exponential(seconds(1), seconds(5)), retries=3, jitter=jitter.percent(20), name="sample")
 
 
 @app.handler("flaky.*", policy=QUICKLY)
+@webhooks.handler("flaky.*")
 async def flaky(task: Task, context: Context) -> None:
     """Fails twice, then succeeds."""
     await asyncio.sleep(0.2)
@@ -23,6 +27,7 @@ async def flaky(task: Task, context: Context) -> None:
 
 
 @app.handler("poison.*", policy=QUICKLY)
+@webhooks.handler("poison.*")
 async def poison(task: Task) -> None:
     """Always fails."""
     await asyncio.sleep(0.2)
@@ -30,6 +35,7 @@ async def poison(task: Task) -> None:
 
 
 @app.handler("*", policy=QUICKLY)
+@webhooks.handler("*")
 async def anything(_task: Task) -> None:
     """Succeeds."""
     await asyncio.sleep(0.2)

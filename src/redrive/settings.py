@@ -5,11 +5,13 @@ that cannot be used is a `SettingsError` that names the variable and what it may
 Each system describes its own settings in `systems/NAME/settings.py`; they are read here too, by `load`.
 """
 
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
+from dotenv import dotenv_values
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from redrive.core.durations import DURATION_MAX, format_duration, parse_duration
@@ -20,7 +22,7 @@ from redrive.errors import SettingsError
 
 ADMIN_KEY_CHARS_MIN = 16
 ENV_FILE = ".env"
-SYSTEMS: tuple[str, ...] = ()
+SYSTEMS: tuple[str, ...] = ("commands", "flags", "relay", "triggers", "webhooks")
 """The systems that there are."""
 
 
@@ -84,6 +86,9 @@ class Settings(Section):
     database_url: str = Field(
         default="sqlite:///redrive.db", description="The ledger: sqlite:///file.db or postgresql://user@host/name"
     )
+    db_path: str | None = Field(
+        default=None, min_length=1, description="The same as DATABASE_URL=sqlite:///DB_PATH, where that is not given"
+    )
     service_name: str = Field(
         default="redrive", min_length=1, max_length=100, description="The `service` of every log line"
     )
@@ -129,6 +134,13 @@ class Settings(Section):
     )
     alert_depth: int = Field(default=10_000, ge=0, description="Alert when more tasks wait in a ledger; 0: never")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _database_at_path(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("db_path") and not given.get("database_url"):
+            return given | {"database_url": f"sqlite:///{given['db_path']}"}
+        return given
+
     @property
     def retention(self) -> timedelta | None:
         """How long ended tasks are kept; None: for ever."""
@@ -169,6 +181,11 @@ def load(section: type[S]) -> S:
         raise SettingsError("; ".join(_sentence(problem) for problem in error.errors())) from None
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{ENV_FILE} cannot be read ({error}): mend or remove it") from error
+
+
+def variable(name: str) -> str | None:
+    """One variable of the environment, or of `.env`, whose name is itself configured: a secret, for one."""
+    return os.environ.get(name) or dotenv_values(ENV_FILE).get(name)
 
 
 def _sentence(problem: Any) -> str:

@@ -32,8 +32,21 @@ class System:
         app.attach(self)
 
     def routes(self) -> Sequence[Any]:
-        """Its FastAPI routers. FastAPI is imported only here, so that a worker does not need it."""
+        """Its FastAPI routers. FastAPI is imported only here, so that a worker does not need it.
+
+        A plain Starlette `Route` may be among them, for what is asked thousands of times a second: those are looked at first.
+        """
         return ()
+
+    def error_styles(self) -> Sequence[Any]:
+        """How errors of the framework are spelled under its routes (`redrive.http.errors.ErrorStyle`), if not the common way."""
+        return ()
+
+    def prepare(self) -> None:
+        """Register the handlers that it brings itself, knowing those of the user; called before workers look for them.
+
+        May be called twice.
+        """
 
     def measure(self, registry: CollectorRegistry) -> None:
         """Register its metrics. Called once, before the service runs."""

@@ -6,9 +6,42 @@
 `Redrive.database` runs functions of a connection: `await app.database.write(store, rows)`.
 """
 
-from redrive.ledgers.database import Database
+from redrive.core.decide import Settlement
+from redrive.core.states import Act
+from redrive.core.task import Claim
+from redrive.ledgers.batches import Batch
+from redrive.ledgers.database import Database, run_within, sync_connection
+from redrive.ledgers.gather import Gather
+from redrive.ledgers.pgmq import PgmqLedger
+from redrive.ledgers.pgmq_statements import QueueLayout
 from redrive.ledgers.predicates import ledger_indexes
+from redrive.ledgers.queues import Queues, archive_table, message_table, pgmq_sql
 from redrive.ledgers.schema import NAMES
+from redrive.ledgers.schema import attempt as ATTEMPTS  # noqa: N812 - the history of all ledgers, to be joined
+from redrive.ledgers.sql import Beside, SqlLedger
 from redrive.ledgers.times import EPOCH, Instant, IsoText
 
-__all__ = ["EPOCH", "NAMES", "Database", "Instant", "IsoText", "ledger_indexes"]
+__all__ = [
+    "ATTEMPTS",
+    "EPOCH",
+    "NAMES",
+    "Act",
+    "Batch",
+    "Beside",
+    "Claim",
+    "Database",
+    "Gather",
+    "Instant",
+    "IsoText",
+    "PgmqLedger",
+    "QueueLayout",
+    "Queues",
+    "Settlement",
+    "SqlLedger",
+    "archive_table",
+    "ledger_indexes",
+    "message_table",
+    "pgmq_sql",
+    "run_within",
+    "sync_connection",
+]

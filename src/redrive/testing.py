@@ -29,8 +29,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from redrive.app import Redrive
-from redrive.core.decide import Settlement
+from redrive.core.decide import Settlement, decide
 from redrive.core.durations import format_duration
+from redrive.core.outcome import LeaseExpired
 from redrive.core.states import State
 from redrive.core.task import Attempt, Claim, Task
 from redrive.engine.keeper import Keeper
@@ -118,7 +119,7 @@ async def drain(
         handled = [lane for lane in app.lanes.values() if len(lane.handlers)]
         if not handled:
             raise HandlerError("the application has no handlers: register one with @app.handler('kind')")
-        lanes = [_LaneDrain(lane, await lane.ledger(), app.tell, threads, drained) for lane in handled]
+        lanes = [_LaneDrain(lane, await lane.ledger(), lane.tell, threads, drained) for lane in handled]
         if clock is None:
             await _run_due(lanes, tasks_max)
         else:
@@ -185,6 +186,9 @@ class _LaneDrain:
     async def _run(self, claim: Claim) -> None:
         handler = self._lane.handlers.find(claim.task.kind)
         assert handler is not None, "a ledger hands out the kinds that it was asked for"
+        if claim.abandoned is not None:
+            await self._settler.write([decide(claim, LeaseExpired(), handler.policy)])
+            return
         self._tell([AttemptStarted(self._ledger.name, claim)])
         ran = await self._runner.run(claim, handler)
         if ran.written:

@@ -17,7 +17,7 @@ from redrive.app import Redrive, Workers
 from redrive.core.failure import describe_error
 from redrive.engine.patience import Patience
 from redrive.engine.worker import WorkerSettings
-from redrive.errors import RedriveError, SettingsError
+from redrive.errors import MissingExtraError, RedriveError, SettingsError
 from redrive.ledgers.bookkeeper import EVERY as BOOKS_EVERY
 from redrive.ledgers.bookkeeper import Bookkeeper
 from redrive.ledgers.database import Database
@@ -26,7 +26,12 @@ from redrive.ledgers.sql import SqlLedger
 from redrive.observe.alerts import EVERY as ALERTS_EVERY
 from redrive.observe.logs import LogObserver, configure_logs
 from redrive.observe.metrics import MetricsObserver
-from redrive.settings import Section, Settings
+from redrive.settings import Section, Settings, load
+from redrive.systems.commands.settings import CommandSettings
+from redrive.systems.flags.settings import FlagSettings
+from redrive.systems.relay.settings import RelaySettings
+from redrive.systems.triggers.settings import TriggerSettings
+from redrive.systems.webhooks.settings import WebhookSettings
 from redrive.watch import Watch, repeat
 
 ANSWER_WITHIN = timedelta(seconds=2)
@@ -143,7 +148,14 @@ async def describe_store(database: Database) -> str:
     return f"PostgreSQL {version}, synchronous_commit={commit}"
 
 
-SECTIONS: tuple[type[Section], ...] = (Settings,)
+SECTIONS: tuple[type[Section], ...] = (
+    Settings,
+    CommandSettings,
+    FlagSettings,
+    RelaySettings,
+    TriggerSettings,
+    WebhookSettings,
+)
 """All settings that there are: the service's and those of each system."""
 
 
@@ -154,7 +166,59 @@ def attach_systems(app: Redrive, names: Iterable[str]) -> None:
             _MAKERS[name](app)
 
 
-_MAKERS: dict[str, Callable[[Redrive], None]] = {}
+def _make_commands(app: Redrive) -> None:
+    from redrive.systems.commands import Commands
+
+    Commands(app)
+
+
+def _make_flags(app: Redrive) -> None:
+    from redrive.systems.flags import Flags
+
+    Flags(app)
+
+
+def _make_triggers(app: Redrive) -> None:
+    try:
+        from redrive.systems.triggers.service import Triggers
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.partition(".")[0] in ("httpcore", "httpx", "standardwebhooks"):
+            raise MissingExtraError("triggers", "service") from error
+        raise
+    Triggers(app)
+
+
+def _make_webhooks(app: Redrive) -> None:
+    from redrive.systems.webhooks import Webhooks
+
+    Webhooks(app)
+
+
+def _make_relay(app: Redrive) -> None:
+    # It needs a broker, which is not there unless somebody says where.
+    settings = load(RelaySettings)
+    if "rabbitmq_url" in settings.model_fields_set:
+        attach_relay(app, settings, service=load(Settings).service_name)
+
+
+def attach_relay(app: Redrive, settings: RelaySettings, *, service: str) -> None:
+    """Give the application the relay, which signs its messages with the name of the service, or say which extra it needs."""
+    try:
+        from redrive.systems.relay.service import Relay
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.partition(".")[0] in ("aio_pika", "aiormq", "google", "pamqp", "yarl"):
+            raise MissingExtraError("the relay", "rabbitmq") from error
+        raise
+    Relay(app, settings, service=service)
+
+
+_MAKERS: dict[str, Callable[[Redrive], None]] = {
+    "commands": _make_commands,
+    "flags": _make_flags,
+    "relay": _make_relay,
+    "triggers": _make_triggers,
+    "webhooks": _make_webhooks,
+}
 """How each system is made. What it needs is imported only then: extras that are not used need not be installed."""
 
 

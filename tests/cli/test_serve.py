@@ -38,6 +38,7 @@ def test_serve_from_start_to_end(start: Start, stored: Run, url: str):
         key = re.search(r"rdk_[\w-]+", service.said)[0]
         assert "SQLite" in service.said or "PostgreSQL" in service.said
         assert "redrive tasks add flaky.hello" in service.said
+        assert re.search(r"curl http://[\d.:]+/webhooks -H 'Content-Type: application/json' -d '\{", service.said)
         assert client.get("/health").json()["checks"] == {"database": "ok"}
         stored("tasks", "add", "flaky.hello", "--key", "flaky")
         stored("tasks", "add", "poison.hello", "--key", "poison")
@@ -80,14 +81,14 @@ def test_given_admin_key_is_not_printed(start: Start, redrive: Run):
 
 
 def test_without_an_application_nothing_is_run(start: Start, redrive: Run):
-    """A service without handlers shows tasks and leaves them alone."""
-    service = start("serve", "--port", "0")
+    """A service without handlers shows tasks and leaves them alone; what systems do by themselves goes on."""
+    service = start("serve", "--port", "0", REDRIVE_SYSTEMS="webhooks")
     service.wait_for("Ctrl-C stops")
     redrive("tasks", "add", "mine", "--key", "mine")
     with httpx.Client(base_url=address(service)) as client:
         until(lambda: bool(client.get("/api/tasks", params={"kind": "mine"}).json()["tasks"]))
         assert "No handlers are loaded" in client.get("/").text
-        assert client.get("/ready").json()["checks"]["worker"] == "none"
+        until(lambda: client.get("/ready").json()["checks"]["worker"] == "running")
     assert service.end(signal.SIGTERM) == 0
     assert redrive("tasks", "show", "mine", "--json").json["state"] == "waiting"
 
@@ -98,7 +99,7 @@ def test_a_store_that_is_away_is_waited_for(start: Start):
     with httpx.Client(base_url=address(service)) as client:
         until(lambda: client.get("/health").status_code == 503)
         assert client.get("/ready").json() == {
-            "status": "not ready", "checks": {"store": "not open", "worker": "none"}
+            "status": "not ready", "checks": {"store": "not open", "worker": "not running"}
         }  # fmt: skip
         assert "The store is not open" in client.get("/").text
         assert client.get("/metrics").status_code == 200

@@ -14,18 +14,20 @@ ALLOWED = {
     ("settle", "claimed", "dead"),
     ("settle", "claimed", "cancelled"),
     ("cancel", "waiting", "cancelled"),
+    ("bury", "waiting", "dead"),
     ("redrive", "dead", "waiting"),
     ("resolve", "dead", "done"),
     ("resolve", "dead", "cancelled"),
     ("return", "done", "waiting"),
     ("return", "dead", "waiting"),
+    ("return", "cancelled", "waiting"),
 }
 
 
 def test_the_words_are_the_published_ones():
     """States and acts are stored and shown as these words."""
     assert {state.value for state in State} == {"waiting", "claimed", "done", "dead", "cancelled"}
-    assert {act.value for act in Act} == {"claim", "settle", "cancel", "redrive", "resolve", "return"}
+    assert {act.value for act in Act} == {"claim", "settle", "cancel", "bury", "redrive", "resolve", "return"}
 
 
 @pytest.mark.parametrize(("act", "before", "after"), list(product(Act, State, State)), ids=str)

@@ -8,6 +8,7 @@ import pytest
 from ledgers.homes import Home, ServerClock, build, execute, open_home, wipe
 from ledgers.shapes import EVENTS, SHAPES, Shape
 
+from redrive.ledgers.migrate import migrate
 from redrive.ledgers.open import open_database
 from redrive.testing import VirtualClock
 
@@ -17,6 +18,16 @@ HOMES = [
     # With a virtual clock PostgreSQL gets instants instead of spans: other statements, in users' tests only.
     *(("postgres", shape, "virtual") for shape in (EVENTS,)),
 ]
+
+
+@pytest.fixture
+async def url(empty_url: str) -> str:
+    """The URL of a new database with redrive's own tables and no others: names that systems use are free here."""
+    database = open_database(empty_url)
+    await migrate(database)
+    await database.close()
+    return empty_url
+
 
 _built: dict[tuple[str, str, str], str] = {}
 
@@ -36,7 +47,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give each test that asks for a home those that fit it: what cannot apply is not run, rather than skipped."""
     if "home" in metafunc.fixturenames:
         fits = [mark.args[0] for mark in metafunc.definition.iter_markers("homes")]
-        chosen = [home for home in HOMES if all(fit(home[1].table) for fit in fits)]
+        chosen = [home for home in HOMES if all(fit(home[1].on(home[0])) for fit in fits)]
         metafunc.parametrize("home", chosen, ids=[_name(home) for home in chosen], indirect=True)
 
 

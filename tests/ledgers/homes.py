@@ -1,11 +1,11 @@
 """A ledger to test, on any shape and database, with what a test needs around it: rows, a clock, and short verbs."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
-from ledgers.shapes import OWN, Shape
+from ledgers.shapes import COMMANDS, OWN, Shape
 from sqlalchemy import Connection, Table, insert, make_url, select, update
 
 from redrive.core import jitter
@@ -22,9 +22,17 @@ from redrive.ledgers.adopt import adopt
 from redrive.ledgers.database import Database
 from redrive.ledgers.migrate import migrate
 from redrive.ledgers.open import open_database, open_ledger
+from redrive.ledgers.pgmq import PgmqLedger
+from redrive.ledgers.queues import Queues, message_table
 from redrive.ledgers.sql import SqlLedger
 from redrive.ports import Actor, Clock
+from redrive.systems.commands.model import NewCommand, queue_of
+from redrive.systems.commands.records import Records
+from redrive.systems.commands.sending import Sender
+from redrive.systems.commands.service import LAYOUT
+from redrive.systems.commands.table import LANE, make_tables
 
+DOMAIN = "work"
 START = datetime(2030, 1, 1, tzinfo=UTC)
 LEASE = seconds(30)
 BACKOFF = seconds(60)
@@ -77,6 +85,7 @@ class Home:
     clock: Any
     database: Database
     ledger: SqlLedger
+    sender: Sender | None = None
     _opened: list[Database] = field(default_factory=list)
     _serial: int = 0
 
@@ -93,7 +102,14 @@ class Home:
         clock = None if isinstance(self.clock, ServerClock) else self.clock
         database = open_database(self.url, clock=clock, durable=False)
         self._opened.append(database)
+        if self.shape is COMMANDS:
+            return command_ledger(database)[0]
         return await open_ledger(database, self.table)
+
+    @property
+    def queued(self) -> bool:
+        """Whether tasks wait in a queue, which hands out what was abandoned by itself."""
+        return isinstance(self.ledger, PgmqLedger)
 
     def new(self, kind: str = "mail", **given: Any) -> NewTask:
         """A task with a key that was not used before."""
@@ -104,6 +120,8 @@ class Home:
         self, amount: int = 1, *, kind: str = "mail", delay: timedelta = ZERO, failures_max: int | None = None
     ) -> list[TaskId]:
         """Tasks in the ledger, as their owner puts them there; their ids."""
+        if self.sender is not None:
+            return await self._send(amount, kind, delay, failures_max)
         if self.table.payload is not None:
             tasks = [self.new(kind, delay=delay, payload={"n": n}, failures_max=failures_max) for n in range(amount)]
             return [added.id for added in await self.ledger.add(tasks)]
@@ -116,6 +134,31 @@ class Home:
     def _put(self, connection: Connection, rows: list[dict[str, Any]]) -> list[TaskId]:
         table, id_ = self.sql_table, self.sql_table.c[self.table.id_column]
         return [connection.execute(insert(table).values(row).returning(id_)).scalar_one() for row in rows]
+
+    async def _send(self, amount: int, kind: str, delay: timedelta, failures_max: int | None) -> list[TaskId]:
+        commands = []
+        for number in range(amount):
+            self._serial += 1
+            commands.append(
+                NewCommand(
+                    domain=DOMAIN, command_type=kind, command_id=self.shape.key(self._serial), data={"n": number},
+                    max_attempts=failures_max,
+                )
+            )  # fmt: skip
+
+        def send(connection: Connection) -> list[TaskId]:
+            self.sender.send(connection, commands)
+            c = self.sql_table.c
+            ids = select(c.id).where(c.command_id.in_([one.command_id for one in commands])).order_by(c.id)
+            found = list(connection.execute(ids).scalars())
+            connection.execute(update(self.sql_table).where(c.id.in_(found)).values(due_at=self.clock.now() + delay))
+            if self.queued:
+                messages = message_table(queue_of(DOMAIN))
+                mine = messages.c.message["command_id"].astext.in_([one.command_id for one in commands])
+                connection.execute(update(messages).where(mine).values(vt=self.clock.now() + delay))
+            return found
+
+        return await self.database.write(send)
 
     async def row(self, id: TaskId) -> dict[str, Any]:
         """The columns of a row by what they stand for."""
@@ -158,8 +201,20 @@ class Home:
 
     async def expire(self) -> list[Claim]:
         """What a keeper does: settle the claims that ran out."""
-        found = await self.ledger.reclaim(100, LEASE)
+        found = await self.reclaim(100, LEASE)
         assert await self.ledger.settle([settlement(claim, LeaseExpired()) for claim in found], worker="keeper") == []
+        return found
+
+    async def reclaim(
+        self, limit: int, lease: timedelta, *, kinds: list[str] | None = None, ledger: SqlLedger | None = None
+    ) -> list[Claim]:
+        """Claims that ran out, marked: by `reclaim`, or by `claim` where a queue hands them out again by itself."""
+        ledger = ledger or self.ledger
+        if not self.queued:
+            return await ledger.reclaim(limit, lease, kinds=kinds)
+        assert await ledger.reclaim(limit, lease, kinds=kinds) == []
+        found = await ledger.claim(limit, lease, kinds=kinds)
+        assert all(claim.abandoned is not None for claim in found)
         return found
 
     async def rollups(self) -> list[dict[str, Any]]:
@@ -190,12 +245,12 @@ async def build(url: str, shape: Shape, store: str) -> None:
     """Make the tables: redrive's by its migrations, the shape's by hand and then by what `TableError` prints."""
     database = open_database(url, durable=False)
     try:
-        await migrate(database)
+        await migrate(database, ["commands"] if shape is COMMANDS else [])
         if store == "postgres":  # these databases are thrown away: no test waits for the disk
             name = make_url(url).database
             await execute(database, [f'ALTER DATABASE "{name}" SET synchronous_commit = off'])
         await execute(database, shape.create[store])
-        if shape is not OWN:
+        if shape not in (OWN, COMMANDS):
             try:
                 await open_ledger(database, shape.on(store))
             except TableError as error:
@@ -222,14 +277,41 @@ async def wipe(url: str, shape: Shape, store: str) -> None:
     ours = [table.name for table in schema.metadata.sorted_tables]
     table = shape.on(store)
     name = f'"{table.schema}"."{table.name}"' if table.schema else f'"{table.name}"'
+    if shape is COMMANDS:
+        ours += ["audit", "batch", "handler"]
     async with await psycopg.AsyncConnection.connect(url) as connection:
+        await connection.execute("SET search_path = public, commandbus, pgmq")
+        if shape is COMMANDS and await _has_queue(connection):
+            ours += [f"q_{queue_of(DOMAIN)}", f"a_{queue_of(DOMAIN)}"]
         for each in dict.fromkeys([*(f'"{one}"' for one in ours), name]):
             await connection.execute(f"DELETE FROM {each}")  # type: ignore[arg-type]
+
+
+async def _has_queue(connection: psycopg.AsyncConnection[Any]) -> bool:
+    asked = await connection.execute("SELECT to_regclass(%s) IS NOT NULL", [f"pgmq.q_{queue_of(DOMAIN)}"])
+    [there] = await asked.fetchone() or [False]
+    return bool(there)
+
+
+def command_ledger(database: Database) -> tuple[SqlLedger, Sender]:
+    """The ledger of the command bus, and who puts commands into it. All of its kinds are of one domain."""
+    tables, queues = make_tables(database.dialect.name), Queues(LAYOUT.kind_field)
+    records = Records(database, tables, queues)
+    sender = Sender(database, tables, records, queues)
+    if database.dialect.name == "sqlite":
+        return SqlLedger(database, COMMANDS.table, tables.command, name=LANE, beside=records), sender
+    layout = replace(LAYOUT, split=lambda kind: (queue_of(DOMAIN), kind), join=lambda _, kind: kind)
+    table = COMMANDS.on("postgres")
+    return PgmqLedger(database, table, tables.command, layout, name=LANE, beside=records, queues=queues), sender
 
 
 async def open_home(store: str, shape: Shape, url: str, clock: Clock) -> Home:
     """A ledger over tables that are there."""
     given = None if isinstance(clock, ServerClock) else clock
     database = open_database(url, clock=given, durable=False)
-    ledger = await open_ledger(database, shape.on(store))
-    return Home(store=store, shape=shape, url=url, clock=clock, database=database, ledger=ledger)
+    sender = None
+    if shape is COMMANDS:
+        ledger, sender = command_ledger(database)
+    else:
+        ledger = await open_ledger(database, shape.on(store))
+    return Home(store=store, shape=shape, url=url, clock=clock, database=database, ledger=ledger, sender=sender)

@@ -4,11 +4,12 @@ Each is created by hand, without what only redrive needs; the migration that `Ta
 have every kind of column, count and word that a `LedgerTable` can name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import NAMESPACE_URL, uuid5
 
 from redrive.core.table import TASKS, LedgerTable, Words
+from redrive.systems.commands.table import ledger_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +20,12 @@ class Shape:
     create: Mapping[str, Sequence[str]]
     uuid_keys: bool = False
     postgres_schema: str | None = None
+    postgres_table: LedgerTable | None = None
+    """The mapping on PostgreSQL, where it is quite another."""
     extra: Mapping[str, object] | None = None
     """Columns without a default that a row inserted by hand must have."""
+    shown_error: Callable[[str | None], str | None] = lambda error: error
+    """What the row keeps of an error."""
 
     @property
     def name(self) -> str:
@@ -28,6 +33,8 @@ class Shape:
 
     def on(self, store: str) -> LedgerTable:
         """The mapping on this database."""
+        if store == "postgres" and self.postgres_table is not None:
+            return self.postgres_table
         return replace(self.table, schema=self.postgres_schema) if store == "postgres" else self.table
 
     def key(self, serial: int) -> str:
@@ -171,4 +178,12 @@ LEGACY = Shape(
 )
 
 FOREIGN = (FLAGS, EVENTS, JOBS, LEGACY)
-SHAPES = (OWN, *FOREIGN)
+
+# The command bus: its rows are the bus's to insert, it writes beside the ledger, and on PostgreSQL it waits in PGMQ.
+COMMANDS = Shape(
+    table=replace(ledger_table("sqlite"), kind="command_type"),
+    postgres_table=replace(ledger_table("postgresql"), kind="command_type"),
+    create={"sqlite": (), "postgres": ()},
+    shown_error=lambda error: error and error.partition(": ")[2],
+)
+SHAPES = (OWN, *FOREIGN, COMMANDS)

@@ -6,7 +6,7 @@ command was used wrongly. Every error of ours is one clear line without a traceb
 
 import typer
 
-from redrive.cli import doctor, keys, preview, serve, store, tasks, worker
+from redrive.cli import doctor, flags, keys, preview, relay, serve, store, tasks, worker
 from redrive.cli.common import ClearErrors, version_option
 
 app = typer.Typer(
@@ -25,6 +25,8 @@ app.command("migrate")(store.migrate)
 app.command("adopt")(store.adopt)
 app.add_typer(keys.keys, name="keys")
 app.add_typer(tasks.tasks, name="tasks")
+app.add_typer(flags.flags, name="flags")
+app.add_typer(relay.relay, name="relay")
 app.command("preview")(preview.preview)
 app.command("doctor")(doctor.doctor)
 

@@ -18,6 +18,7 @@ from redrive.core.policy import Policy
 from redrive.core.preview import Try
 from redrive.core.preview import preview as tries_of
 from redrive.errors import UsageError
+from redrive.systems.flags.policy import POLICY as FLAGS
 from redrive.wiring import load_app
 
 DRAWN_CELLS = 48
@@ -26,9 +27,7 @@ TABLE_CELLS = 62
 ROWS_DRAWN_MAX = 100
 
 PUBLISHED = {
-    "flags": Policy(
-        Exponential(minutes(2), minutes(60)), retries=3, jitter=jitters.additive(seconds(30)), name="flags"
-    ),
+    "flags": FLAGS,
     "webhooks": Policy(Exponential(seconds(10), seconds(300)), attempts=5, jitter=jitters.none, name="webhooks"),
     "commands": Policy(Schedule([seconds(60), seconds(300)]), attempts=3, jitter=jitters.none, name="commands"),
     "triggers": Policy(

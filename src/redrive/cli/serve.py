@@ -6,7 +6,7 @@ import errno
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 SAMPLE = "redrive.sample:app"
 _EXTRA_MODULES = {"fastapi", "jinja2", "plotly", "starlette", "uvicorn"}
 BACKLOG = 2048
+KEEP_ALIVE_SECONDS = 75
+"""Longer than clients wait that ask every few seconds: a connection closed under a request is an error for nothing."""
 
 
 def serve(
@@ -44,23 +46,33 @@ def serve(
     """
     settings = load_settings()
     set_up_logs(settings)
-    _require_extra()
+    require_extra("`redrive serve`")
     loaded = load_app(app) if app is not None else Redrive(settings.database_url)
     attach_systems(loaded, settings.redrive_systems)
     observe_with_logs(loaded)
+    serve_app(loaded, settings, host, port, lambda service, url: _introduce(service, url, app))
+
+
+Introduce = Callable[[Service, str], None]
+"""Says to people at a terminal what is served at this URL, when the store is open."""
+
+
+def serve_app(app: Redrive, settings: Settings, host: str | None, port: int | None, introduce: Introduce) -> None:
+    """Run the application's workers and systems and serve its routes, until SIGTERM or Ctrl-C."""
     listening = listen(settings.http_host if host is None else host, settings.http_port if port is None else port)
     with contextlib.closing(listening):
-        run_to_the_end(lambda: _serve(loaded, settings, listening, app))
+        run_to_the_end(lambda: _serve(app, settings, listening, introduce))
 
 
-def _require_extra() -> None:
+def require_extra(what: str) -> None:
+    """Raise a `MissingExtraError` unless there is what a service needs."""
     try:
         import uvicorn  # noqa: F401
 
         import redrive.web.app  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.partition(".")[0] in _EXTRA_MODULES:
-            raise MissingExtraError("`redrive serve`", "service") from error
+            raise MissingExtraError(what, "service") from error
         raise
 
 
@@ -98,13 +110,13 @@ def _why_not(error: OSError, host: str, port: int) -> str:
             return f"cannot listen on {host} port {port}: {error.strerror}"
 
 
-async def _serve(app: Redrive, settings: Settings, listening: socket.socket, path: str | None) -> None:
+async def _serve(app: Redrive, settings: Settings, listening: socket.socket, introduce: Introduce) -> None:
     service = Service(app, settings)
     server = _make_server(service)
     stop_on_signals(service.stop)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     working = asyncio.create_task(service.run())
-    greeting = asyncio.create_task(_greet(service, listening, path))
+    greeting = asyncio.create_task(_greet(service, listening, introduce))
     try:
         await asyncio.wait({serving, working}, return_when=asyncio.FIRST_COMPLETED)
         service.stop()
@@ -137,27 +149,32 @@ def _make_server(service: Service) -> "uvicorn.Server":
         "server_header": False,
         "proxy_headers": False,  # who may look depends on the caller's address: no header may change it
         "lifespan": "off",
+        "timeout_keep_alive": KEEP_ALIVE_SECONDS,
         "timeout_graceful_shutdown": max(1, int(service.settings.worker_grace.total_seconds())),
     }
     return Server(uvicorn.Config(make_web(service), **options))
 
 
-async def _greet(service: Service, listening: socket.socket, path: str | None) -> None:
+async def _greet(service: Service, listening: socket.socket, introduce: Introduce) -> None:
     url = _url(listening)
     say(f"[bold]redrive {__version__}[/] listens on [bold cyan]{url}[/]")
     await service.opened.wait()
     app = service.app
     say(f"  database     {escape(redact(app.database.url))} ({await describe_store(app.database)})")
-    handlers = sum(len(lane.handlers) for lane in app.lanes.values())
-    if path is None:
-        say("  application  none: tasks are shown but not run; give one with [cyan]--app MODULE:APP[/]")
-    else:
-        say(f"  application  {escape(path)}, {handlers} handler{'' if handlers == 1 else 's'}")
     if app.systems:
         say(f"  systems      {', '.join(sorted(app.systems))}")
     if service.first_key is not None:
         say(f"  admin key    [bold]{service.first_key}[/] (made now and shown this once: keep it)")
         service.first_key = None
+    introduce(service, url)
+
+
+def _introduce(service: Service, url: str, path: str | None) -> None:
+    handlers = sum(len(lane.handlers) for lane in service.app.lanes.values())
+    if path is None:
+        say("  application  none: tasks are shown but not run; give one with [cyan]--app MODULE:APP[/]")
+    else:
+        say(f"  application  {escape(path)}, {handlers} handler{'' if handlers == 1 else 's'}")
     _suggest(service, url, path)
 
 
@@ -179,9 +196,19 @@ def _suggest(service: Service, url: str, path: str | None) -> None:
     width = max(len(command) for command, _ in lines)
     for command, why in lines:
         say(f"  [cyan]{command.ljust(width)}[/]  [dim]{why}[/]")
+    if "webhooks" in service.app.systems:
+        _suggest_webhook(url, path)
     if shutil.which("redrive") is None:
         say(f"[dim]redrive is not on your PATH; here it is {escape(sys.argv[0])}[/]")
     say("[dim]Ctrl-C stops.[/]\n")
+
+
+def _suggest_webhook(url: str, path: str | None) -> None:
+    given = '{"idempotency_key": "hello-1", "event_type": "flaky.hello", "payload": {"to": "you"}}'
+    fails = ", which fails twice and then succeeds" if path == SAMPLE else ""
+    say(f"Send a webhook{fails}; sent again it is known, and not processed twice:")
+    say(f"  [cyan]curl {url}webhooks -H 'Content-Type: application/json' -d '{escape(given)}'[/]")
+    say(f"  [cyan]curl '{url}webhooks?idempotency_key=hello-1'[/]  [dim]what became of it[/]")
 
 
 def _url(listening: socket.socket) -> str:

@@ -25,6 +25,7 @@ class Act(StrEnum):
     CLAIM = "claim"
     SETTLE = "settle"
     CANCEL = "cancel"
+    BURY = "bury"
     REDRIVE = "redrive"
     RESOLVE = "resolve"
     RETURN = "return"
@@ -36,9 +37,10 @@ TRANSITIONS: dict[Act, frozenset[tuple[State, State]]] = {
     Act.CLAIM: frozenset({(_W, _C)}),
     Act.SETTLE: frozenset({(_C, _DONE), (_C, _W), (_C, _DEAD), (_C, _X)}),
     Act.CANCEL: frozenset({(_W, _X)}),
+    Act.BURY: frozenset({(_W, _DEAD)}),
     Act.REDRIVE: frozenset({(_DEAD, _W)}),
     Act.RESOLVE: frozenset({(_DEAD, _DONE), (_DEAD, _X)}),
-    Act.RETURN: frozenset({(_DONE, _W), (_DEAD, _W)}),
+    Act.RETURN: frozenset({(_DONE, _W), (_DEAD, _W), (_X, _W)}),
 }
 """For each act the changes of state that it may make; every pair not listed is refused."""
 

@@ -40,7 +40,8 @@ class Words:
 
     `retrying` is the word of a waiting task that has failed before; without it `waiting` stands for both. It may be the
     same as `dead`: the due time then tells them apart, retrying has one and dead has none. Without `claimed` the lease
-    says it. Without `cancelled` tasks of this table cannot be cancelled.
+    says it. Without `cancelled` tasks of this table cannot be cancelled. `refused` is the word that a worker writes for
+    cancelled, where a task that its handler refused has another word than one that a person took back.
     """
 
     waiting: str = "waiting"
@@ -49,12 +50,13 @@ class Words:
     done: str = "done"
     dead: str = "dead"
     cancelled: str | None = None
+    refused: str | None = None
 
     def __post_init__(self) -> None:
-        apart = [self.waiting, self.done, self.dead, *filter(None, (self.claimed, self.cancelled))]
+        apart = [self.waiting, self.done, self.dead, *filter(None, (self.claimed, self.cancelled, self.refused))]
         if len(set(apart)) < len(apart):
             raise UsageError(f"waiting, claimed, done, dead and cancelled need words of their own, not {apart}")
-        if self.retrying in {self.done, self.claimed, self.cancelled} - {None}:
+        if self.retrying in {self.done, self.claimed, self.cancelled, self.refused} - {None}:
             raise UsageError(f"retrying may share its word with waiting or dead only, not {self.retrying!r}")
 
     @property
@@ -80,11 +82,13 @@ class Words:
         for state in (State.DONE, State.DEAD, State.CANCELLED):
             if word == getattr(self, state.value):
                 return state
+        if word == self.refused:
+            return State.CANCELLED
         raise UsageError(f"unknown status word {word!r}: this table knows {', '.join(self.all())}")
 
     def all(self) -> tuple[str, ...]:
         """Every word, once."""
-        words = (self.waiting, self.retrying, self.claimed, self.done, self.dead, self.cancelled)
+        words = (self.waiting, self.retrying, self.claimed, self.done, self.dead, self.cancelled, self.refused)
         return tuple(dict.fromkeys(word for word in words if word is not None))
 
 

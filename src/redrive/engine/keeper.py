@@ -68,6 +68,11 @@ class Keeper:
                 self._patience.away(error, asked_at=asked_at)
             await asyncio.sleep(EVERY_SECONDS * random.uniform(0.8, 1.2))
 
+    async def keep_once(self) -> None:
+        """Keep once, for a run that is over before the loop would come round. Here errors are raised."""
+        await self.settle_expired()
+        await self.prune()
+
     async def settle_expired(self) -> int:
         """Settle all claims whose lease ran out; how many it were."""
         settled = 0

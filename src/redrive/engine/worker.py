@@ -124,6 +124,7 @@ class Worker:
         self._running: set[_Running] = set()
         self._slot_freed = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._until_idle = False
         self._retry_at = math.inf
         self._napping: asyncio.Timeout | None = None
         self._asking: asyncio.Task[list[Claim]] | None = None
@@ -143,8 +144,11 @@ class Worker:
         """Ask the worker to stop: no new claims, wait for `grace`, release the rest. `run` then returns."""
         self._stopping.set()
 
-    async def run(self) -> None:
-        """Work until `stop` is called."""
+    async def run(self, *, until_idle: bool = False) -> None:
+        """Work until `stop` is called, or with `until_idle` until nothing is due any more."""
+        self._until_idle = until_idle
+        if until_idle:
+            await self._keeper.keep_once()  # its own loop may not come round before this run is over
         with self._ledger.waiter() as waiter:
             helpers = [
                 asyncio.create_task(self._settler.run(), name="redrive-settle"),
@@ -187,7 +191,10 @@ class Worker:
                     claims = await self._answer()
                     if not claims:
                         self._answered(asked_at)
-                        woken = await self._nap(waiter, LOOK_AGAIN if woken else await self._idle_time())
+                        if self._until_idle and await self._is_idle():
+                            self.stop()
+                        soon = woken or self._until_idle
+                        woken = await self._nap(waiter, LOOK_AGAIN if soon else await self._idle_time())
                 except Exception as error:  # whatever it is, the ledger may be well again later
                     self._patience.away(error, asked_at=asked_at)
                     tries += 1
@@ -284,6 +291,14 @@ class Worker:
                 await self._settler.flushed()
             else:
                 await self._slot_freed.wait()
+
+    async def _is_idle(self) -> bool:
+        """Whether nothing runs, everything is written and nothing is due; what is due but locked will soon be free."""
+        if self._running:
+            return False
+        await self._settler.flushed()
+        next_due = await self._ledger.next_due(kinds=await self._kinds.to_claim())
+        return not self._running and (next_due is None or next_due > timedelta(0))
 
     async def _idle_time(self) -> timedelta:
         """How long there is nothing to do: until the next task is due, at most the poll interval."""

@@ -10,7 +10,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redrive.core.failure import describe_error
-from redrive.http.errors import error_response
+from redrive.http.errors import error_response, style_of
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -63,8 +63,10 @@ class Envelope:
             except Exception as error:
                 self._log.error("request_failed", path=scope["path"], error=describe_error(error), exc_info=True)
                 if status == 0:
+                    style = style_of(scope)
+                    code = "internal_error" if style is None else style.code(500, "internal_error")
                     response = error_response(
-                        500, "internal_error", "something went wrong here; the log has it under the request id",
+                        500, code, "something went wrong here; the log has it under the request id",
                         request_id=request_id,
                     )  # fmt: skip
                     await response(scope, receive, send_enveloped)

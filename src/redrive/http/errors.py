@@ -1,6 +1,7 @@
 """Every refusal over HTTP has one form: `{error: {code, message, details, timestamp, request_id}}`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
@@ -9,13 +10,31 @@ from fastapi import FastAPI, Request
 from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from redrive.as_json import instant_json
 from redrive.core.failure import redact
 from redrive.errors import LedgerAwayError, UsageError
 
 AWAY_RETRY_AFTER_SECONDS = 5
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    code: str = Field(description="A word for programs", examples=["queue_full"])
+    message: str = Field(description="A sentence for people, with the remedy where there is one")
+    details: Any = Field(default=None, description="More, where there is more to say")
+    timestamp: str = Field(description="When, in ISO 8601 UTC", examples=["2026-01-31T09:00:00.000000Z"])
+    request_id: str = Field(description="The log has more under this id")
+
+
+class ErrorAnswer(BaseModel):
+    """The body of every refusal: for the descriptions of routes."""
+
+    error: ErrorDetail
 
 
 class ApiError(Exception):
@@ -36,6 +55,27 @@ class ApiError(Exception):
         self.message = message
         self.details = details
         self.headers = dict(headers or {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorStyle:
+    """How what the framework refuses is spelled under a prefix of paths, where a published contract has its own words."""
+
+    prefix: str
+    codes: Mapping[int, str]
+    """The code for each status; others are the common ones in capitals."""
+    invalid_status: int = 422
+    """The status of a request that does not fit."""
+
+    def code(self, status: int, code: str) -> str:
+        """The code as this style spells it."""
+        return self.codes.get(status, code.upper())
+
+
+def style_of(scope: Scope) -> ErrorStyle | None:
+    """The style of the path that is asked for; None for the common one."""
+    styles: Sequence[ErrorStyle] = getattr(scope["app"].state, "error_styles", ()) if "app" in scope else ()
+    return next((style for style in styles if f"{scope['path']}/".startswith(f"{style.prefix}/")), None)
 
 
 def error_response(
@@ -62,8 +102,10 @@ def add_error_handlers(web: FastAPI) -> None:
     """Give every error that routes and the framework raise the one form. Others end in the envelope as a plain 500."""
 
     def answer(request: Request, error: ApiError) -> JSONResponse:
+        style = None if error.code.isupper() else style_of(request.scope)
+        code = error.code if style is None else style.code(error.status, error.code)
         return error_response(
-            error.status, error.code, error.message,
+            error.status, code, error.message,
             request_id=request.state.request_id, details=error.details, headers=error.headers,
         )  # fmt: skip
 
@@ -84,8 +126,14 @@ def add_error_handlers(web: FastAPI) -> None:
     @web.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         # Without the input: it may be large, or a secret.
-        details = [{"where": [str(part) for part in one["loc"]], "problem": one["msg"]} for one in error.errors()]
-        return answer(request, ApiError(422, "invalid_request", "the request does not fit", details=details))
+        # What cannot be written as UTF-8, such as half a surrogate in the name of a field, must not break the answer.
+        details = [
+            {"where": [str(part).encode("utf-8", "replace").decode() for part in one["loc"]], "problem": one["msg"]}
+            for one in error.errors()
+        ]
+        style = style_of(request.scope)
+        status = 422 if style is None else style.invalid_status
+        return answer(request, ApiError(status, "invalid_request", "the request does not fit", details=details))
 
     @web.exception_handler(UsageError)
     async def misused(request: Request, error: UsageError) -> JSONResponse:

@@ -3,6 +3,7 @@
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Annotated, Protocol
 
 from fastapi import Request, Security
@@ -53,6 +54,28 @@ def require_unless_loopback(scope: str) -> Callable[..., Awaitable[ApiKey | None
     return key_of
 
 
+def require_unless_local_program(scope: str) -> Callable[..., Awaitable[ApiKey | None]]:
+    """A dependency: as `require`, but open to programs on this machine, also for routes that write.
+
+    A program is let in where a page is not: a browser on this machine may be made to send what a page from elsewhere likes.
+    Browsers name that page as the `Origin` of every POST, so one that is not our own needs a key. Routes must also insist on
+    a content type of JSON, which browsers send elsewhere only after asking for permission, which is never given here.
+    """
+    needed = Scope(scope)
+
+    async def key_of(request: Request, secret: Annotated[str | None, Security(_header)] = None) -> ApiKey | None:
+        if secret is None and is_from_loopback(request) and not _is_from_other_page(request):
+            return None
+        return await _authorised(request, secret, needed)
+
+    return key_of
+
+
+def _is_from_other_page(request: Request) -> bool:
+    origins = request.headers.getlist("origin")
+    return any(origin != f"http://{request.headers['host']}" for origin in origins)
+
+
 def is_from_loopback(request: Request) -> bool:
     """Whether a program on this machine asks for this machine.
 
@@ -68,6 +91,7 @@ def is_from_loopback(request: Request) -> bool:
     return _is_loopback(request.client.host) and _is_loopback(asked_for[0]["name"])
 
 
+@lru_cache(maxsize=1024)
 def _is_loopback(host: str) -> bool:
     if host.lower() == "localhost":
         return True

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Connection,
     Dialect,
     Enum,
+    FetchedValue,
     Index,
     Integer,
     MetaData,
@@ -168,7 +169,13 @@ def _reflect(connection: Connection, ledger_table: LedgerTable, found: _Findings
         if mend is not None:
             found.migration += _change(connection, ledger_table, name, mend)
         columns.append(
-            Column(name, type_, primary_key=name == ledger_table.id_column, nullable=bool(column["nullable"]))
+            Column(
+                name,
+                type_,
+                server_default=FetchedValue() if column.get("default") is not None else None,
+                primary_key=name == ledger_table.id_column,
+                nullable=bool(column["nullable"]),
+            )
         )
     for name, role in roles.items():
         if name not in real:

@@ -14,6 +14,9 @@ from sqlalchemy.types import TypeEngine
 
 Columns = Mapping[str, TypeEngine[Any]]
 
+PREFIX = "in_batch__"
+"""Of the names of parameters. No column should be called so: SQLAlchemy would take the parameter for a value to be set."""
+
 
 class Batch:
     """A table-valued parameter with named and typed columns."""
@@ -37,10 +40,12 @@ class Batch:
             ]
             return {"batch": json.dumps(stored, ensure_ascii=False, separators=(",", ":"))}
         lists = list(zip(*rows, strict=True))
-        return {f"batch_{name}": list(values) for name, values in zip(self._columns, lists, strict=True)}
+        return {f"{PREFIX}{name}": list(values) for name, values in zip(self._columns, lists, strict=True)}
 
     def _array_rows(self) -> FromClause:
-        arrays = [bindparam(f"batch_{name}", type_=ARRAY(type_, dimensions=1)) for name, type_ in self._columns.items()]
+        arrays = [
+            bindparam(f"{PREFIX}{name}", type_=ARRAY(type_, dimensions=1)) for name, type_ in self._columns.items()
+        ]
         typed = [column(name, type_) for name, type_ in self._columns.items()]
         return func.unnest(*arrays).table_valued(*typed, name="batch").render_derived()
 

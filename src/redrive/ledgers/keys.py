@@ -5,14 +5,15 @@ Nothing is cached: a key that is revoked or has expired is refused by the very n
 
 import hashlib
 import hmac
+import json
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, select, update
+from sqlalchemy import Connection, Text, any_, bindparam, delete, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from redrive.core.durations import checked
@@ -122,9 +123,24 @@ class Keys:
             return None
         return found[0]
 
+    async def page(self, *, owner: str | None = None, after: str | None = None, limit: int = 100) -> Sequence[ApiKey]:
+        """Keys that are not revoked, of one owner or of all, in the order of their ids, from behind `after` on."""
+        return await self._database.read(_page, owner, after, limit)
+
     async def get(self, id: str) -> ApiKey | None:
         """The key with this id, if it is not revoked."""
         return await self._database.read(_get, id)
+
+    async def change(
+        self, id: str, *, scopes: Iterable[str] | None = None, expires_at: datetime | None = None, forever: bool = False
+    ) -> ApiKey | None:
+        """Change what a key is good for, or until when; None if there is no such key or it is revoked."""
+        values: dict[str, Any] = {}
+        if scopes is not None:
+            values["scopes"] = [scope.value for scope in read_scopes(scopes)]
+        if expires_at is not None or forever:
+            values["expires_at"] = None if forever else expires_at
+        return await self._database.write(_change, id, values)
 
     async def ensure_first(self, given: str | None = None) -> str | None:
         """See that there is an admin key; returns the text of one that was made here, to be shown once.
@@ -212,9 +228,40 @@ def _list(connection: Connection) -> list[ApiKey]:
     return [_key(row) for row in rows]
 
 
+def _page(connection: Connection, owner: str | None, after: str | None, limit: int) -> list[ApiKey]:
+    asked = select(table).where(table.c.revoked_at.is_(None))
+    if owner is not None:
+        asked = asked.where(table.c.owner == owner)
+    if after is not None:
+        asked = asked.where(table.c.id > after)
+    return [_key(row) for row in connection.execute(asked.order_by(table.c.id).limit(limit))]
+
+
 def _get(connection: Connection, id: str) -> ApiKey | None:
     row = connection.execute(select(table).where(table.c.id == id, table.c.revoked_at.is_(None))).first()
     return None if row is None else _key(row)
+
+
+def _change(connection: Connection, id: str, values: dict[str, Any]) -> ApiKey | None:
+    if values:
+        changed = update(table).where(table.c.id == id, table.c.revoked_at.is_(None)).values(values)
+        connection.execute(changed)
+    return _get(connection, id)
+
+
+def read_keys(connection: Connection, hashes: Sequence[str]) -> dict[str, ApiKey]:
+    """The keys with these hashes, whether valid or not, by their hash: one statement for however many ask at once."""
+    if connection.dialect.name == "sqlite":
+        rows = connection.execute(_KEYS_IN_JSON, {"hashes": json.dumps(list(hashes))})
+    else:
+        rows = connection.execute(_KEYS_IN_ARRAY, {"hashes": list(hashes)})
+    return {row.sha256: _key(row) for row in rows}
+
+
+# The text is the same for one hash and for hundreds, so the database plans it once.
+_hashes = func.json_each(bindparam("hashes", type_=Text)).table_valued("value", name="asked")
+_KEYS_IN_JSON = select(table).where(table.c.sha256.in_(select(_hashes.c.value)))
+_KEYS_IN_ARRAY = select(table).where(table.c.sha256 == any_(bindparam("hashes", type_=postgresql.ARRAY(Text))))
 
 
 def _find(connection: Connection, hashed: str) -> tuple[ApiKey, str] | None:

@@ -50,6 +50,8 @@ class Predicates:
             return literal_column("1 = 0")
         if state is State.DEAD and self.words.shared:
             free.append(due.is_(None))
+        if state is State.CANCELLED and self.words.refused is not None:
+            return and_(status.in_([quoted(word), quoted(self.words.refused)]), *free)
         return and_(status == quoted(word), *free)
 
     def first_tries(self) -> ColumnElement[bool]:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID, uuid4
 
 from sqlalchemy import (
@@ -37,11 +37,31 @@ from redrive.errors import KeyTakenError, LedgerError, UsageError
 from redrive.ledgers import schema
 from redrive.ledgers.database import Database, run_within, sync_connection
 from redrive.ledgers.gather import Gather
+from redrive.ledgers.ids import uuid7
 from redrive.ledgers.predicates import Predicates
 from redrive.ledgers.rows import RowReader
 from redrive.ledgers.statements import KINDS_PER_CLAIM_MAX, MEASURED, Statements
 from redrive.ledgers.times import EPOCH, MICROSECOND
 from redrive.ports import Actor, Page, Return, Transaction, Waiter, Where, Within
+
+
+class Beside(Protocol):
+    """What a system writes in the same commit as its ledger, before anything is released to others."""
+
+    def claimed(self, connection: Connection, claims: list[Claim]) -> None:
+        """These tasks were claimed to be run."""
+        ...
+
+    def settled(self, connection: Connection, settlements: list[Settlement]) -> None:
+        """These settlements were written; those that the fence refused are not among them."""
+        ...
+
+    def acted(
+        self, connection: Connection, act: Act, state: State, ids: Sequence[TaskId], actor: Actor, note: Any
+    ) -> None:
+        """These tasks were changed to `state` by a person or a system, which may have left a note."""
+        ...
+
 
 ANNOUNCE_HORIZON = timedelta(seconds=1)
 """Work due later than this is found by the safety poll in time; announcing it would only cost."""
@@ -50,10 +70,19 @@ IDS_MAX = 1000
 
 
 class SqlLedger:
-    """A table of a database as a ledger, and its reader."""
+    """A table of a database as a ledger, and its reader. `beside` writes what else must be in the same commits."""
 
-    def __init__(self, database: Database, ledger_table: LedgerTable, table: Table) -> None:
-        self.name = ledger_table.name
+    def __init__(
+        self,
+        database: Database,
+        ledger_table: LedgerTable,
+        table: Table,
+        *,
+        name: str | None = None,
+        beside: Beside | None = None,
+    ) -> None:
+        self.name = name or ledger_table.name
+        self.beside = beside
         self.table = ledger_table
         self.database = database
         self._statements = Statements(ledger_table, table, database.dialect, server_clock=database.server_clock)
@@ -102,10 +131,13 @@ class SqlLedger:
             self.database.wake(self.name)
         return added
 
-    def add_sync(self, tasks: Sequence[NewTask], *, within: Within) -> list[Added]:
-        """The same for code without an event loop, in the caller's `Connection` or `Session`."""
+    def add_sync(self, tasks: Sequence[NewTask], *, within: Within, soon: bool = False) -> list[Added]:
+        """The same for code without an event loop, in the caller's `Connection` or `Session`.
+
+        `soon` says that the commit follows at once, so that one announcement may stand for several.
+        """
         self._check_addable()
-        return self._add(sync_connection(within), tasks) if tasks else []
+        return self._add(sync_connection(within), tasks, soon=soon) if tasks else []
 
     async def _add_gathered(self, tasks: Sequence[NewTask]) -> list[Added]:
         return await self.database.write(self._add, tasks, soon=True)
@@ -115,6 +147,9 @@ class SqlLedger:
         now = self._now()
         keys = [self._key_to_store(task.key) for task in tasks]
         rows = [self._add_row(task, key, now) for task, key in zip(tasks, keys, strict=True)]
+        if statements.makes_ids:
+            begun = self.database.now()
+            rows = [(self._new_id(begun, serial), *row) for serial, row in enumerate(rows)]
         parameters = statements.add_batch.parameters(rows) | statements.times(now)
         new = {key: id_ for id_, key in connection.execute(statements.add, parameters)}
         there: dict[Any, tuple[TaskId, str | None]] = {}
@@ -165,6 +200,10 @@ class SqlLedger:
             key, task.kind, task.payload_json, due, self.table.count_max_to_store(task.failures_max), deadline, task.trace
         )  # fmt: skip
 
+    def _new_id(self, now: datetime, serial: int) -> TaskId:
+        made = uuid7(now, serial)
+        return made if isinstance(self._statements.id.type, Uuid) else str(made)
+
     def _key_to_store(self, key: str) -> Any:
         try:
             return self._key_from_text(key)
@@ -186,7 +225,8 @@ class SqlLedger:
         if limit < 1 or known == []:
             return []
         self._turn += 1
-        return await self.database.statement(self._claim, limit, lease, known and self._in_turn(known), self._turn)
+        run = self.database.statement if self.beside is None else self.database.write
+        return await run(self._claim, limit, lease, known and self._in_turn(known), self._turn)
 
     def _claim(
         self, connection: Connection, limit: int, lease: timedelta, kinds: list[str] | None, turn: int
@@ -201,7 +241,10 @@ class SqlLedger:
             **self._kind_parameters(kinds),
         }
         rows = connection.execute(self._statements.claim(len(kinds or ())), parameters)
-        return self._claim_reader.claims(rows, fence, lease)
+        claims = self._claim_reader.claims(rows, fence, lease)
+        if self.beside is not None and claims:
+            self.beside.claimed(connection, claims)
+        return claims
 
     async def _known(self, kinds: Sequence[str] | None) -> list[str] | None:
         """The kinds to look for; None where the table has none."""
@@ -258,7 +301,8 @@ class SqlLedger:
             self.table.words.word(state)  # raises where the table has no word for it
         if within is not None:
             return await run_within(within, self._settle, ordered, worker)
-        run = self.database.statement if self._statements.one_statement else self.database.write
+        alone = self._statements.one_statement and self.beside is None
+        run = self.database.statement if alone else self.database.write
         return await run(self._settle, ordered, worker)
 
     def _settle(self, connection: Connection, settlements: list[Settlement], worker: str) -> list[ClaimLost]:
@@ -287,6 +331,8 @@ class SqlLedger:
             history = [self._attempt_row(one, worker, ended_at) for one in settled]
             connection.exec_driver_sql(statements.record_attempts, history)
             connection.execute(statements.roll_up, self._rollup_row(settled, worker, now))
+        if self.beside is not None and settled:
+            self.beside.settled(connection, settled)
         if len(settled) == len(settlements):
             return []
         return [ClaimLost(one.claim) for one in settlements if one.claim.task.id not in written]
@@ -431,26 +477,53 @@ class SqlLedger:
         """See `Ledger.cancel`."""
         return await self._act(Act.CANCEL, State.CANCELLED, ids, actor)
 
-    async def resolve(self, ids: Sequence[TaskId], state: State, actor: Actor) -> list[TaskId]:
-        """See `Ledger.resolve`."""
-        check_transition(Act.RESOLVE, State.DEAD, state)
-        return await self._act(Act.RESOLVE, state, ids, actor)
+    def cancel_sync(self, ids: Sequence[TaskId], actor: Actor, *, within: Within) -> list[TaskId]:
+        """The same for code without an event loop, in the caller's `Connection` or `Session`."""
+        connection, ordered = sync_connection(within), sorted(set(ids))
+        changed: list[TaskId] = []
+        for start in range(0, len(ordered), IDS_MAX):
+            changed += self._act_on(connection, Act.CANCEL, State.CANCELLED, ordered[start : start + IDS_MAX], actor)
+        return changed
 
-    async def _act(self, act: Act, state: State, ids: Sequence[TaskId], actor: Actor) -> list[TaskId]:
+    async def resolve(self, ids: Sequence[TaskId], state: State, actor: Actor, *, note: Any = None) -> list[TaskId]:
+        """See `Ledger.resolve`. The note is for what is written beside."""
+        check_transition(Act.RESOLVE, State.DEAD, state)
+        return await self._act(Act.RESOLVE, state, ids, actor, note)
+
+    async def bury(self, ids: Sequence[TaskId], actor: Actor, *, note: Any = None) -> list[TaskId]:
+        """Waiting tasks end as dead, because the system that owns them gives them up. Returns those that changed."""
+        return await self._act(Act.BURY, State.DEAD, ids, actor, note)
+
+    async def overdue(self, kind: str, age: timedelta, *, limit: int = IDS_MAX) -> list[TaskId]:
+        """Waiting tasks of a kind that have been due for so long, oldest first."""
+        return await self.database.read(self._overdue, kind, age, limit)
+
+    def _overdue(self, connection: Connection, kind: str, age: timedelta, limit: int) -> list[TaskId]:
+        statements, due = self._statements, self._statements.rows.column("due")
+        found = select(statements.id).where(
+            statements.rows.state(State.WAITING), self._column("kind") == kind, statements.older_than(due)
+        )
+        parameters = statements.age(self._now(), age)
+        return list(connection.execute(found.order_by(due).limit(limit), parameters).scalars())
+
+    async def _act(self, act: Act, state: State, ids: Sequence[TaskId], actor: Actor, note: Any = None) -> list[TaskId]:
         changed: list[TaskId] = []
         ordered = sorted(set(ids))
         for start in range(0, len(ordered), IDS_MAX):
-            changed += await self.database.write(self._act_on, act, state, ordered[start : start + IDS_MAX], actor)
+            some = ordered[start : start + IDS_MAX]
+            changed += await self.database.write(self._act_on, act, state, some, actor, note)
         return changed
 
     def _act_on(
-        self, connection: Connection, act: Act, state: State, ids: Sequence[TaskId], actor: Actor
+        self, connection: Connection, act: Act, state: State, ids: Sequence[TaskId], actor: Actor, note: Any = None
     ) -> list[TaskId]:
         statement = self._statements.act(act, state)
         changed: list[TaskId] = list(connection.execute(statement, {"ids": ids, **self._times()}).scalars())
         self._record(connection, act, changed, actor)
         if act is not Act.CANCEL:
             self._forget(connection, [str(id_) for id_ in changed], schema.dead)
+        if self.beside is not None and changed:
+            self.beside.acted(connection, act, state, changed, actor, note)
         if changed and state is State.WAITING:
             self.database.announce(connection, self.name, soon=True)
         return changed
@@ -472,29 +545,37 @@ class SqlLedger:
         now: datetime = connection.execute(select(func.statement_timestamp())).scalar_one()
         return now
 
-    async def return_(self, returns: Sequence[Return], actor: Actor) -> list[TaskId]:
+    async def return_(self, returns: Sequence[Return], actor: Actor, *, within: Within | None = None) -> list[TaskId]:
         """See `Ledger.return_`."""
-        ordered = sorted(returns, key=lambda one: one.id)
-        changed = await self.database.write(self._return, ordered, actor)
+        if not returns:
+            return []
+        if within is not None:
+            return await run_within(within, self._return, returns, actor)
+        changed = await self.database.write(self._return, returns, actor, soon=True)
         if any(one.delay <= ANNOUNCE_HORIZON for one in returns):
             self.database.wake(self.name)
         return changed
 
-    def _return(self, connection: Connection, returns: Sequence[Return], actor: Actor) -> list[TaskId]:
-        changed: list[TaskId] = []
-        for one in returns:
-            parameters = {
-                "returned_id": one.id,
-                "given": one.failures,
-                "word": self.table.words.word(State.WAITING, failures=one.failures),
-                "error": one.error,
-                **self._times(delay=one.delay),
-            }
-            changed += connection.execute(self._statements.return_, parameters).scalars()
+    def return_sync(self, returns: Sequence[Return], actor: Actor, *, within: Within) -> list[TaskId]:
+        """The same for code without an event loop, in the caller's `Connection` or `Session`."""
+        return self._return(sync_connection(within), returns, actor) if returns else []
+
+    def _return(
+        self, connection: Connection, returns: Sequence[Return], actor: Actor, *, soon: bool = False
+    ) -> list[TaskId]:
+        # By id, as every batch here; of a task that is named twice the larger count stays.
+        largest = {one.id: one for one in sorted(returns, key=lambda one: (one.id, one.failures))}
+        now = self._now()
+        rows = [
+            (one.id, one.failures, one.delay if now is None else now + one.delay, one.failures > 0, one.error)
+            for one in largest.values()
+        ]
+        parameters = self._statements.return_batch.parameters(rows) | self._statements.times(now)
+        changed: list[TaskId] = list(connection.execute(self._statements.return_, parameters).scalars())
         self._record(connection, Act.RETURN, changed, actor)
         self._forget(connection, [str(id_) for id_ in changed], schema.dead)
-        if changed and any(one.delay <= ANNOUNCE_HORIZON for one in returns):
-            self.database.announce(connection, self.name, soon=True)
+        if any(largest[id_].delay <= ANNOUNCE_HORIZON for id_ in changed):
+            self.database.announce(connection, self.name, soon=soon)
         return changed
 
     async def prune(self, states: Sequence[State], older_than: timedelta, *, limit: int = 1000) -> int:

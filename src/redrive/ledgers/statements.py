@@ -24,6 +24,7 @@ from sqlalchemy import (
     Integer,
     Interval,
     Select,
+    String,
     Table,
     Text,
     Uuid,
@@ -359,14 +360,15 @@ class Statements:
     def same_words(self) -> bool:
         """Whether the table's words are the names of the states, as our own table's are."""
         words = self.ledger_table.words
-        return words.retrying is None and all(getattr(words, state.value) in (None, state) for state in State)
+        plain = words.retrying is None and words.refused is None
+        return plain and all(getattr(words, state.value) in (None, state) for state in State)
 
     def _word(self, batch: FromClause) -> ColumnElement[Any]:
         """The table's own word for the state of each row of a batch."""
         if self.same_words:
             return self._state(batch)
         words = self.ledger_table.words
-        ends = {state: getattr(words, state.value) for state in (State.DONE, State.DEAD, State.CANCELLED)}
+        ends = {State.DONE: words.done, State.DEAD: words.dead, State.CANCELLED: words.refused or words.cancelled}
         waiting = case((batch.c.again, quoted(words.retrying or words.waiting)), else_=quoted(words.waiting))
         known = [
             (self._state(batch) == quoted(state), quoted(word)) for state, word in ends.items() if word is not None
@@ -498,11 +500,19 @@ class Statements:
     # --- add --------------------------------------------------------------------------------------------------------
 
     @cached_property
+    def makes_ids(self) -> bool:
+        """Whether new rows need an id of ours: it is not the key, and the database makes none by itself."""
+        apart = self.ledger_table.id_column != self.ledger_table.key
+        return apart and isinstance(self.id.type, String | Uuid) and self.id.server_default is None
+
+    @cached_property
     def add_batch(self) -> Batch:
         """The columns of a new task, in the order of `SqlLedger._add_row`."""
+        made: dict[str, TypeEngine[Any]] = {"id": self.id.type} if self.makes_ids else {}
         return Batch(
             self.dialect,
             {
+                **made,
                 "key": self.rows.column("key").type,
                 "kind": Text(),
                 "payload": Text(),
@@ -533,6 +543,8 @@ class Statements:
             "count": literal_column("0"),
             due.name: later(batch.c.delay, due),
         }
+        if self.makes_ids:
+            values["id"] = batch.c.id
         names = self.ledger_table.columns()
         if self.has("kind"):
             values["kind"] = batch.c.kind
@@ -635,28 +647,39 @@ class Statements:
         return self._update(values).where(ids, from_states).returning(self.id)
 
     @cached_property
+    def return_batch(self) -> Batch:
+        """The columns of a return, in the order of `SqlLedger._return`."""
+        return Batch(
+            self.dialect,
+            {
+                "id": self.id.type,
+                "count": Integer(),
+                "delay": Interval() if self.server_clock else self.rows.column("due").type,
+                "again": Boolean(),
+                "error": Text(),
+            },
+        )
+
+    @cached_property
     def return_(self) -> Update:
-        """Bring one ended row back with the larger of both counts."""
-        count, given = self.rows.count(), bindparam("given", type_=Integer)
+        """Bring the ended rows of a batch back, each with the larger of both counts."""
+        batch, words = self.return_batch.rows, self.ledger_table.words
+        count, due = self.rows.count(), self.rows.column("due")
+        word = case((batch.c.again, quoted(words.retrying or words.waiting)), else_=quoted(words.waiting))
         values: dict[str, Any] = {
-            "status": self._as_status(bindparam("word", type_=Text)),
-            "count": case((count < given, given), else_=count),
-            "due": self._later(self.rows.column("due"), "delay"),
+            "status": self._as_status(word),
+            "count": case((count < batch.c.count, batch.c.count), else_=count),
+            "due": as_text(self._now() + batch.c.delay, due) if self.server_clock else batch.c.delay,
         }
         if self.has("last_error"):
-            kept = self.rows.column("last_error")
-            values["last_error"] = func.coalesce(bindparam("error", type_=Text), kept)
+            values["last_error"] = func.coalesce(batch.c.error, self.rows.column("last_error"))
         if self.has("updated_at"):
             values["updated_at"] = self._now(self.rows.column("updated_at"))
         for role in ("ended_at", "done_at"):
             if self.has(role):
                 values[role] = null()
         ended = or_(*(self.rows.state(before) for before in sources(Act.RETURN, State.WAITING)))
-        return (
-            self._update(values)
-            .where(self.id == bindparam("returned_id", type_=self.id.type), ended)
-            .returning(self.id)
-        )
+        return self._update(values).where(self.id == batch.c.id, ended).returning(self.id)
 
     @cached_property
     def record_deeds(self) -> Insert:

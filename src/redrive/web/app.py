@@ -1,6 +1,10 @@
 """The web application around a service."""
 
+from collections.abc import Callable
+from typing import Any
+
 from fastapi import FastAPI
+from starlette.routing import Route
 
 from redrive._version import __version__
 from redrive.http.envelope import Envelope
@@ -41,7 +45,28 @@ def make_web(service: Service) -> FastAPI:
         web.include_router(router)
     for page in PAGES:
         web.include_router(page)
+    web.state.error_styles = [style for system in service.app.systems.values() for style in system.error_styles()]
     for system in service.app.systems.values():
-        for router in system.routes():
-            web.include_router(router)
+        for routes in system.routes():
+            if isinstance(routes, Route):
+                web.router.routes.insert(0, routes)
+            else:
+                web.include_router(routes)
+    web.openapi = _described(web)  # type: ignore[method-assign]  # the framework's own way to change its description
     return web
+
+
+def _described(web: FastAPI) -> Callable[[], dict[str, Any]]:
+    """The description without the framework's 422, where what does not fit is refused in another way."""
+    framework = web.openapi
+
+    def describe() -> dict[str, Any]:
+        described = framework()
+        for style in web.state.error_styles:
+            for path, operations in described["paths"].items():
+                if style.invalid_status != 422 and f"{path}/".startswith(f"{style.prefix}/"):
+                    for operation in operations.values():
+                        operation["responses"].pop("422", None)
+        return described
+
+    return describe

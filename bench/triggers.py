@@ -1,0 +1,318 @@
+"""What triggers must hold under load, on both stores, each beside its bound. `python -m bench.triggers`.
+
+One service process under test, as `redrive serve` starts it; the load comes from processes of its own. Stated with each
+figure is the load that was run.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import Connection, select, text
+
+from bench.load import Measured, get, in_process, more_files, post
+from bench.servers import servers
+from bench.venv import BUILD
+from redrive import Redrive
+from redrive.ledgers.keys import Keys, digest
+from redrive.ledgers.migrate import migrate
+from redrive.ledgers.schema import key as keys_table
+from redrive.systems.triggers import table as t
+from redrive.systems.triggers.ids import new_id
+
+USER = "bench"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    measure: str
+    store: str
+    value: float
+    unit: str
+    bound: float | None
+
+    @property
+    def holds(self) -> bool:
+        return self.bound is None or self.value <= self.bound
+
+
+@contextmanager
+def serving(url: str, **environment: str) -> Iterator[int]:
+    """`redrive serve` on a free port."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    settings = {
+        "DATABASE_URL": url, "REDRIVE_SYSTEMS": "triggers", "HTTP_PORT": str(port), "LOG_FORMAT": "json",
+        "DELIVERY_ALLOW_NETWORKS": "127.0.0.0/8", "RATE_LIMIT_PER_MINUTE": "10000000", **environment,
+    }  # fmt: skip
+    service = subprocess.Popen(
+        [sys.executable, "-m", "redrive", "serve"], env=os.environ | settings, stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        _until_ready(port)
+        yield port
+    finally:
+        service.terminate()
+        try:
+            service.wait(30)
+        except subprocess.TimeoutExpired:
+            service.kill()
+            service.wait()
+
+
+def _until_ready(port: int) -> None:
+    ends = time.monotonic() + 60
+    while time.monotonic() < ends:
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.05)
+    raise RuntimeError("the service did not start")
+
+
+# --- preparing ----------------------------------------------------------------------------------------------------------
+
+
+async def prepare(url: str, *, clients: int = 0, failed: int = 0) -> tuple[str, list[tuple[str, str]]]:
+    """Tables, one key for all, and for each client a key and an event of its own; failed events of the one user."""
+    app = Redrive(url)
+    try:
+        await migrate(app.database, ["triggers"])
+        made = await Keys(app.database).create(USER, ["admin"])
+        pairs = [(f"rdk_bench-{number:032d}", new_id(datetime.now(UTC))) for number in range(clients)]
+        await app.database.write(_store_clients, pairs)
+        for start in range(0, failed, 50_000):
+            await app.database.write(_store_failed, min(50_000, failed - start))
+        # What was stored behind the service's back is not to be logged by it while it is measured.
+        await app.database.write(lambda connection: connection.execute(t.changes.delete()))
+        if app.database.dialect.name == "postgresql":
+            await app.database.statement(lambda connection: connection.execute(text("VACUUM ANALYZE")))
+    finally:
+        await app.close()
+    return made.secret, pairs
+
+
+def _store_clients(connection: Connection, pairs: list[tuple[str, str]]) -> None:
+    now = datetime.now(UTC)
+    if pairs:
+        connection.execute(keys_table.insert(), [
+            {"id": f"bench-{number}", "sha256": digest(key), "owner": f"user-{number}", "scopes": ["events:read"],
+             "created_at": now} for number, (key, _) in enumerate(pairs)
+        ])  # fmt: skip
+        connection.execute(t.events.insert(), [
+            _event(id_, f"user-{number}", "received", now) for number, (_, id_) in enumerate(pairs)
+        ])  # fmt: skip
+
+
+def _store_failed(connection: Connection, amount: int) -> None:
+    now = datetime.now(UTC)
+    connection.execute(t.events.insert(), [_event(new_id(now), USER, "failed", now) for _ in range(amount)])
+
+
+def _event(id_: str, user: str, status: str, now: datetime) -> dict[str, Any]:
+    return {
+        "id": id_, "user_id": user, "event_type": "order.created", "payload": '{"order": 7, "text": "' + "x" * 200 + '"}',
+        "correlation_id": "bench", "status": status, "failed_at": now if status == "failed" else None,
+        "retry_attempts": 3 if status == "failed" else 0, "created_at": now, "updated_at": now,
+    }  # fmt: skip
+
+
+# --- measuring ----------------------------------------------------------------------------------------------------------
+
+
+def checked(measured: Measured) -> Measured:
+    if measured.refused or measured.broken:
+        raise RuntimeError(f"{measured.refused} refused and {measured.broken} broken: these figures would mean nothing")
+    return measured
+
+
+def status_figures(url: str, store: str, options: argparse.Namespace) -> list[Figure]:
+    """Many clients, each with its own connection, key and event, each asking every five seconds; then as many as will go."""
+    _, pairs = asyncio.run(prepare(url, clients=options.clients))
+    requests = [get(f"/v1/events/{id_}/status", key) for key, id_ in pairs]
+    with serving(url) as port:
+        rounds = max(2, round(options.seconds / 5))
+        steady = checked(in_process("steady", port, requests, 5.0, rounds))
+        most = checked(in_process("closed", port, requests, 64, options.seconds))
+    load = f"{options.clients:,} clients on as many connections, each every 5 s ({steady.per_second:,.0f} requests/s)"
+    return [
+        Figure(f"status p95, {load}", store, round(steady.percentile(95) * 1000, 1), "ms", 50),
+        Figure("status p99, the same", store, round(steady.percentile(99) * 1000, 1), "ms", None),
+        Figure("status, the most of one process (64 connections)", store, round(most.per_second), "requests/s", None),
+    ]
+
+
+def ingest_figures(url: str, store: str, options: argparse.Namespace) -> list[Figure]:
+    """Events posted at a steady rate, and as many as will go."""
+    key, _ = asyncio.run(prepare(url))
+    body = b'{"event_type": "order.created", "payload": {"order": 7, "text": "' + b"x" * 200 + b'"}}'
+    requests = [post("/v1/events", key, body)] * options.ingest
+    with serving(url) as port:
+        steady = checked(in_process("steady", port, requests, 1.0, max(2, round(options.seconds))))
+        most = checked(in_process("closed", port, requests[:1], 64, options.seconds))
+    return [
+        Figure(
+            f"ingest p95 at {steady.per_second:,.0f} events/s", store, round(steady.percentile(95) * 1000, 1), "ms", 100
+        ),
+        Figure("ingest, the most of one process (64 connections)", store, round(most.per_second), "events/s", None),
+    ]
+
+
+def inbox_figures(url: str, store: str, failed: int) -> list[Figure]:
+    """`inbox?status=failed` page by page."""
+    key, _ = asyncio.run(prepare(url, failed=failed))
+    times = []
+    with serving(url) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}", headers={"X-API-Key": key}) as client:
+        cursor, seen = None, 0
+        while True:
+            asked = {"status": "failed", "limit": 100} | ({"cursor": cursor} if cursor else {})
+            began = time.perf_counter()
+            page = client.get("/v1/inbox", params=asked).json()
+            times.append(time.perf_counter() - began)
+            assert page["pagination"]["total_count"] == failed
+            seen += len(page["events"])
+            cursor = page["pagination"]["cursor"]
+            if cursor is None:
+                break
+    assert seen == failed, f"{seen} of {failed} events were listed"
+    p95 = statistics.quantiles(times, n=20)[18]
+    return [
+        Figure(
+            f"inbox?status=failed p95, {failed:,} rows, all {len(times):,} pages", store, round(p95 * 1000, 1), "ms", 50
+        )
+    ]
+
+
+def failing_figures(url: str, store: str, options: argparse.Namespace) -> list[Figure]:
+    """Deliveries under way together that are refused at the same moment: from the answer to the next try in the store."""
+    amount = options.failing
+    return [asyncio.run(_failing(url, store, amount))]
+
+
+async def _failing(url: str, store: str, amount: int) -> Figure:
+    key, _ = await prepare(url)
+    held: list[asyncio.StreamWriter] = []
+    all_there = asyncio.Event()
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0])
+            await reader.readexactly(length)
+            held.append(writer)
+            if len(held) >= amount:
+                all_there.set()
+            await reader.read()
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(hold, "127.0.0.1", 0, backlog=2048)
+    target = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    with serving(url, WORKER_CONCURRENCY=str(amount + 100)) as port:
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", headers={"X-API-Key": key}, timeout=60
+        ) as client:
+            (await client.post("/v1/endpoints", json={"url": target})).raise_for_status()
+            batch = [{"event_type": "a", "payload": 1}]
+            for start in range(0, amount, 100):
+                events = batch * min(100, amount - start)
+                (await client.post("/v1/events/batch", json={"events": events})).raise_for_status()
+            async with asyncio.timeout(14):
+                await all_there.wait()
+            failed_at = datetime.now(UTC)
+            for writer in held:
+                writer.write(b"HTTP/1.1 503 Not now\r\nContent-Length: 0\r\n\r\n")
+            late = await _rescheduled(url, amount, failed_at)
+    server.close()
+    p95 = statistics.quantiles(late, n=20)[18]
+    return Figure(f"{amount:,} deliveries failing at once: p95 until rescheduled", store, round(p95, 3), "s", 1)
+
+
+async def _rescheduled(url: str, amount: int, failed_at: datetime) -> list[float]:
+    app = Redrive(url)
+    await app.database.open()
+
+    def look(connection: Connection) -> list[Any]:
+        e = t.events
+        return list(connection.execute(select(e.c.last_retry_at).where(e.c.retry_attempts == 1)).scalars())
+
+    try:
+        async with asyncio.timeout(30):
+            while len(found := await app.database.read(look)) < amount:
+                await asyncio.sleep(0.1)
+    finally:
+        await app.close()
+    return [(instant - failed_at).total_seconds() for instant in found]
+
+
+def measure(options: argparse.Namespace) -> list[Figure]:
+    figures: list[Figure] = []
+    with ExitStack() as stack:
+        running = stack.enter_context(servers(options.folder, postgres="postgres" in options.stores, rabbitmq=False))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder)))
+
+        def fresh(store: str, name: str) -> str:
+            if store == "sqlite":
+                return f"sqlite:///{folder / name}.db"
+            assert running.postgres is not None
+            return running.postgres.create(name)
+
+        for store in options.stores:
+            figures += failing_figures(fresh(store, "failing"), store, options)
+            figures += status_figures(fresh(store, "status"), store, options)
+            figures += ingest_figures(fresh(store, "ingest"), store, options)
+            for failed in options.rows:
+                figures += inbox_figures(fresh(store, f"inbox_{failed}"), store, failed)
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--stores", nargs="+", choices=["sqlite", "postgres"], default=["sqlite", "postgres"])
+    parser.add_argument("--clients", type=int, default=10_000, help="clients that ask for a status")
+    parser.add_argument("--seconds", type=float, default=30, help="how long each load lasts")
+    parser.add_argument("--ingest", type=int, default=500, help="events posted per second")
+    parser.add_argument("--failing", type=int, default=1_000, help="deliveries that fail at once")
+    parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 1_000_000], help="failed events in the inbox")
+    parser.add_argument("--folder", type=Path, default=BUILD)
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    more_files()
+    console = Console()
+    figures = measure(options)
+    table = Table("measure", "store", "value", "bound", title="triggers under load")
+    for figure in figures:
+        bound = "–" if figure.bound is None else f"{figure.bound:g} {figure.unit}"
+        colour = "green" if figure.holds else "red"
+        table.add_row(figure.measure, figure.store, f"[{colour}]{figure.value:,} {figure.unit}[/]", bound)
+    console.print(table)
+    if options.json:
+        options.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2) + "\n")
+    sys.exit(0 if all(figure.holds for figure in figures) else 1)
+
+
+if __name__ == "__main__":
+    main()

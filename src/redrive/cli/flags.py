@@ -1,0 +1,55 @@
+"""`redrive flags`: apply scheduled changes of flags without a service, as cron and the like do."""
+
+import asyncio
+import signal
+
+import typer
+
+from redrive.cli.common import AppOption, DatabaseOption, choose_app, print_json, require_file
+from redrive.settings import load_settings
+from redrive.systems.flags import Flags, Processed
+from redrive.wiring import attach_systems, observe_with_logs, set_up_logs, tuned_runner
+
+flags = typer.Typer(help="Feature flags: apply scheduled changes.", no_args_is_help=True, rich_markup_mode="rich")
+
+
+@flags.callback()
+def about() -> None:
+    """Feature flags: apply scheduled changes."""
+
+
+@flags.command()
+def process(database: DatabaseOption = None, app: AppOption = None) -> None:
+    """Apply every schedule that is due, print what was done as JSON, and end.
+
+    For cron, once a minute: a change may then be up to a minute late. Several may run at once. Beside `redrive serve`, which
+    applies schedules by itself, it is not needed.
+
+    Example: [cyan]redrive flags process --database postgresql://shop@db/shop[/]
+    """
+    settings = load_settings()
+    set_up_logs(settings)
+    chosen = choose_app(database, app)
+    require_file(chosen.database.url)
+    attach_systems(chosen, [Flags.name])
+    observe_with_logs(chosen)
+    system = chosen.systems[Flags.name]
+    assert isinstance(system, Flags)
+
+    async def work() -> Processed:
+        run = asyncio.create_task(system.process(settings.worker()))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, run.cancel)
+        try:
+            return await run
+        finally:
+            await chosen.close()
+
+    with tuned_runner() as runner:
+        try:
+            done = runner.run(work())
+        except asyncio.CancelledError:
+            # Told to stop: what was under way has gone back to waiting, and the next run takes it up.
+            raise typer.Exit(128 + signal.SIGTERM) from None
+    print_json(done.as_json())

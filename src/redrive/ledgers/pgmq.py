@@ -1,0 +1,270 @@
+"""A ledger whose rows wait in queues of PGMQ: the row says what and how often, its message says when.
+
+A message is hidden until its `vt`. Claiming takes due messages and hides them for the lease; settling with a delay hides
+them for the delay; the other ends delete or archive them. Row and message change in one transaction, the row first.
+
+The fence is the row's `claim_id` and, on the message, its `read_ct` and a `vt` that is not over: each time a message is handed
+out its `read_ct` is raised, so a worker whose time ran out changes nothing, whoever has read the message since. A message
+that is due while its row is claimed belongs to a lost worker; `claim` hands it out marked abandoned.
+
+What is read besides (tasks, attempts, counts) is read from the table by the base class. See ADR 10.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+from sqlalchemy import Connection, Table
+
+from redrive.core.decide import Settlement
+from redrive.core.states import Act, State
+from redrive.core.table import LedgerTable
+from redrive.core.task import Abandoned, Claim, ClaimLost, TaskId
+from redrive.errors import UsageError
+from redrive.ledgers.database import Database
+from redrive.ledgers.pgmq_statements import PgmqStatements, QueueLayout
+from redrive.ledgers.queues import Queues
+from redrive.ledgers.sql import Beside, SqlLedger
+from redrive.ports import Actor, Return
+
+Reading = tuple[str, int, int]
+"""A queue, a message in it, and how often it has been read. Ids of messages are unique in their queue only."""
+
+
+class PgmqLedger(SqlLedger):
+    """A table whose open rows have messages in queues of PGMQ."""
+
+    def __init__(
+        self,
+        database: Database,
+        ledger_table: LedgerTable,
+        table: Table,
+        layout: QueueLayout,
+        *,
+        name: str | None = None,
+        beside: Beside | None = None,
+        queues: Queues | None = None,
+    ) -> None:
+        super().__init__(database, ledger_table, table, name=name, beside=beside)
+        self._layout = layout
+        self._statements = self._queued = PgmqStatements(ledger_table, table, database, layout)
+        self.queues = queues or Queues(layout.kind_field)
+
+    # --- claim ------------------------------------------------------------------------------------------------------
+
+    async def claim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
+        """See `Ledger.claim`."""
+        known = await self._known(kinds)
+        if limit < 1 or not known:
+            return []
+        return await self.database.write(self._claim_messages, limit, lease, self._in_turn(known))
+
+    def _claim_messages(self, connection: Connection, limit: int, lease: timedelta, kinds: list[str]) -> list[Claim]:
+        claims: list[Claim] = []
+        for queue, fields in self._by_queue(kinds).items():
+            if len(claims) < limit:
+                claims += self._claim_from(connection, queue, fields, limit - len(claims), lease)
+        fresh = [claim for claim in claims if claim.abandoned is None]
+        if self.beside is not None and fresh:
+            self.beside.claimed(connection, fresh)
+        return claims
+
+    def _by_queue(self, kinds: Iterable[str]) -> Mapping[str, list[str]]:
+        queues = defaultdict(list)
+        for kind in kinds:
+            queue, field = self._layout.split(kind)
+            queues[queue].append(field)
+        return queues
+
+    def _claim_from(
+        self, connection: Connection, queue: str, kinds: list[str], limit: int, lease: timedelta
+    ) -> list[Claim]:
+        if not self.queues.exists(connection, queue):
+            return []
+        fence = uuid4()
+        parameters = {"limit": limit, "kinds": kinds, "fence": fence, **self._times(lease=lease)}
+        rows = connection.execute(self._queued.queue(queue).claim, parameters).all()
+        wide = 3 + len(self._layout.same)
+        id_at = wide + [column.name for column in self._statements.claim_columns].index(self._statements.id.name)
+        held = [row for row in rows if row[id_at] is not None]
+        claims = self._claim_reader.claims((row[wide:] for row in held), fence, lease)
+        for claim, row in zip(claims, held, strict=True):
+            claim.task.payload["read_ct"] = row[1]
+            claim.task.payload[self._layout.data_field] = row[2]
+        if len(held) < len(rows):
+            claims += self._take_over(connection, queue, [row for row in rows if row[id_at] is None], fence, lease)
+        return claims
+
+    def _take_over(
+        self, connection: Connection, queue: str, rows: Sequence[Any], fence: UUID, lease: timedelta
+    ) -> list[Claim]:
+        """Messages whose rows do not wait: of lost workers, or left over by what has ended; those are put away."""
+        wide = 3 + len(self._layout.same)
+        same = [tuple(row[3:wide]) for row in rows]
+        found = connection.execute(self._queued.whose, {"same": same, "queue": queue}).all()
+        by_message = {row[0]: row for row in rows}
+        abandoned, message_of = {}, {}
+        for id_, msg_id, claim_id, claimed_at in found:
+            if msg_id in by_message:
+                abandoned[id_] = Abandoned(claim_id=claim_id, claimed_at=claimed_at)
+                message_of[id_] = by_message.pop(msg_id)
+        if by_message:
+            self.queues.archive(connection, queue, sorted(by_message))
+        if not abandoned:
+            return []
+        parameters = {"ids": sorted(abandoned), "fence": fence, **self._times(lease=lease)}
+        taken = connection.execute(self._statements.take_over, parameters)
+        claims = self._claim_reader.claims(taken, fence, lease, abandoned)
+        for claim in claims:
+            claim.task.payload["read_ct"] = message_of[claim.task.id][1]
+            claim.task.payload[self._layout.data_field] = message_of[claim.task.id][2]
+        return claims
+
+    async def reclaim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:  # noqa: ARG002
+        """See `Ledger.reclaim`: what was abandoned is handed out by `claim`."""
+        return []
+
+    # --- settle and extend ------------------------------------------------------------------------------------------
+
+    def _settle_each(self, connection: Connection, settlements: list[Settlement], worker: str) -> list[ClaimLost]:
+        held = self._held(connection, [one.claim for one in settlements])
+        ours = [one for one in settlements if self._message(one.claim) in held]
+        refused = {one.claim.task.id for one in super()._settle_each(connection, ours, worker)} if ours else set()
+        written = [one for one in ours if one.claim.task.id not in refused]
+        # Only now that everything else is written: whoever sees a message again sees its row as it was left.
+        self._release(connection, written)
+        kept = {one.claim.task.id for one in written}
+        return [ClaimLost(one.claim) for one in settlements if one.claim.task.id not in kept]
+
+    def _held(self, connection: Connection, claims: Sequence[Claim]) -> set[Reading]:
+        """Those of the messages that are still as they were claimed. They are locked until the commit."""
+        held: set[Reading] = set()
+        for queue, some in self._claims_by_queue(claims).items():
+            parameters = self._queued.held_batch.parameters(self._message(claim)[1:] for claim in some)
+            rows = connection.execute(self._queued.queue(queue).held, parameters | self._times())
+            held |= {(queue, row[0], row[1]) for row in rows}
+        return held
+
+    def _claims_by_queue(self, claims: Iterable[Claim]) -> Mapping[str, list[Claim]]:
+        queues = defaultdict(list)
+        for claim in sorted(claims, key=lambda claim: str(claim.task.payload[self._layout.queue])):
+            queues[claim.task.payload[self._layout.queue]].append(claim)
+        return queues
+
+    def _release(self, connection: Connection, settlements: Sequence[Settlement]) -> None:
+        """Let go of the messages: deleted, archived, or hidden for the delay."""
+        queues: dict[str, list[Settlement]] = defaultdict(list)
+        for one in settlements:
+            queues[one.claim.task.payload[self._layout.queue]].append(one)
+        now = self._now()
+        for queue, some in queues.items():
+            done, ended, delayed = list[int](), list[int](), list[tuple[int, Any]]()
+            for one in some:
+                msg_id = one.claim.task.payload[self._layout.msg_id]
+                if one.state is State.WAITING:
+                    assert one.delay is not None
+                    delayed.append((msg_id, one.delay if now is None else now + one.delay))
+                else:
+                    (done if one.state is State.DONE else ended).append(msg_id)
+            if done:
+                self.queues.delete(connection, queue, done)
+            if ended:
+                self.queues.archive(connection, queue, ended)
+            if delayed:
+                parameters = self._queued.delay_batch.parameters(sorted(delayed)) | self._times()
+                connection.execute(self._queued.queue(queue).delay, parameters)
+
+    async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[ClaimLost]:
+        """See `Ledger.extend`."""
+        if not claims:
+            return []
+        ordered = sorted(claims, key=lambda claim: claim.task.id)
+        return await self.database.write(self._extend, ordered, lease)
+
+    def _extend(self, connection: Connection, claims: list[Claim], lease: timedelta) -> list[ClaimLost]:
+        held = self._held(connection, claims)
+        extended: set[Reading] = set()
+        for queue, some in self._claims_by_queue(claim for claim in claims if self._message(claim) in held).items():
+            statements = self._queued.queue(queue)
+            parameters = {"ids": [self._message(claim)[1] for claim in some], **self._times(lease=lease)}
+            connection.execute(statements.extend, parameters)
+            batch = self._queued.extend_batch.parameters((claim.task.id, claim.claim_id) for claim in some)
+            told = set(connection.execute(statements.tell_leases, batch).scalars())
+            extended |= {self._message(claim) for claim in some if claim.task.id in told}
+        return [ClaimLost(claim) for claim in claims if self._message(claim) not in extended]
+
+    # --- what is due ------------------------------------------------------------------------------------------------
+
+    def _seconds_left(self, connection: Connection, kinds: list[str] | None, *, signed: bool = False) -> float | None:
+        left = []
+        for queue, fields in self._by_queue(kinds or ()).items():
+            if not self.queues.exists(connection, queue):
+                continue
+            heads = self._queued.queue(queue).heads
+            left.append(connection.execute(heads, {"kinds": fields, **self._times()}).scalar())
+        soonest = min((float(one) for one in left if one is not None), default=None)
+        return soonest if signed or soonest is None else max(0.0, soonest)
+
+    async def next_due(self, *, kinds: Sequence[str] | None = None) -> timedelta | None:
+        """See `Ledger.next_due`. A message that is held counts with the end of its lease: it is due then, as abandoned."""
+        known = await self._known(kinds)
+        return await self.database.read(self._next_due, known) if known else None
+
+    def _open_kinds(self, connection: Connection) -> list[str]:
+        found = []
+        for queue in self.queues.ours(connection, self._layout.ending):
+            kinds = connection.execute(self._queued.queue(queue).kinds).scalars()
+            found += [self._layout.join(queue, kind) for kind in kinds]
+        return sorted(found)
+
+    def _overdue(self, connection: Connection, kind: str, age: timedelta, limit: int) -> list[TaskId]:
+        queue, field = self._layout.split(kind)
+        if not self.queues.exists(connection, queue):
+            return []
+        parameters = {"kind": field, "limit": limit, **self._queued.age(self._now(), age)}
+        return list(connection.execute(self._queued.queue(queue).overdue, parameters).scalars())
+
+    # --- acts of people and systems ---------------------------------------------------------------------------------
+
+    def _act_on(
+        self, connection: Connection, act: Act, state: State, ids: Sequence[TaskId], actor: Actor, note: Any = None
+    ) -> list[TaskId]:
+        queues: dict[str, dict[TaskId, int]] = defaultdict(dict)
+        for id_, queue, msg_id in connection.execute(self._queued.messages_of, {"ids": list(ids)}):
+            queues[queue][id_] = msg_id
+        if act is Act.REDRIVE:
+            ids = [id_ for queue, some in queues.items() for id_ in self._in_archive(connection, queue, list(some))]
+        elif act is not Act.RESOLVE:  # what waits has a message: locked first, as everywhere
+            for queue, some in queues.items():
+                connection.execute(self._queued.queue(queue).lock, {"ids": sorted(some.values())}).all()
+        changed = super()._act_on(connection, act, state, sorted(ids), actor, note) if ids else []
+        for queue, some in queues.items():
+            here = [id_ for id_ in changed if id_ in some]
+            if here and act is Act.REDRIVE:
+                connection.execute(self._queued.queue(queue).resend, {"ids": here, **self._times()})
+            elif here and act is not Act.RESOLVE:
+                self.queues.archive(connection, queue, [some[id_] for id_ in here])
+        return changed
+
+    def _in_archive(self, connection: Connection, queue: str, ids: list[TaskId]) -> list[TaskId]:
+        """Those whose message can be sent again; the others cannot be redriven."""
+        return list(connection.execute(self._queued.queue(queue).in_archive, {"ids": ids}).scalars())
+
+    def _return(
+        self,
+        connection: Connection,  # noqa: ARG002
+        returns: Sequence[Return],  # noqa: ARG002
+        actor: Actor,  # noqa: ARG002
+        *,
+        soon: bool = False,  # noqa: ARG002
+    ) -> list[TaskId]:
+        raise UsageError(
+            f"{self.name!r} waits in queues, which forget what is done: add it anew instead of returning it"
+        )
+
+    def _message(self, claim: Claim) -> Reading:
+        """The message of a claim, and which reading of it is the claim's."""
+        row = claim.task.payload
+        return row[self._layout.queue], row[self._layout.msg_id], row["read_ct"]

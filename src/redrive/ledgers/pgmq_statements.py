@@ -1,0 +1,264 @@
+"""The SQL of a ledger over queues of PGMQ, built once for each queue from the `QueueLayout` and the `LedgerTable`.
+
+What the table alone is asked comes from `Statements`. Due messages are found by an index on their kind and `vt`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Integer,
+    Interval,
+    Select,
+    Table,
+    Text,
+    any_,
+    bindparam,
+    extract,
+    func,
+    insert,
+    literal_column,
+    select,
+    true,
+    tuple_,
+    update,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from redrive.core.states import State
+from redrive.core.table import LedgerTable
+from redrive.ledgers.batches import Batch
+from redrive.ledgers.database import Database
+from redrive.ledgers.queues import archive_table, message_table
+from redrive.ledgers.statements import KINDS_LISTED_MAX, Statements
+from redrive.ledgers.times import Instant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueLayout:
+    """How rows and messages belong together."""
+
+    queue: str
+    """The column with the name of the queue."""
+    msg_id: str
+    """The column with the id of the message."""
+    same: Sequence[str]
+    """Columns that the message repeats under the same names; together they are unique in the table."""
+    kind_field: str
+    """What the message says of the kind."""
+    data_field: str
+    """What of the message a handler needs; it joins the payload under this name."""
+    split: Callable[[str], tuple[str, str]]
+    """From a kind to its queue and what the messages there say of it."""
+    join: Callable[[str, str], str]
+    """The way back."""
+    ending: str
+    """How the names of the ledger's queues end."""
+
+
+class QueueStatements:
+    """The statements over one queue and the table, each with its purpose."""
+
+    def __init__(self, of: "PgmqStatements", queue: str) -> None:
+        self.queue = queue
+        self._of = of
+        self._layout = of.layout
+        self.messages = message_table(queue)
+        self.archived = archive_table(queue)
+        self.kind = self.messages.c.message[of.layout.kind_field].astext
+
+    @cached_property
+    def claim(self) -> Select[Any]:
+        """Hide up to `limit` due messages of these kinds and claim their rows, those that wait."""
+        c, of = self.messages.c, self._of
+        limit = bindparam("limit", type_=Integer)
+        kinds = self._wanted()
+        # Pulled row by row from behind the limit: kinds that come after it is reached are neither read nor locked.
+        due = select(c.msg_id).where(self.kind == kinds.c.kind, of.is_past(c.vt)).order_by(c.vt).limit(limit)
+        locked = due.with_for_update(skip_locked=True).lateral("due")
+        ids = select(locked.c.msg_id).select_from(kinds.join(locked, true())).limit(limit)
+        taken = (
+            update(self.messages)
+            .where(c.msg_id == any_(func.array(ids.scalar_subquery())))
+            .values(vt=of.later(c.vt, "lease"), read_ct=c.read_ct + 1)
+            .returning(c.msg_id, c.read_ct, c.message)
+            .cte("taken")
+        )
+        msg_id = of.table.c[self._layout.msg_id]
+        mine = [of.table.c[name] == taken.c.message[name].astext for name in self._layout.same]
+        held = of.hold_waiting(*mine, msg_id == taken.c.msg_id).cte("held")
+        return select(
+            taken.c.msg_id,
+            taken.c.read_ct,
+            taken.c.message[self._layout.data_field],
+            *(taken.c.message[name].astext for name in self._layout.same),
+            *held.c,
+        ).select_from(taken.outerjoin(held, held.c[self._layout.msg_id] == taken.c.msg_id))
+
+    @staticmethod
+    def _wanted() -> Any:
+        kinds = bindparam("kinds", type_=ARRAY(Text))
+        return func.unnest(kinds, type_=Text).table_valued("kind", name="wanted").render_derived()
+
+    @cached_property
+    def held(self) -> Select[Any]:
+        """Lock the messages that are still hidden as they were claimed, in the order of their ids.
+
+        The time is compared in a way that no index serves: by the index on `vt` PostgreSQL might walk all parked messages.
+        """
+        c, batch = self.messages.c, self._of.held_batch.rows
+        still = (c.vt - self._of.now()) > literal_column("interval '0'")
+        return (
+            select(c.msg_id, c.read_ct)
+            .join(batch, (batch.c.msg_id == c.msg_id) & (batch.c.read_ct == c.read_ct))
+            .where(still)
+            .order_by(c.msg_id)
+            .with_for_update(of=self.messages)
+        )
+
+    @cached_property
+    def delay(self) -> Any:
+        """Hide messages that the caller holds for the delay of each: what `set_vt` does, for many delays at once."""
+        c, batch = self.messages.c, self._of.delay_batch.rows
+        vt = self._of.now() + batch.c.delay if self._of.server_clock else batch.c.delay
+        return update(self.messages).where(c.msg_id == batch.c.msg_id).values(vt=vt)
+
+    @cached_property
+    def extend(self) -> Any:
+        """Hide messages that the caller holds until `lease` from now, and never for less than they are hidden already."""
+        c = self.messages.c
+        later = func.greatest(c.vt, self._of.later(c.vt, "lease"))
+        return update(self.messages).where(c.msg_id == any_(_ids())).values(vt=later)
+
+    @cached_property
+    def tell_leases(self) -> Any:
+        """Write into the rows until when their messages are hidden, each only where its fence is still there."""
+        of = self._of
+        batch, fence = of.extend_batch.rows, of.rows.column("claim_id")
+        mine = of.table.c[self._layout.msg_id] == self.messages.c.msg_id
+        return (
+            update(of.table)
+            .where(of.id == batch.c.id, fence == batch.c.claim_id, mine)
+            .values({of.rows.column("lease_until").name: self.messages.c.vt})
+            .returning(of.id)
+        )
+
+    @cached_property
+    def lock(self) -> Select[Any]:
+        """Lock messages, in the order of their ids."""
+        c = self.messages.c
+        return select(c.msg_id).where(c.msg_id == any_(_ids())).order_by(c.msg_id).with_for_update()
+
+    @cached_property
+    def heads(self) -> Select[Any]:
+        """How many seconds until the next message of these kinds is due; below zero where it has been due."""
+        c, kinds = self.messages.c, self._wanted()
+        head = select(c.vt).where(self.kind == kinds.c.kind).order_by(c.vt).limit(1).lateral("head")
+        return select(func.min(extract("epoch", head.c.vt - self._of.now()))).select_from(kinds.join(head, true()))
+
+    @cached_property
+    def kinds(self) -> Select[Any]:
+        """The kinds that have messages: a loose index scan, one probe per kind."""
+        scan = select(func.min(self.kind).label("kind")).cte("kinds", recursive=True)
+        following = select(func.min(self.kind)).where(self.kind > scan.c.kind).scalar_subquery()
+        scan = scan.union_all(select(following).where(scan.c.kind.is_not(None)))
+        return select(scan.c.kind).where(scan.c.kind.is_not(None)).limit(KINDS_LISTED_MAX)
+
+    def _same_row(self) -> list[ColumnElement[bool]]:
+        table = self._of.table
+        fields = [table.c[name] == self.messages.c.message[name].astext for name in self._layout.same]
+        return [*fields, table.c[self._layout.msg_id] == self.messages.c.msg_id]
+
+    @cached_property
+    def overdue(self) -> Select[Any]:
+        """The rows that wait and whose messages of a kind have been due longer than `age`."""
+        c, of = self.messages.c, self._of
+        waiting = of.rows.state(State.WAITING)
+        found = select(of.id).where(self.kind == bindparam("kind", type_=Text), of.older_than(c.vt))
+        return found.where(*self._same_row(), waiting).order_by(c.vt).limit(bindparam("limit", type_=Integer))
+
+    @cached_property
+    def in_archive(self) -> Select[Any]:
+        """Which of the rows have their message in the archive."""
+        of = self._of
+        there = of.table.c[self._layout.msg_id] == self.archived.c.msg_id
+        return select(of.id).where(of.id == any_(_ids()), there)
+
+    @cached_property
+    def resend(self) -> Any:
+        """Send the archived messages of rows once more, due now, and tell the rows."""
+        of, c = self._of, self.archived.c
+        table = of.table
+        again = select(of.now(), c.message).where(
+            table.c[self._layout.msg_id] == c.msg_id, table.c[of.id.name] == any_(_ids())
+        )
+        sent = insert(self.messages).from_select(["vt", "message"], again).returning(*self.messages.c).cte("sent")
+        mine = [table.c[name] == sent.c.message[name].astext for name in self._layout.same]
+        return update(table).where(*mine).values({self._layout.msg_id: sent.c.msg_id})
+
+
+def _ids() -> Any:
+    return bindparam("ids", type_=ARRAY(BigInteger))
+
+
+class PgmqStatements(Statements):
+    """The statements of the table, and those of each queue."""
+
+    def __init__(self, ledger_table: LedgerTable, table: Table, database: Database, layout: QueueLayout) -> None:
+        super().__init__(ledger_table, table, database.dialect, server_clock=database.server_clock)
+        self.layout = layout
+        self._queues: dict[str, QueueStatements] = {}
+        self.held_batch = Batch(self.dialect, {"msg_id": BigInteger(), "read_ct": Integer()})
+        delay = Interval() if self.server_clock else Instant()
+        self.delay_batch = Batch(self.dialect, {"msg_id": BigInteger(), "delay": delay})
+
+    def queue(self, name: str) -> QueueStatements:
+        """The statements of one queue."""
+        if name not in self._queues:
+            self._queues[name] = QueueStatements(self, name)
+        return self._queues[name]
+
+    def now(self) -> ColumnElement[Any]:
+        """The present."""
+        return self._now()
+
+    def later(self, column: ColumnElement[Any], name: str) -> ColumnElement[Any]:
+        """The instant `name` from now."""
+        return self._later(column, name)
+
+    def is_past(self, column: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Whether an instant has come."""
+        return self._is_past(column, column)
+
+    def hold_waiting(self, *where: ColumnElement[bool]) -> Any:
+        """Claim the rows for which this holds and which wait."""
+        waiting = self.rows.state(State.WAITING)
+        for condition in where:
+            waiting = waiting & condition
+        return self._hold(waiting, anew=True)
+
+    @cached_property
+    def whose(self) -> Select[Any]:
+        """Rows by what their messages repeat of them, with what is needed to tell a lost worker from an ended row."""
+        columns = [self.table.c[name] for name in self.layout.same]
+        asked: Any = bindparam("same", expanding=True)
+        return select(
+            self.id,
+            self.table.c[self.layout.msg_id],
+            self.rows.column("claim_id"),
+            self.rows.column("claimed_at"),
+        ).where(
+            tuple_(*columns).in_(asked),
+            self.table.c[self.layout.queue] == bindparam("queue", type_=Text),
+            self.rows.state(State.CLAIMED),
+        )
+
+    @cached_property
+    def messages_of(self) -> Select[Any]:
+        """Where the messages of rows are."""
+        columns = self.table.c[self.layout.queue], self.table.c[self.layout.msg_id]
+        return select(self.id, *columns).where(self.id == any_(_ids())).order_by(*columns)

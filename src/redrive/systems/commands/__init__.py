@@ -1,0 +1,62 @@
+"""A command bus: send a command, a worker somewhere handles it, and everything is on record. See docs/systems/commands.md."""
+
+from redrive.systems.commands.calls import CommandContext
+from redrive.systems.commands.errors import (
+    BusinessRuleError,
+    CommandBusError,
+    CommandNotFoundError,
+    DuplicateCommandError,
+    HandlerAlreadyRegisteredError,
+    InvalidOperationError,
+    PermanentCommandError,
+    TransientCommandError,
+)
+from redrive.systems.commands.model import (
+    AuditEvent,
+    BatchRecord,
+    BatchStatus,
+    Bulk,
+    Command,
+    CommandPage,
+    CommandRecord,
+    CommandStatus,
+    NewCommand,
+    Outcome,
+    Reply,
+)
+from redrive.systems.commands.policy import RetryPolicy
+from redrive.systems.commands.registry import Registry, handler, handles, register
+from redrive.systems.commands.service import Commands
+from redrive.systems.commands.settings import CommandSettings
+from redrive.systems.commands.worker import Worker
+
+__all__ = [
+    "AuditEvent",
+    "BatchRecord",
+    "BatchStatus",
+    "Bulk",
+    "BusinessRuleError",
+    "Command",
+    "CommandBusError",
+    "CommandContext",
+    "CommandNotFoundError",
+    "CommandPage",
+    "CommandRecord",
+    "CommandSettings",
+    "CommandStatus",
+    "Commands",
+    "DuplicateCommandError",
+    "HandlerAlreadyRegisteredError",
+    "InvalidOperationError",
+    "NewCommand",
+    "Outcome",
+    "PermanentCommandError",
+    "Registry",
+    "Reply",
+    "RetryPolicy",
+    "TransientCommandError",
+    "Worker",
+    "handler",
+    "handles",
+    "register",
+]

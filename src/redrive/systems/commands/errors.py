@@ -1,0 +1,89 @@
+"""The errors of the command bus.
+
+    RedriveError
+    └── CommandBusError                what the bus refuses
+        ├── DuplicateCommandError      the domain has a command of this id already
+        ├── CommandNotFoundError       there is no such command
+        ├── InvalidOperationError      the command is not in the troubleshooting queue, or has left it meanwhile
+        └── HandlerAlreadyRegisteredError   two handlers for one type of a domain
+    TaskError                          what a handler raises
+    ├── TransientError ── TransientCommandError    try again with backoff
+    ├── PermanentError ── PermanentCommandError    never works like this: a person must look
+    └── BusinessError  ── BusinessRuleError        a rule says no: failed, and the sender is told
+
+The last three carry a code, a message and details. Anything else that a handler raises counts as transient, with the name of
+its class as the code.
+"""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from redrive import BusinessError, PermanentError, RedriveError, TransientError
+
+
+class CommandBusError(RedriveError):
+    """The bus cannot do what was asked."""
+
+
+class DuplicateCommandError(CommandBusError):
+    """The domain has a command of this id already; nothing was sent."""
+
+    def __init__(self, domain: str, command_id: str) -> None:
+        self.domain = domain
+        self.command_id = command_id
+        super().__init__(
+            f"{domain!r} has a command {command_id!r} already: sending it again is safe to ignore, "
+            "another command needs an id of its own"
+        )
+
+
+class CommandNotFoundError(CommandBusError):
+    """There is no such command."""
+
+    def __init__(self, domain: str, command_id: str) -> None:
+        self.domain = domain
+        self.command_id = command_id
+        super().__init__(f"{domain!r} has no command {command_id!r}")
+
+
+class InvalidOperationError(CommandBusError):
+    """The command is not in a state in which this can be done; nothing was changed."""
+
+
+class HandlerAlreadyRegisteredError(CommandBusError):
+    """There is a handler for this type of command already."""
+
+    def __init__(self, domain: str, command_type: str) -> None:
+        self.domain = domain
+        self.command_type = command_type
+        super().__init__(f"{domain}/{command_type} has a handler already: give each type of a domain one function")
+
+
+class Coded:
+    """A code for programs, a message for people, and details for both."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str = "",
+        details: Mapping[str, Any] | None = None,
+        *,
+        retry_after: timedelta | None = None,
+    ) -> None:
+        super().__init__(f"[{code}] {message}" if message else f"[{code}]", retry_after=retry_after)  # type: ignore[call-arg]  # the engine's TaskError is next in line
+        self.code = code
+        self.message = message
+        self.details = dict(details or {})
+
+
+class TransientCommandError(Coded, TransientError):
+    """It may work later: try again after the backoff, not before `retry_after` if given."""
+
+
+class PermanentCommandError(Coded, PermanentError):
+    """It will never work like this: into the troubleshooting queue at once, for a person to look at."""
+
+
+class BusinessRuleError(Coded, BusinessError):
+    """A rule of the business says no: the command has failed, its sender is told, and nobody has to look."""

@@ -1,0 +1,35 @@
+"""Feature flags, and changes to them that take effect at a set time and come through. See `docs/systems/flags.md`."""
+
+from redrive.systems.flags.errors import (
+    FlagNotFoundError,
+    FlagsError,
+    InvalidChangeError,
+    InvalidStateError,
+    ScheduleNotFoundError,
+)
+from redrive.systems.flags.policy import POLICY, calculate_next_retry_at
+from redrive.systems.flags.schedules import Foreseen, NewSchedule, Schedule
+from redrive.systems.flags.service import Flags, Processed, Retries
+from redrive.systems.flags.settings import FlagSettings
+from redrive.systems.flags.store import Flag, Override
+from redrive.systems.flags.table import FLAG_SCHEDULES
+
+__all__ = [
+    "FLAG_SCHEDULES",
+    "POLICY",
+    "Flag",
+    "FlagNotFoundError",
+    "FlagSettings",
+    "Flags",
+    "FlagsError",
+    "Foreseen",
+    "InvalidChangeError",
+    "InvalidStateError",
+    "NewSchedule",
+    "Override",
+    "Processed",
+    "Retries",
+    "Schedule",
+    "ScheduleNotFoundError",
+    "calculate_next_retry_at",
+]

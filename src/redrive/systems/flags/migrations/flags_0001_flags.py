@@ -1,0 +1,109 @@
+"""Flags, their users' overrides and schedules, as they were before schedules were retried.
+
+A table that is there already from such a time is taken as it is, if it has these columns.
+"""
+
+import sqlalchemy as sa
+from alembic import context, op
+
+from redrive.errors import NotMigratedError
+from redrive.tables import Instant, IsoText
+
+revision = "flags_0001"
+down_revision = None
+branch_labels = ("flags",)
+
+_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+
+def upgrade() -> None:
+    time = IsoText() if op.get_context().dialect.name == "sqlite" else Instant()
+    if _is_new("feature_flags", "id flag_key environment enabled rollout_percentage description created_at updated_at"):
+        op.create_table(
+            "feature_flags",
+            sa.Column("id", _ID, sa.Identity(), nullable=False),
+            sa.Column("flag_key", sa.Text(), nullable=False),
+            sa.Column("environment", sa.Text(), nullable=False, server_default=sa.text("'production'")),
+            sa.Column("enabled", sa.Boolean(), nullable=False, server_default=sa.false()),
+            sa.Column("rollout_percentage", sa.Integer(), nullable=False, server_default=sa.text("0")),
+            sa.Column("description", sa.Text()),
+            sa.Column("created_at", time, nullable=False),
+            sa.Column("updated_at", time, nullable=False),
+            sa.PrimaryKeyConstraint("id", name="feature_flags_pkey"),
+            sa.UniqueConstraint("flag_key", "environment", name="feature_flags_flag_key_key"),
+            sa.CheckConstraint("length(flag_key) BETWEEN 1 AND 100", name=op.f("feature_flags_flag_key_check")),
+            sa.CheckConstraint("length(environment) BETWEEN 1 AND 100", name=op.f("feature_flags_environment_check")),
+            sa.CheckConstraint(
+                "rollout_percentage BETWEEN 0 AND 100", name=op.f("feature_flags_rollout_percentage_check")
+            ),
+            sqlite_autoincrement=True,
+        )
+    if _is_new("feature_flag_user_overrides", "flag_id user_id override_type reason created_by created_at"):
+        op.create_table(
+            "feature_flag_user_overrides",
+            sa.Column("flag_id", _ID, nullable=False),
+            sa.Column("user_id", sa.Text(), nullable=False),
+            sa.Column("override_type", sa.Text(), nullable=False),
+            sa.Column("reason", sa.Text()),
+            sa.Column("created_by", sa.Text()),
+            sa.Column("created_at", time, nullable=False),
+            sa.PrimaryKeyConstraint("flag_id", "user_id", name="feature_flag_user_overrides_pkey"),
+            sa.ForeignKeyConstraint(
+                ["flag_id"], ["feature_flags.id"], ondelete="CASCADE", name="feature_flag_user_overrides_flag_id_fkey"
+            ),
+            sa.CheckConstraint(
+                "override_type IN ('include', 'exclude')", name=op.f("feature_flag_user_overrides_override_type_check")
+            ),
+        )
+    if _is_new(
+        "feature_flag_schedules",
+        "id flag_id flag_key environment scheduled_at status updates applied_at error_message created_by cancelled_by"
+        " cancelled_at created_at updated_at",
+    ):
+        op.create_table(
+            "feature_flag_schedules",
+            sa.Column("id", _ID, sa.Identity(), nullable=False),
+            sa.Column("flag_id", _ID),
+            sa.Column("flag_key", sa.Text(), nullable=False),
+            sa.Column("environment", sa.Text(), nullable=False, server_default=sa.text("'production'")),
+            sa.Column("scheduled_at", time, nullable=False),
+            sa.Column("status", sa.Text(), nullable=False, server_default=sa.text("'pending'")),
+            sa.Column("updates", sa.JSON(), nullable=False),
+            sa.Column("applied_at", time),
+            sa.Column("error_message", sa.Text()),
+            sa.Column("created_by", sa.Text()),
+            sa.Column("cancelled_by", sa.Text()),
+            sa.Column("cancelled_at", time),
+            sa.Column("created_at", time, nullable=False),
+            sa.Column("updated_at", time, nullable=False),
+            sa.PrimaryKeyConstraint("id", name="feature_flag_schedules_pkey"),
+            sa.ForeignKeyConstraint(
+                ["flag_id"], ["feature_flags.id"], ondelete="SET NULL", name="feature_flag_schedules_flag_id_fkey"
+            ),
+            sa.CheckConstraint(
+                "status IN ('pending', 'applied', 'failed', 'cancelled')",
+                name=op.f("feature_flag_schedules_status_check"),
+            ),
+            sqlite_autoincrement=True,
+        )
+
+
+def _is_new(table: str, columns: str) -> bool:
+    """Whether the table must be made. One of that name with other columns is in the way."""
+    if context.is_offline_mode():
+        return True
+    inspector = sa.inspect(op.get_bind())
+    if not inspector.has_table(table):
+        return True
+    missing = set(columns.split()) - {column["name"] for column in inspector.get_columns(table)}
+    if missing:
+        raise NotMigratedError(
+            f"there is a table {table} without {', '.join(sorted(missing))}, which cannot be the flags': rename it, add "
+            "what is missing, or leave flags out of REDRIVE_SYSTEMS"
+        )
+    return False
+
+
+def downgrade() -> None:
+    for table in ("feature_flag_schedules", "feature_flag_user_overrides", "feature_flags"):
+        op.drop_table(table)

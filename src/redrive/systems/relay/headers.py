@@ -1,0 +1,117 @@
+"""AMQP headers in a JSON column: what a broker may send that JSON does not know keeps its type on the way through.
+
+Such a value becomes an object with one key that begins with `$`, such as `{"$bytes": "AP8="}`.
+"""
+
+import math
+import struct
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from pamqp.encode import field_table
+
+HEADERS_BYTES_MAX = 65_536
+"""All headers of a message must fit into one frame of 128 KiB together with ours."""
+
+SINGLE_MAX = 3.4028234663852886e38
+"""The driver sends floats in single precision; a larger one goes on as text."""
+
+COUNT = "x-retry-count"
+MESSAGE_ID = "x-message-id"
+ERROR = "x-original-error"
+SCHEDULER = "x-retry-scheduler"
+EXCEEDED = "x-max-retries-exceeded"
+QUEUE = "x-original-queue"
+CONTENT_TYPE = "x-original-content-type"
+INVALID_REASON = "x-invalid-reason"
+INVALID_DETAIL = "x-invalid-detail"
+INVALID_PROPERTIES = "x-invalid-properties"
+
+_ROUTING = frozenset({"CC", "BCC"})
+"""The broker would route copies by them: a copy that arrives elsewhere would hide that the queue is missing."""
+_OURS = frozenset(
+    {
+        COUNT,
+        MESSAGE_ID,
+        ERROR,
+        SCHEDULER,
+        EXCEEDED,
+        QUEUE,
+        CONTENT_TYPE,
+        INVALID_REASON,
+        INVALID_DETAIL,
+        INVALID_PROPERTIES,
+    }
+)
+_DROPPED = _OURS | _ROUTING | {"x-death"}
+
+
+def fit(headers: Mapping[str, Any], *, bytes_max: int = HEADERS_BYTES_MAX) -> bool:
+    """Whether the headers can be sent, and take no more than so many bytes on the wire."""
+    try:
+        return len(field_table(dict(headers))) <= bytes_max
+    except (TypeError, ValueError, OverflowError, struct.error, RecursionError):
+        return False
+
+
+def kept(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """The headers that go on with the message: not the broker's record of deaths, none of ours."""
+    return {name: value for name, value in headers.items() if name not in _DROPPED}
+
+
+def without_routing(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """All headers but those by which the broker would route copies."""
+    return {name: value for name, value in headers.items() if name not in _ROUTING}
+
+
+def sendable(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """The same headers in the types that the driver can send."""
+    return {str(name): from_json(to_json(value)) for name, value in headers.items()}
+
+
+def to_json(value: Any) -> Any:
+    """A header's value as JSON."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            if not math.isfinite(value):
+                return {"$float": repr(value)}
+            return value if abs(value) <= SINGLE_MAX else repr(value)
+        case bytes() | bytearray() | memoryview():
+            return {"$bytes": b64encode(value).decode()}
+        case datetime():
+            return {"$time": value.isoformat()}
+        case Decimal():
+            return {"$decimal": str(value)}
+        case list() | tuple():
+            return [to_json(one) for one in value]
+        case Mapping():
+            table = {str(name): to_json(one) for name, one in value.items()}
+            return {"$table": table} if any(name.startswith("$") for name in table) else table
+        case _:
+            return str(value)
+
+
+def from_json(value: Any) -> Any:
+    """The header's value again."""
+    if isinstance(value, list):
+        return [from_json(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    match value:
+        case {"$float": str(text)}:
+            return float(text)
+        case {"$bytes": str(text)}:
+            return bytearray(b64decode(text))  # the driver sends no other bytes
+        case {"$time": str(text)}:
+            return datetime.fromisoformat(text)
+        case {"$decimal": str(text)}:
+            return Decimal(text)
+        case {"$table": dict(table)}:
+            return {name: from_json(one) for name, one in table.items()}
+        case _:
+            return {name: from_json(one) for name, one in value.items()}

@@ -1,0 +1,173 @@
+"""What arrives on the retry queue, read and checked: a message that fits the contract, or the reason why it does not.
+
+Whatever a stranger sends, one of the two comes out; nothing that is read here can hurt what happens to other messages.
+"""
+
+import binascii
+import json
+from base64 import b64decode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from redrive import safe_text
+from redrive.systems.relay import headers as amqp_headers
+from redrive.systems.relay.relay_pb2 import RetryMessage
+from redrive.systems.relay.settings import QUEUE_BYTES_MAX, RelaySettings
+from redrive.systems.relay.table import MESSAGE_ID_CHARS_MAX
+from redrive.tables import EPOCH
+
+PROTOBUF = "application/x-protobuf"
+JSON = "application/json"
+_PROTOBUF_TYPES = frozenset({"", PROTOBUF, "application/protobuf", "application/octet-stream"})
+RETRIES_MAX = 100_000
+COUNT_MAX = 900_000
+"""Larger numbers are taken for these: the engine's own count of failures ends at a million, and no row may die of it."""
+CONTENT_TYPE_CHARS_MAX = 255
+HINT_MAX = timedelta(days=366)
+"""A hint further in the future is taken for this: the longest wait that there is."""
+
+
+class InvalidMessageError(Exception):
+    """Bad input. `reason` is one of a few words, for counting; the text says more."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A message that asks for its retry."""
+
+    message_id: str
+    payload: bytes
+    queue: str
+    error_reason: str
+    retry_count: int
+    max_retries: int
+    not_before: datetime | None
+    headers: dict[str, Any]
+    content_type: str | None
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether its own count says that its retries are spent."""
+        return self.retry_count >= self.max_retries
+
+
+def read_message(
+    body: bytes,
+    *,
+    content_type: str | None,
+    content_encoding: str | None,
+    headers: Mapping[str, Any],
+    settings: RelaySettings,
+) -> Arrival:
+    """The message, or an `InvalidMessageError`."""
+    if len(body) > settings.relay_max_message_bytes:
+        raise InvalidMessageError(
+            "too_large",
+            f"{len(body):,} bytes are more than RELAY_MAX_MESSAGE_BYTES={settings.relay_max_message_bytes:,}",
+        )
+    if not amqp_headers.fit(amqp_headers.sendable(headers)):
+        limit = f"{amqp_headers.HEADERS_BYTES_MAX:,} bytes"
+        raise InvalidMessageError("bad_headers", f"the headers cannot be sent on, or take more than {limit}")
+    if content_encoding not in (None, "", "identity"):
+        raise InvalidMessageError("content_type", f"content encoding {content_encoding!r:.80} is not read here")
+    kind = (content_type or "").partition(";")[0].strip().lower()
+    if kind in _PROTOBUF_TYPES:
+        read = _from_protobuf(body)
+    elif kind == JSON:
+        read = _from_json(body)
+    else:
+        raise InvalidMessageError("content_type", f"content type {content_type!r:.80} is neither {PROTOBUF} nor {JSON}")
+    return _checked(read, headers, settings)
+
+
+def _from_protobuf(body: bytes) -> RetryMessage:
+    try:
+        return RetryMessage.FromString(body)
+    except DecodeError as error:
+        raise InvalidMessageError("unparsable", f"no redrive.relay.v1.RetryMessage: {error}") from error
+
+
+def _from_json(body: bytes) -> RetryMessage:
+    """The same names as in the protobuf contract, the payload in base64. What is null is absent, what is unknown is ignored."""
+    try:
+        given = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise InvalidMessageError("unparsable", f"no JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise InvalidMessageError("unparsable", f"a JSON object is needed, not {type(given).__name__}")
+    read = RetryMessage()
+    for field in RetryMessage.DESCRIPTOR.fields:
+        value = given.get(field.name)
+        if value is None:
+            continue
+        try:
+            setattr(read, field.name, _json_value(field.name, value))
+        except (TypeError, ValueError, binascii.Error) as error:
+            # The value itself is not told: it may be the payload.
+            detail = f"{field.name} does not hold this {type(value).__name__}"
+            raise InvalidMessageError("bad_field", detail) from error
+    return read
+
+
+def _json_value(name: str, value: Any) -> Any:
+    if isinstance(value, bool | float):
+        raise TypeError(name)
+    if isinstance(value, str) and name == "original_payload":
+        return b64decode(value, validate=True)
+    if isinstance(value, str) and name == "next_retry_at_ms":
+        return int(value)  # as JSON made by protobuf itself writes 64 bits
+    return value
+
+
+def _checked(read: RetryMessage, headers: Mapping[str, Any], settings: RelaySettings) -> Arrival:
+    _check_text("message_id", read.message_id, chars_max=MESSAGE_ID_CHARS_MAX)
+    _check_text("original_queue", read.original_queue, bytes_max=QUEUE_BYTES_MAX)
+    for name in ("retry_count", "max_retries"):
+        if getattr(read, name) < 0:
+            raise InvalidMessageError("negative_count", f"{name} is {getattr(read, name)}")
+    original_type = headers.get(amqp_headers.CONTENT_TYPE)
+    if not isinstance(original_type, str) or not original_type or len(original_type) > CONTENT_TYPE_CHARS_MAX:
+        original_type = None
+    return Arrival(
+        message_id=read.message_id,
+        payload=read.original_payload,
+        queue=read.original_queue,
+        error_reason=safe_text(read.error_reason),
+        retry_count=min(read.retry_count, COUNT_MAX),
+        max_retries=min(read.max_retries or settings.default_max_retries, RETRIES_MAX),
+        not_before=_instant(read.next_retry_at_ms),
+        headers={str(name): amqp_headers.to_json(value) for name, value in amqp_headers.kept(headers).items()},
+        content_type=original_type and safe_text(original_type),
+    )
+
+
+def _check_text(name: str, text: str, *, chars_max: int | None = None, bytes_max: int | None = None) -> None:
+    if not text:
+        raise InvalidMessageError(f"no_{name}", f"{name} is empty")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidMessageError("bad_field", f"{name} is no text: {error.reason}") from error
+    if "\0" in text:
+        raise InvalidMessageError("bad_field", f"{name} holds a NUL, which no database stores")
+    if (chars_max is not None and len(text) > chars_max) or (bytes_max is not None and size > bytes_max):
+        limit = f"{chars_max} characters" if chars_max is not None else f"{bytes_max} bytes"
+        raise InvalidMessageError("bad_field", f"{name} is longer than {limit}")
+
+
+def _instant(hint_ms: int) -> datetime | None:
+    """The hint as an instant; none where there is none, or it lies before 1970 or beyond all calendars."""
+    if hint_ms <= 0:
+        return None
+    try:
+        return EPOCH + timedelta(milliseconds=hint_ms)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=EPOCH.tzinfo)

@@ -1,0 +1,196 @@
+"""What every request to `/v1` goes through before its route: a key, a limit, and a body of bounded size, time and depth.
+
+Keys are read from the store for every request, so that a revoked one is refused at once in every process; what many
+ask at the same moment is read in one statement. A key is checked before the body is read.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple
+
+import structlog
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from sqlalchemy import Connection
+from starlette.requests import ClientDisconnect
+
+from redrive.http.errors import ApiError, ErrorStyle
+from redrive.http.keys import ApiKey, Scope, digest, read_keys
+from redrive.systems.triggers.limits import Limiter
+from redrive.systems.triggers.store import Status, read_statuses
+from redrive.tables import Database, Gather
+
+PREFIX = "/v1"
+KEY_CHARS_MAX = 500
+BODY_BYTES_MAX = 1 << 20
+BATCH_BYTES_MAX = 8 << 20
+BODY_SECONDS_MAX = 10.0
+JSON_DEPTH_MAX = 64
+
+STYLE = ErrorStyle(
+    prefix=PREFIX,
+    codes={
+        400: "VALIDATION_ERROR",
+        401: "UNAUTHORIZED",
+        403: "FORBIDDEN",
+        404: "NOT_FOUND",
+        405: "METHOD_NOT_ALLOWED",
+        409: "CONFLICT",
+        413: "PAYLOAD_TOO_LARGE",
+        415: "UNSUPPORTED_MEDIA_TYPE",
+        429: "RATE_LIMIT_EXCEEDED",
+    },
+    invalid_status=400,
+)
+CHALLENGE = {"WWW-Authenticate": 'ApiKey realm="redrive"'}
+
+
+class _Ask(NamedTuple):
+    hashed: str
+    event_id: str | None
+
+
+class _Found(NamedTuple):
+    key: ApiKey | None
+    event: tuple[str, Status] | None
+
+
+class Gate:
+    """Lets requests in."""
+
+    def __init__(self, database: Database, limiter: Limiter) -> None:
+        self._database = database
+        self._limiter = limiter
+        self._looks: Gather[_Ask, _Found] = Gather(self._look, items_max=500)
+
+    async def enter(self, request: Request, needed: Scope, *, event_id: str | None = None) -> _Found:
+        """The caller's key, and the status of an event if one is asked for; or the refusal."""
+        secret = request.headers.get("x-api-key")
+        if not secret:
+            raise ApiError(401, "UNAUTHORIZED", "send a key in the header X-API-Key", headers=CHALLENGE)
+        hashed = digest(secret[:KEY_CHARS_MAX])
+        [found] = await self._looks([_Ask(hashed, event_id)])
+        key = found.key
+        if key is None or len(secret) > KEY_CHARS_MAX or not key.is_valid(self._database.now()):
+            raise ApiError(401, "UNAUTHORIZED", "the key is unknown, expired or revoked", headers=CHALLENGE)
+        wait = await self._limiter.wait_for(key.id)
+        if wait is not None:
+            raise ApiError(
+                429, "RATE_LIMIT_EXCEEDED", f"too many requests with this key: try again in {wait} s",
+                headers={"Retry-After": str(wait)},
+            )  # fmt: skip
+        if not key.allows(needed):
+            raise ApiError(
+                403, "FORBIDDEN", f"the key lacks the scope {needed.value}", details={"needed": needed.value}
+            )
+        return found
+
+    async def _look(self, asks: Sequence[_Ask]) -> list[_Found]:
+        return await self._database.read(_look, asks)
+
+
+def _look(connection: Connection, asks: Sequence[_Ask]) -> list[_Found]:
+    keys = read_keys(connection, list({ask.hashed for ask in asks}))
+    ids = list({ask.event_id for ask in asks if ask.event_id is not None})
+    events = read_statuses(connection, ids) if ids else {}
+    return [_Found(keys.get(ask.hashed), events.get(ask.event_id or "")) for ask in asks]
+
+
+def needs(scope: str, *, body_bytes_max: int = BODY_BYTES_MAX) -> Callable[[Any], Any]:
+    """What a route asks of the caller's key, and how large its body may be."""
+
+    def mark(endpoint: Any) -> Any:
+        endpoint.needed_scope = Scope(scope)
+        endpoint.body_bytes_max = body_bytes_max
+        return endpoint
+
+    return mark
+
+
+def bind_correlation(request: Request) -> None:
+    """Give every line that is logged for this request its id.
+
+    It is left bound, so that the line of the request itself has it too; the next request has a context of its own.
+    """
+    structlog.contextvars.bind_contextvars(correlation_id=request.state.request_id)
+
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+def route_class(gate: Gate) -> type[APIRoute]:
+    """The class of all routes under `/v1`."""
+
+    class TriggerRoute(APIRoute):
+        def get_route_handler(self) -> Handler:
+            run = super().get_route_handler()
+            endpoint: Any = self.endpoint
+            needed: Scope = endpoint.needed_scope
+            body_bytes_max: int | None = endpoint.body_bytes_max if self.body_field is not None else None
+
+            async def handle(request: Request) -> Response:
+                bind_correlation(request)
+                request.state.key = (await gate.enter(request, needed)).key
+                if body_bytes_max is not None:
+                    await read_body(request, body_bytes_max)
+                return await run(request)
+
+            return handle
+
+    return TriggerRoute
+
+
+async def read_body(request: Request, bytes_max: int) -> None:
+    """Read a JSON body into the request, where its route finds it; refuse one that is too large, too slow or too deep."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(415, "UNSUPPORTED_MEDIA_TYPE", "send JSON with the header Content-Type: application/json")
+    too_large = ApiError(413, "PAYLOAD_TOO_LARGE", f"the body is larger than {bytes_max:,} bytes")
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > bytes_max:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS_MAX):
+            async for part in request.stream():
+                body += part
+                if len(body) > bytes_max:
+                    raise too_large
+    except TimeoutError:
+        headers = {"Connection": "close"}
+        raise ApiError(
+            408, "REQUEST_TIMEOUT", f"the body was not complete within {BODY_SECONDS_MAX:g} s", headers=headers
+        ) from None
+    except ClientDisconnect:
+        raise ApiError(400, "VALIDATION_ERROR", "the body was not complete") from None
+    request._body = bytes(body)  # noqa: SLF001 - where `request.body()` keeps it, too
+    request._json = _read_json(request._body)  # noqa: SLF001 - the same for `request.json()`
+
+
+def _read_json(body: bytes) -> Any:
+    try:
+        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        raise ApiError(400, "VALIDATION_ERROR", "the body is not JSON") from None
+    if _depth(value) > JSON_DEPTH_MAX:
+        raise ApiError(400, "VALIDATION_ERROR", f"the body is nested deeper than {JSON_DEPTH_MAX} levels")
+    return value
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _depth(value: Any) -> int:
+    """How deep lists and objects are nested, counted without recursion."""
+    depth, level = 0, [value]
+    while level := [inner for outer in level if isinstance(outer, dict | list) for inner in _members(outer)]:
+        depth += 1
+        if depth > JSON_DEPTH_MAX:
+            break
+    return depth
+
+
+def _members(value: dict[str, Any] | list[Any]) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else value

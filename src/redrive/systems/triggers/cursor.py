@@ -1,0 +1,62 @@
+"""Cursors: where the next page begins, signed, and good only for the user and the filter that they were given for.
+
+The secret stands in the store, made by whichever process needs it first, so that all processes read each other's cursors,
+also after a restart.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+
+from sqlalchemy import Connection, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from redrive.systems.triggers import table as t
+from redrive.tables import Database
+
+CURSOR_CHARS_MAX = 500
+_SIGNATURE_BYTES = 16
+
+
+class Cursors:
+    """Writes and reads cursors."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._secret: bytes | None = None
+
+    async def write(self, after: str, *bound_to: str | None) -> str:
+        """A cursor behind this id, for whoever asks for the same again."""
+        sealed = self._seal(await self._key(), after, bound_to)
+        return base64.urlsafe_b64encode(sealed + after.encode()).rstrip(b"=").decode()
+
+    async def read(self, cursor: str, *bound_to: str | None) -> str | None:
+        """The id behind which the page begins; None for a cursor that was not written for this."""
+        if len(cursor) > CURSOR_CHARS_MAX:
+            return None
+        try:
+            raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+            seal, after = raw[:_SIGNATURE_BYTES], raw[_SIGNATURE_BYTES:].decode()
+        except ValueError:
+            return None
+        good = hmac.compare_digest(seal, self._seal(await self._key(), after, bound_to))
+        return after if good else None
+
+    @staticmethod
+    def _seal(key: bytes, after: str, bound_to: tuple[str | None, ...]) -> bytes:
+        said = json.dumps([after, *bound_to]).encode()
+        return hmac.digest(key, said, hashlib.sha256)[:_SIGNATURE_BYTES]
+
+    async def _key(self) -> bytes:
+        if self._secret is None:
+            self._secret = bytes.fromhex(await self._database.write(_shared_secret, secrets.token_hex(32)))
+        return self._secret
+
+
+def _shared_secret(connection: Connection, offered: str) -> str:
+    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    connection.execute(insert(t.secrets).values(name="cursor", value=offered).on_conflict_do_nothing())
+    shared: str = connection.execute(select(t.secrets.c.value).where(t.secrets.c.name == "cursor")).scalar_one()
+    return shared

@@ -1,0 +1,233 @@
+"""Endpoints: where a user's events go, which of them, signed with which secret, and how the endpoint is doing."""
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from secrets import token_bytes
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from redrive.errors import UsageError
+from redrive.systems.triggers import table as t
+from redrive.systems.triggers.ids import new_id
+from redrive.tables import Database, Gather
+
+ENDPOINTS_PER_USER_MAX = 100
+SECRET_PREFIX = "whsec_"  # noqa: S105 - how secrets begin, not one
+SECRET_BYTES = 32
+SECRET_BYTES_MIN, SECRET_BYTES_MAX = 24, 64
+OLD_SECRET_LASTS = timedelta(hours=24)
+"""How long the secret before the current one signs too, so that a receiver can change over without a gap."""
+FAILING_MAX = timedelta(days=5)
+"""An endpoint that has only failed for so long is disabled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """A subscription of a user."""
+
+    id: str
+    user_id: str
+    url: str
+    event_types: tuple[str, ...]
+    description: str
+    secret: str
+    old_secret: str | None
+    old_secret_until: datetime | None
+    policy: Mapping[str, Any]
+    enabled: bool
+    disabled_at: datetime | None
+    disabled_reason: str | None
+    failing_since: datetime | None
+    created_at: datetime
+    updated_at: datetime
+
+    def __repr__(self) -> str:
+        return f"Endpoint(id={self.id!r})"  # never its secrets
+
+    def secrets(self, now: datetime) -> list[str]:
+        """The secrets that sign now, the current one first."""
+        both = self.old_secret is not None and self.old_secret_until is not None and now < self.old_secret_until
+        return [self.secret, *([self.old_secret] if both and self.old_secret else [])]
+
+
+def read_endpoint(row: Any) -> Endpoint:
+    """An endpoint from its row."""
+    cells = row._asdict()
+    return Endpoint(**cells | {"event_types": tuple(cells["event_types"])})
+
+
+def matches(patterns: Sequence[str], event_type: str) -> bool:
+    """Whether an event of this type goes to an endpoint with these patterns; `*` stands for any text."""
+    return any(_fits(pattern, event_type) for pattern in patterns)
+
+
+def _fits(pattern: str, text: str) -> bool:
+    # Not a regular expression: a user's pattern with many stars would take it for ever.
+    first, *others = pattern.split("*")
+    if not others:
+        return pattern == text
+    *middle, last = others
+    if not text.startswith(first):
+        return False
+    at = len(first)
+    for part in middle:
+        found = text.find(part, at)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return len(text) - at >= len(last) and text.endswith(last)
+
+
+def new_secret() -> str:
+    """A new signing secret."""
+    return SECRET_PREFIX + b64encode(token_bytes(SECRET_BYTES)).decode()
+
+
+def check_secret(secret: str) -> str:
+    """The secret, if it can sign, else a `UsageError`."""
+    try:
+        raw = b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+    except ValueError:
+        raw = b""
+    if not secret.startswith(SECRET_PREFIX) or not SECRET_BYTES_MIN <= len(raw) <= SECRET_BYTES_MAX:
+        raise UsageError(
+            f"a secret is {SECRET_PREFIX} and the base64 of {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} random bytes"
+        )
+    return secret
+
+
+class TooManyEndpointsError(UsageError):
+    """The user has as many endpoints as one may have."""
+
+
+class EndpointStore:
+    """The endpoints of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._healths: Gather[tuple[str, bool], None] = Gather(self._note_gathered)
+
+    async def create(self, values: Mapping[str, Any]) -> Endpoint:
+        """Store a new endpoint."""
+        return await self._database.write(_create, values, self._database)
+
+    async def of_user(self, user_id: str) -> list[Endpoint]:
+        """The user's endpoints, oldest first."""
+        return await self._database.read(_list, user_id)
+
+    async def get(self, user_id: str, id: str) -> Endpoint | None:
+        """The user's endpoint with this id."""
+        return await self._database.read(_get, user_id, id)
+
+    async def change(self, user_id: str, id: str, values: Mapping[str, Any], *, rotate: bool) -> Endpoint | None:
+        """Change an endpoint. With `rotate` its secret so far goes on signing for a while."""
+        return await self._database.write(_change, user_id, id, values, self._database, rotate=rotate)
+
+    async def delete(self, user_id: str, id: str) -> bool:
+        """Forget an endpoint and cancel what waits for it; whether it was there."""
+        return await self._database.write(_delete, user_id, id, self._database)
+
+    # --- how it is doing ------------------------------------------------------------------------------------------
+
+    async def note(self, endpoint: Endpoint, *, delivered: bool) -> None:
+        """Keep since when an endpoint has only failed; written only when that changes."""
+        if delivered != (endpoint.failing_since is None):
+            await self._healths([(endpoint.id, delivered)])
+
+    async def _note_gathered(self, notes: Sequence[tuple[str, bool]]) -> list[None]:
+        last = dict(notes)
+        await self._database.write(_note, last, self._database)
+        return [None] * len(notes)
+
+    async def disable(self, endpoint: Endpoint, reason: str) -> bool:
+        """Switch an endpoint off and leave its owner a notice; False if it is off already."""
+        return await self._database.write(_disable, endpoint, reason, self._database)
+
+
+def _now(connection: Connection, database: Database) -> datetime:
+    if not database.server_clock:
+        return database.now()
+    now: datetime = connection.execute(select(func.statement_timestamp())).scalar_one()
+    return now
+
+
+def _create(connection: Connection, values: Mapping[str, Any], database: Database) -> Endpoint:
+    e = t.endpoints
+    now = _now(connection, database)
+    held = connection.execute(select(func.count()).where(e.c.user_id == values["user_id"])).scalar_one()
+    if held >= ENDPOINTS_PER_USER_MAX:
+        raise TooManyEndpointsError(f"a user has at most {ENDPOINTS_PER_USER_MAX} endpoints: delete one first")
+    row = {**values, "id": new_id(now), "created_at": now, "updated_at": now}
+    return read_endpoint(connection.execute(insert(e).values(row).returning(*e.c)).one())
+
+
+def _list(connection: Connection, user_id: str) -> list[Endpoint]:
+    e = t.endpoints
+    return [read_endpoint(row) for row in connection.execute(select(e).where(e.c.user_id == user_id).order_by(e.c.id))]
+
+
+def _get(connection: Connection, user_id: str, id: str) -> Endpoint | None:
+    e = t.endpoints
+    row = connection.execute(select(e).where(e.c.id == id, e.c.user_id == user_id)).first()
+    return None if row is None else read_endpoint(row)
+
+
+def _change(
+    connection: Connection, user_id: str, id: str, values: Mapping[str, Any], database: Database, *, rotate: bool
+) -> Endpoint | None:
+    e = t.endpoints
+    now = _now(connection, database)
+    mine = (e.c.id == id, e.c.user_id == user_id)
+    row = {**values, "updated_at": now}
+    if rotate:
+        row |= {"old_secret": e.c.secret, "old_secret_until": now + OLD_SECRET_LASTS}
+    if "enabled" in values:
+        # Whoever switches it on again means a fresh start.
+        row |= {"disabled_at": None, "disabled_reason": None, "failing_since": None}
+        if not values["enabled"]:
+            row |= {"disabled_at": now, "disabled_reason": "switched off by its owner"}
+    changed = connection.execute(update(e).where(*mine).values(row).returning(*e.c)).first()
+    return None if changed is None else read_endpoint(changed)
+
+
+def _delete(connection: Connection, user_id: str, id: str, database: Database) -> bool:
+    e, d = t.endpoints, t.deliveries
+    gone = connection.execute(delete(e).where(e.c.id == id, e.c.user_id == user_id).returning(e.c.id)).first()
+    if gone is None:
+        return False
+    now = _now(connection, database)
+    waiting = (d.c.endpoint_id == id, d.c.status == "waiting", d.c.lease_until.is_(None))
+    ended = {"status": "cancelled", "due_at": None, "ended_at": now, "updated_at": now}
+    connection.execute(update(d).where(*waiting).values(ended | {"last_error": "the endpoint was deleted"}))
+    return True
+
+
+def _note(connection: Connection, delivered: Mapping[str, bool], database: Database) -> None:
+    e = t.endpoints
+    well = sorted(id_ for id_, success in delivered.items() if success)
+    unwell = sorted(id_ for id_, success in delivered.items() if not success)
+    if well:
+        connection.execute(update(e).where(e.c.id.in_(well)).values(failing_since=None))
+    if unwell:
+        since = {"failing_since": _now(connection, database)}
+        connection.execute(update(e).where(e.c.id.in_(unwell), e.c.failing_since.is_(None)).values(since))
+
+
+def _disable(connection: Connection, endpoint: Endpoint, reason: str, database: Database) -> bool:
+    e = t.endpoints
+    now = _now(connection, database)
+    disabled = connection.execute(
+        update(e).where(e.c.id == endpoint.id, e.c.enabled.is_(True)).returning(e.c.id).values(
+            enabled=False, disabled_at=now, disabled_reason=reason, updated_at=now
+        )
+    ).first()  # fmt: skip
+    if disabled is None:
+        return False
+    message = f"the endpoint {endpoint.url} was disabled: {reason}"
+    connection.execute(
+        insert(t.notices).values(user_id=endpoint.user_id, endpoint_id=endpoint.id, at=now, message=message)
+    )
+    return True

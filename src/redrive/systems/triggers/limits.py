@@ -1,0 +1,120 @@
+"""How many requests a key may make in a minute, held by all processes together without a write per request.
+
+Each process takes tokens of a key's minute from the store in blocks and hands them out from memory. The first few of a
+minute it hands out on its own, and tells the store of them when it takes its first block: most keys ask seldom, and cost
+no write at all. What a process has not used of its block when the minute ends is lost, which is why blocks are small:
+with the default limit of 1,000 a process may leave or overdraw 2 % of it.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from sqlalchemy import Connection, delete
+from sqlalchemy.dialects import postgresql, sqlite
+
+from redrive.systems.triggers import table as t
+from redrive.tables import EPOCH, Database, Gather
+
+MINUTE_SECONDS = 60
+SHARE = 50
+"""A block is this part of the limit, and so is what a process hands out on its own."""
+FORGET_EVERY_SECONDS = 60.0
+KEYS_REMEMBERED_MAX = 100_000
+
+
+class _Ask(NamedTuple):
+    key_id: str
+    minute: int
+    used: int
+    """What was handed out before anybody was asked."""
+
+
+class _Share:
+    """What this process knows of one key's minute."""
+
+    __slots__ = ("asking", "free", "left", "minute", "spent", "used")
+
+    def __init__(self, minute: int, free: int) -> None:
+        self.minute = minute
+        self.free = free
+        self.used = 0
+        self.left = 0
+        self.spent = False
+        self.asking = asyncio.Lock()
+
+
+class Limiter:
+    """The limit of requests per key and minute."""
+
+    def __init__(self, database: Database, per_minute: int) -> None:
+        self._database = database
+        self._per_minute = per_minute
+        self._block = max(1, per_minute // SHARE)
+        self._shares: dict[str, _Share] = {}
+        self._asks: Gather[_Ask, int] = Gather(self._grant)
+        self._forgotten_at = time.monotonic()
+
+    async def wait_for(self, key_id: str) -> int | None:
+        """Count a request of the key; None if it may be made, else the seconds until it may."""
+        now = self._database.now()
+        minute = _minute(now)
+        share = self._shares.get(key_id)
+        if share is None or share.minute != minute:
+            share = self._new(key_id, minute)
+        if share.used < share.free:
+            share.used += 1
+            return None
+        while share.left <= 0 and not share.spent:  # again where others who waited too were quicker
+            await self._ask(share, key_id)
+        if share.left <= 0:
+            seconds = (now - EPOCH).total_seconds()
+            return max(1, int((minute + 1) * MINUTE_SECONDS - seconds))
+        share.left -= 1
+        return None
+
+    async def _ask(self, share: _Share, key_id: str) -> None:
+        async with share.asking:  # however many wait for it, one block is taken
+            if share.left <= 0 and not share.spent:
+                # The first block settles for what was handed out freely, which from then on stands in the store.
+                told, share.used, share.free = share.used, 0, 0
+                [granted] = await self._asks([_Ask(key_id, share.minute, told)])
+                share.left += granted
+                share.spent = granted < 1
+
+    def _new(self, key_id: str, minute: int) -> _Share:
+        if len(self._shares) >= KEYS_REMEMBERED_MAX:
+            self._shares = {id_: share for id_, share in self._shares.items() if share.minute == minute}
+        # Whole blocks only: a limit too small to be shared is asked for from the start.
+        self._shares[key_id] = share = _Share(minute, self._block if self._block > 1 else 0)
+        return share
+
+    async def _grant(self, asks: Sequence[_Ask]) -> list[int]:
+        forget = time.monotonic() - self._forgotten_at > FORGET_EVERY_SECONDS
+        if forget:
+            self._forgotten_at = time.monotonic()
+        return await self._database.write(self._take, asks, forget=forget)
+
+    def _take(self, connection: Connection, asks: Sequence[_Ask], *, forget: bool) -> list[int]:
+        insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+        granted = {}
+        # In the order of keys: two processes that take for the same keys never wait in a circle.
+        for position, ask in sorted(enumerate(asks), key=lambda one: one[1]):
+            added = ask.used + self._block
+            row = insert(t.limits).values(key_id=ask.key_id, minute=ask.minute, used=added)
+            summed = row.on_conflict_do_update(
+                index_elements=["key_id", "minute"], set_={"used": t.limits.c.used + row.excluded.used}
+            )
+            used = connection.execute(summed.returning(t.limits.c.used)).scalar_one()
+            granted[position] = max(0, min(self._block, self._per_minute - (used - self._block)))
+        if forget:
+            # Each process's clock may be a little off: the minute before is left alone.
+            last = max(ask.minute for ask in asks) - 1
+            connection.execute(delete(t.limits).where(t.limits.c.minute < last))
+        return [granted[position] for position in range(len(asks))]
+
+
+def _minute(now: datetime) -> int:
+    return int((now - EPOCH).total_seconds()) // MINUTE_SECONDS

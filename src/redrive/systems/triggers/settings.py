@@ -1,0 +1,68 @@
+"""The settings of triggers: how deliveries are retried, where they may go, and how much a key may ask."""
+
+from datetime import timedelta
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+from pydantic_settings import NoDecode
+
+from redrive.settings import Section, listed
+
+RETRIES_MAX = 3
+"""The CHECK in the store allows no more."""
+DELAY_SECONDS_MAX = 86_400.0
+
+Network = IPv4Network | IPv6Network
+
+
+def _networks(given: Any) -> Any:
+    if not isinstance(given, str):
+        return given
+    networks = []
+    for text in listed(given):
+        try:
+            networks.append(ip_network(text))
+        except ValueError:
+            raise ValueError(f"{text!r} is no network: write it as 10.0.0.0/8 or fd00::/8") from None
+    return tuple(networks)
+
+
+def _delays(given: Any) -> Any:
+    parts = tuple(str(part) for part in (listed(given) if isinstance(given, str) else given))
+    try:
+        delays = [float(part) for part in parts]
+    except ValueError:
+        raise ValueError("it must be seconds with commas between them, such as 60,300,900") from None
+    if not delays or not all(0 <= delay <= DELAY_SECONDS_MAX for delay in delays):
+        raise ValueError(f"it must be one or more delays of 0 to {DELAY_SECONDS_MAX:g} seconds")
+    return parts
+
+
+class TriggerSettings(Section):
+    """How events are delivered."""
+
+    retry_delays: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_delays)] = Field(
+        default=("60", "300", "900"),
+        description="Seconds to wait after the first, second and third failed delivery of an event",
+    )
+    max_retry_attempts: int = Field(
+        default=RETRIES_MAX, ge=0, le=RETRIES_MAX, description="How often a delivery is tried again, 0 to 3"
+    )
+    retry_jitter_percent: float = Field(
+        default=0, ge=0, le=100, description="Each delay is up to so much shorter; 10 spreads a herd"
+    )
+    delivery_retry_all: bool = Field(
+        default=False, description="Try every failed delivery again, also after a 4xx that would be final"
+    )
+    delivery_allow_networks: Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks)] = Field(
+        default=(), description="Networks inside which endpoints may lie all the same, such as 127.0.0.0/8,10.0.0.0/8"
+    )
+    rate_limit_per_minute: int = Field(
+        default=1000, ge=1, le=10_000_000, description="How many requests a key may make in a minute, in all processes"
+    )
+
+    @property
+    def delays(self) -> list[timedelta]:
+        """The delays as spans."""
+        return [timedelta(seconds=float(seconds)) for seconds in self.retry_delays]

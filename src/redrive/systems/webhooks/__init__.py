@@ -1,0 +1,17 @@
+"""An inbox for incoming webhooks: accept fast, process later, never process the same one twice, keep what failed in sight.
+
+    app = Redrive("sqlite:///shop.db")
+    webhooks = Webhooks(app)
+
+    @webhooks.handler("order.*")
+    async def order(task): ...
+
+`service` is the system, `inbox` takes webhooks in, `api` holds the routes, `sources` and `signatures` are for real senders.
+"""
+
+from redrive.systems.webhooks.inbox import Receipt
+from redrive.systems.webhooks.service import Webhooks
+from redrive.systems.webhooks.settings import WebhookSettings
+from redrive.systems.webhooks.sources import Source
+
+__all__ = ["Receipt", "Source", "WebhookSettings", "Webhooks"]

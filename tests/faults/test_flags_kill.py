@@ -1,0 +1,134 @@
+"""Runs of `redrive flags process` that are killed while they apply schedules."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import Connection, func, insert, select, update
+
+from redrive import Redrive
+from redrive.systems.flags import Flags, FlagSettings
+from redrive.systems.flags.table import make_tables
+
+from .processes import ROOT, Ground
+
+KILLS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 1)
+SCHEDULES_PER_KILL = 400
+LEASE_SECONDS = 1
+PATIENCE_SECONDS = 60
+
+
+def start(ground: Ground, name: str) -> subprocess.Popen[bytes]:
+    """One run, as cron starts it."""
+    with (ground.folder / f"{name}.log").open("a") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "redrive", "flags", "process"],
+            cwd=ROOT, env=ground.environment | {"WORKER_LEASE": f"{LEASE_SECONDS}s"},
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        )  # fmt: skip
+
+
+def put(connection: Connection, amount: int) -> None:
+    """Schedules that were due a minute ago, each of a flag of its own."""
+    tables = make_tables(connection.dialect.name)
+    now = datetime.now(UTC)
+    stamps = {"created_at": now, "updated_at": now}
+    connection.execute(insert(tables.flags), [{"flag_key": f"flag-{number}", **stamps} for number in range(amount)])
+    rows = [
+        {"flag_id": flag.id, "flag_key": flag.flag_key, "scheduled_at": now - timedelta(minutes=1),
+         "updates": {"rolloutPercentage": 7}, "max_retries": 10, **stamps}
+        for flag in connection.execute(select(tables.flags))
+    ]  # fmt: skip
+    connection.execute(insert(tables.schedules), rows)
+
+
+def statuses(connection: Connection) -> Counter[str]:
+    t = make_tables(connection.dialect.name).schedules
+    counted = select(t.c.status, func.count().label("amount")).group_by(t.c.status)
+    return Counter({row.status: row.amount for row in connection.execute(counted)})
+
+
+def make_due(connection: Connection) -> None:
+    """Let the minutes of backoff pass."""
+    t = make_tables(connection.dialect.name).schedules
+    now = datetime.now(UTC)
+    connection.execute(update(t).where(t.c.next_retry_at.is_not(None)).values(next_retry_at=now))
+
+
+@pytest.mark.timeout(120 + 20 * KILLS)
+async def test_each_schedule_once_though_runs_are_killed(ground: Ground) -> None:
+    """SIGKILL in mid-run, with a second run beside it: no schedule is lost, and none is applied twice.
+
+    What the killed run held is charged as a lost try when its lease has run out, and comes through later.
+    """
+    amount = SCHEDULES_PER_KILL * KILLS
+    app = Redrive(ground.url)
+    Flags(app, FlagSettings(_env_file=None))
+    ends = time.monotonic() + PATIENCE_SECONDS + 20 * KILLS
+    async with app:
+        await app.database.write(put, amount)
+        for kill in range(KILLS):
+            victim, other = start(ground, f"victim-{kill}"), start(ground, f"other-{kill}")
+            try:
+                before = (await app.database.read(statuses))["applied"]
+                while (await app.database.read(statuses))["applied"] < before + 10 and victim.poll() is None:
+                    assert time.monotonic() < ends
+                    await asyncio.sleep(0.005)
+                victim.kill()
+                assert victim.wait() in (-9, 0)
+                assert await asyncio.to_thread(other.wait, PATIENCE_SECONDS) == 0
+            finally:
+                for process in (victim, other):
+                    process.kill()
+                    process.wait()
+        while (await app.database.read(statuses))["applied"] < amount:
+            assert time.monotonic() < ends, await app.database.read(statuses)
+            await asyncio.sleep(LEASE_SECONDS)
+            run = start(ground, "rest")
+            assert await asyncio.to_thread(run.wait, PATIENCE_SECONDS) == 0
+            await app.database.write(make_due)
+        tables = make_tables(app.database.dialect.name)
+        entries = await app.database.read(
+            lambda connection: [
+                tuple(row) for row in connection.execute(select(tables.audit.c.schedule_id, tables.audit.c.action))
+            ]
+        )
+        applied = Counter(id_ for id_, action in entries if action == "flag_schedule.applied")
+        assert len(applied) == amount
+        assert set(applied.values()) == {1}
+        percentages = await app.database.read(
+            lambda connection: set(connection.execute(select(tables.flags.c.rollout_percentage)).scalars())
+        )
+        assert percentages == {7}
+        lost = Counter(action for _, action in entries)["flag_schedule.retried"]
+        print(f"{KILLS} kills, {amount} schedules, {lost} tries lost and made up for")
+        assert lost > 0, "the kills hit nothing: this test shows nothing"
+
+
+async def test_sigterm_charges_nothing(ground: Ground) -> None:
+    """A run that is told to stop finishes what it has begun, gives the rest back, and no try is charged."""
+    app = Redrive(ground.url)
+    Flags(app, FlagSettings(_env_file=None))
+    ends = time.monotonic() + PATIENCE_SECONDS
+    async with app:
+        await app.database.write(put, 900)
+        run = start(ground, "run")
+        try:
+            while (await app.database.read(statuses))["applied"] < 10:
+                assert time.monotonic() < ends
+                await asyncio.sleep(0.005)
+            run.terminate()
+            assert await asyncio.to_thread(run.wait, PATIENCE_SECONDS) == 128 + signal.SIGTERM
+        finally:
+            run.kill()
+            run.wait()
+        t = make_tables(app.database.dialect.name).schedules
+        rows = await app.database.read(lambda connection: connection.execute(select(t)).all())
+        assert {row.status for row in rows} == {"pending", "applied"}, "it was not stopped in mid-run"
+        assert {(row.retry_count, row.lease_until, row.claim_id) for row in rows} == {(0, None, None)}

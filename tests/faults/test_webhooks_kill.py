@@ -1,0 +1,231 @@
+"""Servers of the inbox that are killed at random, while senders send and handlers run."""
+
+import asyncio
+import os
+import random
+import socket
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from datetime import datetime
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import Connection, text
+
+from redrive import Redrive, State
+from redrive.systems.webhooks import Webhooks, WebhookSettings
+
+from . import evidence
+from .books import Books, until
+from .processes import ROOT, Ground, Zygote
+
+LEASE_SECONDS = 2.0
+SERVERS = 3
+SENDERS = 12
+ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 50)
+LATER_SECONDS = 5.0
+ON_TIME_SECONDS = 1.5
+"""How late a retry may start on a busy machine that has just restarted its servers."""
+
+
+class Servers(Zygote):
+    """The other end of `webhooks_server.py`."""
+
+    def __init__(self, ground: Ground, *, lease_seconds: float) -> None:
+        given = {"WORKER_LEASE": f"{lease_seconds}s", "WORKER_GRACE": "2s", "REDRIVE_SYSTEMS": "webhooks"}
+        with (ground.folder / "zygote.log").open("a") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.faults.webhooks_server", str(ground.folder)],
+                cwd=ROOT, env=ground.environment | given, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                text=True,
+            )  # fmt: skip
+
+    def start_on(self, port: int) -> int:
+        """A new server's pid."""
+        return self._ask(f"start {port}")
+
+
+def free_ports(amount: int) -> list[int]:
+    """Ports that nobody listens on."""
+    sockets = [socket.socket() for _ in range(amount)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+class Sender:
+    """Sends one webhook after the other, each until it is answered with 2xx, to whichever server answers."""
+
+    def __init__(self, name: str, ports: list[int], rng: random.Random) -> None:
+        self._name = name
+        self._ports = ports
+        self._rng = rng
+        self.accepted: dict[str, list[dict[str, Any]]] = {}
+        self.statuses: Counter[int] = Counter()
+        self.broken = 0
+
+    async def run(self, stopped: asyncio.Event) -> None:
+        number = 0
+        async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
+            while not stopped.is_set():
+                key = f"{self._name}-{number}"
+                payload: dict[str, Any] = {
+                    "ms": self._rng.choice([0, 1, 20, 80]),
+                    "fails": int(self._rng.random() < 0.2),
+                }
+                await self._send(client, key, "work", payload)
+                number += 1
+
+    async def _send(self, client: httpx.AsyncClient, key: str, event_type: str, payload: dict[str, Any]) -> None:
+        body = {"idempotency_key": key, "event_type": event_type, "payload": payload}
+        # Sometimes again though it was taken, as senders do that have lost the answer.
+        wanted = 2 if self._rng.random() < 0.1 else 1
+        while len(self.accepted.get(key, ())) < wanted:
+            port = self._rng.choice(self._ports)
+            try:
+                answer = await client.post(f"http://127.0.0.1:{port}/webhooks", json=body)
+            except httpx.TransportError:
+                self.broken += 1
+                await asyncio.sleep(0.01)
+                continue
+            self.statuses[answer.status_code] += 1
+            if answer.is_success:
+                self.accepted.setdefault(key, []).append(answer.json())
+            else:
+                await asyncio.sleep(0.05)
+
+
+def all_rows(connection: Connection) -> tuple[list[Any], list[Any]]:
+    """The table, and the history of its rows."""
+    events = connection.execute(text("SELECT id, idempotency_key, status, attempts, retry_after FROM events")).all()
+    attempts = connection.execute(text("SELECT * FROM redrive_attempt WHERE ledger = 'events'")).all()
+    return list(events), list(attempts)
+
+
+async def read_books(app: Redrive, ground: Ground) -> Books:
+    """Every webhook with its attempts and the runs of its handler."""
+    rows, attempt_rows = await app.database.read(all_rows)
+    attempts, runs = defaultdict(list), defaultdict(list)
+    for one in attempt_rows:
+        # Text as SQLite keeps it: 32 digits.
+        claim = str(one.claim_id).replace("-", "")
+        attempts[one.task_id].append(SimpleNamespace(claim_id=claim, outcome=one.outcome))
+    for line in evidence.read(ground.evidence):
+        if line.what == "start":
+            runs[line.task].append(SimpleNamespace(claim=line.claim.replace("-", "")))
+    tasks = {
+        row.id: SimpleNamespace(
+            key=row.idempotency_key,
+            state="done" if row.status == "completed" else row.status,
+            failures=row.attempts - 1,
+        )
+        for row in rows
+    }
+    return Books(tasks=tasks, attempts=attempts, runs=runs)
+
+
+@pytest.mark.timeout(180 + ROUNDS * 2)
+async def test_nothing_accepted_is_lost_when_servers_are_killed(ground: Ground, store: str, rng: random.Random) -> None:
+    """SIGKILL at any moment: every webhook answered with 2xx is there, and ends completed once for its key.
+
+    A key that was sent again, to any server, is the same row. Every extra run of a handler is explained by a claim whose
+    worker was lost. Webhooks that wait for a later `retry_after` when all servers die run on time after the restart.
+    """
+    rounds = ROUNDS if store == "sqlite" else max(10, ROUNDS // 4)
+    ports = free_ports(SERVERS)
+    app = Redrive(ground.url)
+    webhooks = Webhooks(app, WebhookSettings(_env_file=None), sources=())
+    senders = [Sender(f"s{number}", ports, rng) for number in range(SENDERS)]
+    stopped = asyncio.Event()
+    async with app:
+        with Servers(ground, lease_seconds=LEASE_SECONDS) as servers:
+            pids = [servers.start_on(port) for port in ports]
+            sending = [asyncio.create_task(sender.run(stopped)) for sender in senders]
+            kills = 0
+            while kills < rounds:
+                await asyncio.sleep(rng.uniform(0.05, 0.4))
+                victims = range(SERVERS) if rng.random() < 0.1 else [rng.randrange(SERVERS)]
+                for victim in victims:
+                    assert servers.kill(pids[victim]) == -9, "a server ended by itself: see its log"
+                    pids[victim] = servers.start_on(ports[victim])
+                    kills += 1
+            waiting = await send_later(ports, rng)
+            for victim in range(SERVERS):
+                servers.kill(pids[victim])
+            pids = [servers.start_on(port) for port in ports]
+            stopped.set()
+            await asyncio.gather(*sending)
+            await until(lambda: nothing_open(webhooks), "all webhooks ended", 60)
+            assert [servers.stop(pid) for pid in pids] == [0] * SERVERS
+        books = await read_books(app, ground)
+        check_on_time(ground, waiting)
+    accepted = {key: answers for sender in senders for key, answers in sender.accepted.items()}
+    by_key = {task.key: id_ for id_, task in books.tasks.items()}
+    outcomes = books.outcomes()
+    extra = books.run_count - outcomes["done"] - outcomes["failed"]
+    statuses = sum((sender.statuses for sender in senders), Counter())
+    print(
+        f"{kills} kills, {len(accepted)} accepted keys, {sum(s.broken for s in senders)} broken requests, "
+        f"answers {dict(statuses)}, {books.run_count} runs, {extra} extra, {dict(outcomes)}"
+    )
+    assert set(accepted) | set(waiting) == set(by_key)
+    assert all({answer["id"] for answer in answers} == {by_key[key]} for key, answers in accepted.items())
+    assert set(statuses) <= {200, 202, 503}
+    assert books.faults() == []
+    assert len(accepted) >= rounds * 2, "hardly anything was sent: this test shows nothing"
+    assert extra >= rounds / 10, "the kills hit nothing: this test shows nothing"
+
+
+async def send_later(ports: list[int], rng: random.Random) -> dict[str, float]:
+    """Webhooks that fail once and then wait; comes back when each has failed. When each is due, as the service says."""
+    due: dict[str, float] = {}
+    async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
+
+        async def ask(method: str, path: str, **given: Any) -> httpx.Response:
+            while True:
+                try:
+                    return await client.request(method, f"http://127.0.0.1:{rng.choice(ports)}{path}", **given)
+                except httpx.TransportError:
+                    await asyncio.sleep(0.05)
+
+        async def one(number: int) -> None:
+            key = f"later-{number}"
+            payload = {"seconds": LATER_SECONDS + number / 10}
+            body = {"idempotency_key": key, "event_type": "later", "payload": payload}
+            assert (await ask("POST", "/webhooks", json=body)).is_success
+
+            async def waits() -> bool:
+                shown = (await ask("GET", "/webhooks", params={"idempotency_key": key})).json()
+                assert shown["status"] != "completed", (
+                    f"{key} ran again before anybody saw it wait: a very slow machine"
+                )
+                if shown["status"] == "pending" and shown["attempts"] >= 1 and shown["retry_after"]:
+                    due[key] = datetime.fromisoformat(shown["retry_after"]).timestamp()
+                return key in due
+
+            await until(waits, f"{key} has failed once", 30)
+
+        await asyncio.gather(*(one(number) for number in range(10)))
+    return due
+
+
+def check_on_time(ground: Ground, due: dict[str, float]) -> None:
+    """Each ran at its time or soon after, and not before."""
+    late = {}
+    for key, at in due.items():
+        last = max(line.at for line in ground.starts(key))
+        late[key] = last - at
+    print(f"retries after the restart were late by {min(late.values()):.3f} to {max(late.values()):.3f} s")
+    assert all(-0.01 <= span <= ON_TIME_SECONDS for span in late.values()), late
+
+
+async def nothing_open(webhooks: Webhooks) -> bool:
+    """Whether no webhook waits or is processed."""
+    counts = await webhooks.lane.counts()
+    return counts[State.WAITING] == counts[State.CLAIMED] == 0

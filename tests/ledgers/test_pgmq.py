@@ -1,0 +1,337 @@
+"""What is peculiar to a ledger over PGMQ: what its messages look like, and what it hands out in another way than a table.
+
+The conformance suite runs over it too.
+"""
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from ledgers.conftest import HOMES
+from ledgers.homes import ADA, BACKOFF, DOMAIN, LEASE, PERMANENT, START, TRANSIENT, Home, settlement
+from sqlalchemy import Connection, text
+
+from redrive.core.durations import ZERO, days, hours, minutes, seconds
+from redrive.core.outcome import Done, LeaseExpired, Released
+from redrive.core.states import State
+from redrive.core.task import ClaimLost
+from redrive.errors import MissingExtraError, UsageError
+from redrive.ledgers import queues
+from redrive.ports import Return
+
+pytestmark = pytest.mark.homes(lambda table: table.schema == "commandbus")
+QUEUE = f"{DOMAIN}__commands"
+
+
+async def messages(home: Home, table: str = "q") -> list[Any]:
+    """The messages of the queue, or of its archive, oldest first."""
+
+    def look(connection: Connection) -> list[Any]:
+        return list(connection.execute(text(f"SELECT * FROM pgmq.{table}_{QUEUE} ORDER BY msg_id")))
+
+    return await home.database.read(look)
+
+
+async def test_there_is_a_home() -> None:
+    """The suite runs over the queue, too: a home that fits nothing would pass for tested."""
+    assert any(home[1].on(home[0]).schema == "commandbus" for home in HOMES)
+
+
+async def test_a_claim_hides_the_message_for_the_lease(home: Home) -> None:
+    """Claiming raises `read_ct` and moves `vt`, and nothing else of the message."""
+    [id_] = await home.put()
+    [before] = await messages(home)
+    claim = await home.claim_one()
+    [message] = await messages(home)
+    assert (before.read_ct, message.read_ct) == (0, 1)
+    assert message.vt == START + LEASE
+    assert message.message == before.message
+    assert message.message["command_id"] == "key-00001"
+    assert message.message["data"] == {"n": 0}
+    assert (claim.task.id, claim.task.payload["msg_id"]) == (id_, message.msg_id)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "queued", "archived"),
+    [(Done(), 0, 0), (TRANSIENT, 1, 0), (Released(), 1, 0), (PERMANENT, 0, 1)],
+    ids=["done", "failed", "released", "dead"],
+)
+async def test_where_the_message_ends(home: Home, outcome: Any, queued: int, archived: int) -> None:
+    """Done is deleted, dead is archived, what waits again is kept and hidden for its delay."""
+    await home.put()
+    await home.run(outcome)
+    assert len(await messages(home)) == queued
+    assert len(await messages(home, "a")) == archived
+    for message in await messages(home):
+        assert message.vt == START + (BACKOFF if outcome is TRANSIENT else ZERO)
+
+
+async def test_abandoned_is_handed_out_by_claim_marked(home: Home) -> None:
+    """A message that is due while its row is claimed is handed out as abandoned, under the lost claim's id, once at a time."""
+    [id_] = await home.put()
+    lost = await home.claim_one()
+    home.clock.advance(LEASE)
+    assert await home.ledger.reclaim(9, LEASE) == []
+    [found] = await home.ledger.claim(9, LEASE)
+    assert found.abandoned is not None
+    assert (found.task.id, found.claim_id, found.abandoned.claim_id) == (id_, lost.claim_id, lost.claim_id)
+    assert found.abandoned.claimed_at == START
+    assert await home.ledger.claim(9, LEASE) == []
+    assert await home.settle(found, LeaseExpired()) == []
+    [attempt] = await home.ledger.attempts(id_)
+    assert (attempt.claim_id, attempt.outcome, attempt.number) == (lost.claim_id, "lease_expired", 1)
+    assert (await home.row(id_))["count"] == 1
+
+
+async def test_time_is_over_even_if_nobody_has_looked(home: Home) -> None:
+    """A worker whose visibility timeout ran out changes nothing, though no other has read the message yet."""
+    [id_] = await home.put()
+    claim = await home.claim_one()
+    home.clock.advance(LEASE)
+    before = await home.row(id_), await messages(home)
+    assert await home.settle(claim, Done()) == [ClaimLost(claim)]
+    assert await home.settle(claim, PERMANENT) == [ClaimLost(claim)]
+    assert await home.ledger.extend([claim], hours(1)) == [ClaimLost(claim)]
+    assert (await home.row(id_), await messages(home)) == before
+    assert await home.ledger.attempts(id_) == []
+
+
+async def test_while_another_buries_it_the_late_worker_changes_nothing(home: Home) -> None:
+    """The message is hidden again by whoever found it abandoned; its raised `read_ct` still keeps the late worker out."""
+    await home.put()
+    late = await home.claim_one()
+    home.clock.advance(LEASE)
+    [found] = await home.ledger.claim(1, LEASE)
+    assert await home.settle(late, Done()) == [ClaimLost(late)]
+    assert await home.ledger.extend([late], hours(1)) == [ClaimLost(late)]
+    assert await home.settle(found, LeaseExpired()) == []
+
+
+@pytest.mark.parametrize("how", ["read", "set_vt"])
+async def test_a_stranger_who_read_the_message_owns_it(home: Home, how: str) -> None:
+    """Another client of PGMQ that reads the message, or makes it visible, takes it from its worker."""
+    await home.put()
+    claim = await home.claim_one()
+    act = {
+        "read": f"UPDATE pgmq.q_{QUEUE} SET read_ct = read_ct + 1",
+        "set_vt": f"UPDATE pgmq.q_{QUEUE} SET vt = timestamptz '2029-01-01 00:00+00'",
+    }[how]
+    await home.database.write(lambda connection: connection.execute(text(act)))
+    assert await home.settle(claim, Done()) == [ClaimLost(claim)]
+    assert len(await messages(home)) == 1
+
+
+async def test_extending_never_shortens(home: Home) -> None:
+    """A handler that asked for an hour keeps it when its worker extends by half a minute; the row says the same."""
+    [id_] = await home.put()
+    claim = await home.claim_one()
+    assert await home.ledger.extend([claim], hours(1)) == []
+    home.clock.advance(seconds(10))
+    assert await home.ledger.extend([claim], LEASE) == []
+    [message] = await messages(home)
+    assert message.vt == START + hours(1) == (await home.row(id_))["lease_until"]
+    home.clock.advance(minutes(50))
+    assert await home.ledger.claim(1, LEASE) == []
+    assert await home.settle(claim, Done()) == []
+    assert (await home.row(id_))["status"] == home.table.words.done
+
+
+async def test_the_oldest_due_goes_first(home: Home) -> None:
+    """Retries and first tries share one order, that of their due times, so neither starves the other."""
+    await home.put(3)
+    claims = await home.ledger.claim(3, LEASE)
+    await home.ledger.settle([settlement(claim, TRANSIENT) for claim in claims], worker="w1")
+    home.clock.advance(BACKOFF - seconds(1))
+    await home.put(3)
+    home.clock.advance(seconds(1))
+    assert [(await home.claim_one()).number for _ in range(6)] == [1, 1, 1, 2, 2, 2]
+
+
+async def test_a_message_whose_command_has_ended_is_put_away(home: Home) -> None:
+    """A message that was left over, or sent twice by hand, is archived and not run; one that belongs to nobody too."""
+    [id_] = await home.put()
+    await home.run(Done())
+    again = '{"domain": "work", "command_id": "key-00001", "command_type": "mail", "data": null}'
+    nobody = '{"domain": "work", "command_id": "who", "command_type": "mail", "data": null}'
+    for message in (again, nobody):
+        await home.database.write(
+            lambda connection, message=message: connection.execute(
+                text(f"INSERT INTO pgmq.q_{QUEUE} (vt, message) VALUES (:vt, CAST(:message AS jsonb))"),
+                {"vt": START, "message": message},
+            )
+        )
+    assert await home.ledger.claim(9, LEASE) == []
+    assert await messages(home) == []
+    assert len(await messages(home, "a")) == 2
+    assert len(await home.ledger.attempts(id_)) == 1
+
+
+async def test_redrive_sends_a_new_message(home: Home) -> None:
+    """A dead task comes back as a new message with the same content; the archived one stays."""
+    [id_] = await home.dead()
+    [old] = await messages(home, "a")
+    assert await home.ledger.redrive([id_], ADA) == [id_]
+    [new] = await messages(home)
+    assert (new.message, new.read_ct, new.vt) == (old.message, 0, START)
+    assert new.msg_id > old.msg_id
+    assert len(await messages(home, "a")) == 1
+    claim = await home.claim_one()
+    assert (claim.task.id, claim.number, claim.task.payload["data"]) == (id_, 1, {"n": 0})
+
+
+async def test_without_its_archived_message_nothing_can_be_redriven(home: Home) -> None:
+    """What PGMQ's archive has lost stays dead, and takes nothing else with it."""
+    gone, there = await home.dead(2)
+    [row] = [one for one in await messages(home, "a") if one.message["command_id"] == "key-00001"]
+    await home.database.write(
+        lambda connection: connection.execute(text(f"DELETE FROM pgmq.a_{QUEUE} WHERE msg_id = {row.msg_id}"))
+    )
+    assert await home.ledger.redrive([gone, there], ADA) == [there]
+    assert (await home.ledger.get(gone)).state is State.DEAD  # type: ignore[union-attr]
+    assert await home.ledger.deeds(gone) == []
+
+
+async def test_cancel_and_bury_archive_the_message(home: Home) -> None:
+    """What will not be run is not left in the queue."""
+    cancelled, buried, left = await home.put(3)
+    assert await home.ledger.cancel([cancelled], ADA) == [cancelled]
+    assert await home.ledger.bury([buried, cancelled], ADA) == [buried]
+    assert [message.message["command_id"] for message in await messages(home)] == ["key-00003"]
+    assert len(await messages(home, "a")) == 2
+    assert (await home.ledger.get(buried)).state is State.DEAD  # type: ignore[union-attr]
+    assert (await home.claim_one()).task.id == left
+
+
+async def test_cancel_and_claim_at_once(home: Home) -> None:
+    """A person and a worker who want the same tasks do not wait for each other in a circle, and one of them gets each."""
+    ids = await home.put(40)
+    other = await home.another()
+
+    async def claim() -> set[Any]:
+        return {claim.task.id for _ in range(10) for claim in await other.claim(4, LEASE)}
+
+    taken, cancelled = await asyncio.gather(claim(), home.ledger.cancel(ids, ADA))
+    taken |= {claim.task.id for claim in await other.claim(40, LEASE)}
+    assert taken | set(cancelled) == set(ids)
+    assert not taken & set(cancelled)
+
+
+async def test_what_is_held_is_due_at_its_end(home: Home) -> None:
+    """A worker that sleeps until the next due time wakes when a lost worker's message comes back."""
+    await home.put()
+    await home.claim_one()
+    home.clock.advance(seconds(10))
+    assert await home.ledger.next_due() == LEASE - seconds(10)
+
+
+async def test_overdue(home: Home) -> None:
+    """Overdue is what waits and has been due for so long, oldest first; not what is held or parked."""
+    [old] = await home.put()
+    home.clock.advance(minutes(5))
+    [younger] = await home.put()
+    await home.put(delay=hours(1))
+    home.clock.advance(minutes(5))
+    assert await home.ledger.overdue("mail", minutes(10)) == [old]
+    assert await home.ledger.overdue("mail", minutes(5)) == [old, younger]
+    assert await home.ledger.overdue("mail", minutes(5), limit=1) == [old]
+    assert await home.ledger.overdue("fax", ZERO) == []
+    await home.ledger.claim(9, LEASE)
+    assert await home.ledger.overdue("mail", minutes(5)) == []
+
+
+async def test_return_is_refused(home: Home) -> None:
+    """A queue forgets what is done, so nothing can come back from there."""
+    [id_] = await home.dead()
+    with pytest.raises(UsageError, match="forget what is done"):
+        await home.ledger.return_([Return(id=id_, failures=1, delay=ZERO)], ADA)
+
+
+async def test_the_rollup_counts_lost_workers(home: Home) -> None:
+    """The minute counts what was settled in it, lost claims too."""
+    await home.put(3)
+    claims = await home.ledger.claim(3, LEASE)
+    await home.settle(claims[0], Done())
+    home.clock.advance(minutes(1))
+    await home.expire()
+    counted = Counter[str]()
+    for row in await home.rollups():
+        counted.update({name: row[name] for name in ("done", "retried", "lease_expired")})
+    assert counted == {"done": 1, "retried": 2, "lease_expired": 2}
+
+
+async def test_a_million_parked_messages_cost_a_claim_nothing(home: Home) -> None:
+    """Claims find due messages by an index: what is parked, or of another kind, is not read."""
+    await home.put()
+
+    def plan(connection: Connection) -> str:
+        park = (
+            f"INSERT INTO pgmq.q_{QUEUE} (vt, message) SELECT timestamptz '2031-01-01 00:00+00', "
+            "jsonb_build_object('command_type', CASE WHEN n % 2 = 0 THEN 'mail' ELSE 'fax' END) "
+            "FROM generate_series(1, 20000) n"
+        )
+        connection.execute(text(park))
+        connection.execute(text(f"ANALYZE pgmq.q_{QUEUE}"))
+        asked = (
+            f"EXPLAIN (ANALYZE, BUFFERS OFF, TIMING OFF) SELECT msg_id FROM pgmq.q_{QUEUE} "
+            "WHERE message ->> 'command_type' = 'mail' AND vt <= timestamptz '2030-01-01 00:00+00' ORDER BY vt LIMIT 5"
+        )
+        return "\n".join(connection.execute(text(asked)).scalars())
+
+    shown = await home.database.write(plan)
+    assert f"q_{QUEUE}_kind_idx" in shown
+    assert "Rows Removed by Filter" not in shown
+    assert len(await home.ledger.claim(5, LEASE)) == 1
+
+
+async def test_queues_are_made_by_many_at_once(home: Home) -> None:
+    """Two programs that need the same new queue at the same moment both get it, with its index."""
+    other = await home.another()
+    made = [queues.Queues("command_type") for _ in range(6)]
+
+    def ensure(connection: Connection, one: queues.Queues) -> None:
+        one.ensure(connection, "brand_new__commands", by_kind=True)
+
+    databases = [home.database, other.database] * 3
+    await asyncio.gather(*(base.write(ensure, one) for base, one in zip(databases, made, strict=True)))
+    there = await home.database.read(
+        lambda c: c.execute(text("SELECT to_regclass('pgmq.q_brand_new__commands_kind_idx')"))
+    )
+    assert there.scalar_one() is not None
+    await home.database.write(lambda c: c.execute(text("SELECT pgmq.drop_queue('brand_new__commands')")))
+
+
+async def test_a_queue_that_was_rolled_back_is_made_again(home: Home) -> None:
+    """A queue made in a transaction that failed is not remembered as being there."""
+    one = queues.Queues("command_type")
+
+    def fail(connection: Connection) -> None:
+        one.ensure(connection, "undone__commands")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await home.database.write(fail)
+    await home.database.write(lambda connection: one.ensure(connection, "undone__commands"))
+    await home.database.write(lambda c: c.execute(text("SELECT pgmq.drop_queue('undone__commands')")))
+
+
+async def test_without_extension_and_package(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where PGMQ cannot be had from anywhere, the error names the extra; where it is there already, nothing is needed."""
+
+    def missing(name: str) -> Any:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(queues.resources, "files", missing)
+    assert "RAISE" in await home.database.read(queues.pgmq_sql)
+    monkeypatch.setattr(queues, "_CAN_BE_HAD", "SELECT false")
+    with pytest.raises(MissingExtraError, match=r"redrive\[commands\]"):
+        await home.database.read(queues.pgmq_sql)
+
+
+async def test_days_later(home: Home) -> None:
+    """A lost claim is found however long nobody looked."""
+    await home.put()
+    await home.claim_one()
+    home.clock.advance(days(2) + timedelta(milliseconds=1))
+    assert len(await home.expire()) == 1

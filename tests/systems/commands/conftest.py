@@ -1,0 +1,134 @@
+"""A bus on each database, with handlers and a clock of its own."""
+
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, text
+from sqlalchemy.engine import make_url
+
+from redrive import Redrive, WorkerSettings
+from redrive.ledgers.migrate import migrate
+from redrive.ledgers.open import open_database
+from redrive.systems.commands import Command, CommandContext, CommandRecord, Commands, Registry, RetryPolicy
+from redrive.testing import VirtualClock
+
+START = datetime.fromisoformat("2030-01-01T00:00:00+00:00")
+DOMAIN, TYPE = "payments", "DebitAccount"
+REPLIES = "payments__replies"
+QUEUE = "payments__commands"
+
+
+@dataclass(slots=True)
+class Bench:
+    """A bus with one handler whose behaviour a test sets, and short verbs around it."""
+
+    app: Redrive
+    bus: Commands
+    handlers: Registry
+    clock: VirtualClock
+    store: str
+    raises: list[BaseException | None] = field(default_factory=list)
+    """What the next calls raise, in order; after that they return `result`."""
+    result: Any = None
+    calls: list[tuple[Command, int, int]] = field(default_factory=list)
+
+    async def handle(self, command: Command, context: CommandContext) -> Any:
+        self.calls.append((command, context.attempt, context.max_attempts))
+        error = self.raises.pop(0) if self.raises else None
+        if error is not None:
+            raise error
+        return self.result
+
+    async def send(self, command_id: str = "c-1", data: Any = None, **given: Any) -> None:
+        await self.bus.send(DOMAIN, TYPE, command_id, {"n": 1} if data is None else data, reply_to=REPLIES, **given)
+
+    async def work(self) -> None:
+        """Handle all that is due now, with the engine's own worker."""
+        await self.app.work_off(self.bus.lane, WorkerSettings(concurrency=10))
+
+    async def get(self, command_id: str = "c-1") -> CommandRecord:
+        found = await self.bus.get_command(DOMAIN, command_id)
+        assert found is not None
+        return found
+
+    async def events(self, command_id: str = "c-1") -> list[str]:
+        """The audit: types, with the reason or the type of the error behind them."""
+        shown = []
+        for event in await self.bus.audit_trail(command_id):
+            more = event.details.get("reason") or event.details.get("type")
+            shown.append(f"{event.event_type} {more}" if more else event.event_type)
+        return shown
+
+    async def replies(self) -> list[tuple[str, Any]]:
+        """What was replied: outcomes with the result, or with the code of the error."""
+        taken = await self.bus.take_replies(REPLIES)
+        return [(one.outcome.value, one.error["code"] if one.error else one.result) for one in taken]
+
+    async def message(self, command_id: str = "c-1") -> str:
+        """Where the message is: queued, archived or deleted; with how long it is hidden. SQLite has it in the row."""
+
+        def look(connection: Connection) -> str:
+            for table, word in (("q", "queued"), ("a", "archived")):
+                row = connection.execute(
+                    text(f"SELECT vt FROM pgmq.{table}_{QUEUE} WHERE message ->> 'command_id' = :id"),
+                    {"id": command_id},
+                ).first()
+                if row is not None:
+                    return (
+                        word if word == "archived" else f"queued for {(row.vt - self.clock.now()).total_seconds():g} s"
+                    )
+            return "deleted"
+
+        if self.store == "postgres":
+            return await self.app.database.read(look)
+        row = await self.get(command_id)
+        hidden = row.lease_until or row.due_at
+        if hidden is not None:
+            return f"queued for {(hidden - self.clock.now()).total_seconds():g} s"
+        return "deleted" if row.status == "COMPLETED" else "archived"
+
+    def advance(self, **span: float) -> None:
+        self.clock.advance(timedelta(**span))
+
+
+_built: dict[str, str] = {}
+
+
+@pytest.fixture
+async def bus_url(store: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, request: Any) -> str:
+    """The URL of a new database with the tables of the bus, migrated once and copied for each test."""
+    if store == "sqlite":
+        if store not in _built:
+            _built[store] = str(tmp_path_factory.mktemp("built") / "built.db")
+            await _migrated(f"sqlite:///{_built[store]}")
+        shutil.copy(_built[store], tmp_path / "test.db")
+        return f"sqlite:///{tmp_path / 'test.db'}"
+    server = request.getfixturevalue("postgres")
+    if server.url not in _built:
+        url = await server.create()
+        await _migrated(url)
+        _built[server.url] = make_url(url).database or ""
+    return str(await server.create(_built[server.url]))
+
+
+async def _migrated(url: str) -> None:
+    database = open_database(url, durable=False)
+    await migrate(database, ["commands"])
+    await database.close()
+
+
+@pytest.fixture
+async def bench(bus_url: str, store: str, clock: VirtualClock) -> AsyncIterator[Bench]:
+    """A bus whose one handler does what the test says."""
+    handlers = Registry()
+    app = Redrive(bus_url, clock=clock, durable=False)
+    bus = Commands(app, handlers=handlers, retry_policy=RetryPolicy())
+    made = Bench(app, bus, handlers, clock, store)
+    handlers.handler(DOMAIN, TYPE)(made.handle)
+    async with app:
+        yield made

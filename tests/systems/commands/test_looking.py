@@ -1,0 +1,117 @@
+"""Looking things up, and what the migration makes."""
+
+import warnings
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection, inspect
+
+from redrive import UsageError, Where
+from redrive.systems.commands.table import make_tables
+from systems.commands.conftest import DOMAIN, START, TYPE, Bench
+
+
+async def test_query(bench: Bench) -> None:
+    """Every filter alone and together, newest first, in pages that show each command once."""
+    for number in range(6):
+        await bench.bus.send(DOMAIN if number % 2 else "shipping", TYPE if number < 4 else "Other", f"c-{number}")
+        bench.advance(minutes=1)
+    await bench.work()
+
+    async def ids(**asked: Any) -> list[str]:
+        return [one.command_id for one in (await bench.bus.query_commands(**asked)).commands]
+
+    assert await ids() == [f"c-{number}" for number in (5, 4, 3, 2, 1, 0)]
+    assert await ids(domain=DOMAIN) == ["c-5", "c-3", "c-1"]
+    assert await ids(status="COMPLETED") == ["c-3", "c-1"]
+    assert await ids(type="Other") == ["c-5", "c-4"]
+    assert await ids(created_after=START + timedelta(minutes=4)) == ["c-5", "c-4"]
+    assert await ids(created_before=START + timedelta(minutes=1)) == ["c-0"]
+    assert await ids(domain=DOMAIN, status="PENDING", type="Other") == ["c-5"]
+    assert await ids(status="IN_TROUBLESHOOTING_QUEUE") == []
+    seen, cursor = [], None
+    while True:
+        page = await bench.bus.query_commands(limit=4, cursor=cursor)
+        seen += [one.command_id for one in page.commands]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert seen == await ids()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"limit": 0},
+        {"limit": 1001},
+        {"limit": True},
+        {"status": "DONE"},
+        {"cursor": "x"},
+        {"cursor": "9" * 30},
+        {"created_after": START.replace(tzinfo=None)},
+    ],
+)
+async def test_questions_that_make_no_sense(bench: Bench, wrong: dict) -> None:
+    """The error says what may be asked."""
+    with pytest.raises(UsageError):
+        await bench.bus.query_commands(**wrong)
+
+
+async def test_nothing_is_nothing(bench: Bench) -> None:
+    """What is not there is None or empty, not an error."""
+    assert await bench.bus.get_command(DOMAIN, "nobody") is None
+    assert await bench.bus.get_batch(DOMAIN, "nobody") is None
+    assert await bench.bus.audit_trail("nobody") == []
+    assert await bench.bus.troubleshooting.count() == 0
+    assert await bench.bus.take_replies("nowhere") == []
+
+
+async def test_the_engines_tools_see_commands(bench: Bench) -> None:
+    """The lane counts, finds and explains commands as it does any task."""
+    bench.raises = [ConnectionError("down")]
+    await bench.send()
+    await bench.work()
+    [task] = (await bench.bus.lane.find(Where(kind=f"{DOMAIN}/{TYPE}"))).tasks
+    assert (task.failures, task.last_error, task.state) == (1, "down", "waiting")
+    [attempt] = await bench.bus.lane.attempts(task.id)
+    assert (attempt.outcome, attempt.error) == ("failed", "ConnectionError: down")
+    assert (await bench.bus.lane.counts())["waiting"] == 1
+    assert bench.app.lanes["commands"] is bench.bus.lane
+
+
+async def test_the_migration_makes_these_tables(bench: Bench) -> None:
+    """Columns, constraints and indexes of the code are those of the migration."""
+    tables = make_tables(bench.app.database.dialect.name)
+    metadata = tables.command.metadata
+
+    def look(connection: Connection) -> tuple[list[Any], list[str], list[str]]:
+        names = {table.name for table in metadata.sorted_tables}
+        options = {
+            "compare_type": True,
+            "compare_server_default": False,
+            "include_schemas": True,
+            "include_name": lambda name, kind, parents: (
+                name == metadata.schema if kind == "schema" else kind != "table" or name in names
+            ),
+        }
+        context = MigrationContext.configure(connection, opts=options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it cannot read indexes on expressions back
+            different = compare_metadata(context, metadata)
+            found = inspect(connection)
+            unique = found.get_unique_constraints(tables.command.name, schema=metadata.schema)
+            checks = found.get_check_constraints(tables.command.name, schema=metadata.schema)
+        return (
+            different,
+            [column for one in unique for column in one["column_names"]],
+            sorted(str(one["name"]) for one in checks),
+        )
+
+    different, unique, checks = await bench.app.database.read(look)
+    assert different == []
+    assert unique == ["domain", "command_id"]
+    prefix = "commandbus_" if bench.store == "sqlite" else ""
+    assert checks == [f"{prefix}command_attempts_check", f"{prefix}command_status_check"]

@@ -1,0 +1,100 @@
+"""`redrive flags process`, as cron starts it, and what a wrong setting says."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from redrive.errors import SettingsError
+from redrive.settings import load
+from redrive.systems.flags import Flags, FlagSettings, NewSchedule
+from redrive.systems.flags.table import FLAG_SCHEDULES
+from redrive.testing import VirtualClock
+
+from .conftest import MINUTE, Home, MakeHome
+
+PATIENCE_SECONDS = 60
+
+
+def process(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a folder of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "redrive", "flags", "process", *arguments],
+        cwd=folder, env=os.environ | {"LOG_FORMAT": "json"} | environment, capture_output=True, text=True,
+        timeout=PATIENCE_SECONDS, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    """The past: what is planned soon after is due for a process with a real clock."""
+    return VirtualClock(datetime(2020, 1, 1, tzinfo=UTC))
+
+
+async def test_one_run_applies_what_is_due(home: Home, tmp_path: Path) -> None:
+    """One JSON document on stdout, log lines on stderr, and the change in the database."""
+    made = await home.plan()
+    await home.flags.put("broken", actor="ada")
+    await home.plan_broken("broken")
+    await home.app.close()
+    ran = process(tmp_path, "--database", home.url)
+    assert ran.returncode == 0, ran.stderr
+    said = json.loads(ran.stdout)
+    assert list(said) == ["processed", "failed", "retried", "duration_ms"]
+    assert (said["processed"], said["failed"], said["retried"]) == (2, 0, 1)
+    lines = [json.loads(line) for line in ran.stderr.splitlines() if line.startswith("{")]
+    assert {line["event"] for line in lines} >= {"Schedule applied", "Retrying failed schedule"}
+    assert all((line["system"], line["service"]) == ("flags", "redrive") for line in lines)
+    assert (await home.schedule(made.id)).status == "applied"
+    assert await home.actions(made.id) == ["created", "applied"]
+
+
+@pytest.mark.parametrize("store", ["sqlite"])
+async def test_on_an_application_of_ones_own(make_home: MakeHome, tmp_path: Path) -> None:
+    """`--app` finds the flags that an application has already, or gives it some."""
+    home = await make_home()
+    made = await home.plan()
+    await home.app.close()
+    source = "from redrive import Redrive\nfrom redrive.systems.flags import Flags\n"
+    (tmp_path / "shop.py").write_text(f"{source}app = Redrive({home.url!r})\nflags = Flags(app)\n")
+    ran = process(tmp_path, "--app", "shop:app")
+    assert json.loads(ran.stdout)["processed"] == 1, ran.stderr
+    assert (await home.schedule(made.id)).status == "applied"
+
+
+def test_a_missing_file_is_not_made(tmp_path: Path) -> None:
+    """A run in the wrong folder says so instead of working on an empty file."""
+    ran = process(tmp_path, "--database", f"sqlite:///{tmp_path / 'none.db'}")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "there is no database file" in ran.stderr
+    assert not (tmp_path / "none.db").exists()
+
+
+@pytest.mark.parametrize("number", ["11", "-1", "three"])
+def test_a_wrong_default_is_told_at_the_start(number: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside 0 to 10 nothing starts, and the error names the variable."""
+    monkeypatch.setenv("FLAG_SCHEDULE_MAX_RETRIES", number)
+    with pytest.raises(SettingsError, match=r"FLAG_SCHEDULE_MAX_RETRIES.*cannot be used"):
+        load(FlagSettings)
+
+
+def test_the_table_is_the_one_of_the_documentation() -> None:
+    """Two due columns, one word for retrying and dead, the lease for claimed."""
+    assert (FLAG_SCHEDULES.first_due, FLAG_SCHEDULES.due) == ("scheduled_at", "next_retry_at")
+    assert FLAG_SCHEDULES.words.shared
+    assert FLAG_SCHEDULES.words.claimed is None
+    assert Flags.name == "flags"
+
+
+async def test_more_than_can_wait_is_refused(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flag has a limit of schedules that wait."""
+    monkeypatch.setattr("redrive.systems.flags.schedules.OPEN_MAX", 3)
+    await home.plan()
+    new = NewSchedule(scheduled_at=home.now + MINUTE, updates={"enabled": True})
+    with pytest.raises(ValueError, match="wait already"):
+        await home.flags.schedule("promo", new, new, new, actor="ada")
+    assert len(await home.flags.schedule("promo", new, new, actor="ada")) == 2

@@ -1,0 +1,155 @@
+"""A broker that goes away at the worst moments, behind a door that the test shuts."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import structlog
+from structlog.testing import CapturingLoggerFactory  # type: ignore[attr-defined]
+
+from redrive import Redrive
+from redrive.observe.logs import LogObserver
+from redrive.systems.relay import Relay, RelaySettings
+from redrive.systems.relay import broker as links
+
+from .kit import Broker, amount_of, retry, row, rows, running, until
+from .proxy import Proxy
+
+
+@pytest.fixture
+async def proxy(rabbitmq: str) -> AsyncIterator[Proxy]:
+    async with Proxy(rabbitmq) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connect again sooner than in real life."""
+    monkeypatch.setattr(links, "PAUSE_CAP_SECONDS", 0.1)
+
+
+def through(proxy: Proxy, broker: Broker, **given: object) -> RelaySettings:
+    """The relay goes through the door, the test does not."""
+    return broker.settings(rabbitmq_url=proxy.url, **given)
+
+
+async def test_a_confirm_that_is_cut(app: Redrive, broker: Broker, proxy: Proxy) -> None:
+    """The message is sent again until it is confirmed: never lost, perhaps there twice, charged once."""
+    relay = Relay(app, settings := through(proxy, broker))
+    queue = await broker.queue()
+    async with running(app, relay):
+        await broker.send(settings, *(retry(f"m-{n}", queue) for n in range(20)))
+        await until(lambda: _amount(app, 20), "all are stored")
+        proxy.hush()
+        await until(lambda: _depth_at_least(broker, queue, 1), "the broker has some of them")
+        await proxy.cut()
+        await proxy.mend()
+        await until(lambda: _all(app, "retried"), "all are confirmed")
+        came = await broker.take(queue, await broker.depth(queue))
+        ids = [message.headers["x-message-id"] for message in came]
+        assert set(ids) == {f"m-{n}" for n in range(20)}
+        assert len(ids) > 20, "nothing was cut: this test shows nothing"
+        assert {each["retry_count"] for each in await rows(app)} == {1}
+        assert {message.headers["x-retry-count"] for message in came} == {1}
+
+
+async def test_a_broker_that_is_away(app: Redrive, broker: Broker, proxy: Proxy) -> None:
+    """What is due waits for it inside its slot: nothing is charged, nothing is tried in vain, and it all goes out when it is back."""
+    relay = Relay(app, settings := through(proxy, broker))
+    queue = await broker.queue()
+    async with running(app, relay):
+        assert await relay.checks() == {"rabbitmq": True}
+        await broker.send(settings, *(retry(f"m-{n}", queue) for n in range(10)))
+        await until(lambda: _amount(app, 10), "all are stored")
+        await proxy.cut()
+        await until(lambda: _unwell(relay), "it is noticed")
+        await broker.send(settings, retry("later", queue))
+        await asyncio.sleep(0.5)
+        assert await amount_of(app) == 10, "what arrives meanwhile stays with the broker"
+        waiting = [each for each in await rows(app) if each["status"] == "pending"]
+        attempts = [one for each in waiting for one in await relay.lane.attempts(each["id"])]
+        assert attempts == []
+        await proxy.mend()
+        await until(lambda: _all(app, "retried", 11), "all went out")
+        assert await relay.checks() == {"rabbitmq": True}
+
+
+async def test_a_broker_that_is_not_there_yet(app: Redrive, broker: Broker, proxy: Proxy) -> None:
+    """A relay that starts before its broker is not ready, says so, and begins when it comes."""
+    relay = Relay(app, settings := through(proxy, broker))
+    queue = await broker.queue()
+    await proxy.cut()
+    async with running(app, relay, connected=False):
+        await asyncio.sleep(0.2)
+        assert not relay.ready
+        assert await relay.checks() == {"rabbitmq": False}
+        await proxy.mend()
+        await until(lambda: relay.ready, "it is ready")
+        await broker.send(settings, retry("m-1", queue))
+        await broker.take(queue)
+
+
+async def test_one_line_for_each_change(url: str, broker: Broker, proxy: Proxy) -> None:
+    """Going and coming back are told once for each connection, however often it was tried, and without secrets."""
+    factory = CapturingLoggerFactory()
+    structlog.configure(logger_factory=factory, processors=[], cache_logger_on_first_use=False)
+    try:
+        app = Redrive(url, observers=[LogObserver()], durable=False)
+        relay = Relay(app, through(proxy, broker))
+        async with running(app, relay):
+            await proxy.cut()
+            await until(lambda: _unwell(relay), "it is noticed")
+            await asyncio.sleep(0.6)
+            await proxy.mend()
+            await until(lambda: _well(relay), "it is back")
+    finally:
+        structlog.reset_defaults()
+    told = [call.kwargs for call in factory.logger.calls]
+    for link in ("retry-scheduler-consumer", "retry-scheduler-publisher"):
+        assert [one["event"] for one in told if one.get("link") == link] == [
+            "broker_connected",
+            "broker_away",
+            "broker_connected",
+        ]
+    assert {one["system"] for one in told if "link" in one} == {"relay"}
+    assert "guest" not in str(told)
+
+
+async def test_a_stop_while_the_broker_is_away(app: Redrive, broker: Broker, proxy: Proxy) -> None:
+    """What waits for the broker is released when the worker stops: due at once, nothing charged."""
+    relay = Relay(app, settings := through(proxy, broker, base_delay_ms=300, max_delay_ms=300))
+    queue = await broker.queue()
+    async with running(app, relay):
+        await broker.send(settings, retry("m-1", queue))
+        await until(lambda: _amount(app, 1), "it is stored")
+        await proxy.cut()
+        await until(lambda: _claimed(app), "it is due and held")
+    async with app:
+        found = await row(app, "m-1")
+        assert (found["status"], found["retry_count"], found["lease_until"]) == ("pending", 0, None)
+        assert [one.outcome for one in await relay.lane.attempts(found["id"])] == ["released"]
+
+
+async def _amount(app: Redrive, amount: int) -> bool:
+    return await amount_of(app) == amount
+
+
+async def _claimed(app: Redrive) -> bool:
+    return (await row(app, "m-1"))["lease_until"] is not None
+
+
+async def _all(app: Redrive, status: str, amount: int | None = None) -> bool:
+    found = await rows(app)
+    return {each["status"] for each in found} == {status} and amount in (None, len(found))
+
+
+async def _depth_at_least(broker: Broker, queue: str, least: int) -> bool:
+    return await broker.depth(queue) >= least
+
+
+async def _well(relay: Relay) -> bool:
+    return (await relay.checks())["rabbitmq"]
+
+
+async def _unwell(relay: Relay) -> bool:
+    return not (await relay.checks())["rabbitmq"]

@@ -1,0 +1,72 @@
+"""The page about the relay works as it is written."""
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from redrive import Redrive
+from redrive.settings import Settings
+from redrive.systems.relay import Relay, RelaySettings
+
+from .kit import Broker, row, rows, running, until
+
+PAGE = (Path(__file__).parents[3] / "docs" / "systems" / "relay.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+[AIO_PIKA], [PIKA], [PRODUCER] = (
+    [block for block in BLOCKS if mark in block] for mark in ("aio_pika", "start_consuming", "uuid")
+)
+
+
+@pytest.mark.parametrize("consumer", [AIO_PIKA, PIKA], ids=["aio-pika", "pika"])
+async def test_producer_and_consumers(consumer: str, tmp_path: Path, broker: Broker) -> None:
+    """The producer's message fails in the consumer, is retried three times, and ends with the reviewers."""
+    app = Redrive(f"sqlite:///{tmp_path / 'relay.db'}")
+    relay = Relay(app, settings := broker.settings())
+    orders = await broker.queue("orders")
+    names = {'"orders"': f'"{orders}"', '"retry.scheduled"': f'"{settings.retry_queue}"'}
+    environment = {"RABBITMQ_URL": settings.rabbitmq_url, "PATH": ""}
+
+    def started(code: str, name: str) -> subprocess.Popen[bytes]:
+        for written, real in names.items():
+            code = code.replace(written, real)
+        (tmp_path / name).write_text(code)
+        with (tmp_path / f"{name}.log").open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-W", "ignore", name], cwd=tmp_path, env=environment, stdout=log, stderr=log
+            )
+
+    async with running(app, relay):
+        with ExitStack() as stack:
+            running_consumer = stack.enter_context(started(consumer, "consumer.py"))
+            stack.callback(running_consumer.send_signal, signal.SIGKILL)
+            producer = stack.enter_context(started(PRODUCER, "producer.py"))
+            stack.callback(producer.kill)
+            assert await asyncio.to_thread(producer.wait, 20) == 0, (tmp_path / "producer.py.log").read_text()
+            [review] = await broker.take(settings.manual_review_queue, seconds=20)
+            assert running_consumer.poll() is None, (tmp_path / "consumer.py.log").read_text()
+        body = json.loads(review.body)
+        assert (body["retry_count"], body["original_payload"]) == (3, "YmFk")
+        assert "TimeoutError('the bank did not answer')" in body["error_reason"]
+        [found] = await rows(app)
+        await until(lambda: _failed(app, found["message_id"]), "it is written down")
+
+
+async def _failed(app: Redrive, message_id: str) -> bool:
+    return (await row(app, message_id))["status"] == "failed"
+
+
+def test_the_configuration_table_is_complete() -> None:
+    """Every setting of the relay is in the table, with its default."""
+    written = dict(re.findall(r"^\| `([A-Z_]+)` \| `([^`]+)`", PAGE, re.MULTILINE))
+    for name, field in RelaySettings.model_fields.items():
+        assert written.pop(name.upper()) == str(field.default), name
+    for name, default in written.items():
+        if name != "SERVICE_NAME":
+            assert default == str(Settings.model_fields[name.lower()].default), name

@@ -1,0 +1,244 @@
+"""Whatever arrives is a message that fits the contract, or has a reason why it does not. Nothing else comes out."""
+
+import json
+import math
+import subprocess
+import sys
+from base64 import b64encode
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pamqp import decode, encode
+
+from redrive.systems.relay import headers as amqp
+from redrive.systems.relay.intake import Tags
+from redrive.systems.relay.message import (
+    COUNT_MAX,
+    JSON,
+    PROTOBUF,
+    RETRIES_MAX,
+    Arrival,
+    InvalidMessageError,
+    read_message,
+)
+from redrive.systems.relay.relay_pb2 import RetryMessage
+from redrive.systems.relay.settings import RelaySettings
+
+ROOT = Path(__file__).parents[3]
+SETTINGS = RelaySettings(_env_file=None)
+INT32_MAX = 2**31 - 1
+
+
+def read(body: bytes, content_type: str | None = PROTOBUF, **given: Any) -> Arrival:
+    kept = {"content_encoding": None, "headers": {}, "settings": SETTINGS} | given
+    return read_message(body, content_type=content_type, **kept)
+
+
+def proto(**given: Any) -> bytes:
+    fields = {"message_id": "m-1", "original_queue": "orders", "original_payload": b"\x00\xff"} | given
+    return RetryMessage(**fields).SerializeToString()
+
+
+def as_json(**given: Any) -> bytes:
+    fields = {"message_id": "m-1", "original_queue": "orders", "original_payload": b64encode(b"\x00\xff").decode()}
+    return json.dumps(fields | given).encode()
+
+
+@pytest.mark.parametrize("content_type", [PROTOBUF, None, "", "application/protobuf", "application/octet-stream"])
+def test_protobuf(content_type: str | None) -> None:
+    """Protobuf is read also where nobody says that it is; what is absent has its default."""
+    arrival = read(proto(error_reason="too slow", retry_count=2), content_type)
+    assert (arrival.message_id, arrival.queue, arrival.payload) == ("m-1", "orders", b"\x00\xff")
+    assert (arrival.error_reason, arrival.retry_count, arrival.max_retries) == ("too slow", 2, 3)
+    assert (arrival.not_before, arrival.headers, arrival.content_type) == (None, {}, None)
+
+
+@pytest.mark.parametrize("content_type", [JSON, "application/json; charset=utf-8", "Application/JSON"])
+def test_json(content_type: str) -> None:
+    """JSON with the same names, numbers of 64 bits also as text, is the same message."""
+    body = as_json(error_reason="no ü", max_retries=7, next_retry_at_ms="1700000000000", retry_count=None, more=[1])
+    arrival = read(body, content_type)
+    assert (arrival.payload, arrival.error_reason, arrival.max_retries) == (b"\x00\xff", "no ü", 7)
+    assert arrival.not_before == datetime.fromtimestamp(1_700_000_000, UTC)
+
+
+POISON: dict[str, tuple[str, bytes, dict[str, Any]]] = {
+    "truncated": ("unparsable", proto()[:-1], {}),
+    "random bytes": ("unparsable", b"\xff" * 40, {}),
+    "empty": ("no_message_id", b"", {}),
+    "text that is not UTF-8": ("unparsable", b"\x0a\x02\xff\xfe\x1a\x01q", {}),
+    "no message id": ("no_message_id", proto(message_id=""), {}),
+    "no queue": ("no_original_queue", proto(original_queue=""), {}),
+    "negative count": ("negative_count", proto(retry_count=-1), {}),
+    "negative maximum": ("negative_count", proto(max_retries=-3), {}),
+    "too large": ("too_large", proto(original_payload=bytes(SETTINGS.relay_max_message_bytes)), {}),
+    "id with NUL": ("bad_field", proto(message_id="a\0b"), {}),
+    "id too long": ("bad_field", proto(message_id="x" * 501), {}),
+    "queue with NUL": ("bad_field", proto(original_queue="a\0b"), {}),
+    "queue longer than AMQP's": ("bad_field", proto(original_queue="ü" * 128), {}),
+    "unknown content type": ("content_type", proto(), {"content_type": "text/plain"}),
+    "compressed": ("content_type", proto(), {"content_encoding": "gzip"}),
+    "huge headers": ("bad_headers", proto(), {"headers": {"x": "y" * 70_000}}),
+    "no JSON": ("unparsable", b"{", {"content_type": JSON}),
+    "JSON that is no object": ("unparsable", b"[1]", {"content_type": JSON}),
+    "JSON too deep": ("unparsable", b"[" * 100_000, {"content_type": JSON}),
+    "JSON that is not UTF-8": ("unparsable", b'{"message_id": "\xff"}', {"content_type": JSON}),
+    "JSON with half a character": ("bad_field", as_json(message_id="\ud800"), {"content_type": JSON}),
+    "JSON with no base64": ("bad_field", as_json(original_payload="?"), {"content_type": JSON}),
+    "JSON with a number for text": ("bad_field", as_json(message_id=7), {"content_type": JSON}),
+    "JSON with text for a number": ("bad_field", as_json(retry_count="two"), {"content_type": JSON}),
+    "JSON with a fraction": ("bad_field", as_json(retry_count=1.5), {"content_type": JSON}),
+    "JSON with a truth": ("bad_field", as_json(retry_count=True), {"content_type": JSON}),
+    "JSON with too large a number": ("bad_field", as_json(retry_count=2**31), {"content_type": JSON}),
+    "JSON with an endless number": ("unparsable", b'{"retry_count": ' + b"9" * 5000 + b"}", {"content_type": JSON}),
+}
+
+
+@pytest.mark.parametrize(("reason", "body", "given"), POISON.values(), ids=POISON)
+def test_poison(reason: str, body: bytes, given: dict[str, Any]) -> None:
+    """Each kind of bad input has a reason from a short list."""
+    with pytest.raises(InvalidMessageError) as caught:
+        read(body, **given)
+    assert caught.value.reason == reason
+    assert str(caught.value)
+
+
+@given(
+    body=st.one_of(st.binary(max_size=200), st.text().map(str.encode), st.just(proto())),
+    content_type=st.one_of(st.none(), st.sampled_from([PROTOBUF, JSON]), st.text(max_size=20)),
+)
+def test_nothing_else_comes_out(body: bytes, content_type: str | None) -> None:
+    """Any bytes of any type are an arrival that the database can hold, or bad input."""
+    try:
+        arrival = read(body, content_type)
+    except InvalidMessageError as error:
+        assert error.reason.isidentifier()
+    else:
+        assert 1 <= len(arrival.message_id) <= 500
+        assert "\0" not in arrival.message_id + arrival.queue + arrival.error_reason
+        assert 0 <= arrival.retry_count <= COUNT_MAX
+        assert 0 <= arrival.max_retries <= RETRIES_MAX
+
+
+def test_a_payload_is_not_told() -> None:
+    """What is wrong with it is, but not what it holds: the reason is logged and travels in a header."""
+    with pytest.raises(InvalidMessageError) as caught:
+        read(as_json(original_payload={"card": "4111"}), JSON)
+    assert str(caught.value) == "original_payload does not hold this dict"
+
+
+def test_numbers_beyond_the_engines_own_are_bounded() -> None:
+    """The largest counts that fit the contract neither overflow nor let a row die of failures."""
+    arrival = read(proto(retry_count=INT32_MAX, max_retries=INT32_MAX, next_retry_at_ms=2**63 - 1))
+    assert (arrival.retry_count, arrival.max_retries) == (COUNT_MAX, RETRIES_MAX)
+    assert arrival.retry_count >= arrival.max_retries
+    assert arrival.not_before is not None
+    assert read(proto(next_retry_at_ms=-5)).not_before is None
+
+
+def test_secrets_leave_the_reason() -> None:
+    """What is stored and travels as the error is redacted, shortened, and free of NUL."""
+    arrival = read(proto(error_reason="password=hunter2 at amqp://u:s3cret@host \0" + "x" * 9000))
+    assert "hunter2" not in arrival.error_reason
+    assert "s3cret" not in arrival.error_reason
+    assert len(arrival.error_reason) <= 2000
+    assert "\0" not in arrival.error_reason
+
+
+# --- headers ----------------------------------------------------------------------------------------------------------
+
+VALUES = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**63), 2**63 - 1),
+        st.floats(width=32, allow_nan=False),
+        st.text(st.characters(exclude_categories=("Cs",)), max_size=20),
+        st.binary(max_size=20).map(bytearray),
+        st.integers(0, 2**32 - 1).map(lambda at: datetime.fromtimestamp(at, UTC)),
+        st.builds(
+            lambda mantissa, scale: Decimal(mantissa).scaleb(-scale), st.integers(0, 2**31 - 1), st.integers(0, 20)
+        ),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(st.sampled_from(["a", "$bytes", "$table", "b c"]), inner, max_size=4),
+    ),
+    max_leaves=10,
+)
+
+
+@given(value=VALUES)
+def test_headers_survive_the_database(value: Any) -> None:
+    """What a broker can send is, after a round through JSON, the very same on the wire."""
+    back = amqp.from_json(json.loads(json.dumps(amqp.to_json(value))))
+    assert encode.field_table({"h": back}) == encode.field_table({"h": value})
+
+
+def test_text_that_is_no_text_goes_on_as_bytes() -> None:
+    """A long string that is not UTF-8 arrives as bytes, which the driver itself could not send again."""
+    wire = b"\x01hS" + (2).to_bytes(4, "big") + b"\xff\xfe"
+    _, arrived = decode.field_table(len(wire).to_bytes(4, "big") + wire)
+    sent = amqp.sendable(arrived)
+    assert amqp.fit(sent)
+    assert sent == {"h": bytearray(b"\xff\xfe")}
+    assert math.isnan(amqp.sendable({"nan": math.nan})["nan"])
+    assert amqp.sendable({"big": 1e300}) == {"big": "1e+300"}
+
+
+def test_headers_that_would_lead_elsewhere_are_dropped() -> None:
+    """Copies by CC would hide that the queue is missing; deaths and our own headers begin anew."""
+    given = {"CC": ["a"], "BCC": ["b"], "x-death": [], "x-retry-count": 9, "x-original-queue": "q", "cc": 1, "mine": 2}
+    assert amqp.kept(given) == {"cc": 1, "mine": 2}
+
+
+# --- tags -------------------------------------------------------------------------------------------------------------
+
+
+@given(st.data())
+def test_tags_are_acknowledged_once_and_only_when_done(data: st.DataObject) -> None:
+    """In whatever order deliveries are done, the broker hears of each exactly once, and never of one that is not done."""
+    amount = data.draw(st.integers(1, 30))
+    order = data.draw(st.permutations(range(1, amount + 1)))
+    tags, done, unacked = Tags(), set[int](), set(range(1, amount + 1))
+    while order:
+        size = data.draw(st.integers(1, len(order)))
+        group, order = order[:size], order[size:]
+        done |= set(group)
+        for tag, multiple in tags.done(group):
+            assert tag in unacked, "the broker closes the channel for a tag that it does not know"
+            heard = {one for one in unacked if one <= tag} if multiple else {tag}
+            assert heard <= done
+            unacked -= heard
+        assert not unacked & done
+    assert not unacked
+
+
+def test_a_held_message_does_not_hold_the_others() -> None:
+    """Those behind it are acknowledged one by one, and it closes the gap."""
+    tags = Tags()
+    assert tags.done([1, 2]) == [(2, True)]
+    assert tags.done([4, 5]) == [(4, False), (5, False)]
+    assert tags.done([3]) == [(3, True)]
+
+
+# --- the generated code -----------------------------------------------------------------------------------------------
+
+
+def test_the_generated_code_is_up_to_date(tmp_path: Path) -> None:
+    """`relay_pb2.py` and its types are what the compiler makes of `relay.proto`; if not, run `make proto`."""
+    made = (
+        "--proto_path=src",
+        f"--python_out={tmp_path}",
+        f"--pyi_out={tmp_path}",
+        "src/redrive/systems/relay/relay.proto",
+    )
+    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *made], cwd=ROOT, check=True)
+    for name in ("relay_pb2.py", "relay_pb2.pyi"):
+        where = Path("redrive/systems/relay") / name
+        assert (tmp_path / where).read_text() == (ROOT / "src" / where).read_text(), name

@@ -1,0 +1,139 @@
+"""An application with triggers on each database, with a clock that the test moves, and a receiver on loopback."""
+
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import make_url
+
+from redrive import Redrive, Where
+from redrive.ledgers.migrate import migrate
+from redrive.ledgers.open import open_database
+from redrive.settings import Settings
+from redrive.systems.triggers import Triggers, TriggerSettings
+from redrive.systems.triggers.endpoints import Endpoint, new_secret
+from redrive.systems.triggers.store import NewEvent
+from redrive.testing import Drained, VirtualClock, drain
+from redrive.web.app import make_web
+from redrive.wiring import Service
+
+from .receiver import Receiver
+
+LOOPBACK = ip_network("127.0.0.0/8")
+
+
+def settings(**given: Any) -> TriggerSettings:
+    """Settings that let deliveries go to this machine."""
+    return TriggerSettings(_env_file=None, **{"delivery_allow_networks": (LOOPBACK,), **given})
+
+
+@dataclass
+class House:
+    """An application with triggers, and short verbs."""
+
+    app: Redrive
+    triggers: Triggers
+    clock: VirtualClock
+
+    async def endpoint(self, url: str, *types: str, user: str = "ada", **given: Any) -> Endpoint:
+        values = {
+            "url": url,
+            "event_types": list(types or ["*"]),
+            "secret": new_secret(),
+            "policy": {},
+            "enabled": True,
+        }
+        return await self.triggers.endpoints.create({"user_id": user, **values, **given})
+
+    async def post(
+        self, event_type: str = "order.made", user: str = "ada", payload: str = '{"n": 1}', **given: Any
+    ) -> str:
+        new = NewEvent(user_id=user, event_type=event_type, payload=payload, correlation_id="c-1", **given)
+        [taken] = await self.triggers.events.take([new])
+        return taken.id
+
+    async def event(self, id: str, user: str = "ada") -> Any:
+        return await self.triggers.events.get(user, id)
+
+    async def run(self, *, after: timedelta = timedelta(0)) -> Drained:
+        """Move the clock, then run what is due."""
+        self.clock.advance(after)
+        return await drain(self.app)
+
+    async def redrive(self, id: str, user: str = "ada") -> None:
+        _, dead = await self.triggers.events.dead_deliveries(user, id)
+        await self.triggers.lane.redrive(Where(ids=dead), actor="ada")
+
+    async def deliveries(self, id: str) -> list[Any]:
+        found = await self.triggers.lane.find(Where(), limit=1000)
+        return [task for task in found.tasks if task.payload["event_id"] == id]
+
+    async def key(self, *scopes: str, user: str = "ada", **given: Any) -> str:
+        made = await self.service.keys.create(user, scopes or ["events:write", "events:read", "endpoints"], **given)
+        return made.secret
+
+    @property
+    def service(self) -> Service:
+        if not hasattr(self, "_service"):
+            self._service = Service(self.app, Settings(_env_file=None))
+        return self._service
+
+    def client(self, key: str | None = None, **given: Any) -> httpx.AsyncClient:
+        """A client of the API, without a port."""
+        if not hasattr(self, "_web"):
+            self._web = make_web(self.service)
+        transport = httpx.ASGITransport(self._web, client=("192.0.2.7", 12345), **given)
+        headers = {} if key is None else {"X-API-Key": key}
+        return httpx.AsyncClient(transport=transport, base_url="http://redrive.example", headers=headers)
+
+
+_templates: dict[str, str] = {}
+"""What the databases of the tests are copied from: a file, and a database on each server."""
+
+
+async def migrated(url: str) -> str:
+    """The URL itself, with the tables of triggers there."""
+    database = open_database(url, durable=False)
+    await migrate(database, ["triggers"])
+    await database.close()
+    return url
+
+
+@pytest.fixture
+async def url(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> str:
+    """The URL of a new database with the tables of triggers: migrated once, and copied for each test."""
+    if store == "sqlite":
+        if store not in _templates:
+            file = tmp_path_factory.mktemp("template") / "template.db"
+            await migrated(f"sqlite:///{file}")
+            _templates[store] = str(file)
+        shutil.copy(_templates[store], tmp_path / "test.db")
+        return f"sqlite:///{tmp_path / 'test.db'}"
+    server = request.getfixturevalue("postgres")
+    if server.url not in _templates:
+        _templates[server.url] = make_url(await migrated(await server.create())).database or ""
+    copied: str = await server.create(_templates[server.url])
+    return copied
+
+
+@pytest.fixture
+async def house(url: str, clock: VirtualClock) -> AsyncIterator[House]:
+    app = Redrive(url, clock=clock, durable=False)
+    triggers = Triggers(app, settings())
+    async with app:
+        yield House(app, triggers, clock)
+        await triggers.outgoing.close()
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with Receiver() as made:
+        yield made

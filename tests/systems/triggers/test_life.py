@@ -1,0 +1,195 @@
+"""The life of an event: its four words, its counts and its times, in virtual time."""
+
+import itertools
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
+
+from redrive.systems.triggers.table import MOVES, STATUSES
+
+from .conftest import House
+from .receiver import Receiver, status
+
+MINUTE = timedelta(minutes=1)
+
+
+def body(event: Any) -> tuple[Any, ...]:
+    return (event.status, event.retry_attempts, event.last_retry_at, event.next_retry_at, event.failed_at)
+
+
+async def test_an_event_that_always_fails(house: House, receiver: Receiver) -> None:
+    """Tries at 0, 1, 6 and 21 min; 1, 2, 3, 3 attempts; failed with its time; every step is exact."""
+    receiver.answer = lambda _: status(503)
+    await house.endpoint(receiver.url)
+    start = house.clock.now()
+    id_ = await house.post()
+    assert body(await house.event(id_)) == ("received", 0, None, None, None)
+    for tried, (after, attempts) in enumerate([(0, 1), (1, 2), (5, 3)], start=1):
+        if after:  # a moment too early nothing happens
+            assert (await house.run(after=after * MINUTE - timedelta(milliseconds=2))).settlements == []
+            house.clock.advance(timedelta(milliseconds=2))
+        await house.run()
+        now = house.clock.now()
+        wait = [1, 5, 15][tried - 1] * MINUTE
+        assert body(await house.event(id_)) == ("queued", attempts, now, now + wait, None)
+        assert len(receiver.received) == tried
+    await house.run(after=15 * MINUTE)
+    now = house.clock.now()
+    assert now - start == 21 * MINUTE
+    assert body(await house.event(id_)) == ("failed", 3, now, None, now)
+    assert len(receiver.received) == 4
+    await house.run(after=timedelta(days=400))
+    assert body(await house.event(id_)) == ("failed", 3, now, None, now)
+    assert len(receiver.received) == 4
+
+
+async def test_a_failed_event_is_brought_back(house: House, receiver: Receiver) -> None:
+    """A redrive gives a fresh budget; the event is queued again, then delivered."""
+    receiver.answer = lambda _: status(404)
+    await house.endpoint(receiver.url)
+    id_ = await house.post()
+    await house.run()
+    failed = house.clock.now()
+    assert body(await house.event(id_)) == ("failed", 1, failed, None, failed)
+    house.clock.advance(MINUTE)
+    await house.redrive(id_)
+    assert body(await house.event(id_)) == ("queued", 0, failed, house.clock.now(), None)
+    receiver.answer = lambda _: status(200)
+    await house.run()
+    assert body(await house.event(id_)) == ("delivered", 0, failed, None, None)
+
+
+async def test_an_event_is_as_far_as_its_deliveries(house: House, receiver: Receiver) -> None:
+    """Two endpoints: queued while one is open, the largest count, the latest failure, the earliest next try."""
+    receiver.answer = lambda got: status(500 if got.path == "/bad" else 200)
+    base = receiver.url.removesuffix("/hook")
+    await house.endpoint(base + "/good")
+    await house.endpoint(base + "/bad")
+    await house.endpoint(base + "/other", "invoice.*")
+    id_ = await house.post()
+    await house.run()
+    first = house.clock.now()
+    assert body(await house.event(id_)) == ("queued", 1, first, first + MINUTE, None)
+    assert [got.path for got in receiver.received].count("/good") == 1
+    for after in (1, 5, 15):
+        await house.run(after=after * MINUTE)
+    now = house.clock.now()
+    assert body(await house.event(id_)) == ("failed", 3, now, None, now)
+    assert sorted(got.path for got in receiver.received) == ["/bad"] * 4 + ["/good"]
+
+
+async def test_without_endpoints_it_waits_in_the_inbox(house: House) -> None:
+    """Nobody to deliver to: received, until it is acknowledged."""
+    id_ = await house.post()
+    await house.run(after=timedelta(days=1))
+    assert (await house.event(id_)).status == "received"
+    assert await house.triggers.events.acknowledge("ada", id_) == "delivered"
+    assert await house.triggers.events.acknowledge("ada", id_) == "delivered"
+    assert (await house.event(id_)).delivered_at == house.clock.now()
+
+
+async def test_an_acknowledged_event_is_not_delivered_any_more(house: House, receiver: Receiver) -> None:
+    """Acknowledging ends what waits, and what was under way cannot bring the event back."""
+    receiver.answer = lambda _: status(500)
+    await house.endpoint(receiver.url)
+    id_ = await house.post()
+    await house.run()
+    assert await house.triggers.events.acknowledge("ada", id_) == "delivered"
+    assert (await house.event(id_)).next_retry_at is None
+    await house.run(after=timedelta(days=1))
+    assert len(receiver.received) == 1
+    [delivery] = await house.deliveries(id_)
+    assert delivery.state == "cancelled"
+
+    # The same while it is under way: the try fails, and the next one finds the event acknowledged.
+    id_ = await house.post()
+    ledger = await house.triggers.lane.ledger()
+    assert len(await ledger.claim(1, timedelta(seconds=30))) == 1
+    assert await house.triggers.events.acknowledge("ada", id_) == "delivered"
+    [delivery] = await house.deliveries(id_)
+    assert delivery.state == "claimed"
+    house.clock.advance(timedelta(minutes=5))
+    await house.run()
+    await house.run(after=MINUTE)
+    assert (await house.event(id_)).status == "delivered"
+    [delivery] = await house.deliveries(id_)
+    assert delivery.state == "cancelled"
+    assert len(receiver.received) == 1
+
+
+async def test_a_deleted_endpoint_ends_what_waits_for_it(house: House, receiver: Receiver) -> None:
+    """An event that was picked up and has nowhere to go has failed; one that was not stays in the inbox."""
+    receiver.answer = lambda _: status(500)
+    endpoint = await house.endpoint(receiver.url)
+    tried = await house.post()
+    await house.run()
+    fresh = await house.post()
+    assert await house.triggers.endpoints.delete("ada", endpoint.id)
+    event = await house.event(tried)
+    assert (event.status, event.failed_at, event.next_retry_at) == ("failed", house.clock.now(), None)
+    assert (await house.event(fresh)).status == "received"
+    assert not await house.triggers.endpoints.delete("ada", endpoint.id)
+
+
+async def test_a_crash_counts_as_a_failed_delivery(house: House, receiver: Receiver) -> None:
+    """A worker that is lost has spent one attempt, and the event says so."""
+    await house.endpoint(receiver.url)
+    id_ = await house.post()
+    ledger = await house.triggers.lane.ledger()
+    assert len(await ledger.claim(1, timedelta(seconds=30))) == 1
+    assert body(await house.event(id_)) == ("queued", 0, None, None, None)
+    await house.run(after=timedelta(seconds=31))
+    now = house.clock.now()
+    assert body(await house.event(id_)) == ("queued", 1, now, now + MINUTE, None)
+    await house.run(after=MINUTE)
+    assert (await house.event(id_)).status == "delivered"
+
+
+async def test_the_store_refuses_every_other_way(house: House) -> None:
+    """Only the moves of the drawing are possible, whoever writes; nothing leaves delivered."""
+    for before, after in itertools.product(STATUSES, STATUSES):
+        await check_way(house, before, after)
+
+
+async def check_way(house: House, before: str, after: str) -> None:
+    id_ = await house.post()
+    ways = {"received": [], "queued": ["queued"], "delivered": ["delivered"], "failed": ["queued", "failed"]}
+
+    def move(connection: Connection, word: str) -> None:
+        failed = "updated_at" if word == "failed" else "NULL"
+        statement = f"UPDATE trigger_events SET status = :word, failed_at = {failed} WHERE id = :id"
+        connection.execute(text(statement), {"word": word, "id": id_})
+
+    for word in ways[before]:
+        await house.app.database.write(move, word)
+    if before == after or (before, after) in MOVES:
+        await house.app.database.write(move, after)
+        assert (await house.event(id_)).status == after
+    else:
+        with pytest.raises(DBAPIError):
+            await house.app.database.write(move, after)
+        assert (await house.event(id_)).status == before
+    totals = await house.triggers.events.totals()
+    now = (await house.event(id_)).status
+    assert {word: amount for word, amount in totals.items() if amount} == {now: 1}
+    await house.triggers.events.delete("ada", id_)
+    assert set((await house.triggers.events.totals()).values()) == {0}
+
+
+async def test_the_store_refuses_other_words_and_counts(house: House, receiver: Receiver) -> None:
+    """Four words and 0 to 3, by CHECKs of the store itself."""
+    await house.endpoint(receiver.url)
+    await house.post()
+    for table, assignment in (
+        ("trigger_events", "status = 'lost'"),
+        ("trigger_events", "retry_attempts = 4"),
+        ("trigger_events", "retry_attempts = -1"),
+        ("trigger_deliveries", "retry_attempts = 4"),
+    ):
+        with pytest.raises(DBAPIError):
+            await house.app.database.write(
+                lambda connection, set_=f"UPDATE {table} SET {assignment}": connection.execute(text(set_))
+            )

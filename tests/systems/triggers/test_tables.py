@@ -1,0 +1,62 @@
+"""The tables: what the migrations make is what the code believes, on both databases."""
+
+from typing import Any
+
+import pytest
+from ledgers import test_migrate
+from sqlalchemy import Connection, MetaData
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from redrive.ledgers.migrate import migrate, migration_sql
+from redrive.ledgers.open import open_database
+from redrive.systems.triggers import table as t
+from redrive.tables import NAMES, Instant, IsoText, ledger_indexes
+
+
+def create(connection: Connection) -> None:
+    """The tables as the code says, with the indexes that claims need."""
+    copied = MetaData(naming_convention=NAMES)
+    tables = {table.name: table.to_metadata(copied) for table in t.metadata.sorted_tables}
+    if connection.dialect.name == "sqlite":  # what the ledger finds there
+        for column in tables["trigger_deliveries"].columns:
+            column.type = IsoText() if isinstance(column.type, Instant) else column.type
+    ledger_indexes(t.TRIGGER_DELIVERIES, tables["trigger_deliveries"], connection.dialect.name)
+    for table in copied.sorted_tables:
+        connection.execute(CreateTable(table))
+        for index in table.indexes:
+            connection.execute(CreateIndex(index))
+
+
+def ours(found: dict[str, set[Any]]) -> dict[str, set[Any]]:
+    return {name: {row for row in rows if str(row[0]).startswith("trigger_")} for name, rows in found.items()}
+
+
+async def test_migrations_and_tables_agree(empty_url: str, store: str, tmp_path: Any, request: Any,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """Columns, types, defaults, checks, keys and indexes of a migrated database are those of the tables."""
+    other_url = f"sqlite:///{tmp_path / 'other.db'}"
+    if store == "postgres":
+        other_url = await request.getfixturevalue("postgres").create()
+    asked = {name: sql.replace("'redrive%'", "'trigger%'") for name, sql in test_migrate.SQLITE_CATALOGUE.items()}
+    monkeypatch.setattr(test_migrate, "SQLITE_CATALOGUE", asked)
+    migrated, created = open_database(empty_url), open_database(other_url)
+    try:
+        await migrate(migrated, ["triggers"])
+        await created.write(create)
+        theirs, real = (
+            ours(await created.read(test_migrate.catalogue)),
+            ours(await migrated.read(test_migrate.catalogue)),
+        )
+        for name, rows in theirs.items():
+            assert len(rows) > 5, name
+            assert real[name] == rows, name
+    finally:
+        await migrated.close()
+        await created.close()
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
+def test_the_migration_as_sql(dialect: str) -> None:
+    """People who migrate by hand get the triggers too."""
+    sql = migration_sql(dialect, ["triggers"])
+    assert sql.count("CREATE TRIGGER") == 5

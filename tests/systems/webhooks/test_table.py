@@ -1,0 +1,181 @@
+"""The table: what the migration makes is what the code believes, and every hot statement is served by its index."""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Connection, event, text
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from redrive import Redrive, State, days, seconds
+from redrive.ledgers.database import Database
+from redrive.ledgers.migrate import migrate
+from redrive.ledgers.open import open_database
+from redrive.systems.webhooks.table import make_table
+from redrive.testing import VirtualClock
+
+from .conftest import Make, execute, rows
+
+CATALOGUES = {
+    "postgresql": {
+        "columns": "SELECT column_name, data_type, is_nullable, column_default FROM information_schema.columns"
+        " WHERE table_schema = 'public' AND table_name = 'events'",
+        "constraints": "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'events'::regclass",
+        "indexes": "SELECT indexname, indexdef FROM pg_indexes WHERE tablename = 'events'",
+    },
+    "sqlite": {
+        "columns": "SELECT name, upper(type), \"notnull\", dflt_value, pk FROM pragma_table_info('events')",
+        "constraints": "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = 'events'",
+        "indexes": "SELECT name, sql FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'events' AND sql IS NOT NULL",
+    },
+}
+
+
+def catalogue(connection: Connection) -> dict[str, set[Any]]:
+    """What the database says of the table."""
+    found = {}
+    for name, sql in CATALOGUES[connection.dialect.name].items():
+        said = {tuple(row) for row in connection.execute(text(sql))}
+        if (connection.dialect.name, name) == ("sqlite", "constraints"):
+            [[whole]] = said
+            said = {line.strip().rstrip(",") for line in whole.splitlines() if line.strip().startswith("CONSTRAINT")}
+        found[name] = said
+    return found
+
+
+def create(connection: Connection) -> None:
+    """The table as the code says."""
+    table = make_table(connection.dialect.name)
+    connection.execute(CreateTable(table))
+    for index in table.indexes:
+        connection.execute(CreateIndex(index))
+
+
+async def test_migration_and_table_agree(url: str, store: str, tmp_path: Any, request: Any):
+    """Columns, types, defaults, checks, keys and indexes, those of the ledger among them."""
+    other = f"sqlite:///{tmp_path / 'other.db'}"
+    if store == "postgres":
+        other = await request.getfixturevalue("postgres").create()
+    migrated, created = open_database(url), open_database(other)
+    try:
+        await created.write(create)
+        ours, theirs = await migrated.read(catalogue), await created.read(catalogue)
+        assert len(theirs["indexes"]) >= 7
+        assert ours == theirs
+    finally:
+        await migrated.close()
+        await created.close()
+
+
+async def test_a_table_in_the_way_is_left_alone(empty_url: str):
+    """Somebody's own `events` is refused with the remedy, and not touched."""
+    database = open_database(empty_url)
+    try:
+        await database.write(lambda connection: connection.execute(text("CREATE TABLE events (mine integer)")))
+        with pytest.raises(Exception, match="REDRIVE_SYSTEMS"):
+            await migrate(database, ["webhooks"])
+        await database.read(lambda connection: connection.execute(text("SELECT mine FROM events")).all())
+    finally:
+        await database.close()
+
+
+async def test_ids_are_in_the_order_of_arrival(make: Make, clock: VirtualClock):
+    """They are UUIDs of version 7, also when many come at once or a moment later."""
+    app, webhooks = make(clock=clock)
+    keys = []
+    for span in (0, 0, 0.001, 0.0001, 60):
+        clock.advance(seconds(span))
+        for number in range(20):
+            keys.append(f"{len(keys):03}-{number}")
+            await webhooks.accept("a", {}, idempotency_key=keys[-1])
+        clock.advance(seconds(0.00001))
+    found = await rows(app)
+    assert all(UUID(row["id"]).version == 7 for row in found)
+    page = await webhooks.page(limit=1000)
+    assert sorted(task.key for task in page.tasks) == keys
+    assert [task.created_at for task in page.tasks] == sorted(task.created_at for task in page.tasks)
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+PARKED = 3000
+
+
+async def park(app: Redrive) -> None:
+    """Thousands of webhooks that wait for later, of a type that nobody knows, are completed and failed; a few are due."""
+    await app.open()
+    numbers = (
+        f"(WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {PARKED}) SELECT n FROM s) AS s"
+    )
+    for status, attempts, due, kind in (
+        ("pending", 1, "'2031-01-01T00:00:00Z'", "a"),
+        ("pending", 0, "NULL", "unknown"),
+        ("completed", 1, "NULL", "a"),
+        ("failed", 5, "NULL", "a"),
+    ):
+        made = (
+            f"SELECT '{status}-{kind}-' || s.n, '{status}-{kind}-' || s.n, '{kind}', '{{}}', '{status}', {attempts}, {due},"
+            f" '2029-12-31T00:00:00Z', '2029-12-31T00:00:00Z' FROM {numbers}"
+        )
+        if app.database.dialect.name == "postgresql":
+            made = made.replace(due, f"{due}::timestamptz").replace("00Z'", "00Z'::timestamptz")
+        await execute(
+            app,
+            "INSERT INTO events (id, idempotency_key, event_type, payload, status, attempts, retry_after, created_at,"
+            f" updated_at) {made}",
+        )
+    await execute(app, "ANALYZE")
+
+
+async def plans(database: Database, run: Callable[[], Any]) -> list[str]:
+    """The plans of all statements on the table that are executed meanwhile."""
+    seen: list[tuple[str, Any]] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if "events" in statement:
+            seen.append((statement, parameters))
+
+    sync = getattr(database._engine, "sync_engine", database._engine)
+    engines = [sync] if database.dialect.name == "postgresql" else [sync, database._writer._engine]
+    for engine in engines:
+        event.listen(engine, "before_cursor_execute", note)
+    await run()
+    for engine in engines:
+        event.remove(engine, "before_cursor_execute", note)
+    explain = "EXPLAIN " if database.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN "
+
+    def ask(connection: Connection) -> list[str]:
+        return [
+            "\n".join(str(row[-1]) for row in connection.exec_driver_sql(explain + statement, parameters))
+            for statement, parameters in seen
+        ]
+
+    return await database.read(ask)
+
+
+async def test_no_statement_reads_the_whole_table(make: Make, clock: VirtualClock):
+    """Taking in, counting the queue, claiming, paging dead letters and cleaning up are each served by their index."""
+    app, webhooks = make(clock=clock, queue_maxsize=100_000)
+    await park(app)
+    database, ledger = app.database, await webhooks.lane.ledger()
+    await webhooks.accept("warm", {}, idempotency_key="up")
+    found = {
+        "accept": await plans(database, lambda: webhooks.accept("a", {}, idempotency_key="new")),
+        "depth": await plans(database, lambda: webhooks.inbox.depth(100)),
+        "claim": await plans(database, lambda: ledger.claim(10, seconds(30), kinds=["a"])),
+        "failed": await plans(database, lambda: webhooks.page(State.DEAD, limit=10)),
+        "prune": await plans(database, lambda: ledger.prune([State.DONE, State.DEAD], days(30))),
+    }
+    for what, said in found.items():
+        assert said, what
+        for plan in said:
+            assert "SCAN events\n" not in plan + "\n", f"{what}: {plan}"
+            assert "Seq Scan on events" not in plan, f"{what}: {plan}"
+    assert any("events_due_idx" in plan for plan in found["accept"])
+    assert "events_due_idx" in found["depth"][0]
+    assert not any("events_due_idx" in plan for plan in found["claim"])
+    assert "events_failed_idx" in found["failed"][0]
+    [pruned, *_] = found["prune"]
+    assert "events_completed_at_idx" in pruned
+    assert "events_failed_at_idx" in pruned
