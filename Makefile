@@ -27,6 +27,7 @@ check: $(READY)  ## style, types and import laws
 	$(BIN)/lint-imports
 
 tests: $(READY)  ## the tests alone
+	@$(BIN)/python -W ignore -m bench.servers
 	$(PYTEST) tests --ignore tests/faults --numprocesses 2
 	$(PYTEST) tests/faults --numprocesses 2
 

@@ -1,8 +1,12 @@
 """The command bus beside reliable-cmd, on the same server in the same run. `python -m bench.commands`.
 
 Both send commands in batches and handle them in one process, with PGMQ under them and a backoff of zero: no-op commands, and
-commands whose first try fails. Each round is verified: every command handled exactly once, and the store says the same. The run
-fails unless redrive handles at least ten times as many no-op commands per second.
+commands whose first try fails. Each round is verified: every command handled exactly once, and the store says the same.
+
+How many commands the peer handles at once is a setting of its users, and more is not better: each takes several transactions on
+a connection of its own. So it is measured with few, some and many (`bench/systems/reliable_cmd*.py`), and for each work the best
+counts. Ours has one setting. The run fails unless redrive handles at least ten times as many commands per second as the peer at
+its best, no-op commands and those that fail once alike; the smaller of the two ratios counts.
 """
 
 import argparse
@@ -23,7 +27,12 @@ from bench.systems import Rates, System
 from bench.venv import BUILD, peers_python
 
 BOUND = 10.0
-PEER = System("reliable-cmd", "postgres", "peer", "bench.systems.reliable_cmd", Rates(3_000, 300, 150))
+RATES = Rates(3_000, 300, 150)
+PEERS = (
+    System("reliable-cmd", "postgres", "peer", "bench.systems.reliable_cmd", RATES),
+    System("reliable-cmd-few", "postgres", "peer", "bench.systems.reliable_cmd_few", RATES),
+    System("reliable-cmd-many", "postgres", "peer", "bench.systems.reliable_cmd_many", RATES),
+)
 OURS = System("redrive", "postgres", "ours", "bench.systems.redrive_commands", Rates(25_000, 10_000, 5_000), "project")
 
 
@@ -43,20 +52,25 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
+def planned() -> list[Measurement]:
+    """What is measured. Sending does not depend on how many are handled at once, so the peer does it once."""
+    return [Measurement(system, work) for work in WORKS for system in (*(PEERS if work != "add" else PEERS[:1]), OURS)]
+
+
 def show(measurements: list[Measurement], console: Console) -> float:
-    """A table, and how many times as many no-op commands redrive handled."""
+    """A table, and how many times as many commands redrive handled: the smaller ratio of the works."""
     table = Table(title="Commands per second, median of the rounds", title_justify="left")
-    for heading in ("work", PEER.name, OURS.name, "×"):
+    peers = (peer.name.removeprefix("reliable-cmd-") for peer in PEERS)
+    for heading in ("work", *peers, OURS.name, "× the best"):
         table.add_column(heading, justify="left" if heading == "work" else "right")
     ratios = {}
     for work in WORKS:
-        peer, ours = (
-            next(one for one in measurements if one.work == work and one.system is each) for each in (PEER, OURS)
-        )
-        ratios[work] = ours.rate / peer.rate
-        table.add_row(work, f"{peer.rate:,.0f}", f"{ours.rate:,.0f}", f"{ratios[work]:.1f}")
+        rates = {one.system: one.rate for one in measurements if one.work == work}
+        ratios[work] = rates[OURS] / max(rates[peer] for peer in PEERS if peer in rates)
+        shown = [f"{rates[peer]:,.0f}" if peer in rates else "" for peer in PEERS]
+        table.add_row(work, *shown, f"{rates[OURS]:,.0f}", f"{ratios[work]:.1f}")
     console.print(table)
-    return ratios["run"]
+    return min(ratio for work, ratio in ratios.items() if work != "add")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -66,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
         signal.signal(number, stop)
     with console.status("making the peers' venv ready"):
         python = options.peers or peers_python()
-    measurements = [Measurement(system, work) for work in WORKS for system in (PEER, OURS)]
+    measurements = planned()
     try:
         with servers(options.folder, postgres=True, rabbitmq=False) as running:
             state(running.postgres, console)
@@ -91,9 +105,11 @@ def main(argv: Sequence[str]) -> int:
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(results, indent=2) + "\n")
     console.print(f"saved to {options.output}", highlight=False)
+    told = f"redrive handled at least {ratio:.1f} times as many commands, with and without a failed try"
     if ratio < BOUND:
-        console.print(f"[red bold]redrive handled {ratio:.1f} times as many, which is less than {BOUND:g}[/]")
+        console.print(f"[red bold]{told}; it must be {BOUND:g}[/]")
         return 1
+    console.print(f"{told}; the bound is {BOUND:g}")
     return 0
 
 

@@ -5,12 +5,14 @@ settings (fsync and synchronous_commit on), RabbitMQ with classic durable queues
 touched, and whatever is started here is ended here, also after an error.
 """
 
+import fcntl
 import os
 import pwd
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -196,16 +198,20 @@ class RabbitMQ:
 
 def install_rabbitmq() -> None:
     """Debian's package, without starting its system service."""
-    if RABBITMQ.exists():
-        return
-    sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    # RUNLEVEL=1 keeps the package from starting a node of its own.
-    apt = [*sudo, "env", "RUNLEVEL=1", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]
-    subprocess.run([*apt, "update"], check=True, stdout=subprocess.DEVNULL)
-    install = [*apt, "install", "--yes", "--no-install-recommends", "rabbitmq-server"]
-    subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
-    if not RABBITMQ.exists():
-        raise ServerError(f"rabbitmq-server was installed, but {RABBITMQ} is not there")
+    # Tests run in several processes: one installs, and the others must not meet half a package.
+    with Path(tempfile.gettempdir(), f"redrive-install-{os.geteuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if RABBITMQ.exists():
+            return
+        print("installing rabbitmq-server (once, about a minute)", file=sys.stderr, flush=True)
+        sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
+        # RUNLEVEL=1 keeps the package from starting a node of its own.
+        apt = [*sudo, "env", "RUNLEVEL=1", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]
+        subprocess.run([*apt, "update"], check=True, stdout=subprocess.DEVNULL)
+        install = [*apt, "install", "--yes", "--no-install-recommends", "rabbitmq-server"]
+        subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
+        if not RABBITMQ.exists():
+            raise ServerError(f"rabbitmq-server was installed, but {RABBITMQ} is not there")
 
 
 def free_ports(count: int) -> list[int]:
@@ -243,3 +249,9 @@ def end(process: subprocess.Popen[bytes]) -> None:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
             continue
+
+
+if __name__ == "__main__":
+    # Before the tests, so that none of them waits for a package.
+    if not os.environ.get("RABBITMQ_URL"):
+        install_rabbitmq()

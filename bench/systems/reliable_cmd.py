@@ -21,7 +21,9 @@ from psycopg_pool import AsyncConnectionPool
 from bench.job import ADD_BATCH, Audit, Job, Tally
 
 CONCURRENCY = 20
-POOL = CONCURRENCY + 4
+"""Between `reliable_cmd_few` and `reliable_cmd_many`, which are measured beside it: the best of the three counts."""
+SPARE = 4
+"""Connections beside those of the handlers: it listens, receives and sends on others."""
 DOMAIN, TYPE = "bench", "Attempt"
 
 
@@ -30,8 +32,8 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 @asynccontextmanager
-async def pool(job: Job) -> AsyncIterator[AsyncConnectionPool[Any]]:
-    async with AsyncConnectionPool(job.url, min_size=4, max_size=POOL, open=False) as opened:
+async def pool(job: Job, concurrency: int = CONCURRENCY) -> AsyncIterator[AsyncConnectionPool[Any]]:
+    async with AsyncConnectionPool(job.url, min_size=SPARE, max_size=concurrency + SPARE, open=False) as opened:
         yield opened
 
 
@@ -80,11 +82,11 @@ def add(job: Job) -> None:
     run(send())
 
 
-def work(job: Job, tally: Tally) -> None:
+def work(job: Job, tally: Tally, concurrency: int = CONCURRENCY) -> None:
     logging.disable(logging.CRITICAL)
 
     async def serve() -> None:
-        async with pool(job) as opened:
+        async with pool(job, concurrency) as opened:
             registry = HandlerRegistry()
 
             @registry.handler(DOMAIN, TYPE)
@@ -93,7 +95,7 @@ def work(job: Job, tally: Tally) -> None:
 
             policy = RetryPolicy(max_attempts=3, backoff_schedule=[0])
             worker = Worker(opened, domain=DOMAIN, registry=registry, retry_policy=policy)
-            serving = asyncio.create_task(worker.run(concurrency=CONCURRENCY, poll_interval=0.05))
+            serving = asyncio.create_task(worker.run(concurrency=concurrency, poll_interval=0.05))
             completed = asyncio.create_task(tally.completed())
             await asyncio.wait((serving, completed), return_when=asyncio.FIRST_COMPLETED)
             await worker.stop()

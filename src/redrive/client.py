@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 TRIES_MAX = 4
 RETRIED_STATUSES = frozenset({429, 502, 503, 504})
+UNKNOWN_STATUSES = frozenset({502, 503, 504})
+"""Answers that leave open whether the request was carried out: of a proxy, or of a service that lost its store."""
 WAIT_SECONDS_MAX = 30.0
 LOOK_SECONDS_FIRST, LOOK_SECONDS_MAX = 0.25, 5.0
 
@@ -95,6 +97,8 @@ class _Call(Generic[T]):
     body: Any = None
     query: Mapping[str, Any] | None = None
     headers: Mapping[str, str] | None = None
+    repeatable: bool = True
+    """Whether sending it twice comes to the same as sending it once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +128,13 @@ def _status(event_id: str) -> _Call[EventStatus]:
     return _Call("GET", f"/v1/events/{quote(event_id, safe='')}/status", _read_status)
 
 
-def _act(event_id: str, act: str) -> _Call[EventStatus]:
-    return _Call("POST", f"/v1/events/{quote(event_id, safe='')}/{act}", _read_status)
+def _acknowledge(event_id: str) -> _Call[EventStatus]:
+    return _Call("POST", f"/v1/events/{quote(event_id, safe='')}/ack", _read_status)
+
+
+def _retry(event_id: str) -> _Call[EventStatus]:
+    # A second one would be refused, or bring back what has failed once more meanwhile.
+    return _Call("POST", f"/v1/events/{quote(event_id, safe='')}/retry", _read_status, repeatable=False)
 
 
 def _delete(event_id: str) -> _Call[None]:
@@ -173,18 +182,28 @@ def _instant(text: str) -> datetime:
 # --- how often and how long -------------------------------------------------------------------------------------------
 
 
-def _wait_before(tries: int, answer: httpx.Response | None) -> float | None:
+def _may_be_done(answer: httpx.Response | None) -> bool:
+    """Whether a request without an answer, or with one that leaves it open, may have been carried out all the same."""
+    return answer is None or answer.status_code in UNKNOWN_STATUSES
+
+
+def _wait_before(call: _Call[Any], tries: int, answer: httpx.Response | None) -> float | None:
     """Seconds until the request may be sent again; None if it must not or need not be."""
     if tries >= TRIES_MAX or (answer is not None and answer.status_code not in RETRIED_STATUSES):
+        return None
+    if not call.repeatable and _may_be_done(answer):
         return None
     asked = answer.headers.get("Retry-After", "") if answer is not None else ""
     wait = float(asked) if asked.isdigit() else 0.2 * 2 ** (tries - 1)
     return wait if wait <= WAIT_SECONDS_MAX else None
 
 
-def _result(call: _Call[T], answer: httpx.Response) -> T:
+def _result(call: _Call[T], answer: httpx.Response, *, may_be_done: bool) -> T:
+    """What an answer comes to; `may_be_done` if an earlier try may have been carried out."""
     if answer.is_success:
         return call.read(answer.json() if answer.content else None)
+    if call.method == "DELETE" and answer.status_code == 404 and may_be_done:
+        return call.read(None)  # gone, which is what was asked for
     try:
         error = answer.json()["error"]
         raise ApiError(
@@ -259,18 +278,18 @@ class Client:
 
     def acknowledge(self, event_id: str) -> EventStatus:
         """Say that an event was taken from the inbox."""
-        return self._make(_act(event_id, "ack"))
+        return self._make(_acknowledge(event_id))
 
     def retry(self, event_id: str) -> EventStatus:
-        """Bring a failed event back."""
-        return self._make(_act(event_id, "retry"))
+        """Bring a failed event back. Not sent again where its answer is lost: look at the status then."""
+        return self._make(_retry(event_id))
 
     def delete(self, event_id: str) -> None:
         """Forget an event."""
         return self._make(_delete(event_id))
 
     def _make(self, call: _Call[T]) -> T:
-        tries = 0
+        tries, may_be_done = 0, False
         while True:
             tries += 1
             answer = failed = None
@@ -280,12 +299,13 @@ class Client:
                 )
             except httpx.TransportError as error:
                 failed = error
-            wait = _wait_before(tries, answer)
+            wait = _wait_before(call, tries, answer)
             if wait is None:
                 if failed is not None:
                     raise failed
                 assert answer is not None
-                return _result(call, answer)
+                return _result(call, answer, may_be_done=may_be_done)
+            may_be_done = may_be_done or _may_be_done(answer)
             time.sleep(wait)
 
     def close(self) -> None:
@@ -350,18 +370,18 @@ class AsyncClient:
 
     async def acknowledge(self, event_id: str) -> EventStatus:
         """See `Client.acknowledge`."""
-        return await self._make(_act(event_id, "ack"))
+        return await self._make(_acknowledge(event_id))
 
     async def retry(self, event_id: str) -> EventStatus:
         """See `Client.retry`."""
-        return await self._make(_act(event_id, "retry"))
+        return await self._make(_retry(event_id))
 
     async def delete(self, event_id: str) -> None:
         """See `Client.delete`."""
         return await self._make(_delete(event_id))
 
     async def _make(self, call: _Call[T]) -> T:
-        tries = 0
+        tries, may_be_done = 0, False
         while True:
             tries += 1
             answer = failed = None
@@ -371,12 +391,13 @@ class AsyncClient:
                 )
             except httpx.TransportError as error:
                 failed = error
-            wait = _wait_before(tries, answer)
+            wait = _wait_before(call, tries, answer)
             if wait is None:
                 if failed is not None:
                     raise failed
                 assert answer is not None
-                return _result(call, answer)
+                return _result(call, answer, may_be_done=may_be_done)
+            may_be_done = may_be_done or _may_be_done(answer)
             await asyncio.sleep(wait)
 
     async def close(self) -> None:

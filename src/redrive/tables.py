@@ -6,7 +6,8 @@
 `Redrive.database` runs functions of a connection: `await app.database.write(store, rows)`.
 """
 
-from redrive.core.decide import Settlement
+from redrive.core.decide import Settlement, decide
+from redrive.core.outcome import LeaseExpired
 from redrive.core.states import Act
 from redrive.core.task import Claim
 from redrive.ledgers.batches import Batch
@@ -33,12 +34,14 @@ __all__ = [
     "Gather",
     "Instant",
     "IsoText",
+    "LeaseExpired",
     "PgmqLedger",
     "QueueLayout",
     "Queues",
     "Settlement",
     "SqlLedger",
     "archive_table",
+    "decide",
     "ledger_indexes",
     "message_table",
     "pgmq_sql",

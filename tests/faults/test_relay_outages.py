@@ -51,7 +51,7 @@ class Duplicates:
 
     def __init__(self, traffic: Traffic, logs: list[str], attempts: dict[str, Counter[str]]) -> None:
         self.extra = {key: len(came) - 1 for key, came in traffic.came.items() if len(came) > 1}
-        self.cut = Counter(line["message_id"] for log in logs for line in events(log, "retry_confirm_lost"))
+        self.cut = Counter(line.get("message_id") for log in logs for line in events(log, "retry_confirm_lost"))
         self.unexplained = {}
         for key, came in traffic.came.items():
             known = attempts[key]

@@ -4,14 +4,17 @@ The conformance suite runs over it too.
 """
 
 import asyncio
+import re
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from ledgers.conftest import HOMES
 from ledgers.homes import ADA, BACKOFF, DOMAIN, LEASE, PERMANENT, START, TRANSIENT, Home, settlement
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, event, text
 
 from redrive.core.durations import ZERO, days, hours, minutes, seconds
 from redrive.core.outcome import Done, LeaseExpired, Released
@@ -19,6 +22,7 @@ from redrive.core.states import State
 from redrive.core.task import ClaimLost
 from redrive.errors import MissingExtraError, UsageError
 from redrive.ledgers import queues
+from redrive.ledgers.pgmq import PgmqLedger
 from redrive.ports import Return
 
 pytestmark = pytest.mark.homes(lambda table: table.schema == "commandbus")
@@ -261,28 +265,137 @@ async def test_the_rollup_counts_lost_workers(home: Home) -> None:
     assert counted == {"done": 1, "retried": 2, "lease_expired": 2}
 
 
-async def test_a_million_parked_messages_cost_a_claim_nothing(home: Home) -> None:
-    """Claims find due messages by an index: what is parked, or of another kind, is not read."""
-    await home.put()
+async def analyzed(home: Home, run: Callable[..., Any], *args: Any) -> str:
+    """How the very statements that a function executes were run, and how many rows each step of them read."""
 
-    def plan(connection: Connection) -> str:
+    def explain(connection: Connection) -> str:
+        seen: list[tuple[str, Any]] = []
+
+        def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+            if QUEUE in statement or "commandbus.command" in statement:
+                seen.append((statement, parameters))
+
+        begun = connection.begin_nested()
+        event.listen(connection, "before_cursor_execute", note)
+        try:
+            run(connection, *args)
+        finally:
+            event.remove(connection, "before_cursor_execute", note)
+        begun.rollback()
+        begun, shown = connection.begin_nested(), list[str]()
+        for statement, parameters in seen:
+            prefix = "EXPLAIN (ANALYZE, BUFFERS OFF, TIMING OFF, COSTS OFF, SUMMARY OFF) "
+            shown += connection.exec_driver_sql(prefix + statement, parameters).scalars()
+        begun.rollback()
+        assert seen
+        return "\n".join(shown)
+
+    return await home.database.write(explain)
+
+
+def read_at_most(rows: int, plan: str) -> None:
+    """No step of the plan read, or read and threw away, more rows than this."""
+    steps = re.findall(r"actual rows=([\d.]+) loops=(\d+)", plan)
+    assert max(float(amount) * int(loops) for amount, loops in steps) <= rows, plan
+    assert all(int(amount) <= rows for amount in re.findall(r"Rows Removed by .*: (\d+)", plan)), plan
+
+
+async def crowd(home: Home) -> None:
+    """Messages by the thousand, parked or of a kind that nobody here wants, and as many commands that are done."""
+
+    def fill(connection: Connection) -> None:
+        series = "FROM generate_series(1, 20000) n"
         park = (
-            f"INSERT INTO pgmq.q_{QUEUE} (vt, message) SELECT timestamptz '2031-01-01 00:00+00', "
-            "jsonb_build_object('command_type', CASE WHEN n % 2 = 0 THEN 'mail' ELSE 'fax' END) "
-            "FROM generate_series(1, 20000) n"
+            f"INSERT INTO pgmq.q_{QUEUE} (vt, message) SELECT CASE WHEN n % 2 = 0 THEN timestamptz '2031-01-01 00:00+00' "
+            "ELSE timestamptz '2029-01-01 00:00+00' END, "
+            f"jsonb_build_object('command_type', CASE WHEN n % 2 = 0 THEN 'mail' ELSE 'fax' END) {series}"
         )
-        connection.execute(text(park))
-        connection.execute(text(f"ANALYZE pgmq.q_{QUEUE}"))
-        asked = (
-            f"EXPLAIN (ANALYZE, BUFFERS OFF, TIMING OFF) SELECT msg_id FROM pgmq.q_{QUEUE} "
-            "WHERE message ->> 'command_type' = 'mail' AND vt <= timestamptz '2030-01-01 00:00+00' ORDER BY vt LIMIT 5"
+        done = (
+            "INSERT INTO commandbus.command "
+            "(domain, command_id, command_type, queue_name, status, created_at, updated_at) "
+            f"SELECT 'work', 'done-' || n, 'mail', '{QUEUE}', 'COMPLETED', now(), now() {series}"
         )
-        return "\n".join(connection.execute(text(asked)).scalars())
+        for statement in (park, done, f"ANALYZE pgmq.q_{QUEUE}", "ANALYZE commandbus.command"):
+            connection.execute(text(statement))
 
-    shown = await home.database.write(plan)
-    assert f"q_{QUEUE}_kind_idx" in shown
-    assert "Rows Removed by Filter" not in shown
-    assert len(await home.ledger.claim(5, LEASE)) == 1
+    await home.database.write(fill)
+
+
+async def test_a_million_parked_messages_cost_a_claim_nothing(home: Home) -> None:
+    """Whatever workers and their housekeeping ask again and again reads what is due by an index, and nothing parked."""
+    ledger = home.ledger
+    assert isinstance(ledger, PgmqLedger)
+    await home.put(4)
+    await crowd(home)
+    claim = await analyzed(home, ledger._claim_messages, 3, LEASE, ["mail", "print"])
+    assert f"q_{QUEUE}_kind_idx" in claim, claim
+    read_at_most(10, claim)
+    claims = await ledger.claim(3, LEASE, kinds=["mail"])
+    assert len(claims) == 3
+    for run, *args in (
+        (ledger._held, claims),
+        (ledger._extend, claims, LEASE),
+        (ledger._settle, [settlement(one, TRANSIENT) for one in claims], "w1"),
+        (ledger._seconds_left, ["mail", "fax"]),
+        (ledger._open_kinds,),
+    ):
+        read_at_most(10, await analyzed(home, run, *args))
+    home.clock.advance(hours(1))
+    read_at_most(10, await analyzed(home, ledger._overdue, "mail", minutes(10), 100))
+    read_at_most(10, await analyzed(home, ledger._take_lost, "mail", 100, LEASE))
+
+
+async def test_counts_read_no_more_than_they_may(home: Home) -> None:
+    """The table keeps everything; what is rare in it is counted without reading it all."""
+    await home.dead(2)
+    await home.put(3)
+    await home.claim_one()
+    await crowd(home)
+    read_at_most(101, await analyzed(home, home.ledger._counts, 100))
+    counts = await home.ledger.counts(counted_max=100)
+    assert counts == {State.WAITING: 100, State.CLAIMED: 1, State.DONE: 100, State.DEAD: 2, State.CANCELLED: 0}
+    assert await home.ledger.counts() == counts | {State.WAITING: 20_002, State.DONE: 20_000}
+
+
+async def test_what_was_lost_is_taken_alone(home: Home) -> None:
+    """A system may take the claims of lost workers of a kind, once at a time; what waits or is held stays."""
+    lost, other = await home.put(2)
+    for claim in await home.ledger.claim(2, LEASE):
+        if claim.task.id == other:
+            await home.ledger.extend([claim], hours(1))
+    home.clock.advance(LEASE)
+    [waiting] = await home.put()
+    assert await home.ledger.take_lost("fax", 9, LEASE) == []
+    [found] = await home.ledger.take_lost("mail", 9, LEASE)
+    assert (found.task.id, found.abandoned is not None, found.task.payload["data"]) == (lost, True, {"n": 0})
+    assert await home.ledger.take_lost("mail", 9, LEASE) == []
+    assert await home.settle(found, LeaseExpired()) == []
+    assert (await home.row(lost))["count"] == 1
+    assert (await home.claim_one()).task.id == waiting
+
+
+async def test_what_waits_is_never_put_away(home: Home) -> None:
+    """A message whose lost worker was settled by another in the meantime is left in the queue for the next try."""
+    [id_] = await home.put()
+    ledger, [message] = home.ledger, await messages(home)
+    row = (message.msg_id, 1, None, message.message["domain"], message.message["command_id"])
+    assert await home.database.write(ledger._take_over, QUEUE, [row], uuid4(), LEASE) == []
+    assert await messages(home) == [message]
+    assert (await home.claim_one()).task.id == id_
+
+
+async def test_two_who_take_what_was_lost(home: Home) -> None:
+    """Each lost claim is handed out once, to this one or that, or to a worker that handles the kind after all."""
+    ids = await home.put(40)
+    await home.ledger.claim(40, LEASE)
+    home.clock.advance(LEASE)
+    other = await home.another()
+    taken = await asyncio.gather(
+        home.ledger.take_lost("mail", 40, LEASE), other.take_lost("mail", 40, LEASE), other.claim(40, LEASE)
+    )
+    assert all(claim.abandoned is not None for claims in taken for claim in claims)
+    assert sorted(claim.task.id for claims in taken for claim in claims) == ids
+    assert len(await messages(home)) == 40
 
 
 async def test_queues_are_made_by_many_at_once(home: Home) -> None:
@@ -314,6 +427,46 @@ async def test_a_queue_that_was_rolled_back_is_made_again(home: Home) -> None:
         await home.database.write(fail)
     await home.database.write(lambda connection: one.ensure(connection, "undone__commands"))
     await home.database.write(lambda c: c.execute(text("SELECT pgmq.drop_queue('undone__commands')")))
+
+
+async def test_a_queue_is_not_remembered_by_who_made_it(home: Home) -> None:
+    """Asked for twice in a transaction, in a savepoint too, and then rolled back: it is made again, by anyone."""
+    one, other = queues.Queues("command_type"), queues.Queues("command_type")
+
+    def fail(connection: Connection) -> None:
+        with connection.begin_nested():
+            one.ensure(connection, "undone__commands", by_kind=True)
+        for each in (one, other):
+            each.ensure(connection, "undone__commands", by_kind=True)
+            assert not each.knows("undone__commands")
+        assert one.made_here(connection) == {"undone__commands"}
+        raise ZeroDivisionError
+
+    def make(connection: Connection) -> None:
+        assert one.made_here(connection) == set()
+        for each in (one, other):
+            each.ensure(connection, "undone__commands", by_kind=True)
+
+    with pytest.raises(ZeroDivisionError):
+        await home.database.write(fail)
+    await home.database.write(make)
+    assert not one.knows("undone__commands")
+    await home.database.write(make)
+    assert one.knows("undone__commands")
+    assert other.knows("undone__commands")
+    await home.database.write(lambda c: c.execute(text("SELECT pgmq.drop_queue('undone__commands')")))
+
+
+async def test_queues_of_others_are_not_ours(home: Home) -> None:
+    """Only queues with our index are ours, however others call theirs. PGMQ makes its tables in small letters."""
+    await home.put()
+    names = ("Orders__commands", "theirs__commands")
+    for name in names:
+        await home.database.write(lambda c, name=name: c.execute(text(f"SELECT pgmq.create('{name}')")))
+    assert await home.database.read(home.ledger.queues.ours, "__commands") == [QUEUE]
+    assert await home.ledger.open_kinds() == ["mail"]
+    for name in names:
+        await home.database.write(lambda c, name=name: c.execute(text(f"SELECT pgmq.drop_queue('{name}')")))
 
 
 async def test_without_extension_and_package(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

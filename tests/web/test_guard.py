@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterator
 from datetime import datetime
+from typing import Any
 
 import httpx
 import pytest
@@ -126,6 +127,19 @@ async def test_what_counts_as_loopback(
     """The caller's address, the name it asked for and the absence of proxies, all three."""
     async with client_of(service, client=client, base_url=base_url) as caller:
         assert (await caller.get("/metrics", headers=headers)).status_code == (200 if is_open else 401)
+
+
+@pytest.mark.parametrize(("version", "status"), [("1.0", 401), ("1.1", 200), ("2", 200)])
+async def test_http_1_0_is_a_proxy(service: Service, version: str, status: int):
+    """A proxy that sends our own address as the Host and tells nothing of its caller gives itself away by its old protocol."""
+    web = make_web(service)
+
+    async def spoken(scope: Any, receive: Any, send: Any) -> None:
+        await web(scope | {"http_version": version}, receive, send)
+
+    transport = httpx.ASGITransport(spoken, client=("127.0.0.1", 1), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8086") as caller:
+        assert (await caller.get("/metrics")).status_code == status
 
 
 @pytest.mark.parametrize("host", ["[", "[::1", "127.0.0.1.", "127.1", "2130706433", "", "localhost@example.org", "a b"])

@@ -80,9 +80,12 @@ def is_from_loopback(request: Request) -> bool:
     """Whether a program on this machine asks for this machine.
 
     The `Host` must be a loopback name too: a page from elsewhere whose name was made to point here would send its own. And
-    no proxy may stand in between.
+    no proxy may stand in between. Some tell nothing of the caller unless they are told to, and ask with our own address as
+    the `Host`; what gives nginx away then, before its version 1.29.7, is HTTP/1.0, which hardly any program speaks.
     """
     if request.client is None or any(name in request.headers for name in FORWARDED):
+        return False
+    if request.scope.get("http_version") == "1.0":
         return False
     # Read here and not from `request.url`, which puts our own address in the place of a Host that is none.
     asked_for = [_HOST.fullmatch(host) for host in request.headers.getlist("host")]

@@ -15,8 +15,10 @@ import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import httpcore
@@ -37,7 +39,10 @@ RESOLVE_LIMIT = timedelta(seconds=5)
 POOLS = 64
 """A pool looks at all of its connections for each of them at every request: a hundred in one pool took 2 ms a request."""
 KEPT_PER_POOL = 4
+RESOLVING_MAX = 64
 
+_resolving = ThreadPoolExecutor(RESOLVING_MAX, thread_name_prefix="resolve")
+"""Names that take long to resolve hold these threads, and not those that everything else in the process shares."""
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _UNICAST = ipaddress.IPv6Network("2000::/3")
 _REFUSED: tuple[Network, ...] = tuple(
@@ -99,7 +104,8 @@ async def resolve(host: str, port: int) -> list[str]:
     """The addresses of a name, by the system's resolver."""
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+        look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+        found = await loop.run_in_executor(_resolving, look_up)
     except (OSError, UnicodeError) as error:
         raise UnresolvedError(f"{host!r} cannot be resolved") from error
     return list(dict.fromkeys(str(info[4][0]) for info in found))

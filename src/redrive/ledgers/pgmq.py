@@ -7,7 +7,8 @@ The fence is the row's `claim_id` and, on the message, its `read_ct` and a `vt` 
 out its `read_ct` is raised, so a worker whose time ran out changes nothing, whoever has read the message since. A message
 that is due while its row is claimed belongs to a lost worker; `claim` hands it out marked abandoned.
 
-What is read besides (tasks, attempts, counts) is read from the table by the base class. See ADR 10.
+What is read besides (tasks, attempts) is read from the table by the base class; counts come from the messages as far as
+they can. See ADR 10.
 """
 
 from collections import defaultdict
@@ -106,10 +107,13 @@ class PgmqLedger(SqlLedger):
         found = connection.execute(self._queued.whose, {"same": same, "queue": queue}).all()
         by_message = {row[0]: row for row in rows}
         abandoned, message_of = {}, {}
-        for id_, msg_id, claim_id, claimed_at in found:
-            if msg_id in by_message:
+        for id_, msg_id, claim_id, claimed_at, waits in found:
+            if msg_id not in by_message:
+                continue
+            message = by_message.pop(msg_id)
+            if not waits:  # else somebody was quicker and has let go of it: it is visible again when this lease ends
                 abandoned[id_] = Abandoned(claim_id=claim_id, claimed_at=claimed_at)
-                message_of[id_] = by_message.pop(msg_id)
+                message_of[id_] = message
         if by_message:
             self.queues.archive(connection, queue, sorted(by_message))
         if not abandoned:
@@ -125,6 +129,18 @@ class PgmqLedger(SqlLedger):
     async def reclaim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:  # noqa: ARG002
         """See `Ledger.reclaim`: what was abandoned is handed out by `claim`."""
         return []
+
+    async def take_lost(self, kind: str, limit: int, lease: timedelta) -> list[Claim]:
+        """See `SqlLedger.take_lost`."""
+        return await self.database.write(self._take_lost, kind, limit, lease)
+
+    def _take_lost(self, connection: Connection, kind: str, limit: int, lease: timedelta) -> list[Claim]:
+        queue, field = self._layout.split(kind)
+        if not self.queues.exists(connection, queue):
+            return []
+        parameters = {"kind": field, "limit": limit, **self._times(lease=lease)}
+        rows = connection.execute(self._queued.queue(queue).lost, parameters).all()
+        return self._take_over(connection, queue, rows, uuid4(), lease) if rows else []
 
     # --- settle and extend ------------------------------------------------------------------------------------------
 
@@ -226,6 +242,30 @@ class PgmqLedger(SqlLedger):
         parameters = {"kind": field, "limit": limit, **self._queued.age(self._now(), age)}
         return list(connection.execute(self._queued.queue(queue).overdue, parameters).scalars())
 
+    async def counts(self, *, counted_max: int = 100_000) -> Mapping[State, int]:
+        """See `LedgerReader.counts`. The table is kept for ever, so nothing here reads all of it.
+
+        What is open is counted by its messages, claimed among the oldest `counted_max` of each queue; dead by its index; done
+        and cancelled among the newest `counted_max` rows only.
+        """
+        return await super().counts(counted_max=counted_max)
+
+    def _counts(self, connection: Connection, counted_max: int) -> dict[State, int]:
+        claimed = messages = 0
+        for queue in self.queues.ours(connection, self._layout.ending):
+            statements = self._queued.queue(queue)
+            held = connection.execute(statements.claimed_count, {"limit": counted_max}).scalar_one()
+            messages += connection.execute(statements.count, {"limit": counted_max + held}).scalar_one()
+            claimed += held
+        done, cancelled = connection.execute(self._queued.ended_counts, {"limit": counted_max}).one()
+        return {
+            State.WAITING: min(messages - claimed, counted_max),
+            State.CLAIMED: min(claimed, counted_max),
+            State.DONE: done,
+            State.DEAD: connection.execute(self._queued.dead_count, {"limit": counted_max}).scalar_one(),
+            State.CANCELLED: cancelled,
+        }
+
     # --- acts of people and systems ---------------------------------------------------------------------------------
 
     def _act_on(
@@ -236,8 +276,8 @@ class PgmqLedger(SqlLedger):
             queues[queue][id_] = msg_id
         if act is Act.REDRIVE:
             ids = [id_ for queue, some in queues.items() for id_ in self._in_archive(connection, queue, list(some))]
-        elif act is not Act.RESOLVE:  # what waits has a message: locked first, as everywhere
-            for queue, some in queues.items():
+        elif act is not Act.RESOLVE:  # what waits has a message: locked first, as everywhere, and in the same order
+            for queue, some in sorted(queues.items()):
                 connection.execute(self._queued.queue(queue).lock, {"ids": sorted(some.values())}).all()
         changed = super()._act_on(connection, act, state, sorted(ids), actor, note) if ids else []
         for queue, some in queues.items():

@@ -1,6 +1,8 @@
 """The SQL of a ledger over queues of PGMQ, built once for each queue from the `QueueLayout` and the `LedgerTable`.
 
-What the table alone is asked comes from `Statements`. Due messages are found by an index on their kind and `vt`.
+What the table alone is asked comes from `Statements`. Due messages are found by an index on their kind and `vt`, which is asked
+for in the only way that no other index serves: PGMQ has one on `vt` alone, and PostgreSQL likes it as long as few messages are
+due, but by it a claim reads every due message of all the kinds that it does not want.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,6 +24,7 @@ from sqlalchemy import (
     func,
     insert,
     literal_column,
+    or_,
     select,
     true,
     tuple_,
@@ -58,6 +61,8 @@ class QueueLayout:
     """The way back."""
     ending: str
     """How the names of the ledger's queues end."""
+    dead_since: str
+    """The column that is set while a row is dead, and that its index finds."""
 
 
 class QueueStatements:
@@ -78,7 +83,7 @@ class QueueStatements:
         limit = bindparam("limit", type_=Integer)
         kinds = self._wanted()
         # Pulled row by row from behind the limit: kinds that come after it is reached are neither read nor locked.
-        due = select(c.msg_id).where(self.kind == kinds.c.kind, of.is_past(c.vt)).order_by(c.vt).limit(limit)
+        due = select(c.msg_id).where(*self._until(kinds.c.kind, of.now())).order_by(self.kind, c.vt).limit(limit)
         locked = due.with_for_update(skip_locked=True).lateral("due")
         ids = select(locked.c.msg_id).select_from(kinds.join(locked, true())).limit(limit)
         taken = (
@@ -98,6 +103,37 @@ class QueueStatements:
             *(taken.c.message[name].astext for name in self._layout.same),
             *held.c,
         ).select_from(taken.outerjoin(held, held.c[self._layout.msg_id] == taken.c.msg_id))
+
+    @cached_property
+    def lost(self) -> Any:
+        """Hide up to `limit` due messages of a kind whose rows are claimed: those of lost workers, as `claim` returns them."""
+        c, of = self.messages.c, self._of
+        row = self._row_of(of.rows.state(State.CLAIMED))
+        found = (
+            select(c.msg_id)
+            .select_from(self.messages.join(row, true()))
+            .where(*self._until(bindparam("kind", type_=Text), of.now()))
+            .order_by(self.kind, c.vt)
+            .limit(bindparam("limit", type_=Integer))
+            .with_for_update(of=self.messages, skip_locked=True)
+            .correlate(None)
+        )
+        return (
+            update(self.messages)
+            .where(c.msg_id == any_(func.array(found.scalar_subquery())))
+            .values(vt=of.later(c.vt, "lease"), read_ct=c.read_ct + 1)
+            .returning(
+                c.msg_id,
+                c.read_ct,
+                c.message[self._layout.data_field],
+                *(c.message[name].astext for name in self._layout.same),
+            )
+        )
+
+    def _until(self, kind: ColumnElement[Any], end: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+        """Messages of a kind that are due until then. To be read in the order of kind and `vt`."""
+        both = tuple_(self.kind, self.messages.c.vt)
+        return [both >= tuple_(kind, literal_column("timestamptz '-infinity'")), both <= tuple_(kind, end)]
 
     @staticmethod
     def _wanted() -> Any:
@@ -157,7 +193,8 @@ class QueueStatements:
     def heads(self) -> Select[Any]:
         """How many seconds until the next message of these kinds is due; below zero where it has been due."""
         c, kinds = self.messages.c, self._wanted()
-        head = select(c.vt).where(self.kind == kinds.c.kind).order_by(c.vt).limit(1).lateral("head")
+        ever = self._until(kinds.c.kind, literal_column("timestamptz 'infinity'"))
+        head = select(c.vt).where(*ever).order_by(self.kind, c.vt).limit(1).lateral("head")
         return select(func.min(extract("epoch", head.c.vt - self._of.now()))).select_from(kinds.join(head, true()))
 
     @cached_property
@@ -168,18 +205,37 @@ class QueueStatements:
         scan = scan.union_all(select(following).where(scan.c.kind.is_not(None)))
         return select(scan.c.kind).where(scan.c.kind.is_not(None)).limit(KINDS_LISTED_MAX)
 
-    def _same_row(self) -> list[ColumnElement[bool]]:
+    def _row_of(self, state: ColumnElement[bool]) -> Any:
+        """The row of a message, if it is in this state. Limited, so that the messages come first and not the whole table."""
         table = self._of.table
-        fields = [table.c[name] == self.messages.c.message[name].astext for name in self._layout.same]
-        return [*fields, table.c[self._layout.msg_id] == self.messages.c.msg_id]
+        mine = [table.c[name] == self.messages.c.message[name].astext for name in self._layout.same]
+        mine.append(table.c[self._layout.msg_id] == self.messages.c.msg_id)
+        return select(self._of.id).where(*mine, state).limit(literal_column("1")).lateral("row_of")
 
     @cached_property
     def overdue(self) -> Select[Any]:
         """The rows that wait and whose messages of a kind have been due longer than `age`."""
         c, of = self.messages.c, self._of
-        waiting = of.rows.state(State.WAITING)
-        found = select(of.id).where(self.kind == bindparam("kind", type_=Text), of.older_than(c.vt))
-        return found.where(*self._same_row(), waiting).order_by(c.vt).limit(bindparam("limit", type_=Integer))
+        row = self._row_of(of.rows.state(State.WAITING))
+        found = select(row.c[of.id.name]).select_from(self.messages.join(row, true()))
+        found = found.where(*self._until(bindparam("kind", type_=Text), of.ago()))
+        return found.order_by(self.kind, c.vt).limit(bindparam("limit", type_=Integer))
+
+    @cached_property
+    def claimed_count(self) -> Select[Any]:
+        """How many rows are claimed, among those of the oldest `limit` messages. Only what was read once is looked up."""
+        c, limit = self.messages.c, bindparam("limit", type_=Integer)
+        oldest = select(*c).order_by(c.msg_id).limit(limit).subquery("oldest")
+        mine = [self._of.table.c[name] == oldest.c.message[name].astext for name in self._layout.same]
+        mine.append(self._of.table.c[self._layout.msg_id] == oldest.c.msg_id)
+        claimed = self._of.rows.state(State.CLAIMED)
+        return select(func.count()).where(oldest.c.read_ct > literal_column("0"), *mine, claimed)
+
+    @cached_property
+    def count(self) -> Select[Any]:
+        """How many messages there are, up to `limit`."""
+        few = select(self.messages.c.msg_id).limit(bindparam("limit", type_=Integer)).subquery("few")
+        return select(func.count()).select_from(few)
 
     @cached_property
     def in_archive(self) -> Select[Any]:
@@ -230,9 +286,11 @@ class PgmqStatements(Statements):
         """The instant `name` from now."""
         return self._later(column, name)
 
-    def is_past(self, column: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Whether an instant has come."""
-        return self._is_past(column, column)
+    def ago(self) -> ColumnElement[Any]:
+        """The instant that was `age` ago."""
+        if self.server_clock:
+            return self._now() - bindparam("age", type_=Interval)
+        return bindparam("age_instant", type_=Instant)
 
     def hold_waiting(self, *where: ColumnElement[bool]) -> Any:
         """Claim the rows for which this holds and which wait."""
@@ -251,11 +309,26 @@ class PgmqStatements(Statements):
             self.table.c[self.layout.msg_id],
             self.rows.column("claim_id"),
             self.rows.column("claimed_at"),
+            self.rows.state(State.WAITING).label("waits"),
         ).where(
             tuple_(*columns).in_(asked),
             self.table.c[self.layout.queue] == bindparam("queue", type_=Text),
-            self.rows.state(State.CLAIMED),
+            or_(self.rows.state(State.CLAIMED), self.rows.state(State.WAITING)),
         )
+
+    @cached_property
+    def dead_count(self) -> Select[Any]:
+        """How many rows are dead, up to `limit`, by their own index."""
+        dead = select(self.id).where(self.table.c[self.layout.dead_since].is_not(None))
+        return select(func.count()).select_from(dead.limit(bindparam("limit", type_=Integer)).subquery("few"))
+
+    @cached_property
+    def ended_counts(self) -> Select[Any]:
+        """How many rows are done and how many cancelled, among the newest `limit`: no index tells them apart."""
+        states: list[Any] = [self.rows.state(one).label(one.value) for one in (State.DONE, State.CANCELLED)]
+        few = select(*states).order_by(self.id.desc()).limit(bindparam("limit", type_=Integer)).subquery("newest")
+        counted: list[Any] = [func.count().filter(column) for column in few.c]
+        return select(*counted)
 
     @cached_property
     def messages_of(self) -> Select[Any]:

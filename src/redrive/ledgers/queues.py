@@ -7,6 +7,7 @@ nor `delete` looks at who holds it. Everything else is done by PGMQ's functions.
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import BigInteger, Column, Connection, Index, Integer, MetaData, Table, Text, cast, func, select, text
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
@@ -66,6 +67,10 @@ def _has(connection: Connection, relation: str) -> bool:
     return bool(connection.execute(select(func.to_regclass(f"pgmq.{relation}").is_not(None))).scalar_one())
 
 
+_made: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+"""What transactions under way have made, whichever `Queues` they did it through: gone again if they are rolled back."""
+
+
 class Queues:
     """The queues of one database, made when they are first needed. `kind_field` is what workers choose messages by."""
 
@@ -78,6 +83,12 @@ class Queues:
         """Whether the queue was found there before."""
         return queue in self._known
 
+    @staticmethod
+    def made_here(connection: Connection) -> set[str]:
+        """The queues that the connection's own transaction has made. Another one that makes them too waits until it ends."""
+        transaction = connection.get_transaction()
+        return set() if transaction is None else _made.get(transaction, set())
+
     def exists(self, connection: Connection, queue: str) -> bool:
         """Whether the queue is there. Whoever only reads does not wait for one that is just being made."""
         if queue not in self._there and _has(connection, f"q_{queue}"):
@@ -87,15 +98,17 @@ class Queues:
     def ensure(self, connection: Connection, queue: str, *, by_kind: bool = False) -> None:
         """Make the queue if it is not there; with `by_kind` also the index by which workers find what they can handle.
 
-        In the caller's transaction: if that is rolled back the queue is gone too, so it is remembered only once it was
-        found there.
+        In the caller's transaction: if that is rolled back the queue is gone too, so it is remembered only once another
+        transaction has found it there.
         """
         if queue in self._known:
             return
         needed = f"q_{queue}_kind_idx" if by_kind else f"q_{queue}"
         if _has(connection, needed):
-            self._known.add(queue)
+            if queue not in self.made_here(connection):
+                self._known.add(queue)
             return
+        _made.setdefault(connection.get_transaction(), set()).add(queue)
         # PGMQ's own lock for making this queue, held over the index too.
         connection.execute(select(func.pg_advisory_xact_lock(func.hashtext(f"pgmq.queue_{queue}"))))
         connection.execute(select(func.pgmq.create(cast(queue, Text))))
@@ -105,8 +118,11 @@ class Queues:
             connection.execute(CreateIndex(index, if_not_exists=True))
 
     def ours(self, connection: Connection, ending: str) -> list[str]:
-        """The queues whose names end so."""
-        names: Any = text("SELECT queue_name FROM pgmq.meta WHERE right(queue_name, length(:ending)) = :ending")
+        """The queues whose names end so and that have our index; those of others may be called the same."""
+        names: Any = text(
+            "SELECT queue_name FROM pgmq.meta WHERE right(queue_name, length(:ending)) = :ending "
+            "AND to_regclass('pgmq.' || quote_ident('q_' || queue_name || '_kind_idx')) IS NOT NULL"
+        )
         return sorted(connection.execute(names, {"ending": ending}).scalars())
 
     @staticmethod

@@ -270,6 +270,10 @@ class SqlLedger:
             return []
         return await self.database.write(self._reclaim, limit, lease, kinds)
 
+    async def take_lost(self, kind: str, limit: int, lease: timedelta) -> list[Claim]:
+        """The claims of a kind that were lost, and nothing that waits: for a system that gives up what nobody handles."""
+        return await self.reclaim(limit, lease, kinds=[kind])
+
     def _reclaim(
         self, connection: Connection, limit: int, lease: timedelta, kinds: Sequence[str] | None
     ) -> list[Claim]:

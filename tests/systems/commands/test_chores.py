@@ -1,9 +1,16 @@
 """Commands that nobody handles: who says so, and when."""
 
 import asyncio
+from datetime import timedelta
+
+import pytest
+import structlog
+from sqlalchemy import text
 
 from redrive import Redrive
-from redrive.systems.commands import Commands, Registry
+from redrive.errors import LedgerAwayError
+from redrive.systems.commands import Commands, CommandSettings, Registry
+from redrive.systems.commands.chores import Chores
 from systems.commands.conftest import DOMAIN, Bench
 from systems.commands.waiting import until
 
@@ -91,3 +98,79 @@ async def test_unknown_types_block_nobody(bench: Bench) -> None:
     assert (await bench.get()).status == "COMPLETED"
     assert (await bench.get("r-7")).attempts == 0
     assert await bench.message("r-7") == "queued for 0 s"
+
+
+@pytest.mark.parametrize(("attempts", "end"), [(None, "NO_HANDLER"), (1, "EXHAUSTED")])
+async def test_a_lost_worker_whose_type_nobody_handles(bench: Bench, attempts: int | None, end: str) -> None:
+    """Its try is charged by the same rule as ever; then the command waits and is given up, or its budget is spent."""
+    claimed = {"lease": timedelta(seconds=30), "kinds": [f"{DOMAIN}/Refund"]}
+    await bench.bus.send(DOMAIN, "Refund", "c-1", max_attempts=attempts)
+    [lost] = await bench.bus.ledger.claim(1, **claimed)
+    chores = bench.bus.chores(bench.bus.lane)
+    await chores.once()
+    bench.advance(minutes=9)
+    await chores.once()
+    assert (await bench.get()).status == "IN_PROGRESS", "its worker, or another that handles it, may come back"
+    bench.advance(minutes=1)
+    await bench.bus.send(DOMAIN, "Refund", "young")
+    assert await chores.once() == 0
+    assert (await bench.get("young")).attempts == 0, "what waits is not taken"
+    row = await bench.get()
+    assert (row.status, row.attempts) == ("PENDING" if attempts is None else "IN_TROUBLESHOOTING_QUEUE", 1)
+    assert await bench.message() == ("queued for 60 s" if attempts is None else "archived")
+    assert await bench.bus.ledger.extend([lost], timedelta(seconds=30)) != [], "it is the lost worker's no longer"
+    bench.advance(minutes=11)
+    assert await chores.once() == (2 if attempts is None else 1)
+    tried = ["SENT", "RECEIVED", "FAILED WORKER_LOST"]
+    assert await bench.events() == [*tried, f"MOVED_TO_TROUBLESHOOTING_QUEUE {end}"]
+
+
+async def test_what_a_worker_still_holds_is_not_lost(bench: Bench) -> None:
+    """A handler that runs for an hour keeps its command, though nobody has said for ten minutes that he handles the type."""
+    await bench.bus.send(DOMAIN, "Refund", "c-1")
+    await bench.bus.ledger.claim(1, timedelta(hours=1), kinds=[f"{DOMAIN}/Refund"])
+    chores = bench.bus.chores(bench.bus.lane)
+    for _ in range(3):
+        assert await chores.once() == 0
+        bench.advance(minutes=10)
+    assert await bench.events() == ["SENT", "RECEIVED"]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("1 / 0"), LedgerAwayError("away")])
+async def test_trouble_does_not_stop_it(bench: Bench, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Whatever goes wrong, it goes on; each kind of trouble is told once while it lasts, an absent store by others."""
+    settings = CommandSettings(commands_unhandled_after="1s")
+    monkeypatch.setattr(bench.bus, "settings", settings)
+    monkeypatch.setattr("redrive.systems.commands.chores.EVERY_MAX", timedelta(milliseconds=1))
+    rounds, stopped = [], asyncio.Event()
+
+    async def fail(self: Chores) -> int:
+        rounds.append(len(rounds))
+        if len(rounds) == 6:
+            stopped.set()
+        if len(rounds) == 4:
+            return 0
+        raise error
+
+    monkeypatch.setattr(Chores, "once", fail)
+    with structlog.testing.capture_logs() as logs:
+        async with asyncio.timeout(10):
+            await bench.bus.chores(bench.bus.lane).run(stopped)
+    assert len(rounds) == 6
+    told = [line["error"] for line in logs if line["log_level"] == "warning"]
+    assert told == ([] if isinstance(error, LedgerAwayError) else ["ZeroDivisionError: 1 / 0"] * 2)
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+async def test_queues_of_others_do_not_disturb_it(bench: Bench) -> None:
+    """A queue that somebody else made, called as ours are, is neither read nor stumbled over."""
+    create = text("SELECT pgmq.create(:name)")
+    for name in ("Orders__commands", "theirs__commands"):
+        await bench.app.database.write(lambda connection, name=name: connection.execute(create, {"name": name}))
+    await bench.bus.send(DOMAIN, "Refund", "c-1")
+    chores = bench.bus.chores(bench.bus.lane)
+    await chores.once()
+    bench.advance(minutes=10)
+    assert await chores.once() == 1
+    assert await bench.bus.ledger.open_kinds() == []
+    assert (await bench.bus.lane.counts())["dead"] == 1

@@ -1,13 +1,15 @@
 """How often, and how long the waits are; who has the last word on that."""
 
+import time
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import Connection, text
 
-from redrive import UsageError
-from redrive.systems.commands import RetryPolicy, TransientCommandError, Worker
+from redrive import Redrive, UsageError, WorkerSettings
+from redrive.systems.commands import Commands, Registry, RetryPolicy, TransientCommandError, Worker
 from redrive.testing import drain
-from systems.commands.conftest import DOMAIN, TYPE, Bench
+from systems.commands.conftest import DOMAIN, QUEUE, TYPE, Bench
 from systems.commands.waiting import run, until
 
 SLOW = TransientCommandError("TIMEOUT", "slow")
@@ -106,3 +108,28 @@ async def test_drained_with_the_bus_policy(bench: Bench) -> None:
     assert [one.delay.total_seconds() for one in drained.settlements if one.delay] == [60, 300]
     assert bench.calls[-1][1:] == (3, 3)
     assert bench.calls[0][0].command_type == TYPE
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+async def test_the_servers_own_clock(bus_url: str, store: str) -> None:
+    """Without a clock of ours the server says what time it is: after the first failure the message is hidden for a minute."""
+    app, handlers = Redrive(bus_url, durable=False), Registry()
+    bus = Commands(app, handlers=handlers, retry_policy=RetryPolicy())
+
+    @handlers.handler(DOMAIN, TYPE)
+    async def fail(command):
+        raise SLOW
+
+    def left(connection: Connection) -> float:
+        hidden = text(f"SELECT extract(epoch FROM vt - clock_timestamp()) FROM pgmq.q_{QUEUE}")
+        return float(connection.execute(hidden).scalar_one())
+
+    async with app:
+        await bus.send(DOMAIN, TYPE, "c-1")
+        before = time.monotonic()
+        await app.work_off(bus.lane, WorkerSettings(concurrency=1))
+        seconds = await app.database.read(left)
+        assert 60 - (time.monotonic() - before) <= seconds <= 60
+        row = await bus.get_command(DOMAIN, "c-1")
+    assert row is not None
+    assert (row.status, row.attempts) == ("PENDING", 1)

@@ -7,13 +7,20 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 from sqlalchemy import create_engine, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from redrive import UsageError
 from redrive.errors import PayloadError
-from redrive.systems.commands import BusinessRuleError, DuplicateCommandError, NewCommand, PermanentCommandError
+from redrive.systems.commands import (
+    BusinessRuleError,
+    DuplicateBatchError,
+    DuplicateCommandError,
+    NewCommand,
+    PermanentCommandError,
+)
 from redrive.systems.commands.model import json_text
 from systems.commands.conftest import DOMAIN, TYPE, Bench
 
@@ -119,6 +126,43 @@ async def test_from_code_without_an_event_loop(bench: Bench, bus_url: str) -> No
     assert [command.command_id for command, _, _ in bench.calls] == ["c-1"]
 
 
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+async def test_a_new_domain_twice_in_one_transaction(bench: Bench) -> None:
+    """Both calls need queues that only this transaction knows; neither waits for the other, and a rollback is survived."""
+    replies = "fresh__replies"
+    for commit in (False, True):
+        async with bench.app.database.transaction() as transaction, asyncio.timeout(20):
+            connection = transaction.connection
+            await connection.run_sync(
+                lambda plain: bench.bus.send_sync("fresh", "Pack", "c-1", reply_to=replies, connection=plain)
+            )
+            await bench.bus.send("fresh", "Pack", "c-2", reply_to=replies, connection=connection)
+            await bench.bus.create_batch("fresh", [new("c-3", domain="fresh")], connection=connection)
+            await bench.bus.send("fresher", "Pack", "c-4", reply_to=replies, connection=connection)
+            assert await bench.bus.take_replies(replies, connection=connection) == []
+            if not commit:
+                await connection.rollback()
+                await connection.begin()
+    assert await all_ids(bench) == {"c-1", "c-2", "c-3", "c-4"}
+    await bench.bus.send("fresh", "Pack", "c-5", reply_to=replies)
+    count = text("SELECT count(*) FROM pgmq.q_fresh__commands")
+    assert await bench.app.database.read(lambda connection: connection.execute(count).scalar_one()) == 4
+
+
+async def test_each_sender_keeps_its_own_trace(bench: Bench) -> None:
+    """Sends that share a commit are not written in one another's trace."""
+
+    async def send(number: int) -> None:
+        span = SpanContext(trace_id=number + 1, span_id=1, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+        with use_span(NonRecordingSpan(span)):
+            await bench.send(f"c-{number}")
+
+    await asyncio.gather(*(send(number) for number in range(20)))
+    c = bench.bus._tables.command.c
+    rows = await bench.app.database.read(lambda connection: connection.execute(select(c.command_id, c.trace)).all())
+    assert {row.command_id: row.trace for row in rows} == {f"c-{n}": f"00-{n + 1:032x}-{1:016x}-01" for n in range(20)}
+
+
 async def test_what_a_handler_gets(bench: Bench) -> None:
     """Everything that was sent, as it was sent."""
     data = {"lines": [1, 2.5, None, True, "ü 🎈 'quoted' \\u0000 kept"], "deep": {"er": []}}
@@ -148,6 +192,7 @@ async def test_what_a_handler_gets(bench: Bench) -> None:
         ({"command_id": "a\0b"}, "no database stores"),
         ({"correlation_id": ""}, "correlation_id must be"),
         ({"reply_to": "Replies; DROP"}, "name of a queue"),
+        ({"reply_to": "shipping__commands"}, "one for commands"),
         ({"max_attempts": 0}, "max_attempts must be"),
         ({"max_attempts": True}, "max_attempts must be"),
         ({"data": {"x": object()}}, "not JSON"),
@@ -206,6 +251,29 @@ async def test_a_batch_is_counted_and_complete(bench: Bench) -> None:
     assert found.completed_at == found.created_at + timedelta(seconds=5)
 
 
+@pytest.mark.parametrize("within", [False, True])
+async def test_a_batch_id_is_taken_once(bench: Bench, within: bool) -> None:
+    """A second batch of the same id in the domain is refused, nothing of it is sent, and the caller may go on."""
+    await bench.bus.create_batch(DOMAIN, [new("c-1")], batch_id="b-1", name="first")
+
+    async def again(connection=None) -> None:
+        with pytest.raises(DuplicateBatchError, match="has a batch 'b-1' already") as caught:
+            await bench.bus.create_batch(DOMAIN, [new("c-2")], batch_id="b-1", connection=connection)
+        assert (caught.value.domain, caught.value.batch_id) == (DOMAIN, "b-1")
+        other = [new("c-3", domain="shipping")]
+        await bench.bus.create_batch("shipping", other, batch_id="b-1", connection=connection)
+
+    if within:
+        async with bench.app.database.transaction() as transaction:
+            await again(transaction.connection)
+    else:
+        await again()
+    assert await all_ids(bench) == {"c-1", "c-3"}
+    found = await bench.bus.get_batch(DOMAIN, "b-1")
+    assert (found.name, found.total) == ("first", 1)
+    assert await queued(bench) == (1 if bench.store == "postgres" else 2)
+
+
 async def test_a_batch_without_failures(bench: Bench) -> None:
     """All done is COMPLETED; while one runs the batch says so."""
     id_ = await bench.bus.create_batch(DOMAIN, [new("c-1"), new("c-2")])
@@ -234,6 +302,28 @@ async def test_a_stopping_transaction_leaves_no_reply(bench: Bench) -> None:
             raise ZeroDivisionError
     assert await bench.replies() == [("SUCCESS", None)]
     assert await bench.replies() == []
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+async def test_a_reply_that_another_client_has_read(bench: Bench) -> None:
+    """It is that client's as long as it is hidden; the others are taken."""
+    for number in range(2):
+        await bench.send(f"c-{number}")
+    await bench.work()
+    read = text("UPDATE pgmq.q_payments__replies SET vt = :vt, read_ct = 1 WHERE message ->> 'command_id' = 'c-0'")
+    hidden = {"vt": bench.clock.now() + timedelta(seconds=30)}
+    await bench.app.database.write(lambda connection: connection.execute(read, hidden))
+    assert [one.command_id for one in await bench.bus.take_replies("payments__replies")] == ["c-1"]
+    bench.advance(seconds=30)
+    assert [one.command_id for one in await bench.bus.take_replies("payments__replies")] == ["c-0"]
+
+
+async def test_commands_are_not_taken_for_replies(bench: Bench) -> None:
+    """A queue of commands is refused where replies are asked for: taking from it would lose commands."""
+    await bench.send()
+    with pytest.raises(UsageError, match="one for commands"):
+        await bench.bus.take_replies("payments__commands")
+    assert await queued(bench) == 1
 
 
 async def test_replies_come_in_order_and_in_parts(bench: Bench) -> None:

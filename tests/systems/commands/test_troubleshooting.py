@@ -3,16 +3,18 @@
 import asyncio
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from redrive import State, UsageError, Where
 from redrive.events import TasksChanged
+from redrive.ports import Actor
 from redrive.systems.commands import (
     BusinessRuleError,
     CommandNotFoundError,
     InvalidOperationError,
     PermanentCommandError,
 )
+from redrive.tables import Act
 from systems.commands.conftest import DOMAIN, Bench
 
 BAD = PermanentCommandError("NO_ACCOUNT", "no such account")
@@ -204,3 +206,47 @@ async def test_a_message_that_left_the_archive(bench: Bench) -> None:
     with pytest.raises(InvalidOperationError, match="no longer in PGMQ's archive"):
         await bench.bus.troubleshooting.retry(DOMAIN, "c-1", "ada")
     await bench.bus.troubleshooting.complete(DOMAIN, "c-1", "ada")
+
+
+async def test_one_that_comes_into_the_queue_meanwhile(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was not in the queue when it was asked for, and is now, is not called lost: the operator may ask again."""
+    bench.raises = [PermanentCommandError("NO", "no such account")]
+    await bench.send()
+    looked = bench.bus.ids_of
+
+    async def late(domain, command_ids):
+        found = await looked(domain, command_ids)
+        await bench.work()
+        return found
+
+    monkeypatch.setattr(bench.bus, "ids_of", late)
+    with pytest.raises(InvalidOperationError, match="has just come into the troubleshooting queue"):
+        await bench.bus.troubleshooting.retry(DOMAIN, "c-1", "ada")
+    await bench.bus.troubleshooting.retry(DOMAIN, "c-1", "ada")
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+async def test_queues_are_locked_in_one_order(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settling and acting lock queues in the order of their names, however the database sorts those: never in a circle."""
+    for domain in ("b", "c", "a"):
+        await bench.bus.send(domain, "Pack", "c-1")
+    ids = [one.id for one in (await bench.bus.lane.find(Where())).tasks]
+    statements, column = bench.bus.ledger._queued, bench.bus._tables.command.c.queue_name
+    backwards = statements.messages_of.order_by(None).order_by(column.desc())
+    monkeypatch.setitem(vars(statements), "messages_of", backwards)
+    locked = []
+
+    def act(connection):
+        def note(_connection, _cursor, statement, *_):
+            if "FOR UPDATE" in statement:
+                locked.append(statement.partition("FROM pgmq.q_")[2][:1])
+
+        event.listen(connection, "before_cursor_execute", note)
+        changed = bench.bus.ledger._act_on(
+            connection, Act.CANCEL, State.CANCELLED, ids, Actor(name="ada", reason="why")
+        )
+        event.remove(connection, "before_cursor_execute", note)
+        return changed
+
+    assert sorted(await bench.app.database.write(act)) == sorted(ids)
+    assert locked == ["a", "b", "c"]

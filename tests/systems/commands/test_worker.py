@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -179,6 +180,33 @@ async def test_a_transactional_handler(bench: Bench, plain: bool, error: Excepti
     assert await bench.message() == {None: "deleted", SLOW: "queued for 60 s"}.get(error, "archived")
 
 
+@pytest.mark.parametrize("plain", [False, True])
+async def test_a_result_that_takes_everything_back(bench: Bench, plain: bool) -> None:
+    """A result that is no JSON: what a transactional handler wrote is gone, and the message says so; others were handled."""
+    await bench.app.database.write(lambda connection: connection.execute(text("CREATE TABLE noted (n integer)")))
+
+    async def write(command, context):
+        await context.connection.execute(text("INSERT INTO noted (n) VALUES (1)"))
+        return object()
+
+    def write_plain(command, context):
+        context.connection.execute(text("INSERT INTO noted (n) VALUES (1)"))
+        return object()
+
+    bench.handlers.handler(DOMAIN, "Note", transactional=True)(write_plain if plain else write)
+    await bench.bus.send(DOMAIN, "Note", "c-1")
+    bench.result = object()
+    await bench.send("c-2")
+    await bench.work()
+    count = text("SELECT count(*) FROM noted")
+    assert await bench.app.database.read(lambda connection: connection.execute(count).scalar_one()) == 0
+    taken_back, handled = await bench.get("c-1"), await bench.get("c-2")
+    assert taken_back.status == handled.status == "IN_TROUBLESHOOTING_QUEUE"
+    assert taken_back.last_error_code == handled.last_error_code == "RESULT_NOT_JSON"
+    assert "so what it wrote was taken back" in taken_back.last_error_msg
+    assert "it was handled" in handled.last_error_msg
+
+
 async def test_a_worker_takes_its_domains_only(bench: Bench) -> None:
     """Commands of another domain are left to another worker."""
     bench.handlers.handler("shipping", "Pack")(bench.handle)
@@ -202,6 +230,21 @@ async def test_a_worker_without_handlers_says_so(bench: Bench) -> None:
     """Nothing to do for ever is a mistake, and named."""
     with pytest.raises(UsageError, match="no handlers for shipping"):
         await Worker(bench.bus, "shipping").run()
+
+
+async def test_a_worker_opens_the_application_itself(tmp_path: Path) -> None:
+    """On a new file the tables are made before the worker or its housekeeping look into them."""
+    app, handlers, begun = Redrive(f"sqlite:///{tmp_path / 'new.db'}", durable=False), Registry(), asyncio.Event()
+    bus = Commands(app, handlers=handlers)
+
+    @handlers.handler(DOMAIN, TYPE)
+    async def begin(command):
+        begun.set()
+
+    async with run(Worker(bus)), asyncio.timeout(20):
+        await bus.send(DOMAIN, TYPE, "c-1")
+        await begun.wait()
+    await app.close()
 
 
 async def test_a_waiting_worker_is_woken(bench: Bench, bus_url: str) -> None:

@@ -1,5 +1,6 @@
 """The flags over HTTP: keys, bodies, limits, and refusals in their one form."""
 
+from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -52,9 +53,26 @@ async def test_admin_needs_an_operator(store: str, api: Api) -> None:
         body = {} if method in ("PUT", "POST") else None
         for secret, status, code in refused:
             error(await api(method, f"/api/admin/flags{path}", body, headers={"X-API-Key": secret}), status, code)
+            for content in (b"{", b"x" * 70_000):
+                answer = await api.client.request(
+                    method, f"/api/admin/flags{path}", content=content, headers={"X-API-Key": secret}
+                )
+                error(answer, status, code)
     described = (await api("GET", "/openapi.json")).json()["paths"]
     routes = [(method, path) for path, methods in described.items() if "/api/admin/flags" in path for method in methods]
     assert len(routes) == len(ADMIN), "a route is not tried here"
+
+
+@one_store
+async def test_a_key_is_checked_before_the_body_is_read(store: str, api: Api) -> None:
+    """Nobody fills our memory, or learns what a body must look like, without a key."""
+
+    async def never() -> AsyncIterator[bytes]:
+        raise AssertionError("the body was read")
+        yield b""
+
+    answer = await api.client.put("/api/admin/flags/promo", content=never(), headers={"X-API-Key": ""})
+    error(answer, 401, "key_missing")
 
 
 @one_store

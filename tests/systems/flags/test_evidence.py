@@ -67,13 +67,25 @@ async def test_log_lines_of_schedules_that_are_applied(home: Home, said: list[An
 
 
 async def test_log_lines_of_what_can_never_work(home: Home, said: list[Any]) -> None:
-    """A deleted flag is no exceeded limit: an error of its own, with the reason."""
-    made = await home.plan()
+    """A deleted flag is no exceeded limit, also where there are no retries: an error of its own, with the reason."""
+    ids = [(await home.plan(max_retries=retries)).id for retries in (3, 0)]
     await home.flags.delete("promo")
     await home.drain()
-    [line] = of(said, "Schedule failed for good")
-    assert (line["log_level"], line["scheduleId"], line["reason"]) == ("error", made.id, "permanent")
+    lines = of(said, "Schedule failed for good")
+    assert sorted(line["scheduleId"] for line in lines) == ids
+    assert {(line["log_level"], line["reason"], line["retryCount"]) for line in lines} == {
+        ("error", "permanent", 0), ("error", "permanent", 1),
+    }  # fmt: skip
     assert of(said, "Schedule retry limit exceeded") == []
+
+
+async def test_log_line_of_one_without_retries_that_fails(home: Home, said: list[Any]) -> None:
+    """What might have passed and was not to be tried again has exceeded its limit of none."""
+    made = await home.plan_broken(max_retries=0)
+    await home.drain()
+    [line] = of(said, "Schedule retry limit exceeded")
+    assert (line["scheduleId"], line["retryCount"]) == (made.id, 0)
+    assert of(said, "Schedule failed for good") == []
 
 
 async def test_retry_metadata_that_cannot_be_written_is_logged(

@@ -162,6 +162,23 @@ async def test_rows_of_every_status_are_taken_along(empty_url: str, store: str) 
         assert await app.database.read(lambda connection: connection.execute(team).scalar_one()) == 4
 
 
+async def test_columns_and_index_added_by_hand_are_taken_as_they_are(empty_url: str, store: str) -> None:
+    """A table whose owner has added a column of ours, and the index by its well-known name, is migrated too."""
+    time = "DATETIME" if store == "sqlite" else "timestamptz"
+    by_hand = [
+        f"ALTER TABLE feature_flag_schedules ADD COLUMN next_retry_at {time}",
+        "CREATE INDEX idx_schedules_next_retry_at ON feature_flag_schedules (next_retry_at)"
+        " WHERE next_retry_at IS NOT NULL",
+    ]
+    database = open_database(empty_url)
+    try:
+        await execute(database, [*OLD[store], *by_hand, *ROWS])
+        await migrate(database, ["flags"])
+        await check(database, ["flags"])
+    finally:
+        await database.close()
+
+
 async def test_retry_columns_come_in_a_migration_of_their_own(empty_url: str) -> None:
     """The first revision makes the tables without them, the second adds them."""
     from alembic import command

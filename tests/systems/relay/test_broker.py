@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 
 import pytest
 import structlog
@@ -11,6 +12,7 @@ from redrive import Redrive
 from redrive.observe.logs import LogObserver
 from redrive.systems.relay import Relay, RelaySettings
 from redrive.systems.relay import broker as links
+from redrive.systems.relay.outbox import quarantined_message, retry_message, review_message
 
 from .kit import Broker, amount_of, retry, row, rows, running, until
 from .proxy import Proxy
@@ -51,6 +53,33 @@ async def test_a_confirm_that_is_cut(app: Redrive, broker: Broker, proxy: Proxy)
         assert len(ids) > 20, "nothing was cut: this test shows nothing"
         assert {each["retry_count"] for each in await rows(app)} == {1}
         assert {message.headers["x-retry-count"] for message in came} == {1}
+
+
+async def test_a_confirm_that_never_comes(
+    app: Redrive, broker: Broker, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its time it counts as cut and the message steps back, uncharged; the connection stays, for others use it."""
+    monkeypatch.setattr(links, "CONFIRM_SECONDS_MAX", 0.3)
+    relay = Relay(app, settings := through(proxy, broker, base_delay_ms=300, max_delay_ms=300))
+    queue = await broker.queue()
+    cut: list[object] = []
+    async with running(app, relay):
+        monkeypatch.setattr(relay._publisher, "_cut", lambda message, _: cut.append(message.headers["x-message-id"]))
+        connections = proxy.connections
+        await broker.send(settings, retry("m-1", queue))
+        await until(lambda: _amount(app, 1), "it is stored")
+        proxy.hush()
+        await until(lambda: _says(app, "unconfirmed"), "its slot is free again")
+        found = await row(app, "m-1")
+        assert (found["status"], found["retry_count"], set(cut)) == ("pending", 0, {"m-1"})
+        await proxy.mend()
+        await until(lambda: _all(app, "retried"), "it is confirmed at last")
+        assert proxy.connections == connections
+        assert len(await broker.take(queue, 2)) == 2, "it may arrive twice, and that was counted"
+
+
+async def _says(app: Redrive, word: str) -> bool:
+    return word in ((await row(app, "m-1"))["last_error"] or "")
 
 
 async def test_a_broker_that_is_away(app: Redrive, broker: Broker, proxy: Proxy) -> None:
@@ -153,3 +182,23 @@ async def _well(relay: Relay) -> bool:
 
 async def _unwell(relay: Relay) -> bool:
     return not (await relay.checks())["rabbitmq"]
+
+
+async def test_a_lost_confirm_names_its_message(url: str, broker: Broker) -> None:
+    """A retry and a review message are told with their id; a review message whose id AMQP cannot carry, and bad input, without."""
+    factory = CapturingLoggerFactory()
+    structlog.configure(logger_factory=factory, processors=[], cache_logger_on_first_use=False)
+    try:
+        app = Redrive(url, observers=[LogObserver()], durable=False)
+        relay = Relay(app, broker.settings())
+        row = {"original_queue": "q", "max_retries": 3, "error_reason": "", "headers": {}, "content_type": None}
+        for key in ("m-1", "ü" * 200):
+            task = SimpleNamespace(key=key, failures=3, payload=row | {"original_payload": b""})
+            for made in (retry_message(task, "s"), review_message(task)):  # type: ignore[arg-type]
+                relay._confirm_lost(made, "q")
+        relay._confirm_lost(quarantined_message(b"", {}, None, reason="r", detail="d"), "q")
+        await app.close()
+    finally:
+        structlog.reset_defaults()
+    told = [call.kwargs.get("message_id") for call in factory.logger.calls]
+    assert told == ["m-1", "m-1", "ü" * 200, None, None]

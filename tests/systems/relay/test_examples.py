@@ -24,9 +24,27 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 )
 
 
+def typed(code: str) -> str:
+    """The producer with a content type."""
+    return changed(code, "delivery_mode=2", 'delivery_mode=2, content_type="text/x-order"')
+
+
+def without_id(code: str) -> str:
+    """The producer that forgot its one duty."""
+    return changed(code, "message_id=str(uuid.uuid4()), ", "")
+
+
+def changed(code: str, before: str, after: str) -> str:
+    assert before in code
+    return code.replace(before, after)
+
+
 @pytest.mark.parametrize("consumer", [AIO_PIKA, PIKA], ids=["aio-pika", "pika"])
 async def test_producer_and_consumers(consumer: str, tmp_path: Path, broker: Broker) -> None:
-    """The producer's message fails in the consumer, is retried three times, and ends with the reviewers."""
+    """The producer's message fails in the consumer, is retried three times, and ends with the reviewers.
+
+    It keeps its content type. Messages without an id do not pass for one another: each of them is quarantined.
+    """
     app = Redrive(f"sqlite:///{tmp_path / 'relay.db'}")
     relay = Relay(app, settings := broker.settings())
     orders = await broker.queue("orders")
@@ -46,15 +64,19 @@ async def test_producer_and_consumers(consumer: str, tmp_path: Path, broker: Bro
         with ExitStack() as stack:
             running_consumer = stack.enter_context(started(consumer, "consumer.py"))
             stack.callback(running_consumer.send_signal, signal.SIGKILL)
-            producer = stack.enter_context(started(PRODUCER, "producer.py"))
-            stack.callback(producer.kill)
-            assert await asyncio.to_thread(producer.wait, 20) == 0, (tmp_path / "producer.py.log").read_text()
+            for name, change in (("producer.py", typed), ("nameless-1.py", without_id), ("nameless-2.py", without_id)):
+                producer = stack.enter_context(started(change(PRODUCER), name))
+                stack.callback(producer.kill)
+                assert await asyncio.to_thread(producer.wait, 20) == 0, (tmp_path / f"{name}.log").read_text()
+            nameless = await broker.take(settings.invalid_queue, 2, seconds=20)
+            assert {message.headers["x-invalid-reason"] for message in nameless} == {"no_message_id"}
             [review] = await broker.take(settings.manual_review_queue, seconds=20)
             assert running_consumer.poll() is None, (tmp_path / "consumer.py.log").read_text()
         body = json.loads(review.body)
         assert (body["retry_count"], body["original_payload"]) == (3, "YmFk")
         assert "TimeoutError('the bank did not answer')" in body["error_reason"]
         [found] = await rows(app)
+        assert found["content_type"] == "text/x-order"
         await until(lambda: _failed(app, found["message_id"]), "it is written down")
 
 

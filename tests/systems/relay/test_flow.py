@@ -68,6 +68,7 @@ async def test_a_message_that_always_fails(app: Redrive, broker: Broker) -> None
             "message_id": "m-1", "original_queue": queue, "error_reason": "it broke", "retry_count": 3, "max_retries": 3
         }  # fmt: skip
         assert dict(review.headers) == {"x-max-retries-exceeded": True, "x-original-queue": queue}
+        assert review.message_id == json.loads(review.body)["message_id"]
         assert (review.content_type, review.delivery_mode) == ("application/json", 2)
         found = await row(app, "m-1")
         assert (found["status"], found["retry_count"], found["next_retry_at"]) == ("failed", 3, None)

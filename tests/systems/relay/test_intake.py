@@ -16,11 +16,13 @@ from redrive.core.outcome import Done
 from redrive.errors import LedgerAwayError
 from redrive.systems.relay import Relay
 from redrive.systems.relay import broker as links
+from redrive.systems.relay.intake import _Session
 from redrive.systems.relay.service import LEASE
 from redrive.systems.relay.store import Stored
 
 from .kit import Broker, amount_of, arrival, retry, row, rows, running, until
 from .test_message import POISON
+from .test_session import Deep
 
 
 @pytest.fixture
@@ -175,13 +177,13 @@ async def test_the_same_message_many_times_at_once(app: Redrive, broker: Broker)
 
 
 async def test_two_relays_side_by_side(url: str, broker: Broker) -> None:
-    """Two relays on one queue and one database share the work: each message is one row and goes out once."""
-    settings = broker.settings()
+    """Two relays on one queue and one database share the work: each message, sent twice, is one row and goes out once."""
+    settings = broker.settings(base_delay_ms=1500, max_delay_ms=1500)
     queue = await broker.queue()
     one, two = Redrive(url, durable=False), Redrive(url, durable=False)
     amount = 300
     async with running(one, Relay(one, settings)), running(two, Relay(two, settings)):
-        await broker.send(settings, *(retry(f"m-{n % amount}", queue) for n in range(amount)))
+        await broker.send(settings, *(retry(f"m-{n // 2}", queue) for n in range(2 * amount)))
         came = await broker.take(queue, amount)
         assert len({message.headers["x-message-id"] for message in came}) == amount
         await until(lambda: _all_retried(one, amount), "all are written down")
@@ -207,13 +209,23 @@ async def test_a_database_that_is_away(app: Redrive, broker: Broker, monkeypatch
             raise LedgerAwayError("gone for a moment")
         return await store(arrivals)
 
+    acknowledged: list[int] = []
+    acknowledge = _Session._acknowledge
+
+    async def spied(session: _Session, tags: Any) -> None:
+        acknowledged.extend(told := list(tags))
+        await acknowledge(session, told)
+
+    monkeypatch.setattr(_Session, "_acknowledge", spied)
     monkeypatch.setattr(relay._store, "store", maybe)
     async with running(app, relay):
         await broker.send(settings, *(retry(f"m-{n}", queue) for n in range(30)))
         await until(lambda: asked >= 3, "it is asked again")
         assert await rows(app) == []
+        assert acknowledged == []
         away = False
         assert len(await broker.take(queue, 30)) == 30
+        assert len(acknowledged) == 30
 
 
 async def test_one_that_cannot_be_stored(app: Redrive, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,8 +275,12 @@ async def test_poison_is_quarantined_with_its_bytes_and_its_reason(app: Redrive,
                 expected[at] = (reason, body)
             await broker.put(settings.retry_queue, body, **given)
             await broker.send(settings, retry(f"fine-{at}", queue))
+        await broker.channel.default_exchange.publish(Deep(b"too deep"), settings.retry_queue)
         await broker.take(queue, len(kinds))
-        bad = await broker.take(settings.invalid_queue, len(kinds))
+        bad = await broker.take(settings.invalid_queue, len(kinds) + 1)
+        [deep] = [message for message in bad if message.body == b"too deep"]
+        assert deep.headers["x-invalid-reason"] == "bad_properties"
+        bad.remove(deep)
         found = {message.headers.get("at"): (message.headers["x-invalid-reason"], message.body) for message in bad}
         assert found.pop(None) == ("bad_properties", b"time out of mind")
         assert found == expected

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from redrive.systems.triggers import access
+from redrive.systems.triggers import access, api, store
 from redrive.testing import VirtualClock
 
 from .conftest import House
@@ -191,6 +191,109 @@ async def test_retry_by_filter(house: House, receiver: Receiver, clock: VirtualC
         receiver.answer = lambda _: status(200)
         await house.run()
         assert (await client.get("/v1/inbox?status=delivered")).json()["pagination"]["total_count"] == 3
+
+
+async def test_many_are_brought_back_in_blocks(
+    house: House, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many deliveries there are, no statement names more than a database takes; all of them come back."""
+    assert api.IDS_PER_REDRIVE < 32_767
+    monkeypatch.setattr(api, "IDS_PER_REDRIVE", 4)
+    blocks = []
+    redrive = house.triggers.lane.redrive
+
+    async def counted(where: Any, **given: Any) -> Any:
+        blocks.append(len(where.ids))
+        return await redrive(where, **given)
+
+    monkeypatch.setattr(house.triggers.lane, "redrive", counted)
+    receiver.answer = lambda _: status(404)
+    for _ in range(3):
+        await house.endpoint(receiver.url)
+    ids = [await house.post() for _ in range(3)]
+    await house.run()
+    async with house.client(await house.key()) as client:
+        back = await client.post("/v1/events/retry", json={})
+        assert back.json() == {"matched": 3, "retried": 3, "has_more": False}
+        assert blocks == [4, 4, 1]
+        receiver.answer = lambda _: status(200)
+        await house.run()
+        assert {(await house.event(id_)).status for id_ in ids} == {"delivered"}
+
+
+async def test_a_page_ends_early_where_payloads_are_large(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every event once, in order, as many at a time as fit; one that is larger than a page comes alone."""
+    monkeypatch.setattr(store, "PAGE_BYTES_MAX", 1000)
+    sizes = [400, 400, 400, 2000, 100, 998, 1, 1, 10]
+    ids = [await house.post(payload=f'"{"x" * (size - 2)}"' if size > 1 else "1") for size in sizes]
+    async with house.client(await house.key()) as client:
+        seen, pages, cursor = [], [], None
+        while cursor is not None or not pages:
+            asked = {"limit": 100} | ({"cursor": cursor} if cursor else {})
+            page = (await client.get("/v1/inbox", params=asked)).json()
+            seen += [event["event_id"] for event in page["events"]]
+            pages.append(len(page["events"]))
+            cursor = page["pagination"]["cursor"]
+            assert page["pagination"]["has_more"] is (cursor is not None)
+            assert page["pagination"]["total_count"] == len(ids)
+        assert seen == ids
+        assert pages == [2, 1, 1, 1, 3, 1]
+        few = (await client.get("/v1/inbox?limit=1")).json()
+        assert ([event["event_id"] for event in few["events"]], few["pagination"]["has_more"]) == (ids[:1], True)
+
+
+async def test_text_that_a_database_cannot_store(house: House) -> None:
+    """A NUL or half a character in a description is a 400 on both databases, when it is made and when it is changed."""
+    endpoint = await house.endpoint("http://127.0.0.1:9/")
+    headers = {"Content-Type": "application/json"}
+    async with house.client(await house.key()) as client:
+        for bad in ("\\u0000", "a\\u0000b", "\\ud800"):
+            made = f'{{"url": "http://127.0.0.1:9/", "description": "{bad}"}}'
+            error(await client.post("/v1/endpoints", content=made, headers=headers), 400, "VALIDATION_ERROR")
+            changed = f'{{"description": "{bad}"}}'
+            answer = await client.patch(f"/v1/endpoints/{endpoint.id}", content=changed, headers=headers)
+            error(answer, 400, "VALIDATION_ERROR")
+        fine = await client.patch(f"/v1/endpoints/{endpoint.id}", json={"description": "the shop\n– ours"})
+        assert fine.json()["description"] == "the shop\n– ours"
+
+
+TIMES_OF_NO_USE = [
+    "0001-01-01T00:00:00+14:00", "0001-01-01T00:00:00Z", "1969-12-31T23:59:59Z", "9999-12-31T23:59:59-14:00",
+    "9999-01-01T00:00:00Z", -1,
+]  # fmt: skip
+
+
+async def test_times_outside_of_the_calendar(house: House) -> None:
+    """Times that a database or a calendar cannot hold are a 400, wherever a time is taken."""
+    async with house.client(await house.key("admin")) as client:
+        key = (await client.post("/v1/keys", json={"user": "eve", "scopes": ["viewer"]})).json()["key_id"]
+        for time in TIMES_OF_NO_USE:
+            for name in ("failed_after", "failed_before"):
+                error(await client.post("/v1/events/retry", json={name: time}), 400, "VALIDATION_ERROR")
+            made = {"user": "eve", "scopes": ["viewer"], "expires_at": time}
+            error(await client.post("/v1/keys", json=made), 400, "VALIDATION_ERROR")
+            error(await client.patch(f"/v1/keys/{key}", json={"expires_at": time}), 400, "VALIDATION_ERROR")
+        for time in ("1970-01-01T00:00:00Z", "9998-12-31T23:59:59Z", "2030-01-01T00:00:00+14:00"):
+            whole = {"failed_after": time, "failed_before": time}
+            assert (await client.post("/v1/events/retry", json=whole)).json()["matched"] == 0
+
+
+async def test_keys_expire_within_a_year(house: House) -> None:
+    """Making and changing a key have the same bounds: in the future, at most 366 days ahead."""
+    async with house.client(await house.key("admin")) as client:
+        key = (await client.post("/v1/keys", json={"user": "eve", "scopes": ["viewer"]})).json()["key_id"]
+        for time, allowed in (
+            ("2031-01-02T00:00:00Z", True), ("2031-01-02T00:00:01Z", False),
+            ("2030-01-01T00:00:01Z", True), ("2030-01-01T00:00:00Z", False),
+        ):  # fmt: skip
+            made = await client.post("/v1/keys", json={"user": "eve", "scopes": ["viewer"], "expires_at": time})
+            changed = await client.patch(f"/v1/keys/{key}", json={"expires_at": time})
+            if allowed:
+                assert (made.status_code, changed.status_code) == (201, 200)
+                assert made.json()["expires_at"] == changed.json()["expires_at"] == time.replace("Z", ".000000Z")
+            else:
+                error(made, 400, "VALIDATION_ERROR")
+                error(changed, 400, "VALIDATION_ERROR")
 
 
 async def test_keys_by_the_api(house: House) -> None:

@@ -3,7 +3,6 @@
 import os
 import warnings
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,16 +25,16 @@ from .conftest import settings as trigger_settings
 from .serving import Serving
 
 EXAMPLES = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 12)
-OPERATIONS = 22
+OPERATIONS = 23
 CHECKS: list[Any] = [
     not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,
     response_schema_conformance,
 ]  # fmt: skip
 
 
-def test_every_answer_is_described(tmp_path: Path) -> None:
+def test_every_answer_is_described(url: str) -> None:
     """Fitting and unfitting requests to every operation under /v1, with ids that are there and ids that are not."""
-    with Serving(f"sqlite:///{tmp_path / 'test.db'}", trigger_settings(rate_limit_per_minute=1_000_000)) as serving:
+    with Serving(url, trigger_settings(rate_limit_per_minute=1_000_000)) as serving:
         schema = schemathesis.openapi.from_url(f"{serving.base_url}/openapi.json")
         session = requests.Session()
         session.headers["X-API-Key"] = serving.key("admin")

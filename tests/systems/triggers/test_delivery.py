@@ -13,8 +13,8 @@ import standardwebhooks
 import svix
 from sqlalchemy import Connection, select
 
-from redrive import Redrive
-from redrive.systems.triggers import Triggers
+from redrive import Redrive, TransientError
+from redrive.systems.triggers import Triggers, endpoints
 from redrive.systems.triggers import table as t
 from redrive.systems.triggers.delivery import retry_after
 from redrive.systems.triggers.endpoints import matches, new_secret
@@ -246,6 +246,50 @@ async def test_five_days_of_failures_disable_the_endpoint(house: House, receiver
     assert len(await house.app.database.read(_notices)) == 1
 
 
+async def test_an_endpoint_that_recovers_meanwhile_stays_enabled(house: House, receiver: Receiver) -> None:
+    """A delivery that began before another one succeeded fails late: what it knew of the endpoint is old by then."""
+    receiver.answer = lambda _: status(500)
+    await house.endpoint(receiver.url)
+    await house.post()
+    await house.run()
+    house.clock.advance(timedelta(days=6))
+    [before] = await house.triggers.endpoints.of_user("ada")
+    assert before.failing_since is not None
+    receiver.answer = lambda _: status(200)
+    await house.run()
+    await house.triggers.deliverer._failed(before, TransientError("late"))
+    [now] = await house.triggers.endpoints.of_user("ada")
+    assert (now.enabled, now.failing_since) == (True, None)
+    # The same where it fails again since: that is a new beginning.
+    receiver.answer = lambda _: status(500)
+    await house.post()
+    await house.run()
+    await house.triggers.deliverer._failed(before, TransientError("later still"))
+    [now] = await house.triggers.endpoints.of_user("ada")
+    assert (now.enabled, now.failing_since) == (True, house.clock.now())
+    assert await house.app.database.read(_notices) == []
+
+
+async def test_owners_read_their_notices(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Newest first, their own only, and no more are kept than are shown."""
+    monkeypatch.setattr(endpoints, "NOTICES_PER_USER_MAX", 3)
+    made = [await house.endpoint(f"http://127.0.0.1:9/{number}") for number in range(5)]
+    other = await house.endpoint("http://127.0.0.1:9/other", user="bob")
+    for endpoint in (other, *made):
+        assert await house.triggers.endpoints.disable(endpoint, "it answered 410 Gone")
+    async with house.client(await house.key()) as ada, house.client(await house.key(user="bob")) as bob:
+        told = (await ada.get("/v1/notices")).json()["notices"]
+        assert [notice["endpoint_id"] for notice in told] == [endpoint.id for endpoint in reversed(made[2:])]
+        assert told[0] == {
+            "endpoint_id": made[4].id, "timestamp": "2030-01-01T00:00:00.000000Z",
+            "message": "the endpoint http://127.0.0.1:9/4 was disabled: it answered 410 Gone",
+        }  # fmt: skip
+        assert [notice["endpoint_id"] for notice in (await bob.get("/v1/notices")).json()["notices"]] == [other.id]
+    async with house.client(await house.key("events:read")) as reader:
+        assert (await reader.get("/v1/notices")).status_code == 403
+    assert len(await house.app.database.read(_notices)) == 4
+
+
 async def test_deliveries_to_a_disabled_endpoint_fail(house: House, receiver: Receiver) -> None:
     """What waits for an endpoint that was switched off fails with the reason, and can be brought back."""
     endpoint = await house.endpoint(receiver.url)
@@ -270,7 +314,17 @@ async def test_retry_all(url: str, clock: VirtualClock, receiver: Receiver) -> N
             await house.run()
             assert (await house.event(id_)).status == expected
             await house.triggers.endpoints.delete("ada", endpoint.id)
+        receiver.answer = lambda _: status(404, "Retry-After: 7200")
+        await house.endpoint(f"{base}/404")
+        event = await house.event(await _posted(house))
+        assert event.next_retry_at - event.last_retry_at == timedelta(hours=2)  # a floor, as for any other
         await house.triggers.outgoing.close()
+
+
+async def _posted(house: House) -> str:
+    id_ = await house.post()
+    await house.run()
+    return id_
 
 
 async def test_an_endpoint_may_ask_for_fewer_tries(house: House, receiver: Receiver) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import socket
+import threading
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -17,6 +18,7 @@ from redrive.http.outgoing import (
     TargetRefusedError,
     UnresolvedError,
     is_outside,
+    resolve,
 )
 
 from .conftest import LOOPBACK, House
@@ -236,6 +238,26 @@ async def test_the_whole_exchange_has_one_limit() -> None:
     server.close()
     await asyncio.sleep(0.05)
     await server.wait_closed()
+
+
+async def test_slow_names_hold_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While many names are being looked up, the threads that all share are free."""
+    answered = threading.Event()
+
+    def slow(*_: object, **__: object) -> list[object]:
+        answered.wait(30)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    looks = [asyncio.create_task(resolve(f"slow-{number}.example", 80)) for number in range(50)]
+    try:
+        await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            assert await asyncio.to_thread(lambda: "free") == "free"
+        assert not any(look.done() for look in looks)
+    finally:
+        answered.set()
+        await asyncio.gather(*looks)
 
 
 def test_the_systems_resolver_reads_odd_spellings() -> None:

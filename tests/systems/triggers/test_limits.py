@@ -3,9 +3,11 @@
 import asyncio
 from datetime import timedelta
 
+import pytest
 from sqlalchemy import Connection, func, select
 
 from redrive import Redrive
+from redrive.errors import LedgerAwayError
 from redrive.systems.triggers import table as t
 from redrive.systems.triggers.limits import Limiter
 from redrive.tables import Database
@@ -91,15 +93,38 @@ async def test_a_small_limit_is_exact(url: str, clock: VirtualClock) -> None:
 
 
 async def test_429_says_when(house: House) -> None:
-    """The answer has the code and a Retry-After that lies within the minute; after it requests pass again."""
+    """The answer has the code and a Retry-After to the end of the minute, rounded up; after it requests pass again."""
     object.__setattr__(
         house.triggers, "settings", house.triggers.settings.model_copy(update={"rate_limit_per_minute": 3})
     )
     async with house.client(await house.key()) as client:
-        house.clock.advance(timedelta(seconds=20))
+        house.clock.advance(timedelta(seconds=20.4))
         answers = [await client.get("/v1/inbox") for _ in range(4)]
         assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
         assert answers[3].json()["error"]["code"] == "RATE_LIMIT_EXCEEDED"
         assert answers[3].headers["Retry-After"] == "40"
         house.clock.advance(timedelta(seconds=40))
         assert (await client.get("/v1/inbox")).status_code == 200
+
+
+async def test_what_was_handed_out_is_told_although_the_store_was_away(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block that could not be taken leaves nothing uncounted: the next one tells of it."""
+    limiter = Limiter(database, 1000)
+    for _ in range(20):
+        assert await limiter.wait_for("k") is None
+    with monkeypatch.context() as away:
+
+        async def broken(_asks: object) -> list[int]:
+            raise LedgerAwayError("away")
+
+        away.setattr(limiter, "_asks", broken)
+        with pytest.raises(LedgerAwayError):
+            await limiter.wait_for("k")
+    assert await limiter.wait_for("k") is None
+
+    def used(connection: Connection) -> int:
+        return int(connection.execute(select(func.sum(t.limits.c.used))).scalar_one())
+
+    assert await database.read(used) == 40

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -208,3 +209,31 @@ async def test_without_handlers_and_url_webhooks_wait(make: Make, clock: Virtual
     webhooks.prepare()
     assert len(webhooks.lane.handlers) == 0
     assert (await webhooks.accept("a", {}, idempotency_key="k")).new
+
+
+async def test_every_worker_has_a_connection():
+    """More webhooks than a pool usually holds are under way at once: none waits for another's answer."""
+    amount, meeting = 120, 0
+    all_there = asyncio.Event()
+
+    async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal meeting
+        await reader.readuntil(b"\r\n\r\n")
+        meeting += 1
+        if meeting == amount:
+            all_there.set()
+        await all_there.wait()
+        writer.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(receive, "127.0.0.1", 0)
+    async with server:
+        forward = Forward(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+        task = Task(id="1", key="k", kind="a", payload={}, state=State.CLAIMED, failures=0)
+        try:
+            async with asyncio.timeout(10):
+                await asyncio.gather(*(forward(task, SimpleNamespace(attempt=1)) for _ in range(amount)))
+        finally:
+            all_there.set()
+            await forward.close()
+    assert meeting == amount

@@ -108,6 +108,7 @@ BAD: dict[str, tuple[str, bytes, Any]] = {
     "stripe, another secret": ("stripe", PAID, lambda: stripe_headers(PAID, "another secret")),
     "stripe, old": ("stripe", PAID, lambda: stripe_headers(PAID, at=time.time() - 301)),
     "stripe, from the future": ("stripe", PAID, lambda: stripe_headers(PAID, at=time.time() + 310)),
+    "stripe, beyond the calendar": ("stripe", PAID, lambda: stripe_headers(PAID, at=999_999_999_999)),
     "stripe, another time": (
         "stripe",
         PAID,

@@ -77,6 +77,24 @@ async def test_a_known_key_of_another_type_is_known_all_the_same(inbox: Inbox, l
     assert row["event_type"] == "order.paid"
 
 
+async def test_two_processes_and_one_key_with_two_types(make: Make, monkeypatch: pytest.MonkeyPatch):
+    """Who looks before the other has stored and inserts after it gets the other's webhook, and those beside it are stored."""
+    (_, first), (app, second) = make(), make()
+    stored = await first.accept("order.paid", {}, idempotency_key="order-7")
+    find, blind = second.inbox._find, 1
+
+    def late(connection: Any, keys: Any) -> Any:
+        nonlocal blind
+        blind -= 1
+        return {} if blind == 0 else find(connection, keys)
+
+    monkeypatch.setattr(second.inbox, "_find", late)
+    async with client_of(app) as client:
+        answer = await client.post("/webhooks", json=webhook(event_type="order.cancelled"))
+    assert (answer.status_code, answer.json()["id"]) == (200, stored.id)
+    assert len(await rows(app)) == 1
+
+
 @pytest.mark.parametrize("known", ["known", "new"])
 async def test_a_full_queue_refuses_before_anything_is_written(make: Make, clock: VirtualClock, known: str):
     """While more than QUEUE_MAXSIZE are due: 429 with Retry-After and no row; a known key is 200; later it is 202."""
@@ -308,6 +326,7 @@ async def test_a_store_that_is_away_is_503(make: Make, monkeypatch: pytest.Monke
     monkeypatch.setattr(webhooks.inbox, "_taking", away)
     async with client_of(app) as client:
         answer = await client.post("/webhooks", json=webhook())
+        assert b'webhook_events_total{result="rejected"} 1.0' in (await client.get("/metrics")).content
     assert (answer.status_code, error_of(answer)["code"]) == (503, "store_away")
     assert "Retry-After" in answer.headers
     assert "hunter2" not in answer.text

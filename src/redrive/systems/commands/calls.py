@@ -112,7 +112,7 @@ def engine_handler(registration: Registration, keeping: Keeping) -> Callable[[Ta
                 return _answered(task, await function(*arguments(task, context)))
             async with context.connection.begin_nested():  # what a refused command wrote is taken back
                 result = await function(*arguments(task, context))
-            return _answered(task, result)
+            return _answered(task, result, transactional=True)
         except Exception as error:
             return _failed(task, error)
 
@@ -122,7 +122,7 @@ def engine_handler(registration: Registration, keeping: Keeping) -> Callable[[Ta
                 return _answered(task, function(*arguments(task, context)))
             with context.connection.begin_nested():
                 result = function(*arguments(task, context))
-            return _answered(task, result)
+            return _answered(task, result, transactional=True)
         except Exception as error:
             return _failed(task, error)
 
@@ -144,16 +144,16 @@ def command_of(task: Task) -> Command:
     )
 
 
-def _answered(task: Task, result: Any) -> Any:
+def _answered(task: Task, result: Any, *, transactional: bool = False) -> Any:
     if isinstance(result, Snoozed):
         return result
     try:
         task.payload[ANSWER] = json_text(result)
     except PayloadError as error:
-        # It was done and cannot be done again: a person decides what to reply.
-        raise PermanentCommandError(
-            "RESULT_NOT_JSON", f"it was handled, but its result cannot be sent: {error}"
-        ) from error
+        # It was done and cannot be done again: a person decides what to reply. In a transaction all of it is taken back.
+        said = "its result cannot be sent, so what it wrote was taken back"
+        said = said if transactional else "it was handled, but its result cannot be sent"
+        raise PermanentCommandError("RESULT_NOT_JSON", f"{said}: {error}") from error
     return None
 
 

@@ -3,6 +3,7 @@
     RedriveError
     └── CommandBusError                what the bus refuses
         ├── DuplicateCommandError      the domain has a command of this id already
+        ├── DuplicateBatchError        the domain has a batch of this id already
         ├── CommandNotFoundError       there is no such command
         ├── InvalidOperationError      the command is not in the troubleshooting queue, or has left it meanwhile
         └── HandlerAlreadyRegisteredError   two handlers for one type of a domain
@@ -35,6 +36,17 @@ class DuplicateCommandError(CommandBusError):
         super().__init__(
             f"{domain!r} has a command {command_id!r} already: sending it again is safe to ignore, "
             "another command needs an id of its own"
+        )
+
+
+class DuplicateBatchError(CommandBusError):
+    """The domain has a batch of this id already; nothing was sent."""
+
+    def __init__(self, domain: str, batch_id: str) -> None:
+        self.domain = domain
+        self.batch_id = batch_id
+        super().__init__(
+            f"{domain!r} has a batch {batch_id!r} already, and nothing was sent: give another batch_id, or none to get a new one"
         )
 
 

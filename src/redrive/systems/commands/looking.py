@@ -17,9 +17,10 @@ from redrive.systems.commands.model import (
     CommandStatus,
     Outcome,
     Reply,
+    check_reply_queue,
 )
 from redrive.systems.commands.table import COUNTED, Tables
-from redrive.tables import Queues, archive_table, message_table, run_within
+from redrive.tables import Instant, Queues, archive_table, message_table, run_within
 
 PAGE_MAX = 1000
 _KNOWN = (
@@ -192,6 +193,7 @@ class Looking:
         """
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= PAGE_MAX:
             raise UsageError(f"limit must lie between 1 and {PAGE_MAX}, not {limit!r}")
+        check_reply_queue("queue", queue)
         await self._app.open()
         if connection is not None:
             return await run_within(connection, self._take_replies, queue, limit)
@@ -203,8 +205,12 @@ class Looking:
         table = message_table(queue) if self._postgres else self._tables.reply
         assert table is not None
         oldest = select(table.c.msg_id).order_by(table.c.msg_id).limit(bindparam("limit", type_=Integer))
-        if self._postgres:
-            oldest = oldest.with_for_update(skip_locked=True)
+        if self._postgres:  # what another client has read is hidden until it has dealt with it
+            database = self._app.database
+            now = (
+                func.statement_timestamp() if database.server_clock else bindparam(None, database.now(), type_=Instant)
+            )
+            oldest = oldest.where(table.c.vt <= now).with_for_update(skip_locked=True)
         else:
             oldest = oldest.where(table.c.queue_name == queue)
         ids = list(connection.execute(oldest, {"limit": limit}).scalars())

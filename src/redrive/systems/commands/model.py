@@ -11,6 +11,7 @@ from uuid import UUID
 from redrive import UsageError
 from redrive.as_json import encode_payload
 from redrive.errors import PayloadError
+from redrive.observe.traces import current_trace
 from redrive.systems.commands.table import QUEUE_CHARS_MAX
 
 ENDING = "__commands"
@@ -59,6 +60,8 @@ class NewCommand:
     reply_to: str | None = None
     max_attempts: int | None = None
     data_json: str = field(init=False, repr=False)
+    trace: str | None = field(init=False, repr=False, compare=False)
+    """The trace that it is made in: sends that share a commit are written in another."""
 
     def __post_init__(self) -> None:
         check_domain(self.domain)
@@ -71,15 +74,13 @@ class NewCommand:
                 object.__setattr__(self, name, str(given))
             elif given is not None or name == "command_id":
                 check_text(name, given)
-        if self.reply_to is not None and not (isinstance(self.reply_to, str) and QUEUE.fullmatch(self.reply_to)):
-            raise UsageError(
-                f"reply_to must be the name of a queue, up to {QUEUE_CHARS_MAX} small letters, digits and _ "
-                f"such as {self.domain}__replies, not {self.reply_to!r:.80}"
-            )
+        if self.reply_to is not None:
+            check_reply_queue("reply_to", self.reply_to)
         most = self.max_attempts
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= 1_000_000):
             raise UsageError(f"max_attempts must be a whole number from 1 to 1,000,000, not {most!r}")
         object.__setattr__(self, "data_json", json_text(self.data))
+        object.__setattr__(self, "trace", current_trace())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +209,18 @@ def check_domain(domain: str) -> str:
             f"such as payments, not {domain!r:.80}"
         )
     return domain
+
+
+def check_reply_queue(name: str, queue: str) -> str:
+    """Return the queue if replies can go there, else raise `UsageError`."""
+    if not isinstance(queue, str) or not QUEUE.fullmatch(queue):
+        raise UsageError(
+            f"{name} must be the name of a queue, up to {QUEUE_CHARS_MAX} small letters, digits and _ "
+            f"such as payments__replies, not {queue!r:.80}"
+        )
+    if queue.endswith(ENDING):
+        raise UsageError(f"{name} must be a queue for replies: {queue!r} would be one for commands, as it ends so")
+    return queue
 
 
 def check_text(name: str, given: Any) -> str:

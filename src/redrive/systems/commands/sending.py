@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Integer, Text, bindparam, cast, insert, literal_column, select, true, tuple_
@@ -10,7 +10,6 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
-from redrive.observe.traces import current_trace
 from redrive.systems.commands.errors import DuplicateCommandError
 from redrive.systems.commands.model import NewCommand, queue_of
 from redrive.systems.commands.records import Line, Records
@@ -43,7 +42,7 @@ class Sender:
             if id_ in domains[command.domain]:
                 raise DuplicateCommandError(command.domain, id_)
             domains[command.domain][id_] = command
-        self.make_queues(connection, commands)
+        self.make_queues(connection, queues_of(commands))
         for domain, some in sorted(domains.items()):
             self._send_to(connection, domain, some, batch_id)
         self._database.announce(connection, LANE, soon=soon)
@@ -57,17 +56,23 @@ class Sender:
             if found := connection.execute(asked).first():
                 raise DuplicateCommandError(found.domain, found.command_id)
 
-    def lacks_queues(self, commands: Sequence[NewCommand]) -> bool:
-        """Whether a queue may have to be made for these commands."""
-        return self._postgres and any(not self._queues.knows(queue) for queue in _queues(commands))
+    def lacking_queues(self, connection: Connection, commands: Sequence[NewCommand]) -> dict[str, bool]:
+        """The queues that may have to be made before these commands go into the caller's transaction.
 
-    def make_queues(self, connection: Connection, commands: Sequence[NewCommand]) -> None:
-        """Make the queues that the commands need, those for replies too.
+        Not those that this very transaction has made before: whoever makes them too would wait for it.
+        """
+        if not self._postgres:
+            return {}
+        needed, made = queues_of(commands), self._queues.made_here(connection)
+        return {queue: by_kind for queue, by_kind in needed.items() if not (self._queues.knows(queue) or queue in made)}
+
+    def make_queues(self, connection: Connection, queues: Mapping[str, bool]) -> None:
+        """Make queues, those for replies too; with True also the index by which workers find what they can handle.
 
         In a transaction of its own where the commands go into the caller's: nobody then waits for a queue until that commits.
         """
         if self._postgres:
-            for queue, by_kind in _queues(commands).items():
+            for queue, by_kind in queues.items():
                 self._queues.ensure(connection, queue, by_kind=by_kind)
 
     def _send_to(
@@ -75,8 +80,7 @@ class Sender:
     ) -> None:
         if domain not in self._statements:
             self._statements[domain] = self._build_for_postgres(domain) if self._postgres else self._build(domain)
-        trace = current_trace()
-        rows = [self._row(command, batch_id, trace) for command in commands.values()]
+        rows = [self._row(command, batch_id) for command in commands.values()]
         parameters = self._batch.parameters(rows) | self._records.times()
         new = set(connection.execute(self._statements[domain], parameters).scalars())
         if len(new) < len(commands):
@@ -84,7 +88,7 @@ class Sender:
         if not self._postgres:
             self._records.audit(connection, [Line(domain, id_, "SENT") for id_ in commands])
 
-    def _row(self, command: NewCommand, batch_id: str | None, trace: str | None) -> tuple[Any, ...]:
+    def _row(self, command: NewCommand, batch_id: str | None) -> tuple[Any, ...]:
         return (
             command.command_id,
             command.command_type,
@@ -92,7 +96,7 @@ class Sender:
             command.reply_to,
             command.correlation_id,
             batch_id,
-            trace,
+            command.trace,
             command.max_attempts,
         )
 
@@ -159,7 +163,7 @@ class Sender:
         return select(made.c.command_id).add_cte(audit.cte("audited"))
 
 
-def _queues(commands: Sequence[NewCommand]) -> dict[str, bool]:
+def queues_of(commands: Sequence[NewCommand]) -> dict[str, bool]:
     """The queues that commands need, in order, and whether workers choose there by kind."""
     needed = {command.reply_to: False for command in commands if command.reply_to is not None}
     needed |= {queue_of(command.domain): True for command in commands}

@@ -17,7 +17,9 @@ from datetime import timedelta
 from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection
+from sqlalchemy.dialects.postgresql import insert as postgres_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from redrive import Lane, Redrive, UsageError, Workers, WorkerSettings
 from redrive.observe.logs import LogObserver
@@ -25,6 +27,7 @@ from redrive.settings import load
 from redrive.system import System
 from redrive.systems.commands.calls import Keeping, engine_handler
 from redrive.systems.commands.chores import Chores
+from redrive.systems.commands.errors import DuplicateBatchError
 from redrive.systems.commands.looking import Looking
 from redrive.systems.commands.model import (
     ENDING,
@@ -64,6 +67,7 @@ LAYOUT = QueueLayout(
     split=split_kind,
     join=join_kind,
     ending=ENDING,
+    dead_since="troubled_at",
 )
 
 
@@ -126,10 +130,10 @@ class Commands(Looking, System):
         """The workers of one lane over the bus."""
         return self._app.workers(settings, lanes=[lane])
 
-    def chores(self, lane: Lane) -> Chores:
-        """The housekeeping for the handlers of a lane."""
-        after = self.settings.commands_unhandled_after
-        return Chores(self._app.database, self._tables, self._records, self.ledger, lane, after)
+    def chores(self, lane: Lane, otherwise: RetryPolicy | None = None) -> Chores:
+        """The housekeeping for the handlers of a lane; `otherwise` is the policy for what has no handler."""
+        after, policy = self.settings.commands_unhandled_after, (otherwise or self.retry_policy).policy
+        return Chores(self._app.database, self._tables, self._records, self.ledger, lane, after, policy)
 
     def _tune(self, settings: WorkerSettings) -> WorkerSettings:
         # Called when a worker is made, on its own loop. Commands stay on record: nothing is pruned.
@@ -193,7 +197,7 @@ class Commands(Looking, System):
             return
         await self._app.open()
         if connection is not None:
-            await self._make_queues(given)
+            await self._make_queues(connection, given)
             await run_within(connection, self._send_within, given)
         else:
             await self._sends(given)
@@ -209,7 +213,10 @@ class Commands(Looking, System):
         custom_data: Any = None,
         connection: Any = None,
     ) -> str:
-        """Send many commands of a domain as a batch that is counted and complete in the end; all or none. Returns its id."""
+        """Send many commands of a domain as a batch that is counted and complete in the end; all or none. Returns its id.
+
+        A `batch_id` that the domain has already is a `DuplicateBatchError`.
+        """
         check_domain(domain)
         given = _checked(commands)
         if not given:
@@ -223,17 +230,17 @@ class Commands(Looking, System):
         await self._app.open()
         row = {"domain": domain, "batch_id": id_, "name": name, "custom_data": custom_data}
         if connection is not None:
-            await self._make_queues(given)
+            await self._make_queues(connection, given)
             await run_within(connection, self._create_batch_within, row, given)
         else:
             await self._app.database.write(self._create_batch, row, given, soon=True)
             self._app.database.wake(LANE)
         return id_
 
-    async def _make_queues(self, commands: Sequence[NewCommand]) -> None:
+    async def _make_queues(self, connection: Any, commands: Sequence[NewCommand]) -> None:
         """Make queues that are not known yet before the caller's transaction needs them."""
-        if self._sender.lacks_queues(commands):
-            await self._app.database.write(self._sender.make_queues, commands)
+        if lacking := await run_within(connection, self._sender.lacking_queues, commands):
+            await self._app.database.write(self._sender.make_queues, lacking)
 
     async def _send_gathered(self, commands: Sequence[NewCommand]) -> list[None]:
         await self._app.database.write(self._sender.send, commands, soon=True)
@@ -262,10 +269,13 @@ class Commands(Looking, System):
         self, connection: Connection, row: dict[str, Any], commands: Sequence[NewCommand], *, soon: bool = False
     ) -> None:
         table, now = self._tables.batch, self._records.now()
+        insert: Any = postgres_insert if self._postgres else sqlite_insert
         made = insert(table).values(
             **row, status=BatchStatus.OPEN.value, total=len(commands), created_at=now, updated_at=now
         )
-        connection.execute(made, self._records.times())
+        made = made.on_conflict_do_nothing().returning(table.c.batch_id)
+        if connection.execute(made, self._records.times()).first() is None:
+            raise DuplicateBatchError(row["domain"], row["batch_id"])
         self._sender.send(connection, commands, batch_id=row["batch_id"], soon=soon)
 
 

@@ -151,7 +151,7 @@ class Troubleshooting:
             self._lane.tell([TasksChanged(self._lane.name, act, tuple(sorted(changed, key=str)), operator, reason)])
         done = [one for one in asked if one in before and before[one][0] in changed]
         after = await self._looks.ids_of(domain, [one for one in asked if one not in done])
-        refused = {one: _why_not(one, after.get(one)) for one in asked if one not in done}
+        refused = {one: _why_not(one, act, before.get(one), after.get(one)) for one in asked if one not in done}
         return Bulk(changed=done, refused=refused)
 
 
@@ -167,15 +167,19 @@ def _single(domain: str, command_id: str | UUID, bulk: Bulk) -> None:
 _MISSING = "there is no such command"
 
 
-def _why_not(name: str, found: tuple[int, str] | None) -> str:
-    if found is None:
+def _why_not(name: str, act: Act, before: tuple[int, str] | None, after: tuple[int, str] | None) -> str:
+    if after is None:
         return _MISSING
-    if found[1] == TROUBLED:
+    if after[1] != TROUBLED:
+        return _refusal(name, after[1])
+    if act is Act.REDRIVE and before == after:
         return (
             f"command {name!r} cannot be sent again: its message is no longer in PGMQ's archive; "
-            "complete or cancel it, and send its data as a new command"
+            "complete or cancel it, and send what it asked for as a new command"
         )
-    return _refusal(name, found[1])
+    return (
+        f"command {name!r} has just come into the troubleshooting queue; nothing was changed: look at it and ask again"
+    )
 
 
 def _refusal(name: str, status: str) -> str:

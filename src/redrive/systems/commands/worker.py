@@ -50,10 +50,11 @@ class Worker:
         if not len(lane.handlers):
             asked = "" if self.domains is None else f" for {', '.join(sorted(self.domains))}"
             raise UsageError(f"there are no handlers{asked}: register one with @commands.handler(domain, command_type)")
+        await self._bus.lane.ledger()  # opens the application, which may have to make the tables first
         lease, tune = timedelta(seconds=visibility_timeout), lane.tune
         lane.tune = lambda settings: replace(tune(settings) if tune else settings, lease=lease)
         workers = self._bus.workers(WorkerSettings(concurrency=concurrency, lease=lease, grace=grace), lane)
-        chores = self._bus.chores(lane)
+        chores = self._bus.chores(lane, self._policy)
         running = [
             asyncio.create_task(workers.run()),
             asyncio.create_task(chores.run(self._stopped)),

@@ -12,6 +12,9 @@ from redrive.systems.flags.audit import PROCESSOR, Audit, Entry
 from redrive.systems.flags.cache import FlagCache
 from redrive.tables import Database
 
+LIMIT_VERDICTS = frozenset({"exhausted", "worker_lost"})
+"""Those of a failure that might have passed, and came once too often."""
+
 
 class FlagLogs(LogObserver):
     """The log lines of schedules; all that is not theirs alone is said as everywhere."""
@@ -56,7 +59,7 @@ class FlagLogs(LogObserver):
             self._log.info(
                 "Retrying failed schedule", **named, retryCount=settlement.failures, nextRetryAt=next_retry_at
             )
-        elif settlement.failures >= explained.failures_max:
+        elif explained.verdict in LIMIT_VERDICTS:
             self._log.error("Schedule retry limit exceeded", **named, **ended_with)
         else:
             self._log.error("Schedule failed for good", **named, **ended_with, reason=explained.verdict)

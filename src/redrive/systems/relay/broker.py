@@ -35,6 +35,8 @@ LASTED_SECONDS = 10.0
 CLOSE_SECONDS_MAX = 3
 FINISH_SECONDS_MAX = 2
 """How long a stopping relay deals with what has arrived. What is left then comes again."""
+CONFIRM_SECONDS_MAX = 60
+"""A queue that never confirms, such as one without its majority, must not keep all the others waiting."""
 CONFIRMS_LOST_MAX = 3
 """After so many lost confirms of one message it steps back: it may be what breaks the channel, and others must go on."""
 
@@ -52,7 +54,7 @@ class Published(Enum):
     REFUSED = auto()
     """The broker would not take it: the queue is full, or something failed there."""
     UNCONFIRMED = auto()
-    """The connection broke again and again before the confirm: it may have arrived, perhaps more than once."""
+    """No confirm came in time, or the connection broke before it again and again: it may have arrived, perhaps more than once."""
 
 
 class Link:
@@ -171,7 +173,8 @@ class Publisher(Link):
             if channel is None:
                 continue
             try:
-                answer = await channel.default_exchange.publish(message, queue, mandatory=True)
+                async with asyncio.timeout(CONFIRM_SECONDS_MAX) as limit:
+                    answer = await channel.default_exchange.publish(message, queue, mandatory=True)
             except aiormq.exceptions.DeliveryError:
                 return Published.REFUSED
             except asyncio.CancelledError:
@@ -179,6 +182,9 @@ class Publisher(Link):
                 if task is not None and task.cancelling():
                     raise
             except Exception:
+                if limit.expired():  # the queue, not the connection: others use it
+                    self._cut(message, queue)
+                    return Published.UNCONFIRMED
                 if not channel.is_closed:
                     raise  # not the connection but the message: the caller must know
             else:

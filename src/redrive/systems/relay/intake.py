@@ -12,7 +12,7 @@ from typing import Protocol
 
 from aiormq.abc import AbstractChannel as RawChannel
 from aiormq.abc import DeliveredMessage
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from redrive import describe_error, safe_text
 from redrive.errors import LedgerError
@@ -29,6 +29,12 @@ BATCH_MAX = 500
 HOLD_SECONDS = 0.05
 """How soon a message is stored again whose row was being published."""
 PAUSE_CAP_SECONDS = 2.0
+WHOLE_TRIES_MAX = 2
+"""So often bad input is tried with all that came with it. After that its body goes alone: something beside it cannot be sent."""
+TELL_EVERY_TRIES = 30
+"""How often, in tries, it is told that the database does not store: about once a minute."""
+_CONTENT_CLASSES = ("22", "23", "54")
+"""SQLSTATE: data that cannot be, constraints that do not hold, limits of the database."""
 
 
 class Told(Protocol):
@@ -40,6 +46,10 @@ class Told(Protocol):
 
     def invalid(self, reason: str, detail: str) -> None:
         """A message is in quarantine."""
+        ...
+
+    def unstored(self, error: str) -> None:
+        """The database is there and does not store, for no fault of the messages; they wait until it does."""
         ...
 
 
@@ -121,13 +131,18 @@ class Intake:
             try:
                 return await self._store.store(arrivals), {}
             except LedgerError:  # away, or not migrated yet: the worker of the lane tells
-                tries += 1
-                ceiling = min(PAUSE_CAP_SECONDS, 0.05 * 2 ** min(tries, 10))
-                await asyncio.sleep(random.uniform(ceiling / 2, ceiling))
-            except DBAPIError as error:
-                if len(arrivals) == 1:
-                    return Stored(), {arrivals[0].message_id: describe_error(error)}
-                return await self._store_apart(arrivals)
+                pass
+            except StatementError as error:
+                if _is_about_content(error):
+                    if len(arrivals) == 1:
+                        return Stored(), {arrivals[0].message_id: describe_error(error)}
+                    return await self._store_apart(arrivals)
+                # A time limit, a deadlock, a right or a table that is missing: not what the messages hold, so they wait.
+                if tries % TELL_EVERY_TRIES == 0:
+                    self._told.unstored(describe_error(error))
+            tries += 1
+            ceiling = min(PAUSE_CAP_SECONDS, 0.05 * 2 ** min(tries, 10))
+            await asyncio.sleep(random.uniform(ceiling / 2, ceiling))
 
     async def _store_apart(self, arrivals: list[Arrival]) -> tuple[Stored, dict[str, str]]:
         """One by one: a message that cannot be stored must not keep the others from it."""
@@ -148,14 +163,17 @@ class Intake:
         headers, content_type = properties.headers or {}, properties.content_type
         queue = self._settings.invalid_queue
         tries = 0
+        failed = 0
         while True:
-            made = quarantined_message(
-                message.body, headers, content_type, reason=error.reason, detail=detail, raw_properties=raw
-            )
             try:
+                made = quarantined_message(
+                    message.body, headers, content_type, reason=error.reason, detail=detail, raw_properties=raw
+                )
                 answer = await self._publisher.publish(made, queue)
-            except Exception:  # something beside the body cannot be sent: without it the body still can
-                headers, content_type, raw = {}, None, None
+            except Exception:  # it may pass; if not, something beside the body cannot be sent
+                failed += 1
+                if failed >= WHOLE_TRIES_MAX:
+                    headers, content_type, raw = {}, None, None
             else:
                 if answer is Published.CONFIRMED:
                     break
@@ -185,6 +203,7 @@ class _Session:
         self._arrived = arrived
         self._helpers = helpers
         self._tags = Tags()
+        self._acknowledging = asyncio.Lock()
 
     async def process(self, batch: list[DeliveredMessage]) -> None:
         """Deal with a batch of deliveries."""
@@ -230,14 +249,30 @@ class _Session:
 
     async def _acknowledge(self, tags: Iterable[int]) -> None:
         done = list(tags)
+        # One after the other: a word that waits for its place on the wire must not be overtaken by one that stands for all
+        # before it. The broker closes a channel that acknowledges a delivery twice.
         # On a channel that is gone nothing can be acknowledged, nor need be: it all comes again.
+        async with self._acknowledging:
+            await self._send(self._tags.done(done))
+        for _ in done:
+            self._arrived.task_done()
+
+    async def _send(self, words: list[tuple[int, bool]]) -> None:
         with contextlib.suppress(Exception):
-            words = self._tags.done(done)
             for at, (tag, multiple) in enumerate(words, start=1):
                 # Only the last waits until it is on the wire: behind a message that is held each has a word of its own.
                 await self._channel.basic_ack(tag, multiple=multiple, wait=at == len(words))
-        for _ in done:
-            self._arrived.task_done()
+
+
+def _is_about_content(error: StatementError) -> bool:
+    """Whether the database refuses what a message holds, and will whenever it is asked."""
+    if not isinstance(error, DBAPIError):
+        return True  # it was not even sent: a value cannot be bound
+    state = str(getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None) or "")
+    if state:
+        return state.startswith(_CONTENT_CLASSES)
+    # SQLite has no states; the driver of PostgreSQL calls a value that it cannot encode an interface error.
+    return isinstance(error, IntegrityError | DataError) or "invalid input for query argument" in str(error.orig)
 
 
 def _tag(message: DeliveredMessage) -> int:

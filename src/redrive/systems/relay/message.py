@@ -53,11 +53,6 @@ class Arrival:
     headers: dict[str, Any]
     content_type: str | None
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether its own count says that its retries are spent."""
-        return self.retry_count >= self.max_retries
-
 
 def read_message(
     body: bytes,

@@ -153,9 +153,14 @@ class RelayLog(LogObserver):
         """Tell of a message that could not be read."""
         self._log.warning("retry_invalid", reason=reason, error=detail)
 
+    def unstored(self, error: str) -> None:
+        """Tell that the database does not store, and why."""
+        self._log.error("retry_unstored", error=error)
+
     def confirm_lost(self, message_id: object, queue: str) -> None:
-        """Tell of a message that is published once more because nobody knows whether it arrived."""
-        self._log.warning("retry_confirm_lost", message_id=message_id, queue=queue)
+        """Tell of a message that is published once more because nobody knows whether it arrived. Bad input may have no id."""
+        known = {} if message_id is None else {"message_id": message_id}
+        self._log.warning("retry_confirm_lost", **known, queue=queue)
 
     def broker(self, link: str, *, up: bool, error: str) -> None:
         """Tell that a connection to the broker has come or gone."""

@@ -13,6 +13,8 @@ from redrive.systems.relay import headers as amqp
 
 ERROR_CHARS_MAX = 500
 """How much of an error travels in a header."""
+SHORT_BYTES_MAX = 255
+"""AMQP's own limit for properties such as the message id."""
 QUARANTINE_HEADERS_BYTES_MAX = 120_000
 """Headers that arrived in one frame of 128 KiB leave in one too, with our reason beside them."""
 
@@ -50,6 +52,7 @@ def review_message(task: Task) -> Message:
         json.dumps(body, ensure_ascii=False).encode(),
         headers={amqp.EXCEEDED: True, amqp.QUEUE: row["original_queue"]},
         content_type="application/json",
+        message_id=task.key if len(task.key.encode()) <= SHORT_BYTES_MAX else None,
         delivery_mode=DeliveryMode.PERSISTENT,
     )
 

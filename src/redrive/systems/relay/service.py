@@ -36,6 +36,7 @@ from redrive.system import System
 from redrive.systems.relay.broker import Consumer, Published, Publisher
 from redrive.systems.relay.headers import MESSAGE_ID
 from redrive.systems.relay.intake import Intake
+from redrive.systems.relay.missing import MissingQueues
 from redrive.systems.relay.observe import RelayLog, RelayMetrics
 from redrive.systems.relay.outbox import retry_message, review_message
 from redrive.systems.relay.settings import RelaySettings
@@ -54,6 +55,8 @@ SOON = timedelta(milliseconds=200)
 WAKE_SECONDS = 0.1
 """What is due later than `SOON` wakes the worker at most this often: it only has to hear of it before it is due."""
 DEPTH_MAX = 1_000_000
+AGAIN_MAX = seconds(60)
+"""A message that no queue takes is tried at least this often, however long retries may wait."""
 
 
 def backoff_policy(settings: RelaySettings) -> Policy:
@@ -94,6 +97,7 @@ class Relay(System):
             url, f"{service}-consumer", self._broker,
             queue=self.settings.retry_queue, prefetch=self.settings.rabbitmq_prefetch, take=self._intake.take,
         )  # fmt: skip
+        self._missing = MissingQueues()
         self._publishing: asyncio.Task[None] | None = None
         self._waking: asyncio.TimerHandle | None = None
 
@@ -112,6 +116,8 @@ class Relay(System):
             answer = await self._publisher.publish(message, queue)
         except Exception as error:
             raise self._again(task, f"cannot be published: {describe_error(error)}") from error
+        if answer in (Published.CONFIRMED, Published.REFUSED):
+            self._missing.found(queue)
         match answer:
             case Published.CONFIRMED if spent:
                 raise PermanentError(f"all {row['max_retries']} retries are spent; it is in {queue} now")
@@ -121,17 +127,19 @@ class Relay(System):
                 if spent:
                     await self._publisher.declare_again(queue)
                 raise self._again(
-                    task, f"unroutable: there is no queue {queue!r}; it is tried again until there is one"
+                    task,
+                    f"unroutable: there is no queue {queue!r}; it is tried again until there is one",
+                    at_least=self._missing.missed(queue),
                 )
             case Published.REFUSED:
                 raise self._again(task, f"refused: the broker does not take messages for {queue!r} now")
             case Published.UNCONFIRMED:
-                raise self._again(task, f"unconfirmed: the connection broke each time it was published to {queue!r}")
+                raise self._again(task, f"unconfirmed: {queue!r} may have it, but the broker did not say so")
 
-    def _again(self, task: Task, reason: str) -> TransientError:
+    def _again(self, task: Task, reason: str, *, at_least: timedelta = timedelta(0)) -> TransientError:
         """Try again with the backoff of its count. The count itself is raised by nothing but a confirm."""
-        delay = self.policy.delay(task.failures + 1, task.key)
-        return TransientError(reason, retry_after=min(delay, self.settings.max_delay))
+        delay = max(self.policy.delay(task.failures + 1, task.key), at_least)
+        return TransientError(reason, retry_after=min(delay, self.settings.max_delay, AGAIN_MAX))
 
     # --- what the intake tells --------------------------------------------------------------------------------------
 
@@ -163,6 +171,11 @@ class Relay(System):
         if self._logs:
             self._log.quarantined(reason, detail)
 
+    def unstored(self, error: str) -> None:
+        """What arrived cannot be stored for now."""
+        if self._logs:
+            self._log.unstored(error)
+
     def _broker(self, link: str, up: bool, error: str) -> None:  # noqa: FBT001 - called by position
         if self._logs:
             self._log.broker(link, up=up, error=error)
@@ -170,7 +183,7 @@ class Relay(System):
     def _confirm_lost(self, message: Message, queue: str) -> None:
         self._metrics.confirm_lost()
         if self._logs:
-            self._log.confirm_lost(message.headers.get(MESSAGE_ID), queue)
+            self._log.confirm_lost(message.headers.get(MESSAGE_ID) or message.message_id, queue)
 
     @property
     def _logs(self) -> bool:

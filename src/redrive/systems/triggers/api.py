@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from redrive.systems.triggers.service import Triggers
 
 ATTEMPTS_MAX = 100
+IDS_PER_REDRIVE = 500
+"""A thousand events may have a hundred deliveries each, and a statement of PostgreSQL takes 32,767 values."""
 
 _header = APIKeyHeader(
     name="X-API-Key", auto_error=False, description="A key of a user: `redrive keys create --user NAME --scope …`"
@@ -256,7 +258,7 @@ def _add_inbox(router: APIRouter, system: "Triggers", cursors: Cursors) -> None:
         ] = None,
         event_type: Annotated[m.EventType | None, Query(description="Only events of this type")] = None,
     ) -> JSONResponse:
-        """Events of a status, oldest first."""
+        """Events of a status, oldest first. A page ends early where its payloads come to 4 MiB: see `has_more`."""
         user = owner_of(request)
         bound_to = ("inbox", user, status, event_type)
         after = None
@@ -276,7 +278,7 @@ def _add_inbox(router: APIRouter, system: "Triggers", cursors: Cursors) -> None:
         ]
         pagination = {
             "limit": limit,
-            "cursor": await cursors.write(page.events[-1].id, *bound_to) if page.has_more else None,
+            "cursor": await cursors.write(page.last, *bound_to) if page.has_more else None,
             "has_more": page.has_more,
             "total_count": page.total,
         }
@@ -346,8 +348,10 @@ def _add_acts(router: APIRouter, system: "Triggers") -> None:
 
 
 async def _redrive(system: "Triggers", deliveries: Sequence[str], request: Request) -> Sequence[Any]:
-    if not deliveries:
-        return ()
+    """Bring deliveries back, block by block: what a broken request leaves behind, the next one finds."""
     reason = f"request {request.state.request_id}"
-    redriven = await system.lane.redrive(Where(ids=list(deliveries)), actor=owner_of(request), reason=reason)
-    return redriven.changed
+    changed: list[Any] = []
+    for start in range(0, len(deliveries), IDS_PER_REDRIVE):
+        block = Where(ids=list(deliveries[start : start + IDS_PER_REDRIVE]))
+        changed += (await system.lane.redrive(block, actor=owner_of(request), reason=reason)).changed
+    return changed

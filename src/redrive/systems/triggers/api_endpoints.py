@@ -137,7 +137,17 @@ def add_endpoint_routes(router: APIRouter, system: "Triggers") -> None:
     async def get_endpoint_attempts(
         request: Request, endpoint_id: EndpointId, limit: Annotated[int, Query(ge=1, le=100)] = 50
     ) -> JSONResponse:
-        """The latest tries of deliveries to this endpoint, newest first."""
+        """The tries of the latest deliveries to this endpoint, newest first: of at most `limit` deliveries, `limit` tries."""
         endpoint = await found(request, endpoint_id)
         rows = await system.events.attempts(owner_of(request), endpoint_id=endpoint.id, limit=limit)
         return JSONResponse({"attempts": attempts_json(rows)})
+
+    @router.get("/notices", tags=["endpoints"], response_model=m.Notices, responses=refusals())
+    @needs("endpoints")
+    async def list_notices(request: Request) -> JSONResponse:
+        """What the user must know, newest first: which endpoints were disabled, and why. The newest hundred are kept."""
+        found = await system.endpoints.notices(owner_of(request))
+        notices = [
+            {"endpoint_id": row.endpoint_id, "timestamp": instant_json(row.at), "message": row.message} for row in found
+        ]
+        return JSONResponse({"notices": notices})

@@ -1,6 +1,6 @@
 """`/v1/keys`: who may ask. For keys with the scope `admin`, which manage the keys of all users."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from redrive.systems.triggers.service import Triggers
 
 KEY_ID_CHARS_MAX = 100
+EXPIRES_MAX = timedelta(days=366)
+"""How far ahead a key may expire, when it is made and when it is changed."""
 KeyId = Annotated[str, Path(description="The key's id", examples=["3f9a61c0d2b4"])]
 
 
@@ -40,8 +42,10 @@ def add_key_routes(router: APIRouter, system: "Triggers", cursors: Cursors) -> N
     keys = Keys(system.database)
 
     def checked(expires_at: datetime | None) -> None:
-        if expires_at is not None and expires_at <= system.database.now():
-            raise invalid("it must lie in the future", "body", "expires_at")
+        now = system.database.now()
+        if expires_at is not None and not now < expires_at <= now + EXPIRES_MAX:
+            message = f"it must lie in the future, at most {EXPIRES_MAX.days} days ahead; null lets a key live for ever"
+            raise invalid(message, "body", "expires_at")
 
     @router.post("/keys", status_code=201, tags=["keys"], response_model=m.KeyMade, responses=with_body())
     @needs("admin")

@@ -112,25 +112,27 @@ class Deliverer:
             raise RateLimitedError(said, retry_after=patience)
         if status in RETRIED_STATUSES or status >= 500:
             raise TransientError(said, retry_after=patience)
-        raise self._final(said, endpoint, gone=status == 410)
+        raise self._final(said, endpoint, gone=status == 410, patience=patience)
 
-    def _final(self, said: str, endpoint: Endpoint, *, gone: bool = False) -> Exception:
+    def _final(
+        self, said: str, endpoint: Endpoint, *, gone: bool = False, patience: timedelta | None = None
+    ) -> Exception:
         retry_all = endpoint.policy.get("retry_all")
         if self._retry_all if retry_all is None else retry_all:
-            return TransientError(said)
+            return TransientError(said, retry_after=patience)
         return EndpointGoneError(said) if gone else PermanentError(said)
 
     async def _failed(self, endpoint: Endpoint, error: Exception) -> None:
         """Keep the endpoint's health; switch it off where it is gone or has only failed for days."""
-        reason = None
-        failing = endpoint.failing_since
+        reason = failing = None
         if isinstance(error, EndpointGoneError):
             reason = "it answered 410 Gone"
-        elif failing is not None and self._database.now() - failing >= FAILING_MAX:
+        elif endpoint.failing_since is not None and self._database.now() - endpoint.failing_since >= FAILING_MAX:
+            failing = endpoint.failing_since
             reason = f"every delivery has failed for {FAILING_MAX.days} days"
         with suppress(LedgerAwayError):
             await self._endpoints.note(endpoint, delivered=False)
-            if reason is not None and await self._endpoints.disable(endpoint, reason):
+            if reason is not None and await self._endpoints.disable(endpoint, reason, failing_since=failing):
                 self._log.warning("endpoint_disabled", endpoint_id=endpoint.id, user_id=endpoint.user_id, reason=reason)
 
     async def _load_gathered(self, asked: Sequence[tuple[str, str]]) -> list[tuple[Any, Endpoint | None]]:

@@ -15,6 +15,7 @@ from redrive.systems.triggers.ids import new_id
 from redrive.tables import Database, Gather
 
 ENDPOINTS_PER_USER_MAX = 100
+NOTICES_PER_USER_MAX = 100
 SECRET_PREFIX = "whsec_"  # noqa: S105 - how secrets begin, not one
 SECRET_BYTES = 32
 SECRET_BYTES_MIN, SECRET_BYTES_MAX = 24, 64
@@ -142,9 +143,16 @@ class EndpointStore:
         await self._database.write(_note, last, self._database)
         return [None] * len(notes)
 
-    async def disable(self, endpoint: Endpoint, reason: str) -> bool:
-        """Switch an endpoint off and leave its owner a notice; False if it is off already."""
-        return await self._database.write(_disable, endpoint, reason, self._database)
+    async def disable(self, endpoint: Endpoint, reason: str, *, failing_since: datetime | None = None) -> bool:
+        """Switch an endpoint off and leave its owner a notice; False if it is off already.
+
+        With `failing_since` only if it has failed ever since then: what was read before a delivery may be old by now.
+        """
+        return await self._database.write(_disable, endpoint, reason, failing_since, self._database)
+
+    async def notices(self, user_id: str) -> list[Any]:
+        """What the user must be told, newest first."""
+        return await self._database.read(_notices, user_id)
 
 
 def _now(connection: Connection, database: Database) -> datetime:
@@ -216,18 +224,30 @@ def _note(connection: Connection, delivered: Mapping[str, bool], database: Datab
         connection.execute(update(e).where(e.c.id.in_(unwell), e.c.failing_since.is_(None)).values(since))
 
 
-def _disable(connection: Connection, endpoint: Endpoint, reason: str, database: Database) -> bool:
-    e = t.endpoints
+def _disable(
+    connection: Connection, endpoint: Endpoint, reason: str, failing_since: datetime | None, database: Database
+) -> bool:
+    e, n = t.endpoints, t.notices
     now = _now(connection, database)
+    still = [e.c.id == endpoint.id, e.c.enabled.is_(True)]
+    if failing_since is not None:
+        still.append(e.c.failing_since <= failing_since)
     disabled = connection.execute(
-        update(e).where(e.c.id == endpoint.id, e.c.enabled.is_(True)).returning(e.c.id).values(
+        update(e).where(*still).returning(e.c.id).values(
             enabled=False, disabled_at=now, disabled_reason=reason, updated_at=now
         )
     ).first()  # fmt: skip
     if disabled is None:
         return False
     message = f"the endpoint {endpoint.url} was disabled: {reason}"
-    connection.execute(
-        insert(t.notices).values(user_id=endpoint.user_id, endpoint_id=endpoint.id, at=now, message=message)
-    )
+    connection.execute(insert(n).values(user_id=endpoint.user_id, endpoint_id=endpoint.id, at=now, message=message))
+    mine = n.c.user_id == endpoint.user_id
+    older = select(n.c.id).where(mine).order_by(n.c.id.desc()).offset(NOTICES_PER_USER_MAX).limit(1).scalar_subquery()
+    connection.execute(delete(n).where(mine, n.c.id <= older))
     return True
+
+
+def _notices(connection: Connection, user_id: str) -> list[Any]:
+    n = t.notices
+    mine = select(n.c.endpoint_id, n.c.at, n.c.message).where(n.c.user_id == user_id)
+    return list(connection.execute(mine.order_by(n.c.id.desc()).limit(NOTICES_PER_USER_MAX)))

@@ -3,13 +3,14 @@
 Each process takes tokens of a key's minute from the store in blocks and hands them out from memory. The first few of a
 minute it hands out on its own, and tells the store of them when it takes its first block: most keys ask seldom, and cost
 no write at all. What a process has not used of its block when the minute ends is lost, which is why blocks are small:
-with the default limit of 1,000 a process may leave or overdraw 2 % of it.
+with the default limit of 1,000 each process may leave or overdraw 2 % of it.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from sqlalchemy import Connection, delete
@@ -70,8 +71,8 @@ class Limiter:
         while share.left <= 0 and not share.spent:  # again where others who waited too were quicker
             await self._ask(share, key_id)
         if share.left <= 0:
-            seconds = (now - EPOCH).total_seconds()
-            return max(1, int((minute + 1) * MINUTE_SECONDS - seconds))
+            ends = EPOCH + timedelta(minutes=minute + 1)
+            return math.ceil((ends - now).total_seconds())  # rounded up: whoever comes back then is let in
         share.left -= 1
         return None
 
@@ -80,7 +81,11 @@ class Limiter:
             if share.left <= 0 and not share.spent:
                 # The first block settles for what was handed out freely, which from then on stands in the store.
                 told, share.used, share.free = share.used, 0, 0
-                [granted] = await self._asks([_Ask(key_id, share.minute, told)])
+                try:
+                    [granted] = await self._asks([_Ask(key_id, share.minute, told)])
+                except BaseException:
+                    share.used = told  # told again with the next block: better counted twice than not at all
+                    raise
                 share.left += granted
                 share.spent = granted < 1
 

@@ -1,8 +1,10 @@
 """What triggers writes into the log, in the words of its contract.
 
 Changes of status and failed deliveries are written down by the store in the commit that makes them, in `trigger_changes`,
-whichever process makes it; the service takes them from there, logs and counts each once. Only what changes nothing in
-the store, a retry that begins, is logged by an observer of the lane.
+whichever process makes it; the service takes them from there, logs and counts each at most once: they are deleted before
+they are logged, so a service that is killed in between loses those of one look, up to a hundred lines. The store itself and
+the history of attempts lose nothing. Only what changes nothing in the store, a retry that begins, is logged by an observer
+of the lane.
 """
 
 import asyncio

@@ -1,5 +1,6 @@
 """What strangers send to `/v1` and what they get: the shapes of the API, with examples for its description."""
 
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
@@ -26,6 +27,23 @@ IdempotencyKey = Annotated[
     str, Field(pattern=r"^[!-~]{1,200}$", description="1 to 200 visible ASCII characters", examples=["order-7-created"])
 ]
 Owner = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,200}$", examples=["ada"])]
+Description = Annotated[str, Field(max_length=500, pattern=r"^[^\x00]*$", description="For people; any text but NUL")]
+YEAR_MIN, YEAR_MAX = 1970, 9998
+"""Times between these can be stored, shown and reckoned with everywhere, in whatever zone they are written."""
+
+
+def _moment(given: datetime) -> datetime:
+    try:
+        moment = given.astimezone(UTC)
+    except OverflowError:
+        moment = None
+    if moment is None or not YEAR_MIN <= moment.year <= YEAR_MAX:
+        raise ValueError(f"it must lie in the years {YEAR_MIN} to {YEAR_MAX}")
+    return moment
+
+
+Moment = Annotated[AwareDatetime, AfterValidator(_moment)]
+"""A time with a zone, kept in UTC."""
 
 
 def _secret(secret: str) -> str:
@@ -167,8 +185,8 @@ class RetryIn(_In):
 
     event_type: EventType | None = None
     endpoint_id: str | None = Field(default=None, max_length=100, examples=[ENDPOINT])
-    failed_after: AwareDatetime | None = Field(default=None, examples=[STAMP])
-    failed_before: AwareDatetime | None = Field(default=None, examples=[STAMP])
+    failed_after: Moment | None = Field(default=None, examples=[STAMP])
+    failed_before: Moment | None = Field(default=None, examples=[STAMP])
     limit: int = Field(default=100, ge=1, le=1000, strict=True)
     dry_run: bool = Field(default=False, strict=True, description="Only count")
 
@@ -194,7 +212,7 @@ class EndpointIn(_In):
 
     url: str = Field(min_length=1, max_length=2048, examples=["https://shop.example/hooks"])
     event_types: list[TypePattern] = Field(default=["*"], min_length=1, max_length=50)
-    description: str = Field(default="", max_length=500)
+    description: Description = ""
     secret: Annotated[str, Field(max_length=200), AfterValidator(_secret)] | None = Field(
         default=None, description="`whsec_` and the base64 of 24 to 64 bytes; without it one is made"
     )
@@ -207,7 +225,7 @@ class EndpointChange(_In):
 
     url: str | None = Field(default=None, min_length=1, max_length=2048, examples=["https://shop.example/hooks"])
     event_types: list[TypePattern] | None = Field(default=None, min_length=1, max_length=50)
-    description: str | None = Field(default=None, max_length=500)
+    description: Description | None = None
     secret: Annotated[str, Field(max_length=200), AfterValidator(_secret)] | None = Field(
         default=None, description="A new one; the old one goes on signing for 24 hours"
     )
@@ -231,6 +249,20 @@ class EndpointOut(BaseModel):
     old_secret_until: str | None = Field(description="Until when two secrets sign", examples=[None])
     created_at: str = Field(examples=[STAMP])
     updated_at: str = Field(examples=[STAMP])
+
+
+class NoticeOut(BaseModel):
+    """Something that the owner of an endpoint must know."""
+
+    endpoint_id: str = Field(examples=[ENDPOINT])
+    timestamp: str = Field(examples=[STAMP])
+    message: str = Field(examples=["the endpoint https://shop.example/hooks was disabled: it answered 410 Gone"])
+
+
+class Notices(BaseModel):
+    """The newest notices, newest first."""
+
+    notices: list[NoticeOut]
 
 
 class EndpointMade(EndpointOut):
@@ -259,14 +291,18 @@ class KeyIn(_In):
 
     user: Owner
     scopes: list[Scope] = Field(min_length=1, max_length=20)
-    expires_at: AwareDatetime | None = Field(default=None, examples=["2027-01-31T09:00:00Z"])
+    expires_at: Moment | None = Field(
+        default=None, description="At most 366 days ahead; null: never", examples=["2027-01-31T09:00:00Z"]
+    )
 
 
 class KeyChange(_In):
     """What shall be different. `expires_at: null` lets the key live for ever."""
 
     scopes: list[Scope] | None = Field(default=None, min_length=1, max_length=20)
-    expires_at: AwareDatetime | None = Field(default=None, examples=["2027-01-31T09:00:00Z"])
+    expires_at: Moment | None = Field(
+        default=None, description="At most 366 days ahead; null: never", examples=["2027-01-31T09:00:00Z"]
+    )
 
 
 class KeyOut(BaseModel):

@@ -23,6 +23,8 @@ from redrive.tables import ATTEMPTS, Database, Gather
 
 LEDGER = t.TRIGGER_DELIVERIES.name
 IDS_PER_STATEMENT = 500
+PAGE_BYTES_MAX = 4 << 20
+"""A page of the inbox ends where its payloads come to this; one payload alone may be larger."""
 OPEN = ("received", "queued")
 
 
@@ -61,6 +63,8 @@ class InboxPage(NamedTuple):
     """A page of the inbox, and whether there is more behind it."""
 
     events: list[Any]
+    last: str
+    """The id that the next page begins behind, if there is more."""
     has_more: bool
     total: int | None
 
@@ -154,12 +158,12 @@ class EventStore:
     async def page(
         self, user_id: str, status: str, *, event_type: str | None, after: str | None, limit: int
     ) -> InboxPage:
-        """Events of a status, oldest first, from behind `after` on."""
+        """Events of a status, oldest first, from behind `after` on; fewer than `limit` where payloads are large."""
         return await self.database.read(_page, user_id, status, event_type, after, limit)
 
     async def attempts(self, user_id: str, *, event_id: str | None = None, endpoint_id: str | None = None,
                        limit: int = 100) -> list[Any]:  # fmt: skip
-        """The latest tries of an event's deliveries, or of those to an endpoint, newest first."""
+        """Tries, newest first: the latest of an event's deliveries, or those of the latest deliveries to an endpoint."""
         return await self.database.read(_attempts, user_id, event_id, endpoint_id, limit)
 
     async def totals(self) -> dict[str, int]:
@@ -265,20 +269,38 @@ def _page(
     connection: Connection, user_id: str, status: str, event_type: str | None, after: str | None, limit: int
 ) -> InboxPage:
     e = t.events
-    asked = select(e.c.id, e.c.event_type, e.c.created_at, e.c.payload).where(
-        e.c.user_id == user_id, e.c.status == status
-    )
+    wanted = [e.c.user_id == user_id, e.c.status == status]
     total: int | None = None
     if event_type is not None:
-        asked = asked.where(e.c.event_type == event_type)
+        wanted.append(e.c.event_type == event_type)
     else:
         c = t.counts
         counted = select(func.sum(c.c.amount)).where(c.c.user_id == user_id, c.c.status == status)
         total = int(connection.execute(counted).scalar() or 0)
     if after is not None:
-        asked = asked.where(e.c.id > after)
-    rows = list(connection.execute(asked.order_by(e.c.id).limit(limit + 1)))
-    return InboxPage(rows[:limit], len(rows) > limit, total)
+        wanted.append(e.c.id > after)
+    # Sizes first: a hundred of the largest payloads together would be more than a process should hold for one request.
+    # Payloads are ASCII, and PostgreSQL knows how many bytes there are without reading them.
+    size = func.length if connection.dialect.name == "sqlite" else func.octet_length
+    sizes = select(e.c.id, size(e.c.payload)).where(*wanted).order_by(e.c.id).limit(limit + 1)
+    found = [(id_, int(amount)) for id_, amount in connection.execute(sizes)]
+    kept = _fitting([amount for _, amount in found[:limit]])
+    if not kept:
+        return InboxPage([], "", False, total)
+    # These and no others: one that comes in between must not push the last one out, which the cursor would then pass.
+    ids = [id_ for id_, _ in found[:kept]]
+    rows = select(e.c.id, e.c.event_type, e.c.created_at, e.c.payload).where(*wanted, e.c.id.in_(ids)).order_by(e.c.id)
+    return InboxPage(list(connection.execute(rows)), ids[-1], len(found) > kept, total)
+
+
+def _fitting(sizes: Sequence[int]) -> int:
+    """How many from the first on fit into a page: at least one, or nobody would ever get past it."""
+    total = 0
+    for number, size in enumerate(sizes):
+        total += size
+        if number and total > PAGE_BYTES_MAX:
+            return number
+    return len(sizes)
 
 
 def _attempts(

@@ -160,7 +160,7 @@ notices = Table(
     Column("message", Text, nullable=False),
     Index("trigger_notices_user_idx", "user_id", "id"),
 )
-"""What the owner of an endpoint must be told."""
+"""What the owner of an endpoint must be told, and reads at `/v1/notices`."""
 
 changes = Table(
     "trigger_changes",

@@ -202,7 +202,7 @@ class _Door:
         except ValidationError as error:
             self._webhooks.metrics.rejected.inc()
             raise _unfit(error) from None
-        except ApiError:
+        except (ApiError, LedgerAwayError):
             self._webhooks.metrics.rejected.inc()
             raise
 
@@ -220,7 +220,7 @@ class _Door:
             identity = _value(source.identity, "identity", request.headers, read, KEY_CHARS_MAX - len(name) - 1)
             event_type = _value(source.event_type, "event type", request.headers, read, TYPE_CHARS_MAX)
             return await self._store(event_type, read, f"{name}:{identity}")
-        except ApiError:
+        except (ApiError, LedgerAwayError):
             self._webhooks.metrics.rejected.inc()
             raise
 

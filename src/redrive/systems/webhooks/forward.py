@@ -17,6 +17,7 @@ FORWARD_SECONDS_MAX = 30.0
 CONNECT_SECONDS_MAX = 5.0
 ANSWER_BYTES_MAX = 64 * 1024
 """So much of an answer is read to keep its connection; one that is longer is cut."""
+KEPT_CONNECTIONS_MAX = 100
 AGAIN = frozenset({408, 425, 429})
 
 
@@ -53,6 +54,8 @@ class Forward:
                 transport=self._transport,
                 follow_redirects=False,
                 trust_env=False,
+                # WORKER_COUNT is the limit: a webhook that waits here for a connection would only lose its time.
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=KEPT_CONNECTIONS_MAX),
                 timeout=httpx.Timeout(FORWARD_SECONDS_MAX, connect=CONNECT_SECONDS_MAX),
                 # Unpacked, a small answer could be a large one.
                 headers={"User-Agent": f"redrive/{__version__}", "Accept-Encoding": "identity"},

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import ARRAY, Connection, Select, Text, any_, bindparam, func, literal_column, select
 
 from redrive import Lane, NewTask
-from redrive.errors import LedgerError
+from redrive.errors import KeyTakenError, LedgerError
 from redrive.events import TaskAdded
 from redrive.systems.webhooks.table import due_since, instant, make_table
 from redrive.tables import Database, Gather
@@ -62,7 +62,11 @@ class Inbox:
 
     async def _take_in(self, tasks: Sequence[NewTask]) -> list[Receipt | None]:
         ledger = await self._lane.ledger()
-        receipts = await self._database.write(self._store, ledger, tasks)
+        try:
+            receipts = await self._database.write(self._store, ledger, tasks)
+        except KeyTakenError:
+            # Another process has stored the key with another type between our look and our insert. Now it is found.
+            receipts = await self._database.write(self._store, ledger, tasks)
         if any(receipt is not None and receipt.new for receipt in receipts):
             self._database.wake(self._lane.name)
         return receipts

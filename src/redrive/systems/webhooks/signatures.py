@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 TOLERANCE = timedelta(minutes=5)
 SIGNATURES_MAX = 20
 """How many signatures a header may list: senders that rotate send two."""
+SECONDS_DIGITS_MAX = 11
+"""Until the year 5138; with one digit more the calendar can end."""
 
 
 class SignatureError(Exception):
@@ -58,7 +60,7 @@ def _stripe(keys: Sequence[bytes], body: bytes, headers: Mapping[str, str], now:
     times = [value for name, _, value in parts if name == "t"]
     given = [value for name, _, value in parts if name == "v1"]
     # As it was signed: `float` would read more spellings than the sender writes.
-    if len(times) != 1 or not (times[0].isascii() and times[0].isdecimal() and len(times[0]) <= 12):
+    if len(times) != 1 or not (times[0].isascii() and times[0].isdecimal() and len(times[0]) <= SECONDS_DIGITS_MAX):
         raise SignatureError("the header Stripe-Signature must hold one time, t=seconds since 1970")
     age = now - (EPOCH + timedelta(seconds=int(times[0])))
     _check_any([_hmac_sha256(key, times[0].encode() + b"." + body) for key in keys], given)

@@ -51,7 +51,9 @@ def upgrade() -> None:
         ("idx_schedules_next_retry_at", "next_retry_at", "next_retry_at IS NOT NULL"),
     )  # fmt: skip
     for name, column, where in indexes:
-        op.execute(f"CREATE INDEX {name} ON {_SCHEDULES} ({column}) WHERE {where}")
+        # Whoever has added the columns by hand may have added the index with this well-known name, too.
+        there = "IF NOT EXISTS " if name == "idx_schedules_next_retry_at" else ""
+        op.execute(f"CREATE INDEX {there}{name} ON {_SCHEDULES} ({column}) WHERE {where}")
     op.create_index(f"{_SCHEDULES}_flag_idx", _SCHEDULES, ["flag_key", "environment"])
     op.create_index(f"{_SCHEDULES}_flag_id_idx", _SCHEDULES, ["flag_id"])
     op.create_index("feature_flag_user_overrides_user_idx", "feature_flag_user_overrides", ["user_id"])
