@@ -12,12 +12,16 @@ from html.parser import HTMLParser
 
 import httpx
 import pytest
+from fastapi import Request
+from jinja2 import ChoiceLoader, DictLoader
 
 from redrive import LedgerTable, Redrive, State, Words, hours
 from redrive.errors import TableError
 from redrive.settings import Settings
 from redrive.system import System
 from redrive.web.pages import systems
+from redrive.web.pages.frame import templates
+from redrive.web.pages.panels.panel import Panel
 from redrive.web.pages.static import STATIC
 from redrive.wiring import Service
 
@@ -197,8 +201,8 @@ def _contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-async def test_a_system_brings_its_own_panel(url: str, monkeypatch: pytest.MonkeyPatch):
-    """Its name, what it is, what it depends on, and its part of the page; those in trouble hide nobody."""
+async def test_a_system_brings_its_own_page(url: str, monkeypatch: pytest.MonkeyPatch):
+    """Its name, what it is, what it depends on, and a link to its page; those in trouble hide nobody."""
 
     class Pigeons(System):
         """Carries messages <home>."""
@@ -225,17 +229,27 @@ async def test_a_system_brings_its_own_panel(url: str, monkeypatch: pytest.Monke
             await asyncio.sleep(60)
             return {}
 
-    async def content(system: System) -> dict[str, object]:
-        return {"system": system.name}
+    async def content(request: Request, system: System) -> dict[str, object]:
+        return {"loft": f"{system.name} in {request.query_params['town']}"}
+
+    loader = ChoiceLoader([templates.loader, DictLoader({"pigeons.html": "<p>{{ content.loft }}</p>"})])
+    monkeypatch.setattr(templates, "loader", loader)
 
     monkeypatch.setattr(systems, "CHECKED_WITHIN_SECONDS", 0.05)
-    monkeypatch.setitem(systems.PANELS, "pigeons", systems.Panel(template="parts.html", content=content))
+    monkeypatch.setitem(systems.PANELS, "pigeons", Panel(title="Loft", template="pigeons.html", content=content))
     app = Redrive(url)
     Pigeons(app)
     Moles(app)
     Snails(app)
     async with running(app) as service, client_of(service) as client:
         text = (await client.get("/systems")).text
+        page = (await client.get("/systems/pigeons?town=<Rome>")).text
+        assert (await client.get("/systems/moles")).status_code == 404
+        assert (await client.get("/systems/owls")).status_code == 404
+    assert 'href="/systems/pigeons"' in text
+    assert 'href="/systems/moles"' not in text
+    assert "<h1>Loft</h1>" in page
+    assert "<p>pigeons in &lt;Rome&gt;</p>" in page
     assert "Carries messages &lt;home&gt;." in text
     assert "loft away" in text
     assert 'id="snails"' in text

@@ -21,71 +21,96 @@ const count = document.getElementById("act-count");
 const reason = document.getElementById("act-reason");
 const problem = document.getElementById("act-problem");
 const confirm = document.getElementById("act-confirm");
+const extra = document.getElementById("act-extra");
 
-// What the open question is about; null while it is still counted, or after somebody has left.
+// What the open question is about; null after somebody has left.
 let asked = null;
 
-/** Count, ask, act. `what` has `ledger` and either `ids` or `filter`. */
-export async function act(name, what, description) {
-  const words = WORDS[name];
-  const mine = { name, what, words, path: name in RESOLVES ? "/api/tasks/resolve" : `/api/tasks/${name}` };
-  asked = mine;
-  title.textContent = words.title;
-  confirm.textContent = words.title;
-  confirm.className = words.button;
+/**
+ * Count, ask for a reason, do it. `question` says:
+ * `title`, `button` (its class); `look` answers how many it is about; `sentence` says what will happen to so many, and
+ * `nothing` that there are none; `run(reason, seen)` does it and answers with the sentence that tells of it.
+ */
+export async function askBefore(question) {
+  asked = question;
+  title.textContent = question.title;
+  confirm.textContent = question.title;
+  confirm.className = question.button ?? "";
   confirm.disabled = true;
   problem.hidden = true;
   reason.value = "";
   count.replaceChildren("Counting…");
+  extra.hidden = !question.extra;
+  if (question.extra) [extra.querySelector("label").textContent, extra.querySelector("textarea").value] = [question.extra, ""];
   dialog.showModal();
   try {
-    mine.seen = name in RESOLVES ? { matched: what.ids.length } : await post(mine.path, { ...what, reason: "count before acting", dry_run: true });
+    question.seen = await question.look();
   } catch (error) {
-    if (asked !== mine) return;
+    if (asked !== question) return;
     count.replaceChildren();
     refuse(error);
     return;
   }
-  if (asked !== mine) return; // left, or asked for something else meanwhile
-  const { matched } = mine.seen;
-  count.replaceChildren(make("strong", { textContent: matched ? words.sentence(matched) : `None of them is ${words.from} now, so there is nothing to do.` }),
-    ...(description ? [make("br"), make("span", { className: "quiet small", textContent: description })] : []));
+  if (asked !== question) return; // left, or asked for something else meanwhile
+  const { matched } = question.seen;
+  count.replaceChildren(make("strong", { textContent: matched ? question.sentence(matched) : question.nothing }),
+    ...(question.description ? [make("br"), make("span", { className: "quiet small", textContent: question.description })] : []));
   confirm.disabled = matched === 0;
   reason.focus();
 }
 
+/** Act on tasks. `what` has `ledger` and either `ids` or `filter`. */
+export function act(name, what, description) {
+  const words = WORDS[name];
+  const path = name in RESOLVES ? "/api/tasks/resolve" : `/api/tasks/${name}`;
+  return askBefore({
+    ...words,
+    description,
+    nothing: `None of them is ${words.from} now, so there is nothing to do.`,
+    look: async () => (name in RESOLVES ? { matched: what.ids.length } : await post(path, { ...what, reason: "count before acting", dry_run: true })),
+    run: (why, seen) => change(name, path, what, why, seen),
+  });
+}
+
 const post = (path, body) => ask(path, { method: "POST", body, signal: AbortSignal.timeout(ACT_WITHIN_MS) });
 
-async function send({ name, path, what, seen, words }) {
+async function change(name, path, what, why, seen) {
+  const { done } = WORDS[name];
+  const body = { ...what, reason: why };
+  if (name in RESOLVES) body.state = name;
+  else if (what.filter) body.filter = { ...what.filter, until: seen.until };
+  let changed = 0;
+  let left = false;
+  // A large act comes back between two pages; sent again with the same instant it goes on where it was.
+  for (let complete = false; !complete && !left;) {
+    const made = await post(path, body);
+    changed += made.changed;
+    complete = made.complete ?? true;
+    left = !complete && !dialog.open; // what was done stays done
+    if (!complete) count.textContent = `${number(changed)} of ${number(seen.matched)} ${done}…`;
+  }
+  const rest = seen.matched - changed;
+  const others = left ? " The others were left alone, as you said." : rest > 0 ? ` ${number(rest)} had changed meanwhile and stayed as they are.` : "";
+  return `${tasks(changed)} ${done}.${others}`;
+}
+
+async function send(question) {
   if (!reason.value.trim()) {
-    refuse(new Error("Say why: the reason is kept with every task that changes."));
+    refuse(new Error("Say why: the reason is kept with everything that changes."));
     reason.focus();
     return;
   }
   confirm.disabled = true;
   problem.hidden = true;
-  const body = { ...what, reason: reason.value.trim() };
-  if (name in RESOLVES) body.state = name;
-  else if (what.filter) body.filter = { ...what.filter, until: seen.until };
-  let changed = 0;
-  let left = false;
+  let said;
   try {
-    // A large act comes back between two pages; sent again with the same instant it goes on where it was.
-    for (let complete = false; !complete && !left;) {
-      const made = await post(path, body);
-      changed += made.changed;
-      complete = made.complete ?? true;
-      left = !complete && !dialog.open; // what was done stays done
-      if (!complete) count.textContent = `${number(changed)} of ${number(seen.matched)} ${words.done}…`;
-    }
+    said = await question.run(reason.value.trim(), question.seen, extra.hidden ? undefined : extra.querySelector("textarea").value);
   } catch (error) {
     confirm.disabled = false;
     refuse(error);
     return;
   }
-  const rest = seen.matched - changed;
-  const others = left ? " The others were left alone, as you said." : rest > 0 ? ` ${number(rest)} had changed meanwhile and stayed as they are.` : "";
-  tellLater(`${tasks(changed)} ${words.done}.${others}`);
+  tellLater(said);
   location.reload();
 }
 
