@@ -5,14 +5,18 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help run test check tests coverage bench soak format proto lock clean
+.PHONY: help run demo test check tests coverage bench soak pictures format proto lock clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk 'BEGIN {FS = ":.*## "} {printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk 'BEGIN {FS = ":.*## "} {printf "  make %-9s %s\n", $$1, $$2}'
 
 run: $(READY)  ## set up and serve on http://127.0.0.1:8086 with SQLite and a sample application
 	@$(BIN)/redrive serve --app redrive.sample:app
+
+demo: $(READY)  ## the same with sample traffic in demo.db: flaky destinations, poison, an outage that heals
+	@rm -f demo.db demo.db-wal demo.db-shm
+	@DATABASE_URL=$${DATABASE_URL:-sqlite:///demo.db} LOG_LEVEL=$${LOG_LEVEL:-error} $(BIN)/redrive serve --app redrive.demo:app
 
 test: check tests  ## set up, check and test everything, real servers included
 
@@ -38,9 +42,13 @@ bench: $(READY)  ## redrive beside its peers and the raw limit, in one run; need
 	$(BIN)/python -W ignore -m bench.relay
 	$(BIN)/python -W ignore -m bench.webhooks
 	$(BIN)/python -W ignore -m bench.triggers
+	$(BIN)/python -W ignore -m bench.operator
 
 soak: $(READY)  ## the same tests with hundreds of kills and millions of rows
 	REDRIVE_TEST_ROUNDS=600 REDRIVE_TEST_ROWS=1000000 REDRIVE_SIMULATION_SEEDS=1000 $(PYTEST) tests/faults tests/engine tests/ledgers/test_plans.py -o timeout=3600
+
+pictures: $(READY)  ## make the pictures of the docs anew, from the pages in a real browser
+	REDRIVE_TEST_PICTURES=1 $(PYTEST) tests/browser/test_looks.py -k picture
 
 format: $(READY)  ## put the code into shape
 	$(BIN)/ruff check --fix .

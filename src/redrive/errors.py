@@ -12,6 +12,7 @@
     ├── MissingExtraError (also ImportError)   an optional dependency is not installed
     ├── LedgerError
     │   ├── LedgerAwayError            the store cannot be reached now; trying again may work
+    │   ├── TooSlowError               a look that took longer than it may; ask for less, or search in the background
     │   ├── NotMigratedError           redrive's tables are missing or old
     │   ├── NewerSchemaError           the store was migrated by a newer redrive
     │   └── TransitionError            a change of state that the state machine does not list
@@ -89,6 +90,10 @@ class LedgerError(RedriveError):
 
 class LedgerAwayError(LedgerError):
     """The store cannot be reached now. Nothing is known to be lost; try again."""
+
+
+class TooSlowError(LedgerError):
+    """A look at the store took longer than it was allowed to, and was given up."""
 
 
 class NotMigratedError(LedgerError):

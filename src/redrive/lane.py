@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 from redrive.core.durations import ZERO
 from redrive.core.policy import Policy
+from redrive.core.preview import Try, preview
 from redrive.core.states import State
-from redrive.core.table import TASKS, LedgerTable
+from redrive.core.table import TASKS, Counts, LedgerTable
 from redrive.core.task import Added, Attempt, Deed, NewTask, Task, TaskId
 from redrive.engine.announce import announce
 from redrive.engine.handlers import Handlers, make_handler
@@ -201,6 +202,25 @@ class Lane:
     async def deeds(self, id: TaskId) -> list[Deed]:
         """Who redrove, cancelled or resolved a task, and why."""
         return await (await self.ledger()).deeds(id)
+
+    def to_come(self, task: Task) -> list[Try] | None:
+        """The tries still to come if each fails, the first of them included; None where no handler's policy is known here."""
+        handler = self.handlers.find(task.kind)
+        if handler is None:
+            return None
+        if task.state not in (State.WAITING, State.CLAIMED):
+            return []
+        now = self._database.now()
+        ends = [task.deadline_at] if task.deadline_at else []
+        if handler.policy.deadline is not None and task.created_at is not None:
+            ends.append(task.created_at + handler.policy.deadline)
+        tries = preview(
+            handler.policy, task.key, max(task.due_at or now, now) if task.state is State.WAITING else now,
+            failures=task.failures, failures_max=task.failures_max, deadline_at=min(ends, default=None),
+        )  # fmt: skip
+        if self.table.counts is Counts.DONE:
+            tries = tries[:1]  # its failures are not counted: all that is known is when it is due
+        return tries if task.state is State.WAITING else tries[1:]
 
     async def counts(self, *, counted_max: int = 100_000) -> dict[State, int]:
         """How many tasks are in each state, counted up to `counted_max`."""

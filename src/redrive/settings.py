@@ -123,6 +123,17 @@ class Settings(Section):
         default=30, ge=0, le=DURATION_MAX.days, description="How long done and cancelled tasks are kept; 0: for ever"
     )
 
+    alert_urls: SecretStr | None = Field(
+        default=None, description="Where alerts go: addresses as apprise knows them, with spaces between them"
+    )
+    alert_failed_percent: float = Field(
+        default=5, ge=0, le=100, description="Alert when more tries than this failed in five minutes"
+    )
+    alert_oldest_due: Grace = Field(
+        default=timedelta(minutes=5), description="Alert when a due task has waited longer; 0: never"
+    )
+    alert_depth: int = Field(default=10_000, ge=0, description="Alert when more tasks wait in a ledger; 0: never")
+
     @model_validator(mode="before")
     @classmethod
     def _database_at_path(cls, given: Any) -> Any:
@@ -182,5 +193,5 @@ def _sentence(problem: Any) -> str:
     why = problem["msg"].removeprefix("Value error, ")
     why = why[0].lower() + why[1:]
     # A secret must not be shown, not even a wrong one.
-    shown = name if name.endswith(("_KEY", "_SECRET")) else f"{name}={redact(str(problem['input']))!r:.80}"
+    shown = name if name.endswith(("_KEY", "_SECRET", "_URLS")) else f"{name}={redact(str(problem['input']))!r:.80}"
     return f"{shown} cannot be used: {why}; change it in the environment or in {ENV_FILE}"

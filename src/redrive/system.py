@@ -11,6 +11,8 @@ from typing import Any, ClassVar, Protocol
 
 from prometheus_client import CollectorRegistry
 
+from redrive.observe.alerts import Alarm
+
 
 class Attachable(Protocol):
     """What a system asks of its application when it attaches itself."""
@@ -55,6 +57,13 @@ class System:
     async def checks(self) -> Mapping[str, bool]:
         """What it depends on besides the database, by name, and whether that is well; shown by `/health`."""
         return {}
+
+    async def alarms(self) -> Sequence[Alarm]:
+        """What is wrong here now and a person must hear of, such as an endpoint that was disabled. Asked every few seconds.
+
+        Each is told once when it is first there, and once when it is gone.
+        """
+        return ()
 
     @property
     def ready(self) -> bool:

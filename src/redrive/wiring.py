@@ -7,7 +7,7 @@ import sqlite3
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,8 +18,12 @@ from redrive.core.failure import describe_error
 from redrive.engine.patience import Patience
 from redrive.engine.worker import WorkerSettings
 from redrive.errors import MissingExtraError, RedriveError, SettingsError
+from redrive.ledgers.bookkeeper import EVERY as BOOKS_EVERY
+from redrive.ledgers.bookkeeper import Bookkeeper
 from redrive.ledgers.database import Database
 from redrive.ledgers.keys import Keys
+from redrive.ledgers.sql import SqlLedger
+from redrive.observe.alerts import EVERY as ALERTS_EVERY
 from redrive.observe.logs import LogObserver, configure_logs
 from redrive.observe.metrics import MetricsObserver
 from redrive.settings import Section, Settings, load
@@ -28,6 +32,7 @@ from redrive.systems.flags.settings import FlagSettings
 from redrive.systems.relay.settings import RelaySettings
 from redrive.systems.triggers.settings import TriggerSettings
 from redrive.systems.webhooks.settings import WebhookSettings
+from redrive.watch import Watch, repeat
 
 ANSWER_WITHIN = timedelta(seconds=2)
 """How long the database may take to answer a health check."""
@@ -235,6 +240,13 @@ class Service:
         self.opened = asyncio.Event()
         self._started = time.monotonic()
         self._stopped = asyncio.Event()
+        self._at_end: list[Callable[[], Awaitable[None]]] = []
+        self._bookkeeper = Bookkeeper(app.database, self._ledgers)
+        self._watch = Watch(app, settings)
+
+    def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Have something closed when the service ends, while its store is still open."""
+        self._at_end.append(close)
 
     @property
     def uptime(self) -> timedelta:
@@ -265,12 +277,29 @@ class Service:
             self.first_key = await self.keys.ensure_first(given.get_secret_value() if given is not None else None)
             self.is_open = True
             self.opened.set()
-            if self.workers is not None:
-                await self.workers.run()
-            else:
-                await self._stopped.wait()
+            chores = [
+                asyncio.create_task(repeat("books", BOOKS_EVERY, self._bookkeeper.round)),
+                asyncio.create_task(repeat("alerts", ALERTS_EVERY, self._watch.round)),
+            ]
+            try:
+                if self.workers is not None:
+                    await self.workers.run()
+                else:
+                    await self._stopped.wait()
+            finally:
+                for chore in chores:
+                    chore.cancel()
+                await asyncio.gather(*chores, self.close_all(), return_exceptions=True)
         finally:
             self.is_open = False
+
+    async def close_all(self) -> None:
+        """Close what was to be closed at the end; once."""
+        closing, self._at_end = self._at_end, []
+        await asyncio.gather(*(close() for close in closing), return_exceptions=True)
+
+    async def _ledgers(self) -> list[SqlLedger]:
+        return [await lane.ledger() for lane in self.app.lanes.values()]
 
     async def database_answers(self) -> bool:
         """Whether the database answers now."""

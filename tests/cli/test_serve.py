@@ -43,7 +43,7 @@ def test_serve_from_start_to_end(start: Start, stored: Run, url: str):
         stored("tasks", "add", "flaky.hello", "--key", "flaky")
         stored("tasks", "add", "poison.hello", "--key", "poison")
         stored("tasks", "add", "plain.hello", "--key", "plain")
-        until(lambda: "<code>poison.hello</code>" in client.get("/").text)
+        until(lambda: bool(client.get("/api/tasks", params={"kind": "poison.hello"}).json()["tasks"]))
         for name, state, failures in (("plain", "done", 0), ("flaky", "done", 2), ("poison", "dead", 4)):
             until(lambda name=name, state=state: stored("tasks", "show", name, "--json").json["state"] == state)
             assert stored("tasks", "show", name, "--json").json["failures"] == failures
@@ -86,7 +86,7 @@ def test_without_an_application_nothing_is_run(start: Start, redrive: Run):
     service.wait_for("Ctrl-C stops")
     redrive("tasks", "add", "mine", "--key", "mine")
     with httpx.Client(base_url=address(service)) as client:
-        until(lambda: "<code>mine</code>" in client.get("/").text)
+        until(lambda: bool(client.get("/api/tasks", params={"kind": "mine"}).json()["tasks"]))
         assert "No handlers are loaded" in client.get("/").text
         until(lambda: client.get("/ready").json()["checks"]["worker"] == "running")
     assert service.end(signal.SIGTERM) == 0

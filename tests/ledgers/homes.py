@@ -218,6 +218,12 @@ class Home:
         return found
 
     async def rollups(self) -> list[dict[str, Any]]:
+        """What workers settled in each minute; without what was added and pruned."""
+        return [row for row in await self.minutes() if not row["worker"].startswith("add:")]
+
+    async def minutes(self) -> list[dict[str, Any]]:
+        """All that was counted in each minute."""
+
         def look(connection: Connection) -> list[dict[str, Any]]:
             return [dict(row._mapping) for row in connection.execute(select(schema.minute))]
 

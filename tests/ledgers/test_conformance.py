@@ -17,6 +17,7 @@ from sqlalchemy import text
 from redrive.core.backoff import Fixed
 from redrive.core.decide import Settlement
 from redrive.core.durations import ZERO, days, hours, minutes, seconds
+from redrive.core.figures import TOOK, TRIES, took_bucket
 from redrive.core.outcome import Cancelled, Done, LeaseExpired, Released, Snoozed
 from redrive.core.policy import Policy
 from redrive.core.states import State
@@ -565,6 +566,48 @@ async def test_the_rollup_equals_the_attempts(home: Home) -> None:
         (START + minutes(1), "keeper"): (0, 2, 0, 0, 0, 0, 2, 3.0),
     }
     assert {row["ledger"] for row in rollups.values()} == {home.ledger.name}
+
+
+async def test_the_rollup_measures_tries_and_times(home: Home) -> None:
+    """Each ended task is counted by its tries, and each done one by the time since it was stored."""
+    await home.put(3)
+    fast, slow, dying = await home.ledger.claim(3, LEASE)
+    home.clock.advance(seconds(2))
+    settled = [settlement(fast), settlement(slow, TRANSIENT), settlement(dying, PERMANENT)]
+    assert await home.ledger.settle(settled, worker="w1") == []
+    home.clock.advance(minutes(20))
+    [again] = await home.ledger.claim(3, LEASE)
+    assert await home.ledger.settle([settlement(again)], worker="w1") == []
+    minutes_ = await home.rollups()
+    tries = {name: sum(row[name] for row in minutes_) for name in TRIES}
+    assert {name: amount for name, amount in tries.items() if amount} == {"tries_1": 2, "tries_2": 1}
+    took = {name: sum(row[name] for row in minutes_) for name in TOOK}
+    known = {took_bucket(2.0): 1, took_bucket(1202.0): 1} if home.table.created_at else {}
+    assert {name: amount for name, amount in took.items() if amount} == known
+
+
+async def test_what_is_added_and_pruned_is_counted(home: Home) -> None:
+    """New tasks are counted once, in the minute of their commit, and so is what is deleted; rows of others are not."""
+    ids = await home.put(4)
+    ours = home.table.payload is not None
+    if ours:
+        task = home.new()
+        await home.ledger.add([task])
+        await home.ledger.add([task])
+        async with home.database.transaction() as theirs:
+            await home.ledger.add([home.new()], within=theirs.connection)
+            if home.store != "sqlite":  # where writers take turns anyway
+                async with asyncio.timeout(10), home.database.transaction() as others:
+                    await home.ledger.add([home.new()], within=others.connection)
+    rows = await home.minutes()
+    assert sum(row["added"] for row in rows) == (0 if not ours else 6 if home.store == "sqlite" else 7)
+    assert {row["minute"] for row in rows} <= {START}
+    for claim in await home.ledger.claim(len(ids), LEASE):
+        await home.settle(claim, Done())
+    home.clock.advance(minutes(10))
+    gone = await home.ledger.prune([State.DONE], minutes(5))
+    assert gone == len(ids)
+    assert sum(row["pruned"] for row in await home.minutes()) == gone
 
 
 async def test_a_lost_settlement_leaves_no_trace(home: Home) -> None:

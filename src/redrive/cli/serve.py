@@ -1,4 +1,4 @@
-"""`redrive serve`: workers, health, metrics and the start page in one process."""
+"""`redrive serve`: workers, health, metrics, the operator API and its pages in one process."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import uvicorn
 
 SAMPLE = "redrive.sample:app"
-_EXTRA_MODULES = {"fastapi", "jinja2", "starlette", "uvicorn"}
+_EXTRA_MODULES = {"fastapi", "jinja2", "plotly", "starlette", "uvicorn"}
 BACKLOG = 2048
 KEEP_ALIVE_SECONDS = 75
 """Longer than clients wait that ask every few seconds: a connection closed under a request is an error for nothing."""

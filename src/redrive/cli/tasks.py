@@ -35,9 +35,8 @@ from redrive.cli.common import (
     when,
 )
 from redrive.core.durations import ZERO, format_duration
-from redrive.core.preview import Try, preview
+from redrive.core.preview import Try
 from redrive.core.states import Act, State
-from redrive.core.table import Counts
 from redrive.core.task import Added, Attempt, Deed, Task, TaskId
 from redrive.engine.redriver import Redriven
 from redrive.errors import UsageError
@@ -149,7 +148,7 @@ def show(
             task = await _find(chosen, id)
             if task is None:
                 return None
-            return task, await chosen.attempts(task.id), await chosen.deeds(task.id), _to_come(chosen, task)
+            return task, await chosen.attempts(task.id), await chosen.deeds(task.id), chosen.to_come(task)
 
     found = run(work())
     if found is None:
@@ -196,26 +195,6 @@ async def _id_of(lane: Lane, text: str) -> TaskId:
         if found is None:
             raise UsageError(f"there is no task with the id or key {text!r}") from None
         return found.id
-
-
-def _to_come(lane: Lane, task: Task) -> list[Try] | None:
-    """The tries still to come if each fails; None where no policy is known."""
-    handler = lane.handlers.find(task.kind)
-    if handler is None:
-        return None
-    if task.state not in (State.WAITING, State.CLAIMED):
-        return []
-    now = datetime.now(UTC)
-    ends = [task.deadline_at] if task.deadline_at else []
-    if handler.policy.deadline is not None and task.created_at is not None:
-        ends.append(task.created_at + handler.policy.deadline)
-    tries = preview(
-        handler.policy, task.key, max(task.due_at or now, now) if task.state is State.WAITING else now,
-        failures=task.failures, failures_max=task.failures_max, deadline_at=min(ends, default=None),
-    )  # fmt: skip
-    if lane.table.counts is Counts.DONE:
-        tries = tries[:1]  # its failures are not counted: all that is known is when it is due
-    return tries if task.state is State.WAITING else tries[1:]
 
 
 def _show_row(console: Console, task: Task) -> None:

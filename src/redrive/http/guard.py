@@ -1,10 +1,10 @@
-"""Who may come in: keys in `X-API-Key`, and what is open to this machine itself."""
+"""Who may come in: keys in `X-API-Key`, people who logged in with one, and what is open to this machine itself."""
 
 import ipaddress
 import re
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from fastapi import Request, Security
 from fastapi.security import APIKeyHeader
@@ -16,10 +16,20 @@ KEY_CHARS_MAX = 500
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 """Set by proxies: the caller then is not the machine that the connection comes from."""
 
+CHALLENGE = {"WWW-Authenticate": 'ApiKey realm="redrive"'}
+
 _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::\d{1,5})?", re.IGNORECASE)
 _header = APIKeyHeader(
     name="X-API-Key", auto_error=False, description="A key with the scope that the route names: `redrive keys create`."
 )
+
+
+class Sessions(Protocol):
+    """People who logged in; `app.state.sessions` holds one where there is a login."""
+
+    async def key_of(self, request: Request) -> ApiKey | None:
+        """The valid key that the request's session belongs to; raises where an unsafe request lacks the session's token."""
+        ...
 
 
 def require(scope: str) -> Callable[..., Awaitable[ApiKey]]:
@@ -37,7 +47,7 @@ def require_unless_loopback(scope: str) -> Callable[..., Awaitable[ApiKey | None
     needed = Scope(scope)
 
     async def key_of(request: Request, secret: Annotated[str | None, Security(_header)] = None) -> ApiKey | None:
-        if secret is None and is_from_loopback(request):
+        if secret is None and is_from_loopback(request) and await _session_key(request) is None:
             return None
         return await _authorised(request, secret, needed)
 
@@ -97,15 +107,24 @@ def _is_loopback(host: str) -> bool:
 
 
 async def _authorised(request: Request, secret: str | None, needed: Scope) -> ApiKey:
-    challenge = {"WWW-Authenticate": 'ApiKey realm="redrive"'}
-    if not secret:
-        raise ApiError(401, "key_missing", "send a key in the header X-API-Key", headers=challenge)
-    keys: Keys = request.app.state.keys
-    key = await keys.find(secret) if len(secret) <= KEY_CHARS_MAX else None
+    key = await _key(request, secret) if secret else await _session_key(request)
     if key is None:
-        raise ApiError(401, "key_invalid", "the key is unknown, expired or revoked", headers=challenge)
+        raise ApiError(401, "key_missing", "send a key in the header X-API-Key, or log in", headers=CHALLENGE)
     if not key.allows(needed):
         held = [scope.value for scope in key.scopes]
         message = f"the key lacks the scope {needed.value}"
         raise ApiError(403, "scope_missing", message, details={"needed": needed.value, "held": held})
+    return key
+
+
+async def _session_key(request: Request) -> ApiKey | None:
+    sessions: Sessions | None = getattr(request.app.state, "sessions", None)
+    return None if sessions is None else await sessions.key_of(request)
+
+
+async def _key(request: Request, secret: str) -> ApiKey:
+    keys: Keys = request.app.state.keys
+    key = await keys.find(secret) if len(secret) <= KEY_CHARS_MAX else None
+    if key is None:
+        raise ApiError(401, "key_invalid", "the key is unknown, expired or revoked", headers=CHALLENGE)
     return key

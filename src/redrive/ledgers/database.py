@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy import Connection, Dialect
@@ -54,6 +54,16 @@ class Database(Protocol):
 
     async def read(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a function that only reads."""
+        ...
+
+    async def scan(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a function that only reads, and reads much: planned as such, and in nobody's way."""
+        ...
+
+    async def look(
+        self, within: timedelta, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Run a function that only reads, for somebody who waits: `TooSlowError` if a statement takes longer than `within`."""
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:

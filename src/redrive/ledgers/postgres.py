@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import URL, Connection, func, select
@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from redrive.errors import LedgerAwayError, MissingExtraError, NotMigratedError
+from redrive.errors import LedgerAwayError, MissingExtraError, NotMigratedError, TooSlowError
 from redrive.ledgers.database import OpenTransaction, user_transaction
 from redrive.ledgers.waiters import Waiter, Waiters
 from redrive.ports import Clock
@@ -98,6 +98,28 @@ class PostgresDatabase:
     async def read(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Database.read`."""
         return await self.statement(run, *args, **kwargs)
+
+    async def scan(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """See `Database.scan`. Not on the engine's own pool, whose plans must not read whole tables."""
+
+        async def once() -> R:
+            async with self._user_engine.connect() as connection:
+                return await connection.run_sync(run, *args, **kwargs)
+
+        return await self._patiently(once)
+
+    async def look(
+        self, within: timedelta, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """See `Database.look`."""
+        milliseconds = max(1, int(within.total_seconds() * 1000))
+
+        async def once() -> R:
+            async with self._atomic.begin() as connection:
+                await connection.execute(select(func.set_config("statement_timeout", str(milliseconds), True)))
+                return await connection.run_sync(run, *args, **kwargs)
+
+        return await self._patiently(once)
 
     async def _patiently(self, once: Callable[[], Awaitable[R]]) -> R:
         """Run it, again at once where PostgreSQL broke a deadlock or a plan went stale."""
@@ -198,6 +220,8 @@ def translated(error: BaseException) -> Exception:
     state, said = _sqlstate(error), str(getattr(error, "orig", None) or error).split("\n")[0]
     if state in ("42P01", "42703", "3F000") and "redrive_" in said:
         return NotMigratedError(f"redrive's tables are missing or old ({said}): run `redrive migrate`")
+    if state == "57014":  # cancelled by its statement_timeout
+        return TooSlowError("the database needed too long for this look")
     if "invalid input for query argument" in said:  # the driver calls it an interface error, but the caller made it
         return error if isinstance(error, Exception) else RuntimeError(said)
     lost = isinstance(error, OSError | PoolTimeoutError | InterfaceError | asyncpg.InterfaceError | TimeoutError)

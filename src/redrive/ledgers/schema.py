@@ -16,6 +16,7 @@ from sqlalchemy import (
     text,
 )
 
+from redrive.core.figures import TOOK, TRIES
 from redrive.core.states import State
 from redrive.core.task import KEY_CHARS_MAX, KIND_CHARS_MAX
 from redrive.ledgers.times import Instant
@@ -32,6 +33,10 @@ NAMES = {
 metadata = MetaData(naming_convention=NAMES)
 
 # SQLite counts rows by itself only in a column that is INTEGER to the letter.
+SETTLED = ("done", "retried", "dead", "cancelled", "snoozed", "released", "lease_expired")
+FLOWS = ("added", "pruned", "done", "dead", "cancelled")
+"""What changes how many tasks are in which state from one census to the next."""
+
 _ID = BigInteger().with_variant(Integer(), "sqlite")
 _STATES = ", ".join(f"'{state}'" for state in State)
 
@@ -70,6 +75,17 @@ task = Table(
         sqlite_where=text("ended_at IS NOT NULL"),
         postgresql_where=text("ended_at IS NOT NULL"),
     ),
+    # The one index that only people need: pages by state and kind. Written once, when a task ends. With the id it gives
+    # pages their whole order; without, PostgreSQL at times preferred the index above and filtered.
+    Index(
+        "redrive_task_kind_idx",
+        "kind",
+        "state",
+        "ended_at",
+        "id",
+        sqlite_where=text("ended_at IS NOT NULL"),
+        postgresql_where=text("ended_at IS NOT NULL"),
+    ),
 )
 """What shall be done. The indexes that claims need are added by `predicates.ledger_indexes`, as for any table."""
 
@@ -99,13 +115,90 @@ minute = Table(
     Column("minute", Instant, primary_key=True),
     Column("ledger", Text, primary_key=True),
     Column("worker", Text, primary_key=True),
+    *(Column(name, BigInteger, nullable=False, server_default=text("0")) for name in SETTLED),
+    Column("run_seconds", Float, nullable=False, server_default=text("0")),
     *(
         Column(name, BigInteger, nullable=False, server_default=text("0"))
-        for name in ("done", "retried", "dead", "cancelled", "snoozed", "released", "lease_expired")
+        for name in ("added", "pruned", *TRIES, *TOOK)
     ),
-    Column("run_seconds", Float, nullable=False, server_default=text("0")),
 )
-"""What each worker settled in each minute, so that charts do not count the tasks."""
+"""What each worker settled, and what was added and pruned, in each minute, so that charts do not count the tasks."""
+
+census = Table(
+    "redrive_census",
+    metadata,
+    Column("ledger", Text, primary_key=True),
+    Column("at", Instant, nullable=False),
+    Column("seconds", Float, nullable=False),
+    *(Column(state.value, BigInteger, nullable=False) for state in State),
+    *(Column(f"base_{name}", BigInteger, nullable=False) for name in FLOWS),
+    Column("oldest_due_seconds", Float),
+)
+"""How many tasks were in each state when they were last counted, and what the minute had counted by then."""
+
+sample = Table(
+    "redrive_sample",
+    metadata,
+    Column("minute", Instant, primary_key=True),
+    Column("ledger", Text, primary_key=True),
+    *(Column(state.value, BigInteger, nullable=False) for state in State),
+    Column("oldest_due_seconds", Float),
+)
+"""A census for each minute, so that depths can be drawn over time."""
+
+dead = Table(
+    "redrive_dead",
+    metadata,
+    Column("ledger", Text, primary_key=True),
+    Column("task_id", Text, primary_key=True),
+    Column("cause", Text, nullable=False),
+    Column("since", Instant, nullable=False),
+    Column("listed_at", Instant, nullable=False),
+    Index("redrive_dead_cause_idx", "ledger", "cause", "since", "task_id"),
+    Index("redrive_dead_since_idx", "ledger", "since", "task_id"),
+)
+"""The dead tasks of all ledgers with their causes, as of the last census."""
+
+secret = Table(
+    "redrive_secret",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+"""Random secrets that all processes on a database share, such as the one that signs sessions."""
+
+turn = Table(
+    "redrive_turn",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("until", Instant, nullable=False),
+)
+"""Chores that one of many services does for all: whose turn it is until when."""
+
+alert = Table(
+    "redrive_alert",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("rule", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("started_at", Instant, nullable=False),
+    Column("told_at", Instant),
+    Column("ended_at", Instant),
+)
+"""What is wrong now and has been told, so that it is told once, however many services look and however often they start."""
+
+cause = Table(
+    "redrive_cause",
+    metadata,
+    Column("ledger", Text, primary_key=True),
+    Column("id", Text, primary_key=True),
+    Column("text", Text, nullable=False),
+    Column("sample", Text, nullable=False),
+    Column("first_seen", Instant, nullable=False),
+    Column("last_seen", Instant, nullable=False),
+    Column("amount", BigInteger, nullable=False),
+)
+"""The groups of dead tasks, as of the last census; those that nobody belongs to any more are kept with an amount of zero."""
 
 deed = Table(
     "redrive_deed",

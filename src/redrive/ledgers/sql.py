@@ -29,6 +29,7 @@ from sqlalchemy import (
 
 from redrive.core.decide import Settlement
 from redrive.core.durations import ZERO
+from redrive.core.figures import took_bucket, tries_bucket
 from redrive.core.states import Act, State, check_transition
 from redrive.core.table import LedgerTable
 from redrive.core.task import Abandoned, Added, Attempt, Claim, ClaimLost, Deed, NewTask, Task, TaskId
@@ -37,8 +38,9 @@ from redrive.ledgers import schema
 from redrive.ledgers.database import Database, run_within, sync_connection
 from redrive.ledgers.gather import Gather
 from redrive.ledgers.ids import uuid7
+from redrive.ledgers.predicates import Predicates
 from redrive.ledgers.rows import RowReader
-from redrive.ledgers.statements import KINDS_PER_CLAIM_MAX, ROLLED_UP, Statements
+from redrive.ledgers.statements import KINDS_PER_CLAIM_MAX, MEASURED, Statements
 from redrive.ledgers.times import EPOCH, MICROSECOND
 from redrive.ports import Actor, Page, Return, Transaction, Waiter, Where, Within
 
@@ -87,11 +89,26 @@ class SqlLedger:
         self._reader = RowReader(ledger_table, table.columns)
         self._claim_reader = RowReader(ledger_table, self._statements.claim_columns)
         self._adds = Gather(self._add_gathered)
+        self._adder = f"add:{uuid4()}"
         key = self._statements.rows.column("key").type
         self._key_from_text: Callable[[str], Any] = (
             int if isinstance(key, Integer) else UUID if isinstance(key, Uuid) else str
         )
         self._turn = 0
+
+    @property
+    def predicates(self) -> Predicates:
+        """Which rows of the table are in which state."""
+        return self._statements.rows
+
+    @property
+    def sql_table(self) -> Table:
+        """The table as SQLAlchemy knows it."""
+        return self._statements.table
+
+    def count_added(self, connection: Connection, amount: int, *, worker: str) -> None:
+        """Write down that tasks were added, where `add` did not do it."""
+        self._count_flow(connection, "added", amount, worker, self._now())
 
     def _now(self) -> datetime | None:
         """The instant, where the database does not take its own."""
@@ -160,9 +177,18 @@ class SqlLedger:
                 raise LedgerError(
                     f"the task with key {task.key!r} was deleted while it was added again: add it once more"
                 )
-        if new and any(one.new and task.delay <= ANNOUNCE_HORIZON for task, one in zip(tasks, added, strict=True)):
-            self.database.announce(connection, self.name, soon=soon)
+        if new:
+            # In a transaction of the caller's a row of its own: nobody may wait for a counter until they commit.
+            self._count_flow(connection, "added", len(new), self._adder if soon else f"add:{uuid4()}", now)
+            if any(one.new and task.delay <= ANNOUNCE_HORIZON for task, one in zip(tasks, added, strict=True)):
+                self.database.announce(connection, self.name, soon=soon)
         return added
+
+    def _count_flow(self, connection: Connection, name: str, amount: int, worker: str, now: datetime | None) -> None:
+        parameters: dict[str, Any] = {"ledger": self.name, "worker": worker, "amount": amount}
+        if now is not None:
+            parameters["minute"] = _minute(now)
+        connection.execute(self._statements.count_flow(name), parameters)
 
     def _add_row(self, task: NewTask, key: Any, now: datetime | None) -> tuple[Any, ...]:
         due: Any = task.delay
@@ -359,17 +385,22 @@ class SqlLedger:
     def _rollup_row(self, settled: list[Settlement], worker: str, now: datetime) -> dict[str, Any]:
         counted = Counter[str]()
         for one in settled:
+            task = one.claim.task
             if one.state is not State.WAITING:
                 counted[one.state.value] += 1
             elif one.explanation is not None:
                 counted["retried"] += 1
             if one.outcome in ("snoozed", "released", "lease_expired"):
                 counted[one.outcome] += 1
+            if one.state is State.DONE or one.state is State.DEAD:
+                counted[tries_bucket(task.failures + 1)] += 1
+            if one.state is State.DONE and task.created_at is not None:
+                counted[took_bucket((now - task.created_at).total_seconds())] += 1
         return {
-            "minute": now.replace(second=0, microsecond=0),
+            **{name: counted[name] for name in MEASURED},
+            "minute": _minute(now),
             "ledger": self.name,
             "worker": worker,
-            **{name: counted[name] for name in ROLLED_UP},
             "run_seconds": sum((one.elapsed for one in settled), ZERO).total_seconds(),
         }
 
@@ -493,6 +524,8 @@ class SqlLedger:
         statement = self._statements.act(act, state)
         changed: list[TaskId] = list(connection.execute(statement, {"ids": ids, **self._times()}).scalars())
         self._record(connection, act, changed, actor)
+        if act is not Act.CANCEL:
+            self._forget(connection, [str(id_) for id_ in changed], schema.dead)
         if self.beside is not None and changed:
             self.beside.acted(connection, act, state, changed, actor, note)
         if changed and state is State.WAITING:
@@ -502,14 +535,15 @@ class SqlLedger:
     def _record(self, connection: Connection, act: Act, ids: Sequence[TaskId], actor: Actor) -> None:
         if not ids:
             return
-        at = self._present(connection)
+        at = self.present(connection)
         deeds = [
             {"ledger": self.name, "task_id": str(id_), "at": at, "act": act.value, "actor": actor.name, "reason": actor.reason}
             for id_ in ids
         ]  # fmt: skip
         connection.execute(self._statements.record_deeds, deeds)
 
-    def _present(self, connection: Connection) -> datetime:
+    def present(self, connection: Connection) -> datetime:
+        """The instant, as this ledger's statements see it."""
         if not self.database.server_clock:
             return self.database.now()
         now: datetime = connection.execute(select(func.statement_timestamp())).scalar_one()
@@ -543,6 +577,7 @@ class SqlLedger:
         parameters = self._statements.return_batch.parameters(rows) | self._statements.times(now)
         changed: list[TaskId] = list(connection.execute(self._statements.return_, parameters).scalars())
         self._record(connection, Act.RETURN, changed, actor)
+        self._forget(connection, [str(id_) for id_ in changed], schema.dead)
         if any(largest[id_].delay <= ANNOUNCE_HORIZON for id_ in changed):
             self.database.announce(connection, self.name, soon=soon)
         return changed
@@ -556,11 +591,17 @@ class SqlLedger:
     def _prune(self, connection: Connection, statement: Any, older_than: timedelta, limit: int) -> int:
         parameters = {"limit": limit, **self._statements.age(self._now(), older_than)}
         gone = [str(id_) for id_ in connection.execute(statement, parameters).scalars()]
-        for start in range(0, len(gone), IDS_MAX):
-            named = {"ledger": self.name, "task_ids": gone[start : start + IDS_MAX]}
-            for table in (schema.attempt, schema.deed):
-                connection.execute(self._statements.forget(table), named)
+        self._forget(connection, gone, schema.attempt, schema.deed, schema.dead)
+        if gone:
+            self._count_flow(connection, "pruned", len(gone), self._adder, self._now())
         return len(gone)
+
+    def _forget(self, connection: Connection, ids: Sequence[str], *tables: Table) -> None:
+        """Delete what some of our tables hold about tasks."""
+        for start in range(0, len(ids), IDS_MAX):
+            named = {"ledger": self.name, "task_ids": ids[start : start + IDS_MAX]}
+            for table in tables:
+                connection.execute(self._statements.forget(table), named)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -674,6 +715,10 @@ class SqlLedger:
             rows = few.select_from(self._statements.table).subquery()
             counted[state] = connection.execute(select(func.count()).select_from(rows)).scalar_one()
         return counted
+
+
+def _minute(now: datetime) -> datetime:
+    return now.replace(second=0, microsecond=0)
 
 
 def _big(number: int) -> int:

@@ -25,7 +25,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool, QueuePool
 
-from redrive.errors import LedgerAwayError, NotMigratedError, SettingsError
+from redrive.errors import LedgerAwayError, NotMigratedError, SettingsError, TooSlowError
 from redrive.ledgers.database import OpenTransaction, user_transaction
 from redrive.ledgers.waiters import Waiter, Waiters
 from redrive.ports import Clock
@@ -37,6 +37,8 @@ LOCK_PATIENCE = timedelta(seconds=60)
 """How long a write waits for other processes before it says that the ledger is away."""
 JOBS_PER_COMMIT_MAX = 64
 READERS = 2
+STEPS_BETWEEN_LOOKS = 20_000
+"""Steps of SQLite's machine, about a millisecond, between two looks at the clock of a limited read."""
 WATCH_EVERY = timedelta(milliseconds=25)
 """How often an idle worker looks whether another process wrote: one pragma on shared memory, no query."""
 
@@ -67,10 +69,11 @@ class SqliteDatabase:
         self._url = url
         self._clock = clock or SystemClock()
         self._synchronous = "FULL" if durable else "OFF"
-        self._engine = self._make_engine(QueuePool, pool_size=READERS, max_overflow=0)
+        self._engine = self._make_engine(QueuePool, pool_size=READERS + 1, max_overflow=0)
         self.dialect = self._engine.dialect
         self._writer: _Writer | None = None
         self._readers: ThreadPoolExecutor | None = None
+        self._scanner: ThreadPoolExecutor | None = None
         self._user_engine: AsyncEngine | None = None
         self._user_lock = asyncio.Lock()
         self._waiters = Waiters()
@@ -83,18 +86,20 @@ class SqliteDatabase:
         """See `Database.open`."""
         if self._writer is None:
             self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="redrive-sqlite-read")
+            self._scanner = ThreadPoolExecutor(1, thread_name_prefix="redrive-sqlite-scan")
             self._writer = _Writer(self._make_engine(NullPool, busy_timeout_ms=50, write=True))
             self._writer.start()
             await self.write(lambda connection: connection.exec_driver_sql("SELECT count(*) FROM sqlite_schema").all())
 
     async def close(self) -> None:
         """See `Database.close`."""
-        writer, readers, engine = self._writer, self._readers, self._user_engine
-        self._writer = self._readers = self._user_engine = None
+        writer, readers, scanner, engine = self._writer, self._readers, self._scanner, self._user_engine
+        self._writer = self._readers = self._scanner = self._user_engine = None
         if writer is not None:
             await asyncio.to_thread(writer.stop)
-        if readers is not None:
-            await asyncio.to_thread(readers.shutdown)
+        for threads in (readers, scanner):
+            if threads is not None:
+                await asyncio.to_thread(threads.shutdown)
         if engine is not None:
             await engine.dispose()
         self._engine.dispose()
@@ -113,15 +118,39 @@ class SqliteDatabase:
         """See `Database.read`."""
         await self.open()
         assert self._readers is not None
+        return await self._read_on(self._readers, lambda connection: run(connection, *args, **kwargs))
 
+    async def _read_on(self, threads: ThreadPoolExecutor, run: Callable[[Connection], R]) -> R:
         def on_reader() -> R:
             try:
                 with self._engine.connect() as connection:
-                    return run(connection, *args, **kwargs)
+                    return run(connection)
             except DBAPIError as error:
                 raise translated(error) from error
 
-        return await asyncio.get_running_loop().run_in_executor(self._readers, on_reader)
+        return await asyncio.get_running_loop().run_in_executor(threads, on_reader)
+
+    async def scan(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """See `Database.scan`; on a thread of its own, so that short reads do not wait for it."""
+        await self.open()
+        assert self._scanner is not None
+        return await self._read_on(self._scanner, lambda connection: run(connection, *args, **kwargs))
+
+    async def look(
+        self, within: timedelta, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """See `Database.look`."""
+
+        def limited(connection: Connection) -> R:
+            ends = time.monotonic() + within.total_seconds()
+            driver: Any = connection.connection.dbapi_connection
+            driver.set_progress_handler(lambda: time.monotonic() > ends, STEPS_BETWEEN_LOOKS)
+            try:
+                return run(connection, *args, **kwargs)
+            finally:
+                driver.set_progress_handler(None, 0)
+
+        return await self.read(limited)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[OpenTransaction]:
@@ -383,6 +412,8 @@ def translated(error: BaseException) -> Exception:
     said = str(getattr(error, "orig", None) or error)
     if "no such table: redrive_" in said or "no such column: redrive_" in said:
         return NotMigratedError(f"redrive's tables are missing or old ({said}): run `redrive migrate`")
+    if said == "interrupted":
+        return TooSlowError("the database needed too long for this look")
     away = ("locked", "unable to open", "disk I/O", "disk is full", "readonly database", "not a database", "malformed")
     if any(word in said for word in away):
         return LedgerAwayError(f"SQLite cannot be used now: {said}")

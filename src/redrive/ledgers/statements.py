@@ -50,6 +50,7 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.sql.dml import Insert, Update
 from sqlalchemy.types import TypeEngine
 
+from redrive.core.figures import TOOK, TOOK_SECONDS, TRIES, TRIES_MAX
 from redrive.core.states import TERMINAL, Act, State, sources
 from redrive.core.table import Counts, LedgerTable
 from redrive.errors import UsageError
@@ -58,11 +59,26 @@ from redrive.ledgers.batches import Batch
 from redrive.ledgers.predicates import Predicates, quoted
 from redrive.ledgers.times import Instant, IsoText, as_text, comparable
 
-ROLLED_UP = ("done", "retried", "dead", "cancelled", "snoozed", "released", "lease_expired")
+MEASURED = (*schema.SETTLED, "run_seconds", *TRIES, *TOOK)
+"""What a settlement adds to its minute."""
 KINDS_PER_CLAIM_MAX = 40
 KINDS_LISTED_MAX = 1000
 _STORAGES = ("instant", "isotext", "sqlitedatetime")
 """How an instant may be stored: each has a parameter of its own, since the same instant is a number here and text there."""
+
+
+def upsert(table: Table, dialect: str, *, keep: bool = False, where: ColumnElement[bool] | None = None) -> Any:
+    """Store a row of one of our own tables in the place of one with its key.
+
+    With `keep` the one that is there stays; with `where` also one of which this does not hold.
+    """
+    statement: Any = (sqlite_insert if dialect == "sqlite" else postgres_insert)(table)
+    key = list(table.primary_key.columns)
+    if keep:
+        return statement.on_conflict_do_nothing(index_elements=key)
+    names = [column.name for column in table.columns if not column.primary_key]
+    values = {name: statement.excluded[name] for name in names}
+    return statement.on_conflict_do_update(index_elements=key, set_=values, where=where)
 
 
 class Statements:
@@ -366,7 +382,12 @@ class Statements:
             return self.settle_rows.returning(self.id)
         batch = self.settle_batch.rows
         began = self.rows.column("claimed_at") if self.keeps_start else batch.c.started_at
-        settled = self.settle_rows.returning(*batch.c, began.label("began")).cte("settled")
+        born = (
+            comparable(self.rows.column("created_at"), self.dialect.name)
+            if self.has("created_at")
+            else cast(null(), Instant)
+        )
+        settled = self.settle_rows.returning(*batch.c, began.label("began"), born.label("born")).cte("settled")
         c = settled.c
         history = (
             insert(schema.attempt)
@@ -375,7 +396,7 @@ class Statements:
                  "duration_seconds", "delay_seconds", "error_class", "error", "explanation"],
                 select(
                     bindparam("ledger", type_=Text), cast(c.id, Text), self._as_uuid(c.claim_id),
-                    case((c.error_class.is_(None), c.count + 1), else_=c.count) if self.counts_failures else c.number,
+                    self._number(c),
                     comparable(c.began, self.dialect.name), self._now(), c.outcome, self._state(settled),
                     bindparam("worker", type_=Text), c.duration, extract("epoch", c.delay),
                     c.error_class, c.error, cast(c.explanation, schema.attempt.c.explanation.type),
@@ -383,6 +404,30 @@ class Statements:
             )
             .cte("history")
         )  # fmt: skip
+        rollup = self._add_up(
+            postgres_insert(schema.minute).from_select(["minute", "ledger", "worker", *MEASURED], self._totals(settled))
+        ).cte("rollup")
+        return select(c.id, c.claim_id).add_cte(history, rollup)
+
+    def _number(self, c: Any) -> ColumnElement[Any]:
+        """Which try a settlement ended, on PostgreSQL."""
+        return case((c.error_class.is_(None), c.count + 1), else_=c.count) if self.counts_failures else c.number
+
+    def _totals(self, settled: FromClause) -> Select[Any]:
+        """What a settled batch adds to its minute, on PostgreSQL; no row for an empty batch."""
+        done = settled.c.outcome == quoted("done")
+        dead = and_(settled.c.delay.is_(None), settled.c.error_class.is_not(None))
+        bounds: Any = literal_column(f"ARRAY[{', '.join(map(str, TOOK_SECONDS))}]::float8[]")
+        age = extract("epoch", self._now() - settled.c.born)
+        # The buckets are found once for each row; what is counted then are numbers.
+        rows = select(
+            settled,
+            case((done, func.width_bucket(cast(age, Float), bounds))).label("took"),
+            case((or_(done, dead), func.least(self._number(settled.c), literal_column(str(TRIES_MAX + 1))))).label(
+                "tries"
+            ),
+        ).subquery("rows")
+        c = rows.c
         counted = {
             "done": c.outcome == quoted("done"),
             "retried": and_(c.delay.is_not(None), c.error_class.is_not(None)),
@@ -392,18 +437,15 @@ class Statements:
             "released": c.outcome == quoted("released"),
             "lease_expired": c.outcome == quoted("lease_expired"),
         }
-        totals = select(
+        return select(
             func.date_trunc("minute", self._now()),
             bindparam("ledger", type_=Text),
             bindparam("worker", type_=Text),
-            *(func.count().filter(counted[name]) for name in ROLLED_UP),
+            *(func.count().filter(counted[name]) for name in schema.SETTLED),
             func.sum(c.duration),
+            *(func.count().filter(c.tries == literal_column(str(tries))) for tries in range(1, TRIES_MAX + 2)),
+            *(func.count().filter(c.took == literal_column(str(at))) for at in range(len(TOOK))),
         ).having(func.count() > 0)
-        rollup = (
-            self._add_up(postgres_insert(schema.minute).from_select(["minute", "ledger", "worker", *ROLLED_UP, "run_seconds"], totals))
-            .cte("rollup")
-        )  # fmt: skip
-        return select(c.id, c.claim_id).add_cte(history, rollup)
 
     @cached_property
     def record_attempts(self) -> str:
@@ -419,12 +461,28 @@ class Statements:
         return self._add_up(sqlite_insert(schema.minute))
 
     @staticmethod
-    def _add_up(statement: Any) -> Any:
+    def _add_up(statement: Any, names: Sequence[str] = MEASURED) -> Any:
         table, new = schema.minute, statement.excluded
         return statement.on_conflict_do_update(
             index_elements=[table.c.minute, table.c.ledger, table.c.worker],
-            set_={name: table.c[name] + new[name] for name in (*ROLLED_UP, "run_seconds")},
+            set_={name: table.c[name] + new[name] for name in names},
         )
+
+    def count_flow(self, name: str) -> Any:
+        """Add an `amount` to a column of the present minute: what was added or pruned."""
+        make = sqlite_insert if self.dialect.name == "sqlite" else postgres_insert
+        minute = (
+            func.date_trunc("minute", func.statement_timestamp(type_=Instant))
+            if self.server_clock
+            else bindparam("minute", type_=Instant)
+        )
+        row = {
+            "minute": minute,
+            "ledger": bindparam("ledger", type_=Text),
+            "worker": bindparam("worker", type_=Text),
+            name: bindparam("amount", type_=Integer),
+        }
+        return self._add_up(make(schema.minute).values(row), [name])
 
     @cached_property
     def extend_batch(self) -> Batch:

@@ -1,5 +1,5 @@
-"""The service over HTTP: health, metrics and the start page.
+"""The service over HTTP: health, metrics, the operator API and its pages.
 
-`app` puts it together, `guard` says who may come in, `envelope` wraps every request, `errors` gives every refusal the same
-form, `health` and `start` hold the routes.
+`app` puts it together, `session` lets people in, `health` is for machines that watch, `api` for programs and for the scripts of
+`pages`. What every request goes through is in `redrive.http`.
 """

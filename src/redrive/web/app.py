@@ -9,7 +9,12 @@ from starlette.routing import Route
 from redrive._version import __version__
 from redrive.http.envelope import Envelope
 from redrive.http.errors import add_error_handlers
-from redrive.web import health, start
+from redrive.http.limit import BodyLimit
+from redrive.web import api, health, session
+from redrive.web.api.overview import Answers
+from redrive.web.api.searches import Searches
+from redrive.web.drift import Drift
+from redrive.web.pages import PAGES
 from redrive.wiring import Service
 
 
@@ -26,11 +31,20 @@ def make_web(service: Service) -> FastAPI:
     web.state.service = service
     web.state.keys = service.keys
     web.state.pulse = health.Pulse()
-    web.state.views = start.Views()
+    web.state.sessions = session.Sessions(service.app.database, service.keys)
+    web.state.answers = Answers()
+    web.state.drift = Drift(service.metrics.drift)
+    web.state.searches = Searches()
+    service.at_end(web.state.searches.close)
+    web.add_middleware(BodyLimit, prefixes=("/api/", "/login", "/logout"))
     web.add_middleware(Envelope)
     add_error_handlers(web)
     web.include_router(health.router)
-    web.include_router(start.router)
+    web.include_router(session.router)
+    for router in api.routers:
+        web.include_router(router)
+    for page in PAGES:
+        web.include_router(page)
     web.state.error_styles = [style for system in service.app.systems.values() for style in system.error_styles()]
     for system in service.app.systems.values():
         for routes in system.routes():

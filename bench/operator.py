@@ -1,0 +1,250 @@
+"""What a person waits for: every chart and every page of an indexed filter, over large tables. `python -m bench.operator`.
+
+Ten million tasks in PostgreSQL and a million in SQLite, most of them done, a tenth waiting, some dead, a few cancelled, one kind
+and one state rare; a week of minutes beside them. The census runs as in a service. Each request goes through the whole web
+application; p95 must stay below 100 ms, and a bound that does not hold fails the run.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import httpx
+import structlog
+import uvloop
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import Connection, text
+
+from bench.servers import servers
+from bench.venv import BUILD
+from redrive import Redrive
+from redrive.core.figures import TOOK, TRIES
+from redrive.ledgers import schema
+from redrive.ledgers.census import Census
+from redrive.ledgers.migrate import migrate
+from redrive.settings import Settings
+from redrive.web.api import overview
+from redrive.web.app import make_web
+from redrive.wiring import Service
+
+POSTGRES_TASKS, SQLITE_TASKS = 10_000_000, 1_000_000
+ROUNDS = 40
+BOUND_MS = 100.0
+KINDS = 20
+RARE_KIND_EVERY, CANCELLED_EVERY = 100_000, 50_000
+CAUSES = 26
+PAGES_DEEP = 10
+HEADERS = {"Host": "127.0.0.1"}
+
+# In both databases: one row in ten waits (half of them retries), one in fifty is dead, one in many is cancelled, the rest is done.
+_STATE = f"""CASE WHEN n % {CANCELLED_EVERY} = 7 THEN 'cancelled' WHEN n % 10 = 1 THEN 'waiting' WHEN n % 50 = 2 THEN 'dead'
+             ELSE 'done' END"""
+_KIND = f"CASE WHEN n % {RARE_KIND_EVERY} = 3 THEN 'rare' ELSE 'kind-' || (n % {KINDS}) END"
+_ERROR = f"""CASE WHEN n % 50 = 2 THEN 'ConnectError: host ' || n || ' of pool {{' || chr_(CAST(97 + (n / 50) % {CAUSES} AS integer)) || '}} refused'
+             WHEN n % 20 = 1 THEN 'TimeoutError: no answer within ' || (n % 90) || ' s' END"""
+
+FILL = {
+    "sqlite": f"""
+        WITH RECURSIVE numbers (n) AS (SELECT :first UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < :last)
+        INSERT INTO redrive_task (key, kind, payload, state, failures, due_at, created_at, updated_at, ended_at, last_error)
+        SELECT 'task-' || n, {_KIND}, '{{"order": ' || n || '}}', {_STATE}, CASE WHEN n % 20 = 1 OR n % 50 = 2 THEN 2 ELSE 0 END,
+               CASE WHEN n % 10 = 1 AND n % {CANCELLED_EVERY} <> 7 THEN :now + (n * 7919 % 86400) * 1000000 END,
+               :now - (:total - n) * (604800000000 / :total), :now - (:total - n) * (604800000000 / :total),
+               CASE WHEN n % 10 <> 1 OR n % {CANCELLED_EVERY} = 7 THEN :now - (:total - n) * (604800000000 / :total) END, {_ERROR}
+          FROM numbers""".replace("chr_", "char"),
+    "postgresql": f"""
+        INSERT INTO redrive_task (key, kind, payload, state, failures, due_at, created_at, updated_at, ended_at, last_error)
+        SELECT 'task-' || n, {_KIND}, '{{}}', {_STATE}, CASE WHEN n % 20 = 1 OR n % 50 = 2 THEN 2 ELSE 0 END,
+               CASE WHEN n % 10 = 1 AND n % {CANCELLED_EVERY} <> 7 THEN at.now + (n * 7919 % 86400) * interval '1 s' END,
+               at.time, at.time, CASE WHEN n % 10 <> 1 OR n % {CANCELLED_EVERY} = 7 THEN at.time END, {_ERROR}
+          FROM generate_series(CAST(:first AS bigint), CAST(:last AS bigint) - 1) AS n,
+               LATERAL (SELECT now() AS now, now() - (CAST(:total AS bigint) - n) * (interval '7 days' / CAST(:total AS bigint)) AS time)
+                 AS at""".replace("chr_", "chr").replace("|| (n % 90) ||", "|| (n % 90)::text ||"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    measure: str
+    store: str
+    tasks: int
+    p50_ms: float
+    p95_ms: float
+    bound_ms: float = BOUND_MS
+
+    @property
+    def holds(self) -> bool:
+        return self.p95_ms <= self.bound_ms
+
+
+async def fill(app: Redrive, total: int, console: Console, calm: Callable[[], None]) -> None:
+    """The tasks, a week of minutes and samples, and a census over them."""
+    ledger = await app.ledger()
+    now = await app.database.read(ledger.present)
+    micros = int(now.timestamp() * 1_000_000)
+    began = time.monotonic()
+    step = min(total, 200_000)
+    for first in range(0, total, step):
+        span = {"first": first, "last": min(first + step, total), "total": total}
+
+        def insert(connection: Connection, span: dict[str, int] = span) -> None:
+            more = {"now": micros} if connection.dialect.name == "sqlite" else {}
+            connection.execute(text(FILL[connection.dialect.name]), span | more)
+
+        await app.database.write(insert)
+    await app.database.write(_fill_minutes, now)
+    calm()
+    console.print(f"{app.database.dialect.name}: {total:,} tasks stored in {time.monotonic() - began:.0f} s")
+    began = time.monotonic()
+    await Census(ledger).take()
+    console.print(f"{app.database.dialect.name}: first census in {time.monotonic() - began:.1f} s")
+    began = time.monotonic()
+    await Census(ledger).take()
+    console.print(f"{app.database.dialect.name}: the next one in {time.monotonic() - began:.1f} s")
+    calm()
+
+
+def _fill_minutes(connection: Connection, now: object) -> None:
+    """A week as the fold leaves it: an hour by minutes and workers, two days by minutes, the rest by hours."""
+    assert hasattr(now, "replace")
+    whole = now.replace(second=0, microsecond=0)
+    rows, samples = [], []
+    counted = dict.fromkeys((*schema.SETTLED, *TRIES, *TOOK, "added"), 7)
+    for age in range(7 * 24 * 60):
+        minute = whole - timedelta(minutes=age)
+        if age > 2 * 24 * 60 and minute.minute:
+            continue
+        workers = [f"worker-{at}" for at in range(20)] if age < 60 else [""]
+        rows += [{"minute": minute, "ledger": "redrive_task", "worker": worker, **counted} for worker in workers]
+        states = {"waiting": age, "claimed": 1, "done": age * 9, "dead": 3, "cancelled": 0}
+        samples.append({"minute": minute, "ledger": "redrive_task", "oldest_due_seconds": 1.5, **states})
+    for start in range(0, len(rows), 500):
+        connection.execute(schema.minute.insert(), rows[start : start + 500])
+    connection.execute(schema.sample.insert(), samples)
+
+
+@contextlib.asynccontextmanager
+async def client_of(app: Redrive) -> AsyncIterator[httpx.AsyncClient]:
+    service = Service(app, Settings(_env_file=None))  # type: ignore[call-arg]
+    service.is_open = True  # the routes alone: no worker may change what is measured
+    transport = httpx.ASGITransport(make_web(service), client=("127.0.0.1", 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=60) as client:
+        yield client
+
+
+REQUESTS = {
+    **{f"chart: {name} {span}": f"/api/{name}?range={span}" for name in ("overview", "series") for span in ("1h", "24h", "7d")},
+    "chart: groups": "/api/groups",
+    "page: all": "/api/tasks?newest_first=true",
+    **{f"page: {state}": f"/api/tasks?state={state}&newest_first=true" for state in ("waiting", "claimed", "done", "dead", "cancelled")},
+    **{f"page: {state}, one kind": f"/api/tasks?state={state}&kind=kind-2&newest_first=true" for state in ("done", "dead")},
+    "page: waiting, one kind": "/api/tasks?state=waiting&kind=kind-11",
+    "page: one kind": "/api/tasks?kind=kind-3&newest_first=true",
+    "page: rare kind": "/api/tasks?kind=rare&newest_first=true",
+    "page: done, rare kind": "/api/tasks?state=done&kind=rare",
+    "page: done for 3 days": "/api/tasks?state=done&older_than=3d&newest_first=true",
+    "page: dead for 6 days": "/api/tasks?state=dead&older_than=6d&newest_first=true",
+    "page: by key": "/api/tasks?key=task-4711",
+    "page: audit": "/api/audit",
+}  # fmt: skip
+
+
+async def measure(
+    url: str, store: str, total: int, rounds: int, console: Console, calm: Callable[[], None]
+) -> list[Measured]:
+    overview.FRESH_SECONDS = 0.0  # every request asks the database
+    async with Redrive(url) as app:
+        await fill(app, total, console, calm)
+        async with client_of(app) as client:
+            groups = (await client.get("/api/groups")).json()
+            asked = dict(REQUESTS)
+            asked["page: one cause"] = f"/api/tasks?state=dead&cause={groups[0]['cause']}&newest_first=true"
+            asked["task: one"] = "/api/tasks/redrive_task/4711"
+            return [await _measure(client, name, path, store, total, rounds) for name, path in asked.items()]
+
+
+async def _measure(client: httpx.AsyncClient, name: str, path: str, store: str, total: int, rounds: int) -> Measured:
+    """Pages are walked: each round asks for the page behind the last one, and begins again after some."""
+    times, cursor = [], None
+    for number in range(rounds + 3):
+        deep = cursor is not None and number % PAGES_DEEP
+        address = f"{path}{'&' if '?' in path else '?'}cursor={cursor}" if deep else path
+        began = time.perf_counter()
+        answer = await client.get(address)
+        took = (time.perf_counter() - began) * 1000
+        if answer.status_code != 200:
+            raise RuntimeError(f"{address} answered {answer.status_code}: {answer.text[:300]}")
+        said = answer.json()
+        cursor = said.get("cursor") if isinstance(said, dict) else None
+        if number >= 3:
+            times.append(took)
+    p95 = statistics.quantiles(times, n=20)[18]
+    return Measured(name, store, total, round(statistics.median(times), 1), round(p95, 1))
+
+
+def show(measured: list[Measured], console: Console) -> None:
+    table = Table(title="What a person waits for", title_justify="left")
+    for heading in ("measure", "store", "tasks", "p50", "p95", "bound", "holds"):
+        table.add_column(heading, justify="left" if heading in ("measure", "store") else "right")
+    for one in measured:
+        holds = "[green]yes[/]" if one.holds else "[red bold]no[/]"
+        table.add_row(
+            one.measure, one.store, f"{one.tasks:,}", f"{one.p50_ms} ms", f"{one.p95_ms} ms", f"{one.bound_ms:g} ms", holds
+        )  # fmt: skip
+    console.print(table)
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.operator", description=__doc__)
+    parser.add_argument("--postgres-tasks", type=int, default=POSTGRES_TASKS, help="0: not on PostgreSQL")
+    parser.add_argument("--sqlite-tasks", type=int, default=SQLITE_TASKS, help="0: not on SQLite")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"requests per measurement (default {ROUNDS})")
+    parser.add_argument("--folder", type=Path, help="a folder on a disk for all data (default: the temporary folder)")
+    parser.add_argument("--output", type=Path, default=BUILD / "bench-operator.json")
+    options = parser.parse_args(argv)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    console = Console()
+    measured: list[Measured] = []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder)))
+        stores: list[tuple[str, int, str, Callable[[], None]]] = []
+        if options.sqlite_tasks:
+            url = f"sqlite:///{folder / 'operator.db'}"
+            stores.append(("sqlite", options.sqlite_tasks, url, lambda: None))
+        if options.postgres_tasks:
+            running = stack.enter_context(servers(options.folder, postgres=True, rabbitmq=False))
+            assert running.postgres is not None
+            url = running.postgres.create("operator")
+            stores.append(("postgres", options.postgres_tasks, url, partial(running.postgres.calm, "operator")))
+        for store, total, url, calm in stores:
+            uvloop.run(_migrate(url))
+            measured += uvloop.run(measure(url, store, total, options.rounds, console, calm))
+    show(measured, console)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps([asdict(one) | {"holds": one.holds} for one in measured], indent=2) + "\n")
+    console.print(f"saved to {options.output}", highlight=False)
+    return 0 if all(one.holds for one in measured) else 1
+
+
+async def _migrate(url: str) -> None:
+    app = Redrive(url)
+    await migrate(app.database)
+    await app.close()
+    await asyncio.sleep(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

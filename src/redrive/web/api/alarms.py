@@ -1,0 +1,27 @@
+"""What is wrong now, as the alert rules see it."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from redrive.as_json import instant_json
+from redrive.ledgers.alerts import Alerts
+from redrive.web.api.common import LOOKING, app_of
+
+router = APIRouter(prefix="/api", tags=["alerts"], dependencies=LOOKING)
+
+
+@router.get("/alerts", summary="What is wrong now, the oldest first")
+async def alerts(request: Request) -> list[dict[str, Any]]:
+    """Each is told once when it starts and once when it ends; `told_at` is null while it has not been told."""
+    found = await Alerts(app_of(request).database).active()
+    return [
+        {
+            "name": alert.name,
+            "rule": alert.rule,
+            "text": alert.text,
+            "started_at": instant_json(alert.started_at),
+            "told_at": instant_json(alert.told_at),
+        }
+        for alert in found
+    ]

@@ -1,0 +1,72 @@
+"""Who did what to which task, and why; newest first."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from sqlalchemy import Connection, select
+
+from redrive.as_json import instant_json
+from redrive.ledgers import schema
+from redrive.ledgers.browse import LOOK_WITHIN
+from redrive.web.api.common import LOOKING, app_of, in_time, lane_of
+from redrive.web.api.overview import LedgerQuery
+
+PAGE_MAX = 500
+LOOKED_AT_MAX = 20_000
+"""Entries of other ledgers that one page looks past."""
+
+router = APIRouter(prefix="/api", tags=["audit"], dependencies=LOOKING)
+
+
+@router.get("/audit", summary="What people and systems did to tasks, newest first")
+async def audit(
+    request: Request,
+    ledger: LedgerQuery = None,
+    cursor: Annotated[int | None, Query(description="Where the page before ended", ge=1, lt=2**63)] = None,
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
+) -> dict[str, Any]:
+    """A page of one ledger may be short and still have a cursor: it looks past so many entries of others, and no more."""
+    name = lane_of(request, ledger).name if ledger else None
+    async with in_time():
+        deeds, following = await app_of(request).database.look(LOOK_WITHIN, _deeds, name, cursor, limit)
+    return {"deeds": deeds, "cursor": following}
+
+
+def _deeds(
+    connection: Connection, ledger: str | None, before: int | None, limit: int
+) -> tuple[list[dict[str, Any]], int | None]:
+    d = schema.deed
+    recent = select(d).order_by(d.c.id.desc()).limit(limit + 1 if ledger is None else LOOKED_AT_MAX)
+    if before is not None:
+        recent = recent.where(d.c.id < before)
+    if ledger is None:
+        rows = connection.execute(recent).all()
+        following = rows[limit - 1].id if len(rows) > limit else None
+    else:
+        few = recent.subquery("recent")
+        of_ledger = select(few).where(few.c.ledger == ledger).order_by(few.c.id.desc()).limit(limit + 1)
+        rows = connection.execute(of_ledger).all()
+        edge = select(recent.subquery("edge").c.id).order_by("id").limit(1)
+        following = rows[limit - 1].id if len(rows) > limit else _edge(connection, edge, before)
+    return [_deed(row) for row in rows[:limit]], following
+
+
+def _edge(connection: Connection, edge: Any, before: int | None) -> int | None:
+    """Where a look that found too little ended, if there is more behind it."""
+    d = schema.deed
+    last = connection.execute(edge).scalar()
+    if last is None or last == before:
+        return None
+    return last if connection.execute(select(d.c.id).where(d.c.id < last).limit(1)).first() else None
+
+
+def _deed(row: Any) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "ledger": row.ledger,
+        "task_id": row.task_id,
+        "at": instant_json(row.at),
+        "act": row.act,
+        "actor": row.actor,
+        "reason": row.reason,
+    }

@@ -1,0 +1,118 @@
+"""What the routes of the operator API share: the lane that is meant, filters, and the words for what takes too long."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from redrive.app import Redrive
+from redrive.as_json import task_json
+from redrive.core.durations import parse_duration
+from redrive.core.failure import redact
+from redrive.core.states import State
+from redrive.core.task import KEY_CHARS_MAX, KIND_CHARS_MAX, Task
+from redrive.errors import TooSlowError
+from redrive.http.errors import ApiError
+from redrive.http.guard import require_unless_loopback
+from redrive.lane import Lane
+from redrive.ledgers.browse import Filter
+from redrive.web.service import service_of
+
+LOOKING = [Depends(require_unless_loopback("viewer"))]
+TEXT_CHARS_MAX = 500
+
+
+def _duration(given: Any) -> timedelta:
+    return given if isinstance(given, timedelta) else parse_duration(given)
+
+
+def _with_zone(instant: datetime) -> datetime:
+    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant
+
+
+Span = Annotated[
+    timedelta, BeforeValidator(_duration), Field(description="Seconds, or with a unit: 90, 5m, 2h", examples=["2h"])
+]
+InstantAt = Annotated[datetime, AfterValidator(_with_zone)]
+
+
+class Body(BaseModel):
+    """A request's body: a field that is not known is a mistake that somebody should hear of."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+
+class FilterBody(Body):
+    """Which tasks; all conditions must hold."""
+
+    state: State | None = None
+    kind: str | None = Field(default=None, max_length=KIND_CHARS_MAX)
+    error: str | None = Field(default=None, max_length=TEXT_CHARS_MAX, description="What the last error contains")
+    cause: str | None = Field(default=None, max_length=64, description="A group of dead tasks")
+    key: str | None = Field(default=None, max_length=KEY_CHARS_MAX)
+    older_than: Span | None = Field(default=None, description="Not changed for so long")
+    until: InstantAt | None = Field(
+        default=None, description="Only what was there in this state at this instant already"
+    )
+
+    def filter(self) -> Filter:
+        """The same for the ledger."""
+        return Filter(
+            state=self.state, kind=self.kind or None, error=self.error or None, cause=self.cause or None,
+            key=self.key or None, older_than=self.older_than, until=self.until,
+        )  # fmt: skip
+
+
+def app_of(request: Request) -> Redrive:
+    """The application; 503 while its store is not open yet."""
+    service = service_of(request)
+    if not service.is_open:
+        raise ApiError(503, "not_open", "the store is not open yet: try again", headers={"Retry-After": "2"})
+    return service.app
+
+
+def lane_of(request: Request, ledger: str | None) -> Lane:
+    """The lane of this name; of redrive's own table without one."""
+    app = app_of(request)
+    if not ledger:
+        return app
+    lane = app.lanes.get(ledger)
+    if lane is None:
+        raise ApiError(
+            404, "ledger_unknown", f"there is no ledger {ledger!r:.80}", details={"ledgers": list(app.lanes)}
+        )
+    return lane
+
+
+def lanes_of(request: Request, ledger: str | None) -> list[Lane]:
+    """The lane of this name; all of them without one."""
+    return [lane_of(request, ledger)] if ledger else list(app_of(request).lanes.values())
+
+
+def system_names(app: Redrive) -> Mapping[str, str]:
+    """Which system works on which ledger."""
+    lanes = {name: getattr(system, "lane", None) for name, system in app.systems.items()}
+    return {lane.name: name for name, lane in lanes.items() if isinstance(lane, Lane)}
+
+
+@asynccontextmanager
+async def in_time() -> AsyncIterator[None]:
+    """Turn a look that took too long into a refusal that says what to do instead."""
+    try:
+        yield
+    except TooSlowError:
+        raise ApiError(
+            422, "needs_search", "no index of this table serves that filter: narrow it, or search in the background",
+            details={"search": "/api/searches"},
+        ) from None  # fmt: skip
+
+
+def shown(task: Task, ledger: str, *, payload: bool = False) -> dict[str, Any]:
+    """A task as the API shows it. Errors that others wrote into their tables are redacted too."""
+    said = task_json(task, payload=payload) | {"ledger": ledger}
+    if task.last_error is not None:
+        said["last_error"] = redact(task.last_error)
+    return said

@@ -1,0 +1,34 @@
+"""Dead tasks by cause."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from redrive.as_json import instant_json
+from redrive.core.failure import redact
+from redrive.ledgers.figures import Figures
+from redrive.web.api.common import LOOKING, app_of, lanes_of
+from redrive.web.api.overview import LedgerQuery
+
+GROUPS_MAX = 200
+
+router = APIRouter(prefix="/api", tags=["groups"], dependencies=LOOKING)
+
+
+@router.get("/groups", summary="Why tasks are dead, the largest group first")
+async def groups(request: Request, ledger: LedgerQuery = None) -> list[dict[str, Any]]:
+    """As of the last census; `text` is what the errors of a group share, `sample` one of them."""
+    names = [lane.name for lane in lanes_of(request, ledger)]
+    found = await Figures(app_of(request).database).groups(names, limit=GROUPS_MAX)
+    return [
+        {
+            "ledger": group.ledger,
+            "cause": group.id,
+            "text": redact(group.text),
+            "sample": redact(group.sample),
+            "first_seen": instant_json(group.first_seen),
+            "last_seen": instant_json(group.last_seen),
+            "amount": group.amount,
+        }
+        for group in found
+    ]

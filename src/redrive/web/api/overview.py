@@ -1,0 +1,219 @@
+"""The numbers of the charts, all from what the minutes and the census have counted: no task is read for them."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+
+from redrive.as_json import instant_json
+from redrive.core.figures import TOOK, TOOK_SECONDS, TRIES, percentile
+from redrive.core.states import State
+from redrive.lane import Lane
+from redrive.ledgers.browse import Browser
+from redrive.ledgers.figures import Depth, Figures, Point
+from redrive.ledgers.times import EPOCH
+from redrive.web.api.common import LOOKING, app_of, lanes_of, system_names
+from redrive.web.drift import drift_of
+
+FRESH_SECONDS = 1.0
+"""How long an answer holds: however many look, the database is asked this often."""
+KEPT_MAX = 200
+CARRIED_STEPS_MAX = 10
+"""A depth that was not counted in a step is that of the step before, for so many steps; then it is not known."""
+DRAWN = ("added", "done", "retried", "dead", "cancelled")
+
+router = APIRouter(prefix="/api", tags=["overview"], dependencies=LOOKING)
+
+
+class Range(StrEnum):
+    """How far back."""
+
+    HOUR = "1h"
+    DAY = "24h"
+    WEEK = "7d"
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """A range in steps of time."""
+
+    step: timedelta
+    amount: int
+
+    def starts(self, now: datetime) -> list[datetime]:
+        """When each step begins; the last one is still under way."""
+        current = EPOCH + (now - EPOCH) // self.step * self.step
+        return [current - self.step * back for back in range(self.amount - 1, -1, -1)]
+
+
+STEPS = {
+    Range.HOUR: Steps(timedelta(minutes=1), 60),
+    Range.DAY: Steps(timedelta(minutes=10), 144),
+    Range.WEEK: Steps(timedelta(hours=1), 168),
+}
+
+LedgerQuery = Annotated[str | None, Query(description="One ledger; all without it", max_length=200)]
+RangeQuery = Annotated[Range, Query(description="How far back")]
+
+
+class Answers:
+    """Answers that hold for a moment, each made once however many ask at the same time."""
+
+    def __init__(self) -> None:
+        self._made: dict[Any, tuple[float, asyncio.Task[Any]]] = {}
+
+    async def get(self, name: Any, make: Callable[[], Awaitable[Any]]) -> Any:
+        """The answer of this name."""
+        made = self._made.get(name)
+        if made is None or time.monotonic() - made[0] >= FRESH_SECONDS or _failed(made[1]):
+            while len(self._made) >= KEPT_MAX:
+                self._made.pop(next(iter(self._made)))
+            made = (time.monotonic(), asyncio.ensure_future(_awaited(make)))
+            self._made[name] = made
+        # Shielded: whoever stops waiting must not take the answer away from the others.
+        return await asyncio.shield(made[1])
+
+
+def _failed(made: asyncio.Task[Any]) -> bool:
+    return made.done() and (made.cancelled() or made.exception() is not None)
+
+
+async def _awaited(make: Callable[[], Awaitable[Any]]) -> Any:
+    return await make()
+
+
+@router.get("/overview", summary="How many tasks stand where, how well it goes and how long it takes")
+async def overview(request: Request, ledger: LedgerQuery = None, range: RangeQuery = Range.HOUR) -> dict[str, Any]:
+    """Counted by the census and carried on by the minutes: `counted_at` says when the oldest of the counts was taken."""
+    lanes, systems = lanes_of(request, ledger), system_names(app_of(request))
+    return await _answers(request).get(  # type: ignore[no-any-return]
+        ("overview", ledger or None, range), lambda: _overview(request, lanes, systems, ledger, range)
+    )
+
+
+async def _overview(
+    request: Request, lanes: Sequence[Lane], systems: Any, ledger: str | None, range: Range
+) -> dict[str, Any]:
+    app = app_of(request)
+    figures, now = Figures(app.database), await present(app)
+    counted = await figures.states()
+    starts = STEPS[range].starts(now)
+    sums = await figures.sums([lane.name for lane in lanes], starts[0])
+    took = [int(sums[name]) for name in TOOK]
+    by_ledger = [await _ledger(lane, systems.get(lane.name), counted.get(lane.name)) for lane in lanes]
+    ended = sums["done"] + sums["dead"]
+    counted_ats = [counted[lane.name].counted_at for lane in lanes if lane.name in counted]
+    ages = [one["oldest_due_seconds"] for one in by_ledger if one["oldest_due_seconds"] is not None]
+    return {
+        "range": range.value,
+        "ledger": ledger or None,
+        "ledgers": list(app.lanes),
+        "generated_at": instant_json(now),
+        "counted_at": instant_json(min(counted_ats)) if len(counted_ats) == len(lanes) else None,
+        "states": {state.value: sum(one["states"][state.value] for one in by_ledger) for state in State},
+        "success_rate": sums["done"] / ended if ended else None,
+        "tries": [{"tries": name.removeprefix("tries_"), "amount": int(sums[name])} for name in TRIES],
+        "took": {
+            "bounds_seconds": list(TOOK_SECONDS),
+            "amounts": took,
+            **{f"p{share}": percentile(took, share / 100) for share in (50, 95, 99)},
+        },
+        "oldest_due_seconds": max(ages, default=None),
+        "drift": drift_of(request).of([lane.name for lane in lanes]),
+        "by_ledger": by_ledger,
+    }
+
+
+async def _ledger(lane: Lane, system: str | None, counted: Any) -> dict[str, Any]:
+    ledger = await lane.ledger()
+    kinds = await ledger.open_kinds()
+    known = set(lane.handlers.among(kinds))
+    oldest = await ledger.oldest_due()
+    amounts = dict(counted.amounts) if counted is not None else dict.fromkeys(State, 0)
+    # The minutes know what is added and what ends. Which of the open tasks are held changes too often to be written down.
+    is_open = amounts[State.WAITING] + amounts[State.CLAIMED]
+    amounts[State.CLAIMED] = min(is_open, await Browser(ledger).claimed())
+    amounts[State.WAITING] = is_open - amounts[State.CLAIMED]
+    return {
+        "ledger": lane.name,
+        "system": system,
+        "states": {state.value: amounts[state] for state in State},
+        "counted_at": None if counted is None else instant_json(counted.counted_at),
+        "oldest_due_seconds": None if oldest is None else oldest.total_seconds(),
+        "without_handler": [kind for kind in kinds if kind not in known],
+    }
+
+
+@router.get("/series", summary="What happened step by step, and how many tasks stood where")
+async def series(request: Request, ledger: LedgerQuery = None, range: RangeQuery = Range.HOUR) -> dict[str, Any]:
+    """Every step is there. Where nothing happened it says zero; where nobody counted, a depth is null."""
+    lanes = lanes_of(request, ledger)
+    return await _answers(request).get(  # type: ignore[no-any-return]
+        ("series", ledger or None, range), lambda: _series(request, lanes, range)
+    )
+
+
+async def _series(request: Request, lanes: Sequence[Lane], range: Range) -> dict[str, Any]:
+    app, steps = app_of(request), STEPS[range]
+    figures, now = Figures(app.database), await present(app)
+    starts = steps.starts(now)
+    points = await figures.series([lane.name for lane in lanes], starts[0], steps.step, DRAWN)
+    # From a little earlier, so that the first steps know the depth before them.
+    early = starts[0] - steps.step * CARRIED_STEPS_MAX
+    depths = [await figures.depths([lane.name], early, steps.step) for lane in lanes]
+    return {
+        "range": range.value,
+        "step_seconds": int(steps.step.total_seconds()),
+        "points": _filled(points, starts),
+        "depth": _carried(depths, starts, steps.step),
+    }
+
+
+def _filled(points: Sequence[Point], starts: Sequence[datetime]) -> list[dict[str, Any]]:
+    by_start = {point.start: point.sums for point in points}
+    return [
+        {"start": instant_json(start), **{name: int(by_start.get(start, {}).get(name, 0)) for name in DRAWN}}
+        for start in starts
+    ]
+
+
+def _carried(depths: Sequence[Sequence[Depth]], starts: Sequence[datetime], step: timedelta) -> list[dict[str, Any]]:
+    """The depths of all ledgers added up. Ledgers are counted at their own pace: each is carried on by itself."""
+    names = (State.WAITING, State.CLAIMED, State.DEAD)
+    by_start = [{depth.start: depth for depth in some} for some in depths]
+    carried = []
+    for start in starts:
+        known = [one for some in by_start if (one := _latest(some, start, step)) is not None]
+        ages = [one.oldest_due.total_seconds() for one in known if one.oldest_due is not None]
+        carried.append(
+            {
+                "start": instant_json(start),
+                **{state.value: sum(one.amounts[state] for one in known) if known else None for state in names},
+                "oldest_due_seconds": max(ages, default=0) if known else None,
+            }
+        )
+    return carried
+
+
+def _latest(depths: dict[datetime, Depth], start: datetime, step: timedelta) -> Depth | None:
+    for back in range(CARRIED_STEPS_MAX + 1):
+        if (found := depths.get(start - step * back)) is not None:
+            return found
+    return None
+
+
+async def present(app: Any) -> datetime:
+    """The instant by the clock of the store."""
+    ledger = await app.ledger()
+    now: datetime = await app.database.read(ledger.present)
+    return now
+
+
+def _answers(request: Request) -> Answers:
+    answers: Answers = request.app.state.answers
+    return answers

@@ -1,0 +1,116 @@
+"""The timeline of a policy that is given as data."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from redrive.as_json import instant_json, try_json
+from redrive.core import jitter as jitters
+from redrive.core.backoff import Backoff, Exponential, Fixed, Linear, Schedule
+from redrive.core.jitter import Jitter
+from redrive.core.policy import Policy
+from redrive.core.preview import preview as tries_of
+from redrive.core.task import KEY_CHARS_MAX
+from redrive.web.api.common import LOOKING, Body, InstantAt, Span
+
+WAITS_MAX = 1000
+
+router = APIRouter(prefix="/api", tags=["preview"], dependencies=LOOKING)
+
+
+class ExponentialBody(Body):
+    """Each wait is a multiple of the last one, up to the cap."""
+
+    kind: Literal["exponential"] = "exponential"
+    first: Span
+    cap: Span
+    factor: float = Field(default=2.0, ge=1, le=1000)
+
+
+class ScheduleBody(Body):
+    """The waits one by one; the last one for ever after."""
+
+    kind: Literal["schedule"]
+    waits: list[Span] = Field(min_length=1, max_length=WAITS_MAX)
+
+
+class FixedBody(Body):
+    """The same wait each time."""
+
+    kind: Literal["fixed"]
+    wait: Span
+
+
+class LinearBody(Body):
+    """Each wait is longer than the last one by a step, up to the cap."""
+
+    kind: Literal["linear"]
+    first: Span
+    step: Span
+    cap: Span
+
+
+class JitterBody(Body):
+    """How the waits are spread."""
+
+    kind: Literal["none", "full", "equal", "decorrelated", "percent", "additive"] = "equal"
+    percent: float = Field(default=10.0, ge=0, le=100, description="For percent: up to so much earlier")
+    most: Span = Field(default="30s", validate_default=True, description="For additive: up to so much later")
+
+
+class PolicyBody(Body):
+    """A policy as data."""
+
+    backoff: Annotated[ExponentialBody | ScheduleBody | FixedBody | LinearBody, Field(discriminator="kind")]
+    jitter: JitterBody = JitterBody()
+    retries: int | None = Field(default=None, ge=0, lt=1_000_000, description="Tries after the first")
+    attempts: int | None = Field(default=None, ge=1, lt=1_000_000, description="Tries in all")
+    deadline: Span | None = Field(default=None, description="Not tried any more after so long")
+    name: str = Field(default="default", max_length=200, description="The policy's name: draws depend on it")
+    key: str = Field(default="example", max_length=KEY_CHARS_MAX, description="The task's key: draws depend on it")
+    start: InstantAt | None = Field(default=None, description="When the first try is; now without it")
+
+
+@router.post("/preview", summary="When a task that always fails would be tried under a policy")
+async def preview(body: PolicyBody) -> dict[str, Any]:
+    """The very times that would happen, on any machine. Nothing is stored."""
+    policy = Policy(
+        _backoff(body), retries=body.retries, attempts=body.attempts, jitter=_jitter(body.jitter),
+        deadline=body.deadline, name=body.name,
+    )  # fmt: skip
+    start = body.start or datetime.now(UTC)
+    tries = tries_of(policy, body.key, start)
+    return {
+        "policy": policy.name,
+        "backoff": policy.backoff_words,
+        "jitter": policy.jitter_words,
+        "attempts": policy.failures_max,
+        "key": body.key,
+        "start": instant_json(start),
+        "tries": [try_json(one) for one in tries],
+    }
+
+
+def _backoff(body: PolicyBody) -> Backoff:
+    match body.backoff:
+        case ExponentialBody(first=first, cap=cap, factor=factor):
+            return Exponential(first, cap, factor=factor)
+        case ScheduleBody(waits=waits):
+            return Schedule(waits)
+        case FixedBody(wait=wait):
+            return Fixed(wait)
+        case LinearBody(first=first, step=step, cap=cap):
+            return Linear(first, step, cap)
+
+
+def _jitter(body: JitterBody) -> Jitter:
+    match body.kind:
+        case "percent":
+            return jitters.percent(body.percent)
+        case "additive":
+            return jitters.additive(body.most)
+        case plain:
+            chosen: Jitter = getattr(jitters, plain)
+            return chosen

@@ -1,0 +1,189 @@
+"""Text search in the background of this process: begun, watched, called off.
+
+A search lives in the service that began it and is forgotten after a while; nothing of it is stored.
+"""
+
+import asyncio
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request, Response
+from pydantic import Field, model_validator
+
+from redrive.as_json import redacted
+from redrive.core.failure import describe_error, redact
+from redrive.core.states import State
+from redrive.core.task import KIND_CHARS_MAX, Task, TaskId
+from redrive.errors import LedgerAwayError
+from redrive.http.errors import ApiError
+from redrive.lane import Lane
+from redrive.ledgers.figures import Figures
+from redrive.ledgers.search import Search, Sought
+from redrive.web.api.common import LOOKING, TEXT_CHARS_MAX, Body, app_of, lane_of, shown
+
+RUNNING_MAX = 4
+KEPT_MAX = 50
+RUN_SECONDS_MAX = 900.0
+KEPT_SECONDS = 900.0
+TASKS_MAX = 200
+PAUSE_SHARE = 0.5
+"""Between two looks a search rests for half as long as the look took, so that it is never all that the database does."""
+
+router = APIRouter(prefix="/api/searches", tags=["searches"], dependencies=LOOKING)
+
+
+class SearchBody(Body):
+    """What is looked for."""
+
+    ledger: str | None = Field(default=None, max_length=200, description="The ledger; redrive's own without it")
+    text: str = Field(default="", max_length=TEXT_CHARS_MAX, description="In the key, kind, last error or payload")
+    state: State | None = None
+    kind: str | None = Field(default=None, max_length=KIND_CHARS_MAX)
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> "SearchBody":
+        if not (self.text.strip() or self.state or self.kind):
+            raise ValueError("say what to look for: a text, a state or a kind")
+        return self
+
+
+@dataclass(slots=True)
+class Job:
+    """One search."""
+
+    id: str
+    ledger: str
+    sought: Sought
+    total: int | None
+    began: float = field(default_factory=time.monotonic)
+    state: str = "running"
+    looked_at: int = 0
+    found: int = 0
+    tasks: list[Task] = field(default_factory=list)
+    problem: str | None = None
+    task: asyncio.Task[None] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The search as the API shows it."""
+        return {
+            "id": self.id, "ledger": self.ledger, "text": self.sought.text, "state": self.state, "looked_at": self.looked_at,
+            "total": self.total, "found": self.found, "problem": self.problem,
+            "tasks": [shown(task, self.ledger) for task in self.tasks],
+        }  # fmt: skip
+
+
+class Searches:
+    """The searches of this process."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}
+
+    async def begin(self, lane: Lane, sought: Sought) -> Job:
+        """Begin a search; 429 where enough are running."""
+        self._forget_old()
+        if sum(job.state == "running" for job in self._jobs.values()) >= RUNNING_MAX:
+            raise ApiError(
+                429, "too_many_searches", "enough searches are running: wait for one, or call one off",
+                headers={"Retry-After": "10"},
+            )  # fmt: skip
+        ledger = await lane.ledger()
+        counted = (await Figures(ledger.database).states()).get(lane.name)
+        total = None if counted is None else sum(counted.amounts.values())
+        job = Job(secrets.token_hex(8), lane.name, sought, total)
+        self._jobs[job.id] = job
+        job.task = asyncio.create_task(self._run(job, Search(ledger, sought, redacted)), name=f"search {job.id}")
+        return job
+
+    def get(self, id: str) -> Job:
+        """The search with this id."""
+        self._forget_old()
+        if id not in self._jobs:
+            raise ApiError(404, "search_unknown", "there is no such search here: it was forgotten, or begun elsewhere")
+        return self._jobs[id]
+
+    async def call_off(self, id: str) -> None:
+        """End a search and forget it."""
+        job = self.get(id)
+        del self._jobs[id]
+        await _stop(job)
+
+    async def close(self) -> None:
+        """End all searches."""
+        jobs = list(self._jobs.values())
+        self._jobs.clear()
+        for job in jobs:
+            await _stop(job)
+
+    async def _run(self, job: Job, search: Search) -> None:
+        after: TaskId | None = None
+        try:
+            async with asyncio.timeout(RUN_SECONDS_MAX):
+                while True:
+                    asked = time.monotonic()
+                    stretch = await search.stretch(after)
+                    job.looked_at += stretch.looked_at
+                    job.found += len(stretch.tasks)
+                    job.tasks += stretch.tasks[: TASKS_MAX - len(job.tasks)]
+                    after = stretch.last
+                    if after is None:
+                        break
+                    await asyncio.sleep((time.monotonic() - asked) * PAUSE_SHARE)
+            job.state = "done"
+        except TimeoutError:
+            job.state, job.problem = "failed", "it took too long: narrow it"
+        except LedgerAwayError:
+            job.state, job.problem = "failed", "the store cannot be reached now: begin again"
+        except Exception as error:  # whatever it is, who watches must hear of it
+            job.state, job.problem = "failed", redact(describe_error(error))
+
+    def _forget_old(self) -> None:
+        now = time.monotonic()
+        ended = [job for job in self._jobs.values() if job.state != "running"]
+        for job in ended:
+            if now - job.began > KEPT_SECONDS + RUN_SECONDS_MAX:
+                del self._jobs[job.id]
+        while len(self._jobs) >= KEPT_MAX:
+            oldest = next((job for job in self._jobs.values() if job.state != "running"), None)
+            if oldest is None:
+                break
+            del self._jobs[oldest.id]
+
+
+async def _stop(job: Job) -> None:
+    if job.task is not None:
+        job.task.cancel()
+        await asyncio.gather(job.task, return_exceptions=True)
+
+
+SearchId = Annotated[str, Path(max_length=64)]
+
+
+@router.post("", summary="Begin a text search in the background", status_code=202)
+async def begin(request: Request, body: SearchBody) -> dict[str, Any]:
+    """Answers its id at once."""
+    lane = lane_of(request, body.ledger)
+    if body.kind and lane.table.kind is None:
+        raise ApiError(400, "bad_request", f"{lane.name!r} has no column for kind: it cannot be asked for by it")
+    job = await _searches(request).begin(lane, Sought(text=body.text.strip(), state=body.state, kind=body.kind or None))
+    return {"id": job.id}
+
+
+@router.get("/{id}", summary="How far a search is, and what it has found")
+async def watch(request: Request, id: SearchId) -> dict[str, Any]:
+    """`total` is how many tasks there are to look at, as of the last census; `tasks` are the first of those found."""
+    return _searches(request).get(id).as_json()
+
+
+@router.delete("/{id}", summary="Call a search off", status_code=204, response_class=Response)
+async def call_off(request: Request, id: SearchId) -> Response:
+    """It is forgotten."""
+    await _searches(request).call_off(id)
+    return Response(status_code=204)
+
+
+def _searches(request: Request) -> Searches:
+    app_of(request)
+    searches: Searches = request.app.state.searches
+    return searches

@@ -1,0 +1,88 @@
+"""Pages of tasks, and one task with all that is known of it."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+
+from redrive.as_json import attempt_json, deed_json, instant_json
+from redrive.core.durations import parse_duration
+from redrive.core.failure import redact
+from redrive.core.states import State
+from redrive.core.task import KEY_CHARS_MAX, KIND_CHARS_MAX, TaskId
+from redrive.errors import UsageError
+from redrive.http.errors import ApiError
+from redrive.lane import Lane
+from redrive.ledgers.browse import Browser, Filter
+from redrive.web.api.common import LOOKING, TEXT_CHARS_MAX, in_time, lane_of, shown
+
+PAGE_DEFAULT = 50
+PAGE_MAX = 500
+ATTEMPTS_MAX = 500
+"""Of a longer history the latest are shown."""
+
+router = APIRouter(prefix="/api/tasks", tags=["tasks"], dependencies=LOOKING)
+
+TextQuery = Annotated[str | None, Query(max_length=TEXT_CHARS_MAX)]
+
+
+@router.get("", summary="A page of tasks")
+async def page(
+    request: Request,
+    ledger: Annotated[str | None, Query(description="The ledger; redrive's own without it", max_length=200)] = None,
+    state: Annotated[State | None, Query()] = None,
+    kind: Annotated[str | None, Query(max_length=KIND_CHARS_MAX)] = None,
+    error: Annotated[str | None, Query(description="What the last error contains", max_length=TEXT_CHARS_MAX)] = None,
+    cause: Annotated[str | None, Query(description="A group of dead tasks", max_length=64)] = None,
+    key: Annotated[str | None, Query(max_length=KEY_CHARS_MAX)] = None,
+    older_than: Annotated[str | None, Query(description="Not changed for so long: 90, 5m, 2h", max_length=50)] = None,
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE_DEFAULT,
+    cursor: Annotated[str | None, Query(description="Where the page before ended", max_length=1000)] = None,
+    newest_first: Annotated[bool, Query()] = False,  # noqa: FBT002
+) -> dict[str, Any]:
+    """In the order of the instant that matters: when tasks are due, when leases end, when tasks ended; without a state by id.
+
+    A filter that no index serves is refused with `needs_search` after two seconds, never waited for.
+    """
+    lane = lane_of(request, ledger)
+    asked = Filter(
+        state=state, kind=kind or None, error=error or None, cause=cause or None, key=key or None,
+        older_than=parse_duration(older_than) if older_than else None,
+    )  # fmt: skip
+    async with in_time():
+        leaf = await Browser(await lane.ledger()).page(
+            asked, cursor=cursor or None, limit=limit, newest_first=newest_first
+        )
+    return {"tasks": [shown(task, lane.name) for task in leaf.tasks], "cursor": leaf.cursor}
+
+
+@router.get("/{ledger}/{id:path}", summary="One task: its row, history, who acted on it, and its tries to come")
+async def one(request: Request, ledger: str, id: str) -> dict[str, Any]:
+    """`preview` holds the exact times of the tries to come if every one of them fails; empty where no handler is known here."""
+    lane = lane_of(request, ledger)
+    task_id = await read_id(lane, id)
+    task = await lane.get_by_id(task_id)
+    if task is None:
+        raise ApiError(404, "task_unknown", f"there is no task {id!r:.80} in {lane.name!r}")
+    attempts = await lane.attempts(task_id)
+    to_come = lane.to_come(task)
+    return {
+        "task": shown(task, lane.name, payload=True),
+        "attempts": [_redacted(attempt_json(attempt)) for attempt in attempts[-ATTEMPTS_MAX:]],
+        "attempts_before": max(0, len(attempts) - ATTEMPTS_MAX),
+        "deeds": [deed_json(deed) for deed in (await lane.deeds(task_id))[-ATTEMPTS_MAX:]],
+        "has_handler": to_come is not None,
+        "preview": [{"number": one.number, "at": instant_json(one.at)} for one in to_come or ()],
+    }
+
+
+def _redacted(attempt: dict[str, Any]) -> dict[str, Any]:
+    error = attempt["error"]
+    return attempt | {"error": redact(error)} if error else attempt
+
+
+async def read_id(lane: Lane, text: str) -> TaskId:
+    """The id that somebody wrote; 404 if no task of this ledger could have it."""
+    try:
+        return (await lane.ledger()).read_id(text)
+    except UsageError as error:
+        raise ApiError(404, "task_unknown", str(error)) from None

@@ -1,0 +1,12 @@
+"""The pages of the service, rendered here: what they show first is in the HTML, scripts only keep it fresh and act.
+
+`frame` renders and says who looks, `static` serves what pages load, and each page has its own file: `overview`, `tasks`,
+`task` (drawn by `timeline`), `dead`, `audit`, `systems`, `login`. What people do goes through the API alone.
+"""
+
+from redrive.web.pages import audit, dead, login, overview, static, systems, task, tasks
+
+PAGES = (
+    static.router, login.router, overview.router, tasks.router, task.router, dead.router, systems.router, audit.router,
+)  # fmt: skip
+"""The routers of all pages."""

@@ -1,0 +1,31 @@
+"""Who did what to which task, and why."""
+
+from typing import Annotated
+
+from fastapi import Query, Request
+from fastapi.responses import HTMLResponse
+
+from redrive.web.api.audit import audit as deeds_of
+from redrive.web.pages.frame import Looker, page_router, query_of, render
+from redrive.web.service import service_of
+
+LIMIT = 100
+
+router = page_router()
+
+
+@router.get("/audit", response_class=HTMLResponse)
+async def audit(
+    request: Request,
+    visitor: Looker,
+    ledger: Annotated[str, Query(max_length=200)] = "",
+    cursor: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
+) -> HTMLResponse:
+    """The page."""
+    found = await deeds_of(request, ledger or None, cursor, LIMIT)
+    following = found["cursor"] and query_of("/audit", {"ledger": ledger, "cursor": found["cursor"]})
+    return render(
+        request, "audit.html", visitor, title="Audit",
+        deeds=found["deeds"], ledger=ledger, ledgers=list(service_of(request).app.lanes),
+        is_first=cursor is None, first_page=query_of("/audit", {"ledger": ledger}), next_page=following,
+    )  # fmt: skip

@@ -1,0 +1,190 @@
+"""What all pages have in common: who looks, the frame around the content, instants in words, and refusals as pages.
+
+Everything that tasks bring along is escaped by the templates. The Content-Security-Policy allows our own files and nothing
+inline: neither script nor style.
+"""
+
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+from urllib.parse import quote, urlencode
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.routing import APIRoute
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from redrive._version import __version__
+from redrive.core.durations import format_duration
+from redrive.core.failure import redact
+from redrive.errors import LedgerAwayError, TooSlowError, UsageError
+from redrive.http.errors import ApiError
+from redrive.http.guard import require_unless_loopback
+from redrive.web.service import service_of
+from redrive.web.session import Visitor, sessions_of
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+MENU = (
+    ("/", "Overview"),
+    ("/tasks", "Tasks"),
+    ("/dead", "Dead letters"),
+    ("/systems", "Systems"),
+    ("/audit", "Audit"),
+)
+TITLES = {401: "Log in first", 403: "Not with this key", 404: "Not here", 503: "The store is away"}
+
+templates = Environment(
+    loader=PackageLoader("redrive.web"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+class PageRoute(APIRoute):
+    """Refusals of a page are pages too, for whoever reads HTML; who must log in first is sent to do so."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """See `APIRoute`."""
+        handle = super().get_route_handler()
+
+        async def handled(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except (ApiError, LedgerAwayError, TooSlowError, UsageError, RequestValidationError) as error:
+                if "text/html" not in request.headers.get("accept", ""):
+                    raise
+                return _refusal(request, error)
+
+        return handled
+
+
+def page_router() -> APIRouter:
+    """A router for pages."""
+    return APIRouter(tags=["pages"], include_in_schema=False, route_class=PageRoute)
+
+
+_open = require_unless_loopback("viewer")
+
+
+async def _looker(request: Request) -> Visitor:
+    key = await _open(request, request.headers.get("x-api-key"))
+    visitor = Visitor(session=await sessions_of(request).read(request), key=key)
+    request.state.visitor = visitor
+    return visitor
+
+
+Looker = Annotated[Visitor, Depends(_looker)]
+"""Who looks: with a session, with a key in a header, or from this machine. A dependency of every page but the login."""
+
+NOBODY = Visitor(session=None, key=None)
+"""Somebody of whom nothing is known yet, and who is told nothing of the service."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the frame shows of a visitor."""
+
+    name: str | None
+    csrf_token: str
+    can_act: bool
+
+
+def render(
+    request: Request, template: str, visitor: Visitor, *, title: str, status: int = 200, **content: Any
+) -> HTMLResponse:
+    """A page from its template."""
+    service = service_of(request)
+    now = datetime.now(UTC)
+    logged_in = visitor.session is not None
+    page = templates.get_template(template).render(
+        title=title,
+        service=service.settings.service_name,
+        version=__version__,
+        database=None if visitor is NOBODY else redact(service.app.database.url),
+        is_open=service.is_open,
+        menu=() if visitor is NOBODY else MENU,
+        here=content.pop("here", request.url.path),
+        address=address_of(request),
+        visitor=Shown(
+            visitor.name if visitor.key is not None else None,
+            visitor.csrf_token,
+            can_act=logged_in and visitor.allows("operator"),
+        ),
+        now=now,
+        when=lambda instant: when(instant, now),
+        exactly=exactly,
+        late=late,
+        task_path=task_path,
+        **content,
+    )
+    return HTMLResponse(page, status_code=status, headers={"Content-Security-Policy": POLICY})
+
+
+def _refusal(request: Request, error: Exception) -> Response:
+    match error:
+        case ApiError(status=401):
+            return RedirectResponse(f"/login?{urlencode({'next': address_of(request)})}", status_code=303)
+        case ApiError():
+            status, sentence = error.status, error.message
+        case LedgerAwayError():
+            status, sentence = 503, "The store cannot be reached now. The service goes on trying; so can you."
+        case RequestValidationError():
+            status, sentence = 422, "The address does not fit: " + "; ".join(str(one["msg"]) for one in error.errors())
+        case _:
+            status, sentence = 400, redact(str(error))
+    title = TITLES.get(status, "That does not fit")
+    visitor = getattr(request.state, "visitor", NOBODY)
+    return render(request, "refused.html", visitor, title=title, status=status, problem=sentence, here="")
+
+
+def address_of(request: Request) -> str:
+    """Where the reader is, to come back to."""
+    query = request.url.query
+    return request.url.path + (f"?{query}" if query else "")
+
+
+def query_of(path: str, parameters: Mapping[str, object]) -> str:
+    """A path with those parameters that are given."""
+    given = {name: value for name, value in parameters.items() if value not in (None, "")}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def task_path(ledger: str, id: object) -> str:
+    """The page of a task; ids may hold any sign."""
+    return f"/tasks/{quote(ledger, safe='')}/{quote(str(id), safe='')}"
+
+
+def instant_of(given: datetime | str) -> datetime:
+    """An instant as the API writes it."""
+    return datetime.fromisoformat(given) if isinstance(given, str) else given
+
+
+def exactly(given: datetime | str) -> str:
+    """`2026-01-31T09:00:00Z`."""
+    return instant_of(given).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def when(given: datetime | str, now: datetime) -> str:
+    """`in 2m 5s`, `3h 10m ago`."""
+    span = rounded(instant_of(given) - now)
+    if not span:
+        return "now"
+    return f"in {format_duration(span)}" if span > timedelta(0) else f"{format_duration(-span)} ago"
+
+
+def late(seconds: float | None) -> str:
+    """How long something has been due."""
+    return format_duration(rounded(timedelta(seconds=seconds))) if seconds is not None and seconds >= 1 else "–"
+
+
+def rounded(span: timedelta) -> timedelta:
+    """To what a reader wants to know: seconds below an hour, minutes below a day, hours above."""
+    unit = 3600 if abs(span) >= timedelta(days=1) else 60 if abs(span) >= timedelta(hours=1) else 1
+    return timedelta(seconds=round(span.total_seconds() / unit) * unit)

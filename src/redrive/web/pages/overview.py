@@ -1,0 +1,56 @@
+"""The overview: what is broken, since when, and why. The page holds the numbers of its moment; a script keeps them fresh."""
+
+from typing import Annotated, Any
+
+from fastapi import Query, Request
+from fastapi.responses import HTMLResponse
+
+from redrive.core.states import State
+from redrive.web.api.overview import Range
+from redrive.web.api.overview import overview as figures
+from redrive.web.pages.frame import Looker, page_router, query_of, render
+from redrive.web.pages.static import PLOTLY_VERSION, plotly_style_ids
+from redrive.web.service import service_of
+
+ORDER = (State.DEAD, State.WAITING, State.CLAIMED, State.DONE, State.CANCELLED)
+"""What needs a person comes first."""
+MEANING = {
+    State.WAITING: "will be tried, now or later",
+    State.CLAIMED: "runs now",
+    State.DONE: "succeeded",
+    State.DEAD: "failed for good: look at it and redrive it",
+    State.CANCELLED: "ended by a person or a system",
+}
+NOTHING: dict[str, Any] = {"states": {}, "by_ledger": []}
+
+router = page_router()
+
+
+@router.get("/", response_class=HTMLResponse)
+async def overview(
+    request: Request,
+    visitor: Looker,
+    ledger: Annotated[str, Query(max_length=200)] = "",
+    range: Range = Range.HOUR,
+) -> HTMLResponse:
+    """The page."""
+    service = service_of(request)
+    numbers = await figures(request, ledger or None, range) if service.is_open else NOTHING
+    by_ledger = numbers["by_ledger"]
+    return render(
+        request, "overview.html", visitor, title="Overview",
+        ledger=ledger, ledgers=list(service.app.lanes), range=range, ranges=list(Range), order=ORDER, meaning=MEANING,
+        states=numbers["states"], by_ledger=by_ledger,
+        places={state: _place(state.value, ledger, by_ledger) for state in State},
+        without_handler=[kind for one in by_ledger for kind in one["without_handler"]],
+        has_handlers=any(len(lane.handlers) for lane in service.app.lanes.values()),
+        plotly_version=PLOTLY_VERSION, plotly_style_ids=await plotly_style_ids(),
+    )  # fmt: skip
+
+
+def _place(state: str, ledger: str, by_ledger: list[dict[str, Any]]) -> str:
+    """Where a tile leads: to the tasks of the ledger that is looked at; of all, to the groups or to where most of them are."""
+    if not ledger and state == State.DEAD:
+        return "/dead"
+    most = max(by_ledger, key=lambda one: one["states"][state], default=None)
+    return query_of("/tasks", {"ledger": ledger or (most and most["ledger"]), "state": state})

@@ -1,0 +1,83 @@
+"""What pages load: our style sheets and scripts, and plotly's own JavaScript from its package. Nothing comes from elsewhere."""
+
+import asyncio
+import gzip
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+
+from fastapi import APIRouter, Request, Response
+
+from redrive.http.errors import ApiError
+
+STATIC = Path(__file__).parent.parent / "static"
+TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+PLOTLY = "plotly.js"
+PLOTLY_VERSION = version("plotly")
+COMPRESSED_FROM_BYTES = 1024
+FOR_EVER = "public, max-age=31536000, immutable"
+"""For an address that names its version."""
+ASK_AGAIN = "public, no-cache"
+"""Kept, but asked for each time whether it is still the same: a new release shows at once."""
+
+_STYLE_ID = re.compile(
+    rb'if\(!document\.getElementById\("([0-9a-f]{32,64})"\)\)\{var \w+=document\.createElement\("style"\)'
+)
+
+router = APIRouter(tags=["pages"], include_in_schema=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFile:
+    """A file, as it is and compressed."""
+
+    type: str
+    tag: str
+    plain: bytes
+    compressed: bytes | None
+
+
+@cache
+def _listed() -> frozenset[str]:
+    return frozenset({PLOTLY, *(path.name for path in STATIC.iterdir() if path.suffix in TYPES)})
+
+
+@cache
+def _read(name: str) -> StaticFile:
+    where = files("plotly") / "package_data" / "plotly.min.js" if name == PLOTLY else STATIC / name
+    plain = where.read_bytes()
+    compressed = gzip.compress(plain, 6, mtime=0) if len(plain) >= COMPRESSED_FROM_BYTES else None
+    tag = f'"{hashlib.sha256(plain).hexdigest()[:32]}"'
+    return StaticFile(TYPES[Path(name).suffix], tag, plain, compressed)
+
+
+@cache
+def _style_ids() -> tuple[str, ...]:
+    return tuple(sorted({found.decode() for found in _STYLE_ID.findall(_read(PLOTLY).plain)}))
+
+
+async def plotly_style_ids() -> tuple[str, ...]:
+    """The ids of style sheets that plotly writes into a page, unless something there has the id already.
+
+    They belong to its maps, which are not used here, and the Content-Security-Policy forbids them.
+    """
+    return await asyncio.to_thread(_style_ids)
+
+
+@router.get("/static/{name}")
+async def static(request: Request, name: str) -> Response:
+    """One of the listed files. plotly's is large: it is read and compressed once, beside the loop."""
+    if name not in _listed():
+        raise ApiError(404, "not_found", f"there is nothing at /static/{name}")
+    file = await asyncio.to_thread(_read, name)
+    lasts = name == PLOTLY and request.query_params.get("v") == PLOTLY_VERSION
+    headers = {"Cache-Control": FOR_EVER if lasts else ASK_AGAIN, "ETag": file.tag, "Vary": "Accept-Encoding"}
+    if file.tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    if file.compressed is not None and "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(file.compressed, media_type=file.type, headers=headers | {"Content-Encoding": "gzip"})
+    return Response(file.plain, media_type=file.type, headers=headers)

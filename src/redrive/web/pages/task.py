@@ -1,0 +1,70 @@
+"""One task: its row, its payload, the picture of its tries, why each went as it did, and what happens next by itself."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+
+from redrive.web.api.tasks import one as told_of
+from redrive.web.pages.frame import Looker, exactly, instant_of, page_router, render, when
+from redrive.web.pages.timeline import AHEAD_MAX, draw, story
+
+ACTS = {
+    "dead": (
+        ("redrive", "Redrive", "main-act"),
+        ("done", "Resolve as done", ""),
+        ("cancelled", "Resolve as cancelled", ""),
+    ),
+    "waiting": (("cancel", "Cancel", ""),),
+}
+"""What may be done to a task in this state: the act, the button, its look."""
+
+router = page_router()
+
+
+@router.get("/tasks/{ledger}/{id:path}", response_class=HTMLResponse)
+async def task(request: Request, visitor: Looker, ledger: str, id: str) -> HTMLResponse:
+    """The page."""
+    said = await told_of(request, ledger, id)
+    its, preview = said["task"], said["preview"]
+    told = story(its, said["attempts"], said["deeds"], preview)
+    mood, ahead = _ahead(its, preview, has_handler=said["has_handler"])
+    payload = its["payload"]
+    return render(
+        request, "task.html", visitor, title=f"Task {its['id']}", here="/tasks",
+        ledger=its["ledger"], task=its, acts=ACTS.get(its["state"], ()),
+        payload=None if payload is None else json.dumps(payload, indent=2, ensure_ascii=False),
+        story=told, picture=draw(told), attempts_before=said["attempts_before"],
+        more_ahead=max(0, len(preview) - AHEAD_MAX), mood=mood, ahead=ahead,
+    )  # fmt: skip
+
+
+def _ahead(its: dict[str, Any], preview: list[dict[str, Any]], *, has_handler: bool) -> tuple[str, str]:
+    """What happens next by itself, and how worried to be."""
+    now = datetime.now(UTC)
+    match its["state"]:
+        case "dead":
+            return (
+                "alarm",
+                "nothing by itself. Redrive it to try again with a fresh budget, or resolve it if you have dealt with it.",
+            )
+        case "waiting" if not has_handler:
+            return "", "it waits for a worker that knows its kind; there is none in this service. No try is charged."
+        case "waiting" if its["due_at"] and instant_of(its["due_at"]) > now:
+            left = f" If every try fails, {len(preview)} are left." if len(preview) > 1 else " It is the last one."
+            return (
+                "well",
+                f"it is tried {when(its['due_at'], now)}, at {exactly(its['due_at'])}.{left if preview else ''}",
+            )
+        case "waiting":
+            return "well", "it is due: the next free worker takes it."
+        case "claimed":
+            ends = f" Its lease ends {when(its['lease_until'], now)};" if its["lease_until"] else ""
+            return (
+                "well",
+                f"it runs now.{ends} if its worker is gone by then, the try counts as failed and it goes on from there.",
+            )
+        case state:
+            return "well", f"nothing: it is {state}."

@@ -1,0 +1,138 @@
+// Acting on tasks: first the number is counted and shown and a reason is asked, then exactly that is done.
+// A dry run answers up to which instant it counted; the act is sent with the same instant, so that tasks which died or were
+// added after the look are left alone.
+
+import { ask, make, number, tasks, tell, tellLater } from "./common.js";
+
+const ACT_WITHIN_MS = 600000;
+const WORDS = {
+  redrive: { title: "Redrive", done: "redriven", from: "dead", button: "main-act", sentence: (amount) => `${tasks(amount)} will go back to waiting, due at once, with a fresh budget.` },
+  cancel: { title: "Cancel", done: "cancelled", from: "waiting", button: "", sentence: (amount) => `${tasks(amount)} will end as cancelled and will not be tried again.` },
+  done: { title: "Resolve as done", done: "resolved as done", from: "dead", button: "", sentence: (amount) => `${tasks(amount)} will end as done, because you have dealt with it.` },
+  cancelled: { title: "Resolve as cancelled", done: "resolved as cancelled", from: "dead", button: "", sentence: (amount) => `${tasks(amount)} will end as cancelled, because you have dealt with it.` },
+};
+
+/** Ways to resolve, which are no dry run's business: the tasks are named. */
+const RESOLVES = { done: true, cancelled: true };
+
+const dialog = document.getElementById("act");
+const title = document.getElementById("act-title");
+const count = document.getElementById("act-count");
+const reason = document.getElementById("act-reason");
+const problem = document.getElementById("act-problem");
+const confirm = document.getElementById("act-confirm");
+const extra = document.getElementById("act-extra");
+
+// What the open question is about; null after somebody has left.
+let asked = null;
+
+/**
+ * Count, ask for a reason, do it. `question` says:
+ * `title`, `button` (its class); `look` answers how many it is about; `sentence` says what will happen to so many, and
+ * `nothing` that there are none; `run(reason, seen)` does it and answers with the sentence that tells of it.
+ */
+export async function askBefore(question) {
+  asked = question;
+  title.textContent = question.title;
+  confirm.textContent = question.title;
+  confirm.className = question.button ?? "";
+  confirm.disabled = true;
+  problem.hidden = true;
+  reason.value = "";
+  count.replaceChildren("Counting…");
+  extra.hidden = !question.extra;
+  if (question.extra) [extra.querySelector("label").textContent, extra.querySelector("textarea").value] = [question.extra, ""];
+  dialog.showModal();
+  try {
+    question.seen = await question.look();
+  } catch (error) {
+    if (asked !== question) return;
+    count.replaceChildren();
+    refuse(error);
+    return;
+  }
+  if (asked !== question) return; // left, or asked for something else meanwhile
+  const { matched } = question.seen;
+  count.replaceChildren(make("strong", { textContent: matched ? question.sentence(matched) : question.nothing }),
+    ...(question.description ? [make("br"), make("span", { className: "quiet small", textContent: question.description })] : []));
+  confirm.disabled = matched === 0;
+  reason.focus();
+}
+
+/** Act on tasks. `what` has `ledger` and either `ids` or `filter`. */
+export function act(name, what, description) {
+  const words = WORDS[name];
+  const path = name in RESOLVES ? "/api/tasks/resolve" : `/api/tasks/${name}`;
+  return askBefore({
+    ...words,
+    description,
+    nothing: `None of them is ${words.from} now, so there is nothing to do.`,
+    look: async () => (name in RESOLVES ? { matched: what.ids.length } : await post(path, { ...what, reason: "count before acting", dry_run: true })),
+    run: (why, seen) => change(name, path, what, why, seen),
+  });
+}
+
+const post = (path, body) => ask(path, { method: "POST", body, signal: AbortSignal.timeout(ACT_WITHIN_MS) });
+
+async function change(name, path, what, why, seen) {
+  const { done } = WORDS[name];
+  const body = { ...what, reason: why };
+  if (name in RESOLVES) body.state = name;
+  else if (what.filter) body.filter = { ...what.filter, until: seen.until };
+  let changed = 0;
+  let left = false;
+  // A large act comes back between two pages; sent again with the same instant it goes on where it was.
+  for (let complete = false; !complete && !left;) {
+    const made = await post(path, body);
+    changed += made.changed;
+    complete = made.complete ?? true;
+    left = !complete && !dialog.open; // what was done stays done
+    if (!complete) count.textContent = `${number(changed)} of ${number(seen.matched)} ${done}…`;
+  }
+  const rest = seen.matched - changed;
+  const others = left ? " The others were left alone, as you said." : rest > 0 ? ` ${number(rest)} had changed meanwhile and stayed as they are.` : "";
+  return `${tasks(changed)} ${done}.${others}`;
+}
+
+async function send(question) {
+  if (!reason.value.trim()) {
+    refuse(new Error("Say why: the reason is kept with everything that changes."));
+    reason.focus();
+    return;
+  }
+  confirm.disabled = true;
+  problem.hidden = true;
+  let said;
+  try {
+    said = await question.run(reason.value.trim(), question.seen, extra.hidden ? undefined : extra.querySelector("textarea").value);
+  } catch (error) {
+    confirm.disabled = false;
+    refuse(error);
+    return;
+  }
+  tellLater(said);
+  location.reload();
+}
+
+function refuse(error) {
+  problem.textContent = error.message;
+  problem.hidden = false;
+  if (!dialog.open) tell(error.message, { alarm: true });
+}
+
+dialog?.querySelector("form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (asked?.seen && !confirm.disabled) send(asked);
+});
+dialog?.addEventListener("close", () => {
+  asked = null;
+});
+document.getElementById("act-leave")?.addEventListener("click", () => dialog.close());
+
+/** Buttons that say in their data what they act on. */
+for (const button of document.querySelectorAll("button[data-act]")) {
+  button.addEventListener("click", () => {
+    const { act: name, ledger, ids, filter, description } = button.dataset;
+    act(name, ids ? { ledger, ids: JSON.parse(ids) } : { ledger, filter: JSON.parse(filter) }, description);
+  });
+}

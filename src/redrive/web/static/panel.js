@@ -1,0 +1,63 @@
+// A system's own table: choosing rows, and doing to them what the system offers. Each button says in its data where it posts to
+// and what will happen; the answer says how many changed, and of the others why not.
+
+import { askBefore } from "./acts.js";
+import { ask, number } from "./common.js";
+
+/** Buttons inside `[data-picks]` act on its chosen rows; those with ids of their own on these. */
+for (const button of document.querySelectorAll("button[data-deed]")) {
+  button.addEventListener("click", () => {
+    const { deed, title, sentence, ids, field, body, extra } = button.dataset;
+    const meant = ids ? JSON.parse(ids) : ticked(button.closest("[data-picks]")).map((tick) => JSON.parse(tick.value));
+    askBefore({
+      title,
+      extra,
+      button: button.classList.contains("main-act") ? "main-act" : "",
+      look: async () => ({ matched: meant.length }),
+      sentence: (amount) => `${number(amount)}: ${sentence}`,
+      nothing: "Nothing is chosen.",
+      run: async (reason, _seen, text) => {
+        const given = text?.trim() ? { [extra]: parsed(extra, text) } : {};
+        return told(title, await ask(deed, { method: "POST", body: { ...(body ? JSON.parse(body) : {}), ...given, [field]: meant, reason } }));
+      },
+    });
+  });
+}
+
+function parsed(name, text) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Error(`The ${name} must be JSON: ${error.message}`, { cause: error });
+  }
+}
+
+/** `changed` may be a number or the ids; `refused` says by id why not. */
+function told(title, { changed, refused = {} }) {
+  const done = Array.isArray(changed) ? changed.length : changed;
+  const why = [...new Set(Object.values(refused))];
+  return `${title}: ${number(done)} done.${why.length ? ` Left alone: ${why.slice(0, 3).join("; ")}${why.length > 3 ? "; …" : ""}.` : ""}`;
+}
+
+const ticks = (picks) => [...picks.querySelectorAll("input[data-pick]")];
+const ticked = (picks) => ticks(picks).filter((tick) => tick.checked);
+
+for (const picks of document.querySelectorAll("[data-picks]")) {
+  const all = picks.querySelector("[data-pick-all]");
+  const said = picks.querySelector("[data-picked]");
+  const buttons = [...picks.querySelectorAll("button[data-deed]:not([data-ids])")];
+  const show = () => {
+    const amount = ticked(picks).length;
+    if (said) said.textContent = amount ? `${number(amount)} chosen` : "None chosen";
+    for (const button of buttons) button.disabled = amount === 0;
+    if (!all) return;
+    all.checked = amount > 0 && amount === ticks(picks).length;
+    all.indeterminate = amount > 0 && !all.checked;
+  };
+  all?.addEventListener("change", () => {
+    for (const tick of ticks(picks)) tick.checked = all.checked;
+    show();
+  });
+  picks.addEventListener("change", show);
+  show();
+}

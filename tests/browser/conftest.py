@@ -1,0 +1,118 @@
+"""One browser for the whole run, one service for each module, and a page that reports what a reader would never see.
+
+Every page of every test is watched: an error in the console, a script error, a request to another host or a dialog that
+some script opened fails the test, whatever else it looks at.
+"""
+
+import re
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, BrowserContext, Page, ViewportSize, async_playwright, expect
+
+from .chromium import ARGUMENTS, ELSEWHERE, chromium
+from .site import Site, fill, serving
+
+DESK: ViewportSize = {"width": 1280, "height": 900}
+PHONE: ViewportSize = {"width": 390, "height": 844}
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    """The browser of this run."""
+    async with async_playwright() as playwright:
+        started = await playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
+        yield started
+        await started.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    """A service with some of everything."""
+    async with serving(tmp_path_factory.mktemp("site")) as running:
+        await fill(running)
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def empty_site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    """A service in which nothing has ever happened."""
+    async with serving(tmp_path_factory.mktemp("empty")) as running:
+        await running.count()
+        yield running
+
+
+class Watch:
+    """What must not happen on a page."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.expected: list[str] = []
+
+    def over(self, page: Page) -> Page:
+        """Watch a page."""
+        page.on(
+            "console", lambda said: self._note(f"console: {said.text}") if said.type in ("error", "warning") else None
+        )
+        page.on("pageerror", lambda error: self._note(f"script: {error}"))
+        page.on("request", lambda request: self._request(request.url))
+        page.on("dialog", self._dialog)
+        return page
+
+    def _note(self, what: str) -> None:
+        self.seen.append(what)
+
+    def _request(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https", "ws", "wss") and parts.hostname not in ("127.0.0.1", ELSEWHERE):
+            self._note(f"request to another host: {url}")
+
+    async def _dialog(self, dialog) -> None:
+        self._note(f"a script ran: {dialog.message}")
+        await dialog.dismiss()
+
+    def unexpected(self) -> list[str]:
+        """What was seen and no test had asked for."""
+        return [one for one in self.seen if not any(known in one for known in self.expected)]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def watch() -> AsyncIterator[Watch]:
+    """Judged when the test ends."""
+    watching = Watch()
+    yield watching
+    assert watching.unexpected() == []
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def profile(browser: Browser) -> AsyncIterator[BrowserContext]:
+    """One profile for all tests: plotly's script is then fetched and compiled once."""
+    made = await browser.new_context(viewport=DESK, reduced_motion="reduce")
+    made.set_default_timeout(10_000)
+    yield made
+    await made.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def page(profile: BrowserContext, watch: Watch) -> AsyncIterator[Page]:
+    """A watched page, without a session."""
+    await profile.clear_cookies()
+    opened = watch.over(await profile.new_page())
+    yield opened
+    await opened.close()
+
+
+async def drawn(page: Page) -> None:
+    """Wait until the overview has drawn its charts."""
+    await expect(page.locator("body")).to_have_attribute("data-refreshed", re.compile(r"\d+"), timeout=20_000)
+
+
+async def log_in(page: Page, site: Site, role: str = "operator", path: str = "/") -> None:
+    """Log in without the form, which has tests of its own, and go to a page."""
+    answer = await page.context.request.post(
+        f"{site.url}/login", form={"key": site.keys[role]}, headers={"Accept": "application/json"}
+    )
+    assert answer.ok
+    await page.goto(site.url + path)

@@ -1,0 +1,176 @@
+"""How the pages look and read: both themes, at a desk and on a phone, by eye, by keyboard and by ear.
+
+The screenshots go to `build/screenshots` for people to look at; those of the docs are made here too.
+"""
+
+import math
+import os
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Page, expect
+from sqlalchemy import Connection, delete, insert
+
+from redrive import State
+from redrive.ledgers import schema
+
+from .conftest import DESK, PHONE, drawn, log_in
+from .site import Site
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ROOT = Path(__file__).parent.parent.parent
+SHOTS = ROOT / "build" / "screenshots"
+PICTURES = ROOT / "docs" / "images" if "REDRIVE_TEST_PICTURES" in os.environ else SHOTS
+"""A run of the tests leaves the pictures of the docs alone unless it is told to make them anew: `make pictures`."""
+PAGES = {
+    "overview": "/",
+    "tasks": "/tasks?state=dead",
+    "task": "/tasks/redrive_task/{dead}",
+    "waiting-task": "/tasks/redrive_task/{waiting}",
+    "dead": "/dead",
+    "systems": "/systems",
+    "audit": "/audit",
+    "login": "/login",
+}
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, str]:
+    """What the module has made once."""
+    return {}
+
+
+async def path_of(name: str, site: Site, known: dict[str, str]) -> str:
+    """The address of a page; the day before is written down once, so that the charts have something to show."""
+    if not known:
+        await remember_a_day(site)
+        await site.app.resolve(
+            [(await site.app.get("import-2")).id], State.DONE, actor="ada", reason="imported by hand"
+        )
+        known["dead"] = str((await site.app.get("import-1")).id)
+        known["waiting"] = str((await site.app.get("slow-1")).id)
+    return PAGES[name].format(**known)
+
+
+async def show(page: Page, site: Site, name: str, known: dict[str, str]) -> None:
+    """Open a page as an operator and wait until it is whole."""
+    await log_in(page, site, "operator", await path_of(name, site, known))
+    if name == "overview":
+        await drawn(page)
+
+
+@pytest.mark.parametrize("name", PAGES)
+async def test_pages_fit_and_are_accessible(page: Page, site: Site, known: dict[str, str], name: str):
+    """No serious finding by axe in either theme; nothing wider than the screen, at a desk or on a phone."""
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    for theme in ("light", "dark"):
+        await page.emulate_media(color_scheme=theme)
+        await page.set_viewport_size(DESK)
+        await show(page, site, name, known)
+        found = await Axe().run(page)
+        grave = [one for one in found.response["violations"] if one["impact"] in ("serious", "critical")]
+        assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in grave] == []
+        await page.screenshot(path=SHOTS / f"{name}-{theme}.png", full_page=True)
+    await page.set_viewport_size(PHONE)
+    await page.emulate_media(color_scheme="light")
+    if name == "overview":
+        narrow = re.compile(r"[123]\d\d(\.\d+)?px")
+        await expect(page.locator("#chart-flow .main-svg").first).to_have_css("width", narrow)
+    wide = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert wide <= 0
+    await page.screenshot(path=SHOTS / f"{name}-phone.png", full_page=True)
+
+
+async def test_the_picture_of_the_readme(page: Page, site: Site, known: dict[str, str]):
+    """From the pages as they are."""
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    await page.set_viewport_size(DESK)
+    await page.emulate_media(color_scheme="light")
+    await log_in(page, site, "operator", await path_of("overview", site, known) + "?range=24h")
+    await drawn(page)
+    await page.locator("footer").evaluate("(one) => one.remove()")  # it names a folder of this machine
+    await page.screenshot(path=PICTURES / "dashboard.png", full_page=True)
+    await page.goto(site.url + await path_of("waiting-task", site, known))
+    await page.screenshot(path=PICTURES / "task.png")
+
+
+async def test_by_keyboard_alone(page: Page, site: Site, known: dict[str, str]):
+    """From the top of the page into the list, a task chosen and the question opened, without a mouse."""
+    await show(page, site, "tasks", known)
+    await page.keyboard.press("Tab")
+    await expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    await page.keyboard.press("Enter")
+    await page.locator("#tick-all").focus()
+    await page.keyboard.press("Space")
+    await page.get_by_role("button", name="Redrive").focus()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("dialog")).to_be_visible()
+    await expect(page.get_by_label("Why?")).to_be_focused()
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_role("dialog")).to_be_hidden()
+
+
+async def test_every_page_has_its_landmarks(page: Page, site: Site, known: dict[str, str]):
+    """One main, one heading of the first level, a title of its own, the place in the menu."""
+    titles = set()
+    for name in PAGES:
+        await show(page, site, name, known)
+        assert await page.locator("main").count() == await page.locator("h1").count() == 1
+        assert await page.locator("header nav[aria-label=Main]").count() == (name != "login")
+        titles.add(await page.title())
+    assert len(titles) == len(PAGES)
+
+
+async def remember_a_day(site: Site) -> None:
+    """A day as the ledger would have written it: a quiet night, a busy day, one bad half hour that healed."""
+    now = datetime.now(UTC).replace(second=0, microsecond=0)
+    minutes, samples, tasks = [], [], []
+    for back in range(24 * 60, 1, -5):
+        minute = now - timedelta(minutes=back)
+        busy = 30 + 25 * math.sin((back / 60 - 6) / 24 * 2 * math.pi)
+        out, healing = 300 < back < 340, 260 < back <= 300
+        done = round(busy * (0.3 if out else 1.5 if healing else 1))
+        dead = 2 if out else 1 if back % 120 == 0 else 0
+        tasks += [_ended(minute, f"{back}-{number}", number, dead=number < dead) for number in range(done + dead)]
+        minutes.append(
+            {
+                "minute": minute, "ledger": "redrive_task", "worker": "then", "added": round(busy) + dead,
+                "done": done, "dead": dead, "retried": round(busy * (0.7 if out else 0.1)),
+                "tries_1": round(done * 0.8), "tries_2": round(done * 0.12), "tries_3": round(done * 0.06), "tries_4": dead,
+                "took_03": round(done * 0.25), "took_04": round(done * 0.45), "took_05": round(done * 0.15),
+                "took_06": round(done * 0.08), "took_07": round(done * 0.05) + out, "took_08": int(out),
+            }
+        )  # fmt: skip
+        samples.append(
+            {
+                "minute": minute, "ledger": "redrive_task", "claimed": round(busy / 4), "done": 0, "cancelled": 0,
+                "waiting": round(12 + 6 * math.sin(back / 50) + (max(0, 140 - abs(back - 303) * 3) if back < 345 else 0)),
+                "dead": sum(task["state"] == "dead" for task in tasks),
+                "oldest_due_seconds": max(0.4, (345 - back) * 9 if out else 2 + 2 * math.sin(back / 30)),
+            }
+        )  # fmt: skip
+
+    def write(connection: Connection) -> None:
+        for table, rows in ((schema.task, tasks), (schema.minute, minutes), (schema.sample, samples)):
+            connection.execute(insert(table), rows)
+        # Else the next count would take all of them for tasks that somebody else has just added.
+        connection.execute(delete(schema.census))
+
+    await site.app.database.write(write)
+    await site.count()
+
+
+def _ended(minute: datetime, key: str, number: int, *, dead: bool) -> dict[str, object]:
+    errors = (
+        "ConnectionError: crm.example:443 refused the connection for customer {}",
+        "PermanentError: card of order {} was declined",
+    )
+    return {
+        "key": f"then-{key}", "kind": ("mail.send", "customer.sync", "payment.capture")[number % 3], "payload": None,
+        "state": "dead" if dead else "done", "failures": 4 if dead else 0, "created_at": minute, "updated_at": minute,
+        "ended_at": minute, "last_error": errors[number % 2].format(key) if dead else None,
+    }  # fmt: skip

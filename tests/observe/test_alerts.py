@@ -1,0 +1,154 @@
+"""The rules that call a person, and the messenger that does it."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from redrive.errors import SettingsError
+from redrive.observe.alerts import (
+    LINES_MAX,
+    NEW_SPAN,
+    RULES,
+    Facts,
+    GroupFacts,
+    Limits,
+    Messenger,
+    alarm_name,
+    evaluate,
+    message,
+)
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+LIMITS = Limits(failed_share=0.05, oldest_due=timedelta(minutes=5), depth=100)
+
+
+def facts(**given: object) -> Facts:
+    """Of a ledger where all is well but for what is given."""
+    return Facts(ledger="mail", now=NOW, **given)  # type: ignore[arg-type]
+
+
+def group(amount: int, age: timedelta) -> GroupFacts:
+    return GroupFacts(id="c1", text="password=hunter2 is wrong", amount=amount, first_seen=NOW - age)
+
+
+@pytest.mark.parametrize(
+    ("given", "rules"),
+    [
+        ({}, []),
+        ({"done": 95, "failed": 5}, []),
+        ({"done": 94, "failed": 6}, ["failed_share"]),
+        ({"done": 0, "failed": 19}, []),
+        ({"done": 0, "failed": 20}, ["failed_share"]),
+        ({"oldest_due": timedelta(minutes=5)}, []),
+        ({"oldest_due": timedelta(minutes=5, seconds=1)}, ["oldest_due"]),
+        ({"waiting": 100}, []),
+        ({"waiting": 101}, ["depth"]),
+        ({"groups": [group(3, timedelta(minutes=1))]}, ["new_group"]),
+        ({"groups": [group(0, timedelta(minutes=1))]}, []),
+        ({"groups": [group(3, NEW_SPAN + timedelta(seconds=1))]}, []),
+        ({"groups": [group(3, timedelta(days=9))], "known": {alarm_name("new_group", "mail", "c1")}}, ["new_group"]),
+        ({"groups": [group(0, timedelta(days=9))], "known": {alarm_name("new_group", "mail", "c1")}}, []),
+        ({"waiting": 101, "oldest_due": timedelta(hours=1)}, ["depth", "oldest_due"]),
+    ],
+)
+def test_when_a_rule_holds(given: dict[str, object], rules: list[str]):
+    """Over its limit, not at it; a group while it is new, and then until it is gone."""
+    assert sorted(alarm.rule for alarm in evaluate(facts(**given), LIMITS)) == rules
+
+
+def test_zero_switches_a_limit_off():
+    """Nothing is too deep or too late then."""
+    off = Limits(oldest_due=timedelta(0), depth=0)
+    assert evaluate(facts(waiting=10**9, oldest_due=timedelta(days=9)), off) == []
+
+
+def test_a_sentence_for_people():
+    """Which ledger, how much, and the limit; secrets in an error are hidden."""
+    [alarm] = evaluate(facts(waiting=12_345), LIMITS)
+    assert alarm.text == "mail: 12,345 tasks wait (limit 100)"
+    [alarm] = evaluate(facts(groups=[group(1, timedelta(0))]), LIMITS)
+    assert "hunter2" not in alarm.text
+    assert len({rule.name for rule in RULES}) == len(RULES)
+
+
+def test_one_message_for_all_news():
+    """However many there are."""
+    title, body = message("shop", ["a", "b"], ["c"])
+    assert (title, body.splitlines()) == ("shop: 2 new, 1 over", ["STARTED a", "STARTED b", "ENDED c"])
+    _, body = message("shop", [str(number) for number in range(100)], [])
+    assert len(body.splitlines()) == LINES_MAX + 1
+    assert body.splitlines()[-1] == "and 80 more"
+
+
+class Post(BaseHTTPRequestHandler):
+    """Takes what is posted, or refuses it, or does not answer."""
+
+    taken: list[dict[str, str]] = []
+    status = 200
+    hold = threading.Event()
+    hang = False
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if Post.hang:
+            Post.hold.wait(10)
+        Post.taken.append(json.loads(body))
+        self.send_response(Post.status)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """A server on this machine that takes messages, as apprise writes its address."""
+    Post.taken, Post.status, Post.hang = [], 200, False
+    Post.hold.clear()
+    server = HTTPServer(("127.0.0.1", 0), Post)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield f"json://127.0.0.1:{server.server_port}/"
+    Post.hold.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+async def test_a_message_is_sent(address: str):
+    """To every address."""
+    assert await Messenger([address, address]).send("shop: 1 new", "STARTED mail: 7 tasks wait")
+    assert [one["message"] for one in Post.taken] == ["STARTED mail: 7 tasks wait"] * 2
+    assert Post.taken[0]["title"] == "shop: 1 new"
+
+
+async def test_a_refused_message_is_not_sent(address: str):
+    """Whoever asks hears of it, and may try again."""
+    messenger = Messenger([address])
+    Post.status = 500
+    assert not await messenger.send("t", "b")
+    Post.status = 200
+    assert await messenger.send("t", "b")
+
+
+async def test_a_slow_address_holds_nobody_up(address: str):
+    """It is given up in time; while it hangs nothing more is sent there, and the loop goes on."""
+    messenger = Messenger([address], within=timedelta(seconds=0.2))
+    Post.hang = True
+    async with asyncio.timeout(5):
+        assert not await messenger.send("t", "b")
+        assert not await messenger.send("t", "b")
+    Post.hold.set()
+    messenger._busy.join()  # type: ignore[union-attr]
+
+
+def test_an_address_that_apprise_does_not_know_is_named_by_its_number():
+    """And not shown: it holds a secret."""
+    with pytest.raises(SettingsError, match=r"ALERT_URLS.*number 2") as caught:
+        Messenger(["json://127.0.0.1/", "nonsense-with-hunter2"])
+    assert "hunter2" not in str(caught.value)

@@ -1,0 +1,58 @@
+"""What people see of a payload: everything but what looks like a secret."""
+
+from typing import Any
+
+import pytest
+
+from redrive.as_json import HIDDEN, redacted
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"password": "hunter2"},
+        {"password": ["hunter2", "x"]},
+        {"api_key": {"value": "hunter2"}},
+        {"nested": [{"deeper": {"client_secret": "hunter2"}}]},
+        {"credentials": {"user": "ada", "pass": "hunter2"}},
+        {"headers": {"Authorization": "Bearer hunter2hunter2"}},
+        {"authorization": ["Bearer", "hunter2"]},
+        {"note": "password=hunter2"},
+        {"url": "https://ada:hunter2@example.com/"},
+        ["token: hunter2"],
+        {"token: hunter2": 1},
+        {"pwd": 4711, "other": "hunter"},
+    ],
+)
+def test_secrets_are_hidden(payload: Any):
+    """By the name of a member, in lists and objects under it, and by their own look."""
+    shown = str(redacted(payload))
+    assert "hunter2" not in shown
+    assert "4711" not in shown
+    assert HIDDEN in shown
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"order": 7, "name": "Ada", "tags": ["a", "b"]},
+        {"tokens": 12},
+        {"password": None},
+        {"password": []},
+        "text",
+        1.5,
+        None,
+        [],
+    ],
+)
+def test_everything_else_is_shown(payload: Any):
+    """As it is."""
+    assert redacted(payload) == payload
+
+
+def test_depth_has_a_limit():
+    """A hostile payload costs no more than a deep one."""
+    deep: Any = "x"
+    for _ in range(500):
+        deep = [deep]
+    assert "…" in str(redacted(deep))

@@ -1,0 +1,119 @@
+"""The files for Prometheus and Grafana ask for metrics and labels that the service really has."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from redrive import Redrive
+from redrive.core.outcome import Cancelled, Done, Failed, LeaseExpired, Snoozed
+from redrive.core.states import State
+from redrive.observe.metrics import MetricsObserver
+from redrive.settings import Settings
+from redrive.wiring import Service
+
+DEPLOY = Path(__file__).parents[1] / "deploy"
+RULES = DEPLOY / "prometheus" / "redrive-alerts.yml"
+BOARD = DEPLOY / "grafana" / "redrive.json"
+ENDINGS = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
+
+
+def exposed(registry: CollectorRegistry) -> dict[str, set[str]]:
+    """Every series that a scrape can show, with its labels."""
+    found: dict[str, set[str]] = {}
+    collectors = {id(one): one for one in registry._collector_to_names}.values()
+    for collector in collectors:
+        labels = set(getattr(collector, "_labelnames", ()))
+        for family in collector.describe() if hasattr(collector, "describe") else collector.collect():
+            for ending in ENDINGS.get(family.type, ("",)):
+                found[family.name + ending] = labels | ({"le"} if ending == "_bucket" else set())
+    return found
+
+
+@pytest.fixture
+def metrics(tmp_path: Path) -> dict[str, set[str]]:
+    """What a service exposes."""
+    app = Redrive(f"sqlite:///{tmp_path / 'test.db'}")
+    service = Service(app, Settings(_env_file=None))
+    assert isinstance(service.metrics, MetricsObserver)
+    return exposed(service.metrics.registry)
+
+
+def expressions() -> list[tuple[str, str]]:
+    """All that the files ask for, with where it stands."""
+    rules = yaml.safe_load(RULES.read_text())
+    asked = [(rule["alert"], rule["expr"]) for group in rules["groups"] for rule in group["rules"]]
+    board = json.loads(BOARD.read_text())
+    asked += [(panel["title"], target["expr"]) for panel in board["panels"] for target in panel["targets"]]
+    asked += [(one["name"], one["query"]["query"]) for one in board["templating"]["list"] if one["type"] == "query"]
+    return asked
+
+
+@pytest.mark.parametrize(("where", "expression"), expressions())
+def test_every_expression_asks_for_what_is_there(metrics: dict[str, set[str]], where: str, expression: str):
+    """Names, labels in braces and labels that are summed by."""
+    names = re.findall(r"\bredrive_[a-z_]+", expression)
+    assert names, where
+    labels: set[str] = set()
+    for name in names:
+        assert name in metrics, f"{where}: {name} is not exposed; there are {sorted(metrics)}"
+        labels |= metrics[name]
+    for name, inside in re.findall(r"\b(redrive_[a-z_]+)\{([^}]*)\}", expression):
+        for label in re.findall(r"(\w+)\s*(?:=~|!=|!~|=)", inside):
+            assert label in metrics[name], f"{where}: {name} has no label {label}"
+    for grouped in re.findall(r"\bby \(([^)]*)\)", expression):
+        assert {one.strip() for one in grouped.split(",")} <= labels, where
+
+
+@pytest.mark.parametrize(("where", "expression"), expressions())
+def test_every_word_that_is_asked_for_exists(where: str, expression: str):
+    """States and outcomes are spelled as the code spells them."""
+    outcomes = {"done", "failed", "snoozed", "cancelled", "lease_expired", "released"}
+    for outcome in (Done, Failed, Snoozed, Cancelled, LeaseExpired):
+        assert re.sub(r"(?<!^)(?=[A-Z])", "_", outcome.__name__).lower() in outcomes
+    for label, known in (("state", set(State)), ("outcome", outcomes)):
+        for said in re.findall(rf'{label}=~?"([^"]*)"', expression):
+            assert set(said.split("|")) <= known, where
+
+
+def test_every_rule_says_what_to_do():
+    """A name, a severity, what is wrong and where to look."""
+    rules: list[dict[str, Any]] = [
+        rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
+    ]
+    assert len({rule["alert"] for rule in rules}) == len(rules) >= 6
+    for rule in rules:
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert set(rule["annotations"]) == {"summary", "description"}
+        for label in re.findall(r"\$labels\.(\w+)", str(rule["annotations"])):
+            assert label == "ledger"
+
+
+def test_the_scrape_configuration_names_the_rules():
+    """And the port that the service listens on by default."""
+    configured = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    assert configured["rule_files"] == [RULES.name]
+    [job] = configured["scrape_configs"]
+    default = Settings(_env_file=None)
+    assert job["static_configs"][0]["targets"] == [f"{default.http_host}:{default.http_port}"]
+
+
+def test_the_board_has_panels_that_do_not_overlap():
+    """Each on its own place, each with a title."""
+    panels = json.loads(BOARD.read_text())["panels"]
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken
+        assert max(x for x, _ in cells) < 24
+        assert panel["title"]
+        taken |= cells

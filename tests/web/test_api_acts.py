@@ -1,0 +1,246 @@
+"""Acting by the API: who, why, how many, and that two who press at once act once. On both databases."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from redrive import Redrive, minutes, seconds
+from redrive.core.outcome import Failed
+from redrive.core.states import State
+from redrive.ledgers import schema
+from redrive.testing import VirtualClock
+from redrive.web.api import acts, audit
+
+from .standing import LEASE, Standing, standing
+
+
+@pytest.fixture
+async def web(url: str, clock: VirtualClock) -> AsyncIterator[Standing]:
+    """A service that stands still."""
+    async with standing(url, clock) as made:
+        yield made
+
+
+async def states(web: Standing) -> Counter[str]:
+    """How many tasks are in which state, by the table itself."""
+    t = schema.task
+    asked = select(t.c.state, func.count()).group_by(t.c.state)
+    return Counter(dict((await web.app.database.read(lambda connection: connection.execute(asked).all())) or ()))  # type: ignore[arg-type]
+
+
+async def deeds(web: Standing) -> list[Any]:
+    """What the audit log holds."""
+    return await web.app.database.read(lambda connection: list(connection.execute(select(schema.deed))))
+
+
+async def test_redrive_by_ids(web: Standing):
+    """Dead ones go back, others stay; who and why is recorded with each, under the name of the key's owner."""
+    dead = await web.dead("x", "y")
+    done = await web.done(1)
+    body = {"ids": [*dead, *done, 999_999], "reason": "  the bank is back "}
+    seen = await web.post("/api/tasks/redrive", body | {"dry_run": True})
+    assert (seen["matched"], seen["changed"], await deeds(web)) == (2, 0, [])
+    said = await web.post("/api/tasks/redrive", body)
+    assert (said["matched"], said["changed"]) == (2, 2)
+    assert await states(web) == {"waiting": 2, "done": 1}
+    assert {(row.task_id, row.act, row.actor, row.reason) for row in await deeds(web)} == {
+        (str(id_), "redrive", "operator", "the bank is back") for id_ in dead
+    }
+
+
+async def test_cancel_by_filter(web: Standing):
+    """Waiting ones of a kind end; what runs is not touched."""
+    await web.put(3)
+    await web.put(2, kind="print")
+    [held] = await (await web.app.ledger()).claim(1, LEASE, kinds=["print"])
+    body = {"filter": {"state": "waiting", "kind": "print"}, "reason": "sent by hand"}
+    assert (await web.post("/api/tasks/cancel", body))["changed"] == 1
+    assert await states(web) == {"waiting": 3, "claimed": 1, "cancelled": 1}
+    assert held.task.kind == "print"
+
+
+@pytest.mark.parametrize("by", [{"error": "gone"}, {"kind": "mail"}, {"state": "dead"}, {}, {"older_than": "0s"}])
+async def test_the_number_shown_is_the_number_acted_on(web: Standing, by: dict[str, Any]):
+    """What died between the look and the act is not in it, and so is what was redriven and died again."""
+    first, again = await web.dead("gone 1", "gone 2")
+    seen = await web.post("/api/tasks/redrive", {"filter": by, "reason": "x", "dry_run": True})
+    assert seen["matched"] == 2
+    web.clock.advance(seconds(1))
+    await (await web.app.ledger()).redrive([again], _actor())
+    [claim] = await (await web.app.ledger()).claim(1, LEASE, kinds=["mail"])
+    await _die(web, claim, "gone 3")
+    late = await web.dead("gone 4")
+    said = await web.post("/api/tasks/redrive", {"filter": {**by, "until": seen["until"]}, "reason": "x"})
+    assert (said["matched"], said["changed"], said["until"]) == (1, 1, seen["until"])
+    shown = await web.get("/api/tasks", state="dead")
+    assert sorted(task["id"] for task in shown["tasks"]) == sorted([again, *late])
+    assert first not in (again, *late)
+
+
+async def _die(web: Standing, claim: Any, error: str) -> None:
+    from redrive.core.decide import decide
+    from redrive.errors import PermanentError
+
+    from .standing import POLICY
+
+    ended = decide(claim, Failed(PermanentError(error)), POLICY, elapsed=seconds(1))
+    assert await (await web.app.ledger()).settle([ended], worker="test") == []
+
+
+def _actor() -> Any:
+    from redrive.ports import Actor
+
+    return Actor(name="somebody", reason="earlier")
+
+
+async def test_a_group_is_redriven_as_it_was_seen(web: Standing):
+    """By its cause; what died of the same since then stays, and so do other groups."""
+    await web.dead(*(f"order {number} is gone" for number in range(5)), "another")
+    await web.count()
+    group = (await web.get("/api/groups"))[0]
+    by = {"cause": group["cause"]}
+    seen = await web.post("/api/tasks/redrive", {"filter": by, "reason": "x", "dry_run": True})
+    assert seen["matched"] == group["amount"] == 5
+    web.clock.advance(minutes(1))
+    await web.dead("order 7 is gone")
+    await web.count()
+    said = await web.post("/api/tasks/redrive", {"filter": {**by, "until": seen["until"]}, "reason": "x"})
+    assert (said["matched"], said["changed"]) == (5, 5)
+    assert await states(web) == {"waiting": 5, "dead": 2}
+
+
+async def test_two_operators_act_once(url: str, web: Standing, clock: VirtualClock):
+    """Through two services on one database, at the same moment: each task changes once, and each deed has one actor."""
+    ids = await web.dead(*(f"order {number}" for number in range(60)))
+    await web.count()
+    cause = (await web.get("/api/groups"))[0]["cause"]
+    seen = await web.post("/api/tasks/redrive", {"filter": {"cause": cause}, "reason": "x", "dry_run": True})
+    other = Redrive(url, clock=clock, durable=False)
+    async with standing(url, clock, app=other) as second:
+        bodies = [
+            {"filter": {"cause": cause, "until": seen["until"]}, "reason": "a"},
+            {"filter": {"state": "dead", "until": seen["until"]}, "reason": "b"},
+            {"ids": ids, "reason": "c"},
+        ]
+        both = [
+            (web if number % 2 else second).post("/api/tasks/redrive", body, role=role)
+            for number in range(2)
+            for body in bodies
+            for role in ("operator", "admin")
+        ]
+        answers = await asyncio.gather(*both)
+    assert sum(answer["changed"] for answer in answers) == len(ids)
+    assert Counter(row.task_id for row in await deeds(web)) == Counter(str(id_) for id_ in ids)
+    rows = await web.app.database.read(
+        lambda connection: list(connection.execute(select(schema.task.c.redrives)).scalars())
+    )
+    assert rows == [1] * len(ids)
+
+
+async def test_cancel_and_redrive_and_resolve_at_once(web: Standing):
+    """Whoever comes second finds nothing to do: every task ends in one place, by one deed."""
+    ids = await web.dead(*["x"] * 30)
+    await asyncio.gather(
+        web.post("/api/tasks/resolve", {"ids": ids, "state": "done", "reason": "by hand"}),
+        web.post("/api/tasks/resolve", {"ids": ids, "state": "cancelled", "reason": "no"}, role="admin"),
+        web.post("/api/tasks/redrive", {"ids": ids, "reason": "again"}),
+    )
+    assert Counter(row.task_id for row in await deeds(web)) == Counter(str(id_) for id_ in ids)
+    assert sum((await states(web)).values()) == 30
+    assert (await states(web))["dead"] == 0
+
+
+async def test_resolve(web: Standing):
+    """Dead ones end as done or cancelled, others do not change."""
+    first, second = await web.dead("x", "y")
+    [waiting] = await web.put(1)
+    said = await web.post("/api/tasks/resolve", {"ids": [first, waiting], "state": "done", "reason": "paid by hand"})
+    assert (said["matched"], said["changed"]) == (2, 1)
+    assert (await web.post("/api/tasks/resolve", {"ids": [second], "state": "cancelled", "reason": "x"}))[
+        "changed"
+    ] == 1
+    assert await states(web) == {"done": 1, "cancelled": 1, "waiting": 1}
+    await web.post("/api/tasks/resolve", {"ids": [first], "state": "waiting", "reason": "x"}, status=422)
+
+
+async def test_a_large_act_stops_and_goes_on(web: Standing, monkeypatch: pytest.MonkeyPatch):
+    """It says that it is not complete; sent again with its `until` it takes the rest, and nothing else."""
+    await web.dead(*["x"] * 7)
+    monkeypatch.setattr(acts, "PAGE", 3)
+    monkeypatch.setattr(acts, "ACT_WITHIN_SECONDS", -1.0)
+    first = await web.post("/api/tasks/redrive", {"filter": {}, "reason": "x"})
+    assert (first["changed"], first["complete"]) == (3, False)
+    web.clock.advance(seconds(1))
+    await web.dead("late", kind="print")
+    body = {"filter": {"until": first["until"]}, "reason": "x"}
+    answers = [await web.post("/api/tasks/redrive", body) for _ in range(3)]
+    assert [(one["changed"], one["complete"]) for one in answers] == [(3, False), (1, True), (0, True)]
+    assert (await states(web))["dead"] == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"ids": [1]},
+        {"ids": [1], "reason": "   "},
+        {"ids": [], "reason": "x"},
+        {"reason": "x"},
+        {"ids": [1], "filter": {}, "reason": "x"},
+        {"ids": [1], "reason": "x", "unknown": True},
+        {"ids": list(range(1001)), "reason": "x"},
+        {"filter": {"state": "nonsense"}, "reason": "x"},
+        {"filter": {"older_than": "soon"}, "reason": "x"},
+        {"filter": {"state": "done"}, "reason": "x"},
+        {"ids": ["abc"], "reason": "x"},
+        {"ids": [1], "reason": "x" * 501},
+        {"ids": [1], "reason": "a\u0000b"},
+        {"ledger": "nothing", "ids": [1], "reason": "x"},
+    ],
+)
+async def test_an_act_that_cannot_be_is_refused(web: Standing, body: dict[str, Any]):
+    """With a sentence, and nothing is changed."""
+    await web.dead("x")
+    answer = await web.local.post("/api/tasks/redrive", json=body, headers=web.headers())
+    assert answer.status_code in (400, 404, 422), answer.text
+    assert await deeds(web) == []
+
+
+@pytest.mark.parametrize("act", ["redrive", "cancel", "resolve"])
+async def test_viewers_look_and_do_not_touch(web: Standing, act: str):
+    """403 for a viewer; operator and admin may; no act by GET."""
+    body = {"ids": [1], "reason": "x"} | ({"state": "done"} if act == "resolve" else {})
+    assert (await web.local.post(f"/api/tasks/{act}", json=body, headers=web.headers("viewer"))).status_code == 403
+    assert (await web.local.post(f"/api/tasks/{act}", json=body, headers=web.headers("admin"))).status_code == 200
+    assert (await web.local.get(f"/api/tasks/{act}", headers=web.headers("admin"))).status_code in (404, 405)
+
+
+async def test_the_audit_log_tells_all(web: Standing, monkeypatch: pytest.MonkeyPatch):
+    """Newest first, page by page; of one ledger without looking through all others at once."""
+    for number in range(3):
+        ids = await web.dead("x", kind=f"kind-{number}")
+        await web.post("/api/tasks/redrive", {"ids": ids, "reason": f"reason {number}"})
+    page = await web.get("/api/audit", limit=2)
+    assert [deed["reason"] for deed in page["deeds"]] == ["reason 2", "reason 1"]
+    assert page["deeds"][0]["actor"] == "operator"
+    rest = await web.get("/api/audit", limit=2, cursor=page["cursor"])
+    assert ([deed["reason"] for deed in rest["deeds"]], rest["cursor"]) == (["reason 0"], None)
+    of_ledger = await web.get("/api/audit", ledger="redrive_task")
+    assert (len(of_ledger["deeds"]), of_ledger["cursor"]) == (3, None)
+    monkeypatch.setattr(audit, "LOOKED_AT_MAX", 2)
+    short = await web.get("/api/audit", ledger="redrive_task")
+    assert len(short["deeds"]) == 2
+    assert len((await web.get("/api/audit", ledger="redrive_task", cursor=short["cursor"]))["deeds"]) == 1
+
+
+async def test_what_was_redriven_runs_and_keeps_its_history(web: Standing):
+    """Its next try is the first of a new budget; the old ones are still there."""
+    [id_] = await web.dead("x")
+    await web.post("/api/tasks/redrive", {"ids": [id_], "reason": "again"})
+    [claim] = await (await web.app.ledger()).claim(1, LEASE, kinds=["mail"])
+    assert (claim.number, claim.task.state) == (1, State.CLAIMED)
+    said = await web.get(f"/api/tasks/redrive_task/{id_}")
+    assert (len(said["attempts"]), said["task"]["redrives"], len(said["deeds"])) == (1, 1, 1)

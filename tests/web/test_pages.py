@@ -1,0 +1,288 @@
+"""The pages as they are served: what is in them before any script runs, to whom, and under which headers.
+
+How they work in a browser is tested in `tests/browser`.
+"""
+
+import asyncio
+import html
+import re
+import sqlite3
+from contextlib import closing
+from html.parser import HTMLParser
+
+import httpx
+import pytest
+from fastapi import Request
+from jinja2 import ChoiceLoader, DictLoader
+
+from redrive import LedgerTable, Redrive, State, Words, hours
+from redrive.errors import TableError
+from redrive.settings import Settings
+from redrive.system import System
+from redrive.web.pages import systems
+from redrive.web.pages.frame import templates
+from redrive.web.pages.panels.panel import Panel
+from redrive.web.pages.static import STATIC
+from redrive.wiring import Service
+
+from .conftest import client_of, running
+
+PAGES = ("/", "/tasks", "/dead", "/systems", "/audit", "/login")
+HTML = {"Accept": "text/html"}
+
+
+async def ended(app: Redrive, key: str, state: State) -> None:
+    """Wait until a task is in a state."""
+    while (await app.get(key)).state is not state:
+        await asyncio.sleep(0.01)
+
+
+async def test_the_overview_holds_the_numbers_of_its_moment(app: Redrive, local: httpx.AsyncClient):
+    """Counts by state and ledger are there without a script."""
+    await app.add("mail", key="good")
+    await app.add("mail", "fail", key="bad", attempts=1)
+    await app.add("mail", key="later", delay=hours(2))
+    await ended(app, "good", State.DONE)
+    await ended(app, "bad", State.DEAD)
+    counts: dict[str, str] = {}
+    async with asyncio.timeout(20):  # they are counted every few seconds, and an answer holds for one
+        while counts != {"dead": "1", "waiting": "1", "claimed": "0", "done": "1", "cancelled": "0"}:
+            text = (await local.get("/")).text
+            counts = dict(re.findall(r'id="tile-(\w+)">.*?<dd data-amount>([\d,]+)</dd>', text, re.DOTALL))
+            await asyncio.sleep(0.2)
+
+
+async def test_what_strangers_wrote_is_escaped(app: Redrive, local: httpx.AsyncClient):
+    """Keys, kinds and errors are text, never markup."""
+    await app.add("<script>alert(1)</script>", key='"><img src=x onerror=alert(2)>')
+    await app.add("mail", "fail", key="bad", attempts=1)
+    await ended(app, "bad", State.DEAD)
+    text = (await local.get("/tasks")).text
+    assert "<script>" not in text
+    assert "<img src=x" not in text
+    assert "no &lt;b&gt;mail&lt;/b&gt; today" in text
+
+
+async def test_kinds_without_a_handler_are_named(app: Redrive, local: httpx.AsyncClient):
+    """What waits and nobody here would run is said."""
+    await app.add("fax", key="f")
+    text = (await local.get("/")).text
+    assert re.search(r'Waiting without a handler here:</strong> <code id="missing-kinds">fax</code>', text)
+
+
+async def test_no_handlers_at_all(url: str):
+    """A service without an application says so, once, and lists no kind as missing."""
+    async with running(Redrive(url)) as service, client_of(service) as client:
+        await service.app.add("fax")
+        text = (await client.get("/")).text
+    assert "No handlers are loaded" in text
+    assert re.search(r'id="missing" data-handlers="none" hidden', text)
+
+
+async def test_pages_while_the_store_is_not_open(app: Redrive):
+    """The overview is there before the store is; the others say when to come back, as pages to readers."""
+    async with client_of(Service(app, Settings(_env_file=None))) as client:
+        answer = await client.get("/")
+        assert answer.status_code == 200
+        assert "The store is not open" in answer.text
+        for path in ("/tasks", "/dead", "/audit"):
+            refused = await client.get(path, headers=HTML)
+            assert refused.status_code == 503
+            assert "<h1" in refused.text
+    await app.close()
+
+
+@pytest.mark.parametrize("path", PAGES[:-1])
+async def test_from_elsewhere_pages_need_a_login(remote: httpx.AsyncClient, path: str):
+    """A browser is sent to it and comes back; a program is told what it lacks; neither learns anything."""
+    sent = await remote.get(path, headers=HTML)
+    assert sent.status_code == 303
+    assert sent.headers["Location"] == f"/login?next={path.replace('/', '%2F')}"
+    told = await remote.get(path)
+    assert (told.status_code, told.json()["error"]["code"]) == (401, "key_missing")
+
+
+async def test_the_login_tells_nothing_of_the_service(remote: httpx.AsyncClient, app: Redrive):
+    """Open to all, so neither its database nor its version is there."""
+    text = (await remote.get("/login")).text
+    assert app.database.url not in text
+    assert "redrive 0" not in text
+    assert "Main" not in text
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_pages_run_our_own_files_only(local: httpx.AsyncClient, path: str):
+    """The policy allows nothing inline, neither script nor style, and nothing from elsewhere."""
+    policy = (await local.get(path)).headers["Content-Security-Policy"]
+    assert "script-src 'self'; style-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert "http" not in policy
+
+
+class Outline(HTMLParser):
+    """What an accessible page must have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "link", "br", "img", "input"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_pages_are_well_formed(app: Redrive, local: httpx.AsyncClient, path: str):
+    """Every tag is closed; there is a language, a title, one main, one h1, header cells with a scope; nothing is inline."""
+    await app.add("fax", key="f")
+    outline = Outline()
+    outline.feed((await local.get(path)).text)
+    assert outline.open == []
+    tags = [tag for tag, _ in outline.tags]
+    assert (tags.count("main"), tags.count("h1"), tags.count("title")) == (1, 1, 1)
+    assert dict(outline.tags)["html"] == {"lang": "en"}
+    assert all("scope" in attributes for tag, attributes in outline.tags if tag == "th")
+    assert all("src" in attributes for tag, attributes in outline.tags if tag == "script")
+    assert "style" not in tags
+    assert not any(name.startswith("on") or name == "style" for _, attributes in outline.tags for name in attributes)
+    outside = [
+        value for _, attributes in outline.tags for value in (attributes.get("href"), attributes.get("src")) if value
+    ]
+    assert all(value.startswith(("/", "#")) for value in outside)
+
+
+async def test_static_files_are_listed_ones_only(local: httpx.AsyncClient):
+    """Each file of the folder is served, and no path leads out of it."""
+    for file in STATIC.iterdir():
+        assert (await local.get(f"/static/{file.name}")).status_code == 200
+    for name in ("..%2Fapp.py", "%2e%2e/app.py", "base.html", "redrive.css%00", "plotly.min.js"):
+        assert (await local.get(f"/static/{name}")).status_code == 404
+
+
+async def test_static_files_are_asked_for_once(local: httpx.AsyncClient):
+    """Ours are checked by their tag each time; plotly's is kept for good under its version, and compressed."""
+    ours = await local.get("/static/redrive.css")
+    assert "no-cache" in ours.headers["Cache-Control"]
+    again = await local.get("/static/redrive.css", headers={"If-None-Match": ours.headers["ETag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    page = (await local.get("/")).text
+    [source] = re.findall(r'src="(/static/plotly\.js\?v=[\d.]+)"', page)
+    plotly = await local.get(source)
+    assert "immutable" in plotly.headers["Cache-Control"]
+    assert plotly.headers["Content-Encoding"] == "gzip"
+    assert "immutable" not in (await local.get("/static/plotly.js")).headers["Cache-Control"]
+
+
+async def test_every_colour_is_chosen_for_both_themes(local: httpx.AsyncClient):
+    """Light and dark stand side by side, and each mark and text can be read on the card in its theme."""
+    css = (await local.get("/static/redrive.css")).text
+    colours = dict(re.findall(r"--([\w-]+): light-dark\((#\w{6}, #\w{6})\)", css))
+    for name in ("text", "quiet", "link", "waiting", "claimed", "done", "dead", "cancelled", "added"):
+        for own, ground in zip(colours[name].split(", "), colours["card"].split(", "), strict=True):
+            assert _contrast(own, ground) >= 4.5, (name, own, ground)
+    for own, ground in zip(colours["pressed"].split(", "), colours["press"].split(", "), strict=True):
+        assert _contrast(own, ground) >= 4.5
+
+
+def _contrast(one: str, other: str) -> float:
+    """The ratio that WCAG asks for."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+async def test_a_system_brings_its_own_page(url: str, monkeypatch: pytest.MonkeyPatch):
+    """Its name, what it is, what it depends on, and a link to its page; those in trouble hide nobody."""
+
+    class Pigeons(System):
+        """Carries messages <home>."""
+
+        name = "pigeons"
+
+        async def checks(self):
+            return {"loft": False}
+
+    class Moles(System):
+        """Blind."""
+
+        name = "moles"
+
+        async def checks(self):
+            raise ValueError("password=hunter2 does not work here")
+
+    class Snails(System):
+        """Slow."""
+
+        name = "snails"
+
+        async def checks(self):
+            await asyncio.sleep(60)
+            return {}
+
+    async def content(request: Request, system: System) -> dict[str, object]:
+        return {"loft": f"{system.name} in {request.query_params['town']}"}
+
+    loader = ChoiceLoader([templates.loader, DictLoader({"pigeons.html": "<p>{{ content.loft }}</p>"})])
+    monkeypatch.setattr(templates, "loader", loader)
+
+    monkeypatch.setattr(systems, "CHECKED_WITHIN_SECONDS", 0.05)
+    monkeypatch.setitem(systems.PANELS, "pigeons", Panel(title="Loft", template="pigeons.html", content=content))
+    app = Redrive(url)
+    Pigeons(app)
+    Moles(app)
+    Snails(app)
+    async with running(app) as service, client_of(service) as client:
+        text = (await client.get("/systems")).text
+        page = (await client.get("/systems/pigeons?town=<Rome>")).text
+        assert (await client.get("/systems/moles")).status_code == 404
+        assert (await client.get("/systems/owls")).status_code == 404
+    assert 'href="/systems/pigeons"' in text
+    assert 'href="/systems/moles"' not in text
+    assert "<h1>Loft</h1>" in page
+    assert "<p>pigeons in &lt;Rome&gt;</p>" in page
+    assert "Carries messages &lt;home&gt;." in text
+    assert "loft away" in text
+    assert 'id="snails"' in text
+    assert "It does not answer as it should" in text
+    assert "hunter2" not in text
+
+
+IDS = ("a/b?c#d", "é & ü", "100%", "'\"<x>", "../up")
+PARCELS = LedgerTable(
+    "parcels", key="id", words=Words(waiting="new", done="sent", dead="lost"), due="due_at", count="tries"
+)
+
+
+async def test_ids_may_be_any_text(tmp_path):
+    """The link in the list of an adopted table leads to the task, whatever signs its id is made of."""
+    location = f"sqlite:///{tmp_path / 'parcels.db'}"
+    with closing(sqlite3.connect(tmp_path / "parcels.db")) as raw:
+        raw.execute("CREATE TABLE parcels (id TEXT PRIMARY KEY, status TEXT NOT NULL, due_at DATETIME, tries INTEGER)")
+        raw.executemany("INSERT INTO parcels VALUES (?, 'lost', NULL, 3)", [(id_,) for id_ in IDS])
+        raw.commit()
+        with pytest.raises(TableError) as refused:
+            async with Redrive(location) as looked:
+                await looked.adopt(PARCELS).ledger()
+        raw.executescript(";".join(refused.value.migration))
+    app = Redrive(location)
+    app.adopt(PARCELS).handler()(lambda _task: None)
+    async with running(app) as service, client_of(service) as client:
+        page = (await client.get("/tasks?ledger=parcels")).text
+        links = [html.unescape(link) for link in re.findall(r'class="id" href="([^"]+)"', page)]
+        assert len(links) == len(IDS)
+        shown = set()
+        for link in links:
+            task = await client.get(link)
+            assert task.status_code == 200
+            shown.add(html.unescape(re.search(r"<dt>Key</dt><dd><code>(.*?)</code>", task.text)[1]))
+        assert shown == set(IDS)

@@ -1,0 +1,236 @@
+"""Logging in with a key: what the cookie is, what it opens, and how it ends."""
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import httpx
+import pytest
+
+from redrive.http.errors import ApiError
+from redrive.web.session import COOKIE, FAILURES_MAX, LASTS, Sessions, _local
+from redrive.wiring import Service
+
+from .conftest import client_of
+
+PAGE = {"Accept": "text/html"}
+
+
+@pytest.fixture
+def store() -> str:
+    """Sessions ask nothing of a database that the tests of keys and secrets do not ask on both."""
+    return "sqlite"
+
+
+async def log_in(client: httpx.AsyncClient, secret: str) -> dict[str, str]:
+    """Log in; what the session says of itself."""
+    answer = await client.post("/login", data={"key": secret})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.fixture
+async def operator(service: Service, remote: httpx.AsyncClient) -> AsyncIterator[tuple[httpx.AsyncClient, str]]:
+    """Somebody elsewhere who is logged in as operator, and the session's token."""
+    made = await service.keys.create("ada", ["operator"])
+    yield remote, (await log_in(remote, made.secret))["csrf_token"]
+
+
+async def test_the_cookie_is_for_this_service_alone(service: Service, remote: httpx.AsyncClient):
+    """Out of reach for scripts and other sites; `Secure` where the connection is; it holds no secret."""
+    made = await service.keys.create("ada", ["viewer"])
+    answer = await remote.post("/login", data={"key": made.secret})
+    [cookie] = answer.headers.get_list("set-cookie")
+    assert cookie.startswith(f"{COOKIE}=")
+    for part in ("HttpOnly", "SameSite=strict", "Path=/", f"Max-Age={int(LASTS.total_seconds())}"):
+        assert part in cookie
+    assert "Secure" not in cookie
+    assert made.secret not in answer.text + cookie
+    behind_tls = await remote.post("/login", data={"key": made.secret}, headers={"X-Forwarded-Proto": "https"})
+    assert "Secure" in behind_tls.headers["set-cookie"]
+
+
+async def test_a_session_opens_what_its_key_opens(operator: tuple[httpx.AsyncClient, str], service: Service):
+    """Looking needs the cookie alone; who it is, is said by /api/session."""
+    client, token = operator
+    assert (await client.get("/api/overview")).status_code == 200
+    said = (await client.get("/api/session")).json()
+    assert (said["owner"], said["role"], said["csrf_token"]) == ("ada", "operator", token)
+
+
+async def test_nothing_is_open_without_it(remote: httpx.AsyncClient):
+    """Elsewhere every look needs a key or a session."""
+    for path in ("overview", "series", "tasks", "tasks/redrive_task/1", "groups", "audit", "alerts", "session"):
+        assert (await remote.get(f"/api/{path}")).status_code == 401, path
+    for path in ("tasks/redrive", "tasks/cancel", "tasks/resolve", "searches", "preview"):
+        assert (await remote.post(f"/api/{path}", json={"reason": "x", "ids": [1]})).status_code in (401, 422), path
+
+
+async def test_a_page_of_this_machine_cannot_act_without_a_key(local: httpx.AsyncClient):
+    """Loopback may look, but an act names who did it."""
+    body = {"ids": [1], "reason": "x"}
+    assert (await local.post("/api/tasks/redrive", json=body)).status_code == 401
+
+
+@pytest.mark.parametrize("token", [None, "", "0" * 64, "é"])
+async def test_unsafe_requests_need_the_token(operator: tuple[httpx.AsyncClient, str], token: str | None):
+    """A cookie comes along by itself, so it is not enough."""
+    client, right = operator
+    body = {"ids": [1], "reason": "x"}
+    headers = {} if token is None else {"X-CSRF-Token": token.encode()}
+    refused = await client.post("/api/tasks/redrive", json=body, headers=headers)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "csrf_failed")
+    accepted = await client.post("/api/tasks/redrive", json=body, headers={"X-CSRF-Token": right})
+    assert accepted.status_code == 200
+
+
+async def test_the_token_may_be_a_field_of_a_form(operator: tuple[httpx.AsyncClient, str]):
+    """As a page without scripts sends it."""
+    client, token = operator
+    assert (await client.post("/logout", data={"csrf_token": "wrong"})).status_code == 403
+    assert (await client.get("/api/session")).status_code == 200
+    gone = await client.post("/logout", data={"csrf_token": token})
+    assert gone.status_code == 204
+    assert (await client.get("/api/session")).status_code == 401
+
+
+async def test_a_key_in_the_header_needs_no_token(service: Service, remote: httpx.AsyncClient):
+    """No browser sends it by itself."""
+    made = await service.keys.create("ada", ["operator"])
+    headers = {"X-API-Key": made.secret}
+    answer = await remote.post("/api/tasks/redrive", json={"ids": [1], "reason": "x"}, headers=headers)
+    assert answer.status_code == 200
+
+
+async def test_the_token_of_another_session_is_none(service: Service):
+    """Each session has its own, even of the same key."""
+    made = await service.keys.create("ada", ["operator"])
+    async with client_of(service) as one, client_of(service) as other:
+        first, second = await log_in(one, made.secret), await log_in(other, made.secret)
+        assert first["csrf_token"] != second["csrf_token"]
+        headers = {"X-CSRF-Token": second["csrf_token"]}
+        refused = await one.post("/api/tasks/redrive", json={"ids": [1], "reason": "x"}, headers=headers)
+        assert refused.status_code == 403
+
+
+async def test_whoever_is_revoked_is_out_at_once(service: Service, remote: httpx.AsyncClient):
+    """The cookie lives on, the key does not."""
+    made = await service.keys.create("ada", ["operator"])
+    await log_in(remote, made.secret)
+    assert (await remote.get("/api/overview")).status_code == 200
+    await service.keys.revoke(made.key.id)
+    assert (await remote.get("/api/overview")).status_code == 401
+
+
+@pytest.mark.parametrize("secret", ["", "rdk_wrong", "x" * 10_000])
+async def test_a_wrong_key_does_not_log_in(remote: httpx.AsyncClient, secret: str):
+    """Programs hear why, browsers are sent back to the page."""
+    answer = await remote.post("/login", data={"key": secret})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "key_invalid")
+    back = await remote.post("/login", data={"key": secret}, headers=PAGE)
+    assert (back.status_code, back.headers["location"]) == (303, "/login?problem=key_invalid")
+    assert "set-cookie" not in back.headers
+
+
+async def test_a_key_for_programs_does_not_log_in(service: Service, remote: httpx.AsyncClient):
+    """It needs a role of people."""
+    made = await service.keys.create("sender", ["events:write"])
+    answer = await remote.post("/login", data={"key": made.secret})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "scope_missing")
+
+
+async def test_another_page_cannot_log_somebody_in(service: Service, remote: httpx.AsyncClient):
+    """The form must come from this service itself."""
+    made = await service.keys.create("ada", ["viewer"])
+    elsewhere = {"Origin": "http://attacker.example"}
+    assert (await remote.post("/login", data={"key": made.secret}, headers=elsewhere)).status_code == 403
+    here = {"Origin": "http://redrive.example"}
+    assert (await remote.post("/login", data={"key": made.secret}, headers=here)).status_code == 200
+
+
+async def test_guessing_is_slowed_down(service: Service, remote: httpx.AsyncClient):
+    """After so many wrong keys a caller waits, with a right one too."""
+    made = await service.keys.create("ada", ["viewer"])
+    for _ in range(FAILURES_MAX):
+        assert (await remote.post("/login", data={"key": "rdk_wrong"})).status_code == 401
+    late = await remote.post("/login", data={"key": made.secret})
+    assert (late.status_code, "Retry-After" in late.headers) == (429, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ("/tasks?state=dead", "/tasks?state=dead"),
+        ("", "/"),
+        ("tasks", "/"),
+        ("//attacker.example", "/"),
+        ("/\\attacker.example", "/"),
+        ("https://attacker.example/", "/"),
+        ("/a\r\nSet-Cookie: x=1", "/"),
+        ("javascript:alert(1)", "/"),
+    ],
+)
+def test_after_the_login_only_to_this_service(given: str, taken: str):
+    """`next` is a path here, or the start page."""
+    assert _local(given) == taken
+
+
+async def test_forged_and_old_cookies_are_none(service: Service, monkeypatch: pytest.MonkeyPatch):
+    """Changed, cut, for another key, or past its time: nobody is logged in."""
+    made = await service.keys.create("ada", ["admin"])
+    sessions = Sessions(service.app.database, service.keys)
+    value, _ = await sessions.start(made.key)
+    said, _, signature = value.partition(".")
+    assert (await sessions._read(value)).key == made.key  # type: ignore[union-attr]
+    facts = json.loads(base64.urlsafe_b64decode(said + "=="))
+    other = base64.urlsafe_b64encode(json.dumps(["first", *facts[1:]]).encode()).decode().rstrip("=")
+    for forged in ("", ".", said, f"{said}.", f".{signature}", f"{other}.{signature}", f"{said}.{signature[:-1]}0x",
+                   f"{said}.é", "x" * 5000 + f".{signature}"):  # fmt: skip
+        assert await sessions._read(forged) is None, forged
+    another = Sessions(service.app.database, service.keys)
+    assert (await another._read(value)) is not None  # the secret is shared by all services of the database
+    later = service.app.database.now() + LASTS + timedelta(seconds=1)
+    monkeypatch.setattr(type(service.app.database), "now", lambda _: later)
+    assert await sessions._read(value) is None
+
+
+async def test_a_session_ends_with_its_key(service: Service):
+    """A key that is good for an hour gives no session of twelve."""
+    made = await service.keys.create("ada", ["viewer"], expires=timedelta(hours=1))
+    _, session = await Sessions(service.app.database, service.keys).start(made.key)
+    assert session.expires_at == made.key.expires_at
+
+
+def test_patience_forgets():
+    """What is noted of callers has a limit."""
+    sessions = Sessions(None, None)  # type: ignore[arg-type]
+    for number in range(3000):
+        sessions.note_failure(str(number))
+    assert len(sessions._failures) <= 1000
+    for _ in range(FAILURES_MAX):
+        sessions.note_failure("me")
+    with pytest.raises(ApiError):
+        sessions.check_patience("me")
+    sessions.check_patience("somebody else")
+
+
+async def test_a_large_body_is_refused(local: httpx.AsyncClient):
+    """Whatever its headers say."""
+    large = b'{"reason": "' + b"x" * (2 << 20) + b'"}'
+
+    async def parts() -> AsyncIterator[bytes]:
+        for start in range(0, len(large), 1 << 16):
+            yield large[start : start + (1 << 16)]
+
+    headers = {"Content-Type": "application/json"}
+    assert (await local.post("/api/tasks/redrive", content=large, headers=headers)).status_code == 413
+    assert (await local.post("/api/tasks/redrive", content=parts(), headers=headers)).status_code == 413
+
+
+async def test_a_form_of_another_page_reaches_nothing(local: httpx.AsyncClient):
+    """What looking may do by POST on this machine takes JSON only, which no other page can send."""
+    for path, body in (("searches", '{"text": "x"}'), ("preview", '{"backoff": {"kind": "fixed", "wait": 1}}')):
+        for kind in ("text/plain", "application/x-www-form-urlencoded"):
+            answer = await local.post(f"/api/{path}", content=body, headers={"Content-Type": kind})
+            assert answer.status_code == 422
