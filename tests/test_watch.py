@@ -27,9 +27,13 @@ from redrive.watch import Watch, repeat
 class Said:
     """A messenger that keeps what it is told to send, or fails."""
 
+    owing = 0
+
     def __init__(self) -> None:
         self.bodies: list[str] = []
         self.works = True
+
+    def catch_up(self) -> None: ...
 
     async def send(self, _title: str, body: str) -> bool:
         await asyncio.sleep(0)

@@ -19,7 +19,7 @@ from redrive.errors import UsageError
 from redrive.events import Event, TaskAdded
 from redrive.ledgers.database import Database
 from redrive.ledgers.open import open_ledger, own_ledger
-from redrive.ledgers.sql import SqlLedger
+from redrive.ledgers.sql import BesideActs, SqlLedger
 from redrive.observe.logs import LogObserver
 from redrive.observe.traces import current_trace
 from redrive.ports import Actor, Observer, Page, Where, Within
@@ -42,6 +42,7 @@ class Lane:
         own_observers: Iterable[Observer] = (),
         tune: Callable[[WorkerSettings], WorkerSettings] | None = None,
         ledger: SqlLedger | None = None,
+        beside_acts: BesideActs | None = None,
     ) -> None:
         self.name = table.name if ledger is None else ledger.name
         self.table = table
@@ -52,12 +53,13 @@ class Lane:
         self.own_observers = list(own_observers)
         self.tune = tune
         self._ledger = own_ledger(database) if table is TASKS else ledger
+        self._beside_acts = beside_acts
 
     def again(self) -> "Lane":
         """Another set of handlers over the same ledger, for a worker of its own."""
         return Lane(
             self._database, self.table, open_app=self._open_app, observers=self._shared_observers,
-            own_observers=self.own_observers, tune=self.tune, ledger=self._ledger,
+            own_observers=self.own_observers, tune=self.tune, ledger=self._ledger, beside_acts=self._beside_acts,
         )  # fmt: skip
 
     @property
@@ -85,7 +87,7 @@ class Lane:
         """The ledger; the application is opened and a foreign table is checked when it is first asked for."""
         await self._open_app()
         if self._ledger is None:
-            self._ledger = await open_ledger(self._database, self.table)
+            self._ledger = await open_ledger(self._database, self.table, beside_acts=self._beside_acts)
         return self._ledger
 
     # --- handlers ---------------------------------------------------------------------------------------------------

@@ -173,10 +173,13 @@ def load_settings() -> Settings:
     return load(Settings)
 
 
-def load(section: type[S]) -> S:
-    """Read the environment and `.env`, or raise a `SettingsError` that names each variable and its remedy."""
+def load(section: type[S], **given: Any) -> S:
+    """Read the environment and `.env`, or raise a `SettingsError` that names each variable and its remedy.
+
+    What is given goes before both.
+    """
     try:
-        return section()
+        return section(**given)
     except ValidationError as error:
         raise SettingsError("; ".join(_sentence(problem) for problem in error.errors())) from None
     except (OSError, UnicodeDecodeError) as error:

@@ -19,22 +19,27 @@ from redrive.ledgers.predicates import ledger_indexes
 from redrive.ledgers.queues import Queues, archive_table, message_table, pgmq_sql
 from redrive.ledgers.schema import NAMES
 from redrive.ledgers.schema import attempt as ATTEMPTS  # noqa: N812 - the history of all ledgers, to be joined
-from redrive.ledgers.sql import Beside, SqlLedger
+from redrive.ledgers.schema import deed as DEEDS  # noqa: N812 - the audit log, for acts on what is no task
+from redrive.ledgers.sql import Beside, BesideActs, SqlLedger
+from redrive.ledgers.statements import Own
 from redrive.ledgers.times import EPOCH, Instant, IsoText
 
 __all__ = [
     "ATTEMPTS",
+    "DEEDS",
     "EPOCH",
     "NAMES",
     "Act",
     "Batch",
     "Beside",
+    "BesideActs",
     "Claim",
     "Database",
     "Gather",
     "Instant",
     "IsoText",
     "LeaseExpired",
+    "Own",
     "PgmqLedger",
     "QueueLayout",
     "Queues",

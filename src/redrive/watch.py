@@ -74,12 +74,15 @@ class Watch:
 
     async def round(self) -> None:
         """Look once, unless another service does; tell what is new."""
-        if not await take_turn(self._app.database, "alerts", TURN):
+        if self._messenger is not None:
+            self._messenger.catch_up()
+        until = await take_turn(self._app.database, "alerts", TURN)
+        if until is None:
             return
         try:
             await self._look()
         finally:
-            await give_turn_back(self._app.database, "alerts")
+            await give_turn_back(self._app.database, "alerts", until)
 
     async def _look(self) -> None:
         alarms, problem = await self._alarms()
@@ -97,6 +100,8 @@ class Watch:
             # Not marked as told: the next round tries again.
             self._log.warning("alert_not_sent", started=len(started), ended=len(ended))
             return
+        if self._messenger is not None and self._messenger.owing:
+            self._log.warning("alert_address_away", addresses=self._messenger.owing)
         for alert in news.started:
             self._log.warning("alert_started", alert=alert.name, rule=alert.rule, text=alert.text)
         for alert in news.ended:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
+from sqlalchemy.exc import IntegrityError
 from yarl import URL
 
 from redrive.core.failure import (
@@ -456,6 +457,12 @@ class EndlessError(Exception):
 def test_an_exception_that_cannot_be_printed_is_still_described(error):
     """An exception whose text raises is kept under its type."""
     assert describe_error(error) == f"{type(error).__name__}: (its text cannot be read)"
+
+
+def test_an_error_of_a_database_says_what_its_driver_said():
+    """Neither the statement nor its parameters get into errors that people and groups are shown."""
+    error = IntegrityError("INSERT INTO orders VALUES (?)", ("Ada's card",), ValueError("orders.id is taken"))
+    assert describe_error(error) == "IntegrityError: orders.id is taken"
 
 
 def test_an_exception_is_described_by_type_and_text():

@@ -347,7 +347,7 @@ async def test_stop_releases_the_rest_uncharged(real_ledger, heard, gate):
 
 async def test_stuck_handlers_are_released_all_the_same(real_ledger, heard, monkeypatch):
     """A handler that ignores its cancellation does not keep the worker from ending, nor its task from going back."""
-    monkeypatch.setattr(module, "CANCEL_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(module, "CANCEL_PATIENCE_SECONDS", 0.5)
     out = asyncio.Event()
     inside = asyncio.Event()
 

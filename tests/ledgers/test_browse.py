@@ -244,6 +244,18 @@ async def test_a_look_that_takes_too_long_is_given_up(home: Home) -> None:
     assert one == 1
 
 
+@pytest.mark.homes(lambda table: table is not OWN.table and table.name not in ("command", "commandbus_command"))
+async def test_what_others_brought_back_is_not_counted_as_dead(home: Home) -> None:
+    """The list of the dead is a census behind where others write: the number before an act is that of the table."""
+    [first, *_] = await home.dead(3)
+    await Census(home.ledger).take()
+    browser = Browser(home.ledger)
+    assert await browser.count(Filter(state=State.DEAD)) == 3
+    await home.change(first, status=home.table.words.done)
+    assert await browser.count(Filter(state=State.DEAD)) == 2
+    assert len((await browser.ids(Filter(state=State.DEAD)))[0]) == 2
+
+
 async def found(search: Search) -> AsyncIterator[TaskId]:
     after = None
     while True:
@@ -265,6 +277,10 @@ async def test_search_reads_everything_and_shows_nothing_hidden(home: Home, monk
     for text, expected in (("grüße", [german]), ("anna", [german]), ("4711", []), ("100%", [])):
         search = Search(home.ledger, Sought(text=text), hide)
         assert [id_ async for id_ in found(search)] == expected, text
+    if home.table.last_error is not None:
+        await home.change(german, last_error="login failed: password=hunter2")
+        for text, expected in (("login failed", [german]), ("hunter2", [])):
+            assert [id_ async for id_ in found(Search(home.ledger, Sought(text=text), hide))] == expected, text
     by_state = Search(home.ledger, Sought(state=State.WAITING), hide)
     assert len([id_ async for id_ in found(by_state)]) == 5
 
@@ -272,10 +288,14 @@ async def test_search_reads_everything_and_shows_nothing_hidden(home: Home, monk
 @pytest.mark.homes(lambda table: table is OWN.table)
 async def test_a_turn_is_one_holder_s_until_it_ends(home: Home) -> None:
     """Others get it when its time is over, or when it is given back."""
-    assert await take_turn(home.database, "chore", minutes(1))
-    assert not await take_turn(home.database, "chore", minutes(1))
-    assert await take_turn(home.database, "another", minutes(1))
+    late = await take_turn(home.database, "chore", minutes(1))
+    assert late is not None
+    assert await take_turn(home.database, "chore", minutes(1)) is None
+    assert await take_turn(home.database, "another", minutes(1)) is not None
     home.clock.advance(minutes(2))
-    assert await take_turn(home.database, "chore", minutes(1))
-    await give_turn_back(home.database, "chore")
-    assert await take_turn(home.database, "chore", minutes(1))
+    until = await take_turn(home.database, "chore", minutes(1))
+    assert until is not None
+    await give_turn_back(home.database, "chore", late)  # it is another's by now
+    assert await take_turn(home.database, "chore", minutes(1)) is None
+    await give_turn_back(home.database, "chore", until)
+    assert await take_turn(home.database, "chore", minutes(1)) is not None

@@ -9,6 +9,7 @@ from redrive.core.cause import cause_of
 from redrive.core.durations import days, hours, minutes, seconds
 from redrive.core.outcome import Done, Failed
 from redrive.core.states import State
+from redrive.core.table import TASKS
 from redrive.errors import PermanentError
 from redrive.ledgers.browse import Browser, Filter
 from redrive.ledgers.census import Census
@@ -25,6 +26,13 @@ async def dead(home: Home, *errors: str) -> None:
     claims = await home.ledger.claim(len(errors), LEASE)
     ended = [settlement(claim, Failed(PermanentError(error))) for claim, error in zip(claims, errors, strict=True)]
     assert await home.ledger.settle(ended, worker="w1") == []
+
+
+async def insert_as_others(home: Home, amount: int) -> None:
+    """Rows that nobody counted."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(home.ledger), "_count_flow", lambda *_: None)
+        await home.put(amount)
 
 
 async def test_a_census_counts_every_state(home: Home) -> None:
@@ -73,12 +81,94 @@ async def test_rows_of_others_are_found_and_counted_as_added(home: Home) -> None
     assert sum(row["added"] for row in await home.minutes()) - before == 3
 
 
+async def test_rows_of_others_are_in_the_numbers_once(home: Home) -> None:
+    """A census that found rows of others shows each once, at once and after the next one, and misses none in between."""
+    await home.put(2)
+    await Census(home.ledger).take()
+    for amount in (3, 4):
+        before = sum(row["added"] for row in await home.minutes())
+        await insert_as_others(home, amount)
+        home.clock.advance(seconds(2))
+        await Census(home.ledger).take()
+        assert (await Figures(home.database).states())[home.ledger.name].amounts == await home.ledger.counts()
+        assert sum(row["added"] for row in await home.minutes()) - before == amount
+
+
+@pytest.mark.homes(lambda table: table.payload is not None)
+async def test_what_is_committed_late_is_no_row_of_others(home: Home) -> None:
+    """Tasks that were added in a minute, by a transaction that ended after a census in a later one, are counted once."""
+    await home.put(1)
+    census = Census(home.ledger)
+    await census.take()
+    last = await home.database.read(census._last)
+    async with home.database.transaction() as transaction:
+        await home.ledger.add([home.new(), home.new()], within=transaction.connection)
+        home.clock.advance(minutes(3))
+        counted = await home.database.scan(census._count, last.at)
+    assert await home.database.write(census._store, last, counted, 0.1, None)
+    before = sum(row["added"] for row in await home.minutes())
+    shown = (await Figures(home.database).states())[home.ledger.name].amounts
+    assert shown == await home.ledger.counts()
+    await Census(home.ledger).take()
+    assert sum(row["added"] for row in await home.minutes()) == before
+
+
+@pytest.mark.homes(lambda table: table.words.cancelled is not None)
+async def test_what_people_and_systems_end_is_counted(home: Home) -> None:
+    """Tasks that were cancelled, or given up by the system that owns them, are in the numbers and in the minute at once."""
+    ids = await home.put(4)
+    await Census(home.ledger).take()
+    assert len(await home.ledger.cancel(ids[:2], ADA)) == 2
+    assert len(await home.ledger.bury(ids[2:3], ADA)) == 1
+    assert await home.ledger.cancel(ids[:2], ADA) == []
+    figures = (await Figures(home.database).states())[home.ledger.name]
+    assert figures.amounts == amounts(waiting=1, cancelled=2, dead=1) == await home.ledger.counts()
+    sums = await Figures(home.database).sums([home.ledger.name], START)
+    assert (sums["cancelled"], sums["dead"]) == (2, 1)
+
+
+@pytest.mark.homes(lambda table: table.payload is not None)
+async def test_neither_a_clock_that_is_set_back_nor_folding_adds_anything(home: Home) -> None:
+    """Nothing that was counted as added already is taken for rows of others."""
+    await Census(home.ledger).take()
+    home.clock.advance(-hours(5))
+    await home.put(2)
+    await Census(home.ledger).take()
+    assert sum(row["added"] for row in await home.minutes()) == 2
+    home.clock.advance(minutes(30))
+    await Census(home.ledger).take()
+    await home.put(1)
+    home.clock.advance(days(4))
+    await Figures(home.database).fold(home.clock.now())
+    await Census(home.ledger).take()
+    assert sum(row["added"] for row in await home.minutes()) == 3
+
+
 async def test_a_census_rests(home: Home) -> None:
     """It is not taken again at once, whoever asks, and later it is."""
     assert await Census(home.ledger).take_if_due()
     assert not await Census(await home.another()).take_if_due()
     home.clock.advance(hours(1))
     assert await Census(home.ledger).take_if_due()
+
+
+@pytest.mark.homes(lambda table: table is TASKS)
+async def test_a_census_that_took_long_rests_longer_but_not_for_ever(home: Home) -> None:
+    """Unless somebody has acted and wants to see it."""
+    census = Census(home.ledger)
+    assert await census.take_if_due()
+    at = (await home.database.read(census._last)).at
+    await home.database.write(census._took, at, 1000.0)
+    home.clock.advance(minutes(4))
+    assert not await census.take_if_due()
+    home.clock.advance(minutes(2))
+    assert await census.take_if_due()
+    at = (await home.database.read(census._last)).at
+    await home.database.write(census._took, at, 1000.0)
+    home.clock.advance(seconds(3))
+    assert not await census.take_if_due()
+    await census.hurry()
+    assert await census.take_if_due()
 
 
 async def test_the_dead_are_grouped_by_cause(home: Home) -> None:

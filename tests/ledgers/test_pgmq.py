@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -22,8 +23,9 @@ from redrive.core.states import State
 from redrive.core.task import ClaimLost
 from redrive.errors import MissingExtraError, UsageError
 from redrive.ledgers import queues
+from redrive.ledgers.browse import Browser, Filter
 from redrive.ledgers.pgmq import PgmqLedger
-from redrive.ports import Return
+from redrive.ports import Return, Where
 
 pytestmark = pytest.mark.homes(lambda table: table.schema == "commandbus")
 QUEUE = f"{DOMAIN}__commands"
@@ -355,6 +357,42 @@ async def test_counts_read_no_more_than_they_may(home: Home) -> None:
     counts = await home.ledger.counts(counted_max=100)
     assert counts == {State.WAITING: 100, State.CLAIMED: 1, State.DONE: 100, State.DEAD: 2, State.CANCELLED: 0}
     assert await home.ledger.counts() == counts | {State.WAITING: 20_002, State.DONE: 20_000}
+
+
+async def test_pages_for_people_read_the_messages(home: Home) -> None:
+    """What waits and what is held is found by its messages, what is dead by its index, however many have ended."""
+    ledger, browser = home.ledger, Browser(home.ledger)
+    dead = await home.dead(2)
+    ids = []
+    for _ in range(3):  # rows of one instant are sorted by id, so a page reads all of its instant
+        ids += await home.put(40)
+        home.clock.advance(seconds(1))
+    held = sorted(claim.task.id for claim in await ledger.claim(2, LEASE))
+    await crowd(home)
+    heads = partial(browser._heads, newest_first=False)
+    for state, expected in ((State.WAITING, [id_ for id_ in ids if id_ not in held]), (State.CLAIMED, held)):
+        asked = Filter(state=state)
+        assert (await browser.ids(asked, limit=2))[0] == expected[:2]
+        for after in (None, *await home.database.read(heads, asked, ["mail"], None, 1)):
+            plan = await analyzed(home, heads, asked, ["mail"], after, 1)
+            if state is State.WAITING:
+                read_at_most(100, plan)
+            else:  # messages are read, but only the rows of those that were handed out
+                [loops] = re.findall(r"on command \(actual rows=[\d.]+ loops=(\d+)\)", plan)
+                assert int(loops) <= 2, plan
+            assert "Seq Scan on command" not in plan, plan
+    assert await browser.claimed() == 2
+    assert await browser.count(Filter(state=State.WAITING)) == len(ids) - 2
+    asked_dead = Where(state=State.DEAD)
+    assert [task.id for task in (await ledger.find(asked_dead)).tasks] == dead
+    read_at_most(10, await analyzed(home, partial(ledger._find, newest_first=False), asked_dead, None, 10))
+
+
+async def test_pages_of_kinds_that_no_queue_holds(home: Home) -> None:
+    """A kind that somebody made up has no tasks, and is no error."""
+    await home.put()
+    for kind in ("nobody", "no/queue", "", 'q"; --'):
+        assert await Browser(home.ledger).ids(Filter(state=State.WAITING, kind=kind)) == ([], None)
 
 
 async def test_what_was_lost_is_taken_alone(home: Home) -> None:

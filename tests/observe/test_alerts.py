@@ -1,7 +1,9 @@
 """The rules that call a person, and the messenger that does it."""
 
 import asyncio
+import io
 import json
+import logging
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -92,9 +94,14 @@ class Post(BaseHTTPRequestHandler):
     status = 200
     hold = threading.Event()
     hang = False
+    away = False
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        if Post.away and self.path == "/away":
+            self.send_response(503)
+            self.end_headers()
+            return
         if Post.hang:
             Post.hold.wait(10)
         Post.taken.append(json.loads(body))
@@ -108,7 +115,7 @@ class Post(BaseHTTPRequestHandler):
 @pytest.fixture
 def address() -> Iterator[str]:
     """A server on this machine that takes messages, as apprise writes its address."""
-    Post.taken, Post.status, Post.hang = [], 200, False
+    Post.taken, Post.status, Post.hang, Post.away = [], 200, False, False
     Post.hold.clear()
     server = HTTPServer(("127.0.0.1", 0), Post)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
@@ -125,6 +132,22 @@ async def test_a_message_is_sent(address: str):
     assert await Messenger([address, address]).send("shop: 1 new", "STARTED mail: 7 tasks wait")
     assert [one["message"] for one in Post.taken] == ["STARTED mail: 7 tasks wait"] * 2
     assert Post.taken[0]["title"] == "shop: 1 new"
+
+
+async def test_addresses_are_never_logged(address: str, monkeypatch: pytest.MonkeyPatch):
+    """They hold secrets: however much an application logs, and whether the message was taken or not."""
+    written = io.StringIO()
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [*root.handlers, logging.StreamHandler(written)])
+    monkeypatch.setattr(root, "level", logging.DEBUG)
+    for logger in (logging.getLogger("urllib3.connectionpool"), logging.getLogger("apprise")):
+        logger.manager._clear_cache()  # type: ignore[attr-defined]
+    for Post.status in (200, 500):
+        await Messenger([f"{address}hunter2"]).send("t", "b")
+    logging.getLogger("observe").debug("this is heard")
+    assert "this is heard" in written.getvalue()
+    assert len(Post.taken) == 2
+    assert "hunter2" not in written.getvalue()
 
 
 async def test_a_refused_message_is_not_sent(address: str):
@@ -144,7 +167,31 @@ async def test_a_slow_address_holds_nobody_up(address: str):
         assert not await messenger.send("t", "b")
         assert not await messenger.send("t", "b")
     Post.hold.set()
-    messenger._busy.join()  # type: ignore[union-attr]
+    messenger._addresses[0]._thread.join()  # type: ignore[union-attr]
+
+
+async def test_an_address_that_is_away_does_not_have_others_told_twice(address: str):
+    """The message is told where it was taken; who was away gets it later, once, and holds nobody up meanwhile."""
+    messenger = Messenger([address, f"{address}away"])
+    Post.away = True
+    assert await messenger.send("t", "first")
+    assert await messenger.send("t", "second")
+    assert messenger.owing == 1
+    await _caught_up(messenger)
+    assert messenger.owing == 1
+    assert [one["message"] for one in Post.taken] == ["first", "second"]
+    Post.away = False
+    await _caught_up(messenger)
+    await _caught_up(messenger)
+    assert messenger.owing == 0
+    assert [one["message"] for one in Post.taken] == ["first", "second", "first", "second"]
+
+
+async def _caught_up(messenger: Messenger) -> None:
+    messenger.catch_up()
+    for one in messenger._addresses:
+        if one._thread is not None:
+            await asyncio.to_thread(one._thread.join)
 
 
 def test_an_address_that_apprise_does_not_know_is_named_by_its_number():

@@ -138,9 +138,13 @@ def _patience(asked: object, headers: object) -> timedelta | None:
 
 
 def describe_error(error: BaseException) -> str:
-    """`Type: message`, redacted and shortened."""
+    """`Type: message`, redacted and shortened.
+
+    SQLAlchemy's errors say the whole statement with its parameters, which are nobody else's business: the driver's words do.
+    """
+    told = getattr(error, "orig", None) if hasattr(error, "statement") else None
     try:
-        message = str(error)
+        message = str(error if told is None else told)
     except Exception:
         message = "(its text cannot be read)"
     name = type(error).__name__

@@ -39,6 +39,7 @@ class Settler:
         self._pending: list[Settlement] = []
         self._writing: list[list[Settlement]] = []
         self._filled = asyncio.Event()
+        self._written = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -55,8 +56,9 @@ class Settler:
     def put(self, settlement: Settlement) -> None:
         """Take an outcome to be written soon."""
         self._pending.append(settlement)
-        self._filled.set()
-        self._idle.clear()
+        if len(self._pending) == 1:
+            self._filled.set()
+            self._idle.clear()
 
     async def run(self) -> None:
         """Write for ever, `WRITERS` groups at once."""
@@ -75,8 +77,14 @@ class Settler:
             self._writing.append(group)
             await self.write(group)
             self._writing.remove(group)
+            self._written.set()
             if not self._pending and not self._writing:
                 self._idle.set()
+
+    async def written(self) -> None:
+        """Come back when another group is written."""
+        self._written.clear()
+        await self._written.wait()
 
     async def flushed(self) -> None:
         """Come back when everything is written."""

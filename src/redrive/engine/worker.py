@@ -288,7 +288,7 @@ class Worker:
                 return free
             self._slot_freed.clear()
             if behind:
-                await self._settler.flushed()
+                await self._settler.written()
             else:
                 await self._slot_freed.wait()
 

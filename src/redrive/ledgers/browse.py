@@ -1,13 +1,15 @@
 """Pages of tasks for people, by any filter, each served by an index where there is one.
 
-A page is in the order of the instant that matters: when waiting tasks are due, when leases end, when tasks ended. The partial
-indexes that claims use hold waiting and claimed rows in just that order, kind by kind, in any ledger; redrive's own table
-has one more for what has ended; and dead rows of other tables are found by the list that the census keeps. What none of them
-serves is read by id. Every look is limited: who asks for more than an index can give gets a `TooSlowError`, not a wait.
+A page is in the order of the instant that matters: when waiting tasks are due, when leases end, when tasks ended. What claims
+read holds waiting and claimed rows in just that order, kind by kind, in any ledger: partial indexes, or the messages of a
+queue. redrive's own table has one more index for what has ended; and dead rows of other tables are found by the list that
+the census keeps. What none of them serves is read by id. Every look is limited: who asks for more than an index can give
+gets a `TooSlowError`, not a wait.
 """
 
 import base64
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -39,7 +41,7 @@ from redrive.core.table import TASKS
 from redrive.core.task import Task, TaskId
 from redrive.errors import TooSlowError, UsageError
 from redrive.ledgers import schema
-from redrive.ledgers.predicates import Predicates
+from redrive.ledgers.predicates import Branch, Predicates
 from redrive.ledgers.sql import PAGE_MAX, SqlLedger
 from redrive.ledgers.statements import KINDS_LISTED_MAX, KINDS_PER_CLAIM_MAX
 from redrive.ledgers.times import comparable
@@ -51,6 +53,7 @@ COUNT_WITHIN = timedelta(seconds=10)
 CLAIMED_COUNTED_MAX = 100_000
 LISTED_AT_ONCE = 500
 LISTED_LOOKS_MAX = 40
+OPEN = (State.WAITING, State.CLAIMED)
 ENDED = (State.DONE, State.DEAD, State.CANCELLED)
 _EARLIEST = "earliest"
 
@@ -86,14 +89,6 @@ class Place:
 
     at: Any
     id: TaskId
-
-
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """Rows that one index holds, and the instant that it holds them by."""
-
-    where: ColumnElement[bool]
-    at: ColumnElement[Any]
 
 
 class Browser:
@@ -133,19 +128,20 @@ class Browser:
         """How many tasks there are. Exact, and limited like every look."""
         self._check(asked)
         if not self._is_listed(asked):
-            return await self._database.look(COUNT_WITHIN, self._count, asked)
+            kinds = await self._kinds(asked) if asked.state in OPEN and asked.key is None else None
+            if kinds is None or len(kinds) > KINDS_PER_CLAIM_MAX:
+                return await self._database.look(COUNT_WITHIN, self._count, asked)
+            return await self._database.look(COUNT_WITHIN, self._count_open, asked, kinds)
         if asked == Filter(cause=asked.cause, state=asked.state, until=asked.until):
-            return await self._database.look(COUNT_WITHIN, self._count_listed, asked)
+            listed = await self._database.look(COUNT_WITHIN, self._count_listed, asked)
+            # Nobody else writes our own table. In those of others the list may be a census behind; so few are looked at.
+            if self._own or listed > LISTED_LOOKS_MAX * LISTED_AT_ONCE:
+                return listed
         return await self._count_pages(asked)
 
     async def claimed(self) -> int:
         """How many tasks are held now: their index holds nothing else, and what all workers hold is few."""
-        return await self._database.look(LOOK_WITHIN, self._count_claimed)
-
-    def _count_claimed(self, connection: Connection) -> int:
-        held: Select[Any] = select(literal_column("1")).select_from(self._ledger.sql_table).where(self._rows.held())
-        few = held.limit(CLAIMED_COUNTED_MAX).subquery()
-        return int(connection.execute(select(func.count()).select_from(few)).scalar_one())
+        return await self._database.look(LOOK_WITHIN, self._ledger.count_held, CLAIMED_COUNTED_MAX)
 
     async def present(self) -> datetime:
         """The instant, as this ledger sees it."""
@@ -165,18 +161,16 @@ class Browser:
         if self._is_listed(asked):
             _check_place(after, datetime)
             return await self._listed(asked, after, limit, newest_first=newest_first)
-        branches = self._branches(asked) if asked.key is None else []
-        kinds = await self._kinds(asked) if branches else None
+        kinds = await self._kinds(asked) if self._is_indexed(asked) else None
         if kinds is None:
             _check_place(after, type(None))
             return await self._database.look(LOOK_WITHIN, self._by_id, asked, after, limit, newest_first=newest_first)
-        _check_place(after, float if isinstance(branches[0].at.type, Float) else datetime)
         found: list[Place] = []
         size = KINDS_PER_CLAIM_MAX
         for start in range(0, len(kinds), size):
             some = kinds[start : start + size]
             found += await self._database.look(
-                LOOK_WITHIN, self._heads, asked, branches, some, after, limit, newest_first=newest_first
+                LOOK_WITHIN, self._heads, asked, some, after, limit, newest_first=newest_first
             )
         found.sort(key=lambda place: (place.at, place.id), reverse=newest_first)
         return found[:limit]
@@ -185,26 +179,25 @@ class Browser:
         """Whether the list of the dead is looked through, and not the table."""
         return asked.key is None and (asked.cause is not None or (asked.state is State.DEAD and not self._own))
 
-    def _branches(self, asked: Filter) -> list[Branch]:
-        """The indexes that hold the rows in question, one branch for each; none where no index does."""
-        rows, own = self._rows, self._own
-        waiting = [Branch(rows.first_tries(), rows.first_due()), Branch(rows.retries(), rows.retry_due())]
-        claimed = [Branch(rows.held(), rows.lease_end())]
-        match asked.state:
-            case State.WAITING:
-                return waiting
-            case State.CLAIMED:
-                return claimed
-            case None if asked.kind is not None and own:
-                return [*waiting, *claimed, *(self._ended(state) for state in ENDED)]
-            case State.DONE | State.DEAD | State.CANCELLED if own:
-                return [self._ended(asked.state)]
-            case _:
-                return []
+    def _is_indexed(self, asked: Filter) -> bool:
+        """Whether indexes hold the rows in question in the order of their instants."""
+        if asked.key is not None:
+            return False
+        return asked.state in OPEN or (self._own and (asked.state is not None or asked.kind is not None))
 
-    def _ended(self, state: State) -> Branch:
-        at = self._rows.column("ended_at")
-        return Branch(and_(self._rows.state(state), at.is_not(None)), at)
+    def _branches(
+        self, connection: Connection, asked: Filter, kind: str | None, rest: Sequence[ColumnElement[bool]]
+    ) -> list[Branch]:
+        """The rows of a kind, one branch for each index that holds some of them."""
+        found: list[Branch] = []
+        for state in State if asked.state is None else [asked.state]:
+            if state in OPEN:
+                found += self._ledger.open_branches(connection, state, kind, rest)
+            else:
+                at, of_kind = self._rows.column("ended_at"), self._rows.column("kind") == kind
+                ended = and_(self._rows.state(state), at.is_not(None), of_kind, *rest)
+                found.append(Branch(self._id, at, self._ledger.sql_table, ended))
+        return found
 
     async def _kinds(self, asked: Filter) -> list[str | None] | None:
         """The kinds to look through, each by itself: their indexes begin with it. None if they are too many."""
@@ -235,7 +228,6 @@ class Browser:
         self,
         connection: Connection,
         asked: Filter,
-        branches: Sequence[Branch],
         kinds: Sequence[str | None],
         after: Place | None,
         limit: int,
@@ -246,22 +238,24 @@ class Browser:
         now = self._ledger.present(connection)
         rest = self._conditions(asked, now, kind=False)
         parts: list[Select[Any]] = []
-        for branch in branches:
-            for kind in kinds:
-                where = [branch.where, *rest]
-                if kind is not None:
-                    where.append(self._rows.column("kind") == kind)
-                head = select(branch.at.label("at"), self._id.label("id")).where(*where)
+        for kind in kinds:
+            for branch in self._branches(connection, asked, kind, rest):
+                at, id_ = branch.at, branch.id
+                _check_place(after, float if isinstance(at.type, Float) else datetime)
+                head = select(at.label("at"), id_.label("id")).select_from(branch.source).where(branch.where)
                 if after is not None:
-                    head = head.where(self._behind(branch.at, after, newest_first=newest_first))
-                order = (branch.at.desc(), self._id.desc()) if newest_first else (branch.at, self._id)
+                    head = head.where(self._behind(branch, after, newest_first=newest_first))
+                order = (at.desc(), id_.desc()) if newest_first else (at, id_)
                 parts.append(select(head.order_by(*order).limit(limit).subquery()))
+        if not parts:
+            return []
         rows = union_all(*parts).subquery("heads")
         merged = (rows.c.at.desc(), rows.c.id.desc()) if newest_first else (rows.c.at, rows.c.id)
         found = connection.execute(select(rows).order_by(*merged).limit(limit))
         return [Place(_with_zone(row.at), row.id) for row in found]
 
-    def _behind(self, at: ColumnElement[Any], after: Place, *, newest_first: bool) -> ColumnElement[bool]:
+    def _behind(self, branch: Branch, after: Place, *, newest_first: bool) -> ColumnElement[bool]:
+        at, id_ = branch.at, branch.id
         # Written out, not as a row value: the first half then is a range of the index, with or without the id in it.
         instant: ColumnElement[Any] = (
             literal_column("0" if self._rows.dialect == "sqlite" else "'-infinity'::timestamptz")
@@ -269,8 +263,8 @@ class Browser:
             else bindparam(None, after.at, type_=at.type)
         )
         if newest_first:
-            return and_(at <= instant, or_(at < instant, self._id < after.id))
-        return and_(at >= instant, or_(at > instant, self._id > after.id))
+            return and_(at <= instant, or_(at < instant, id_ < after.id))
+        return and_(at >= instant, or_(at > instant, id_ > after.id))
 
     def _by_id(
         self, connection: Connection, asked: Filter, after: Place | None, limit: int, *, newest_first: bool
@@ -286,7 +280,10 @@ class Browser:
     async def _listed(self, asked: Filter, after: Place | None, limit: int, *, newest_first: bool) -> list[Place]:
         """Dead tasks by the census's list, each looked at again: the table has the last word."""
         places: list[Place] = []
+        ends = time.monotonic() + LOOK_WITHIN.total_seconds()
         for _ in range(LISTED_LOOKS_MAX):
+            if time.monotonic() > ends:
+                raise TooSlowError(f"fewer than {limit} of the dead tasks looked at in time match")
             some: list[Place] = await self._database.look(
                 LOOK_WITHIN, self._some_listed, asked, after, LISTED_AT_ONCE, newest_first=newest_first
             )
@@ -327,7 +324,7 @@ class Browser:
             return set()
         where = [self._rows.state(State.DEAD), self._id.in_(ids)]
         # The list knows since when they are dead; the rest the row must say.
-        now = self._ledger.present(connection)
+        now = asked.until or self._ledger.present(connection)
         where += self._conditions(
             Filter(kind=asked.kind, error=asked.error, older_than=asked.older_than), now, of=State.DEAD
         )
@@ -338,8 +335,10 @@ class Browser:
         return int(connection.execute(listed).scalar_one())
 
     async def _count_pages(self, asked: Filter) -> int:
-        amount, cursor = 0, None
+        amount, cursor, ends = 0, None, time.monotonic() + COUNT_WITHIN.total_seconds()
         while True:
+            if time.monotonic() > ends:
+                raise TooSlowError(f"there are more than {amount:,} dead tasks to look at")
             ids, cursor = await self.ids(asked, cursor=cursor, limit=LISTED_AT_ONCE)
             amount += len(ids)
             if cursor is None:
@@ -351,6 +350,15 @@ class Browser:
         where = self._conditions(asked, self._ledger.present(connection))
         counted = select(func.count()).select_from(self._ledger.sql_table).where(*where)
         return int(connection.execute(counted).scalar_one())
+
+    def _count_open(self, connection: Connection, asked: Filter, kinds: Sequence[str | None]) -> int:
+        """The same for what waits or is held, by what claims read; one statement, as the limit is for each."""
+        rest = self._conditions(asked, self._ledger.present(connection), kind=False)
+        branches = [one for kind in kinds for one in self._branches(connection, asked, kind, rest)]
+        if not branches:
+            return 0
+        counts = [select(func.count().label("amount")).select_from(one.source).where(one.where) for one in branches]
+        return int(connection.execute(select(func.sum(union_all(*counts).subquery().c.amount))).scalar_one())
 
     def _conditions(
         self, asked: Filter, now: datetime, *, kind: bool = True, of: State | None = None
@@ -371,7 +379,8 @@ class Browser:
         if asked.error is not None:
             where.append(rows.column("last_error").contains(asked.error, autoescape=True))
         if asked.older_than is not None:
-            where.append(self._not_after(self._changed(state), now - asked.older_than, unknown=False))
+            # As old as it was when somebody looked: what grows old meanwhile is not what was shown.
+            where.append(self._not_after(self._changed(state), (asked.until or now) - asked.older_than, unknown=False))
         if asked.until is not None:
             where += self._there_by(state, asked.until)
         return where

@@ -6,16 +6,16 @@ never more than a fiftieth of the time, and written down. In between the minute'
 """
 
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, null, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, func, null, select, update
 
 from redrive.core.cause import cause_of
 from redrive.core.states import State
 from redrive.ledgers import schema
+from redrive.ledgers.figures import flows_from
 from redrive.ledgers.sql import SqlLedger
 from redrive.ledgers.statements import upsert
 from redrive.ledgers.times import comparable
@@ -24,25 +24,18 @@ from redrive.ledgers.turns import give_turn_back, take_turn
 REST_SHARE = 50
 """A census may be taken again when this many times its own duration has passed."""
 REST_MIN = timedelta(seconds=2)
+REST_MAX = timedelta(minutes=5)
+"""After a census that took long, as the first over a million dead tasks does, the next ones are short."""
 TURN_MIN = timedelta(minutes=1)
 TURN_SHARE = 5
 """For so many times the duration of the last one nobody else begins a census that is under way."""
 PAGE = 1000
+RECENT_MAX = 20_000
+"""So many that died lately are looked at; of more, all are gone through."""
 LATE = timedelta(minutes=1)
 """A commit may come so long after the instant that it wrote."""
 CAUSES_MAX = 1000
 """Groups kept for each ledger: what nobody can look through is no longer a group."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
-    """A census: the states, and what the minutes had counted from `minute` on when it was taken."""
-
-    at: datetime
-    states: Mapping[State, int]
-    flows: Mapping[str, int]
-    seconds: float
-    oldest_due: timedelta | None
 
 
 class Census:
@@ -57,15 +50,16 @@ class Census:
         row = await self._database.read(self._last)
         now = await self._database.read(self._ledger.present)
         took = timedelta(seconds=0 if row is None else row.seconds)
-        if row is not None and timedelta(0) <= now - row.at < max(REST_MIN, took * REST_SHARE):
+        if row is not None and timedelta(0) <= now - row.at < min(max(REST_MIN, took * REST_SHARE), REST_MAX):
             return False
         turn = f"census {self._ledger.name}"
-        if not await take_turn(self._database, turn, max(TURN_MIN, took * TURN_SHARE)):
+        until = await take_turn(self._database, turn, max(TURN_MIN, took * TURN_SHARE))
+        if until is None:
             return False
         try:
             return await self.take()
         finally:
-            await give_turn_back(self._database, turn)
+            await give_turn_back(self._database, turn, until)
 
     async def take(self) -> bool:
         """Count now, and bring the list of dead tasks up to date; False if somebody else has counted meanwhile."""
@@ -80,9 +74,14 @@ class Census:
             await self._database.write(self._took, counted["at"], time.monotonic() - started)
         return stored
 
-    def _took(self, connection: Connection, at: datetime, seconds: float) -> None:
+    async def hurry(self) -> None:
+        """Have the next census taken soon: somebody has changed what is shown, and wants to see it."""
+        await self._database.write(self._took, None, 0.0)
+
+    def _took(self, connection: Connection, at: datetime | None, seconds: float) -> None:
         c = schema.census
-        connection.execute(update(c).where(c.c.ledger == self._ledger.name, c.c.at == at).values(seconds=seconds))
+        this = c.c.ledger == self._ledger.name if at is None else and_(c.c.ledger == self._ledger.name, c.c.at == at)
+        connection.execute(update(c).where(this).values(seconds=seconds))
 
     # --- states -----------------------------------------------------------------------------------------------------
 
@@ -95,10 +94,9 @@ class Census:
         now = self._ledger.present(connection)
         rows, table = self._ledger.predicates, self._ledger.sql_table
         states = [func.count().filter(rows.state(state)).label(state.value) for state in State]
-        minute = now.replace(second=0, microsecond=0)
-        flows = [self._flow(name, minute).label(f"base_{name}") for name in schema.FLOWS]
+        flows = [self._flow(name, flows_from(now)).label(f"base_{name}") for name in schema.FLOWS]
         since = [] if last_at is None else [
-            self._flow(name, last_at.replace(second=0, microsecond=0)).label(f"since_{name}") for name in ("added", "pruned")
+            self._flow(name, flows_from(last_at)).label(f"since_{name}") for name in ("added", "pruned")
         ]  # fmt: skip
         found = connection.execute(select(*states, *flows, *since).select_from(table)).one()
         return {**found._asdict(), "at": now}
@@ -120,21 +118,28 @@ class Census:
         at: datetime = counted["at"]
         states = {state.value: counted[state.value] for state in State}
         oldest_seconds = None if oldest is None else oldest.total_seconds()
+        others = self._others(last, counted)
+        if others:
+            self._ledger.count_added(connection, others, worker="census")
         row = {
             "ledger": self._ledger.name, "at": at, "seconds": seconds, "oldest_due_seconds": oldest_seconds,
             **states, **{f"base_{name}": counted[f"base_{name}"] for name in schema.FLOWS},
+            "base_added": counted["base_added"] + others,  # they are in the states already
         }  # fmt: skip
         connection.execute(upsert(schema.census, connection.dialect.name), row)
         minute = at.replace(second=0, microsecond=0)
         sample = {"minute": minute, "ledger": self._ledger.name, "oldest_due_seconds": oldest_seconds, **states}
         connection.execute(upsert(schema.sample, connection.dialect.name), sample)
-        if last is not None:
-            before = sum(getattr(last, state.value) for state in State)
-            ours = (counted["since_added"] - last.base_added) - (counted["since_pruned"] - last.base_pruned)
-            others = sum(states.values()) - before - ours
-            if others > 0:
-                self._ledger.count_added(connection, others, worker="census")
         return True
+
+    @staticmethod
+    def _others(last: Any, counted: dict[str, Any]) -> int:
+        """How many rows there are that nobody has counted as added since the last census; after a clock went back, none."""
+        if last is None or counted["at"] < last.at:
+            return 0
+        grown: int = sum(counted[state.value] - getattr(last, state.value) for state in State)
+        ours: int = (counted["since_added"] - last.base_added) - (counted["since_pruned"] - last.base_pruned)
+        return max(0, grown - ours)
 
     # --- the dead ---------------------------------------------------------------------------------------------------
 
@@ -146,7 +151,8 @@ class Census:
         """
         if last_at is not None and self._since is not None:
             recent = await self._database.scan(self._some_dead, None, last_at - LATE)
-            await self._list_new(recent)
+            for start in range(0, len(recent), PAGE):
+                await self._list_new(recent[start : start + PAGE])
         if not await self._database.scan(self._agree):
             await self._drop_gone()
             await self._list_all()
@@ -217,7 +223,7 @@ class Census:
         asked = select(id_.label("id"), error, (null() if since is None else since).label("since")).where(self._dead())
         if recent is not None:
             bound = comparable(bindparam(None, recent, type_=since.type), rows.dialect)
-            return list(connection.execute(asked.where(comparable(since, rows.dialect) >= bound).limit(PAGE)))
+            return list(connection.execute(asked.where(comparable(since, rows.dialect) >= bound).limit(RECENT_MAX)))
         asked = asked.order_by(id_).limit(PAGE)
         if after is not None:
             asked = asked.where(id_ > after)

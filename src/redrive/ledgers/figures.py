@@ -37,6 +37,8 @@ FOLD_WORKERS_AFTER = timedelta(minutes=5)
 """Soon: everybody who adds tasks in a transaction of their own leaves a row."""
 FOLD_MINUTES_AFTER = timedelta(days=2)
 FORGET_AFTER = timedelta(days=400)
+COMMITTED_WITHIN = HOUR
+"""A transaction may end so long after the minute that it counted in."""
 FOLDED = ""
 """The worker of a row that stands for all of them."""
 
@@ -80,6 +82,14 @@ class Group:
     amount: int
 
 
+def flows_from(at: datetime) -> datetime:
+    """The minute from which on flows are added up to carry on a census of this instant.
+
+    Early enough for what was counted before it and committed after; a whole hour, so that no fold moves anything across it.
+    """
+    return (at - COMMITTED_WITHIN).replace(minute=0, second=0, microsecond=0)
+
+
 class Figures:
     """The numbers of one database."""
 
@@ -117,10 +127,9 @@ def _states(connection: Connection) -> dict[str, States]:
     c, m = schema.census, schema.minute
     found = {}
     for row in connection.execute(select(c)):
-        since = row.at.replace(second=0, microsecond=0)
         flows = connection.execute(
             select(*(func.coalesce(func.sum(m.c[name]), 0).label(name) for name in schema.FLOWS)).where(
-                m.c.ledger == row.ledger, m.c.minute >= since
+                m.c.ledger == row.ledger, m.c.minute >= flows_from(row.at)
             )
         ).one()
         changed = {name: int(getattr(flows, name) - getattr(row, f"base_{name}")) for name in schema.FLOWS}

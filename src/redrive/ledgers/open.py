@@ -10,7 +10,7 @@ from redrive.errors import MissingExtraError, SettingsError
 from redrive.ledgers import schema
 from redrive.ledgers.adopt import adopt
 from redrive.ledgers.database import Database
-from redrive.ledgers.sql import SqlLedger
+from redrive.ledgers.sql import BesideActs, SqlLedger
 from redrive.ports import Clock
 
 
@@ -37,11 +37,13 @@ def open_database(url: str, *, clock: Clock | None = None, durable: bool = True)
             raise SettingsError(f"unknown database {other!r}: use sqlite:///file.db or postgresql://user@host/name")
 
 
-async def open_ledger(database: Database, ledger_table: LedgerTable = TASKS) -> SqlLedger:
+async def open_ledger(
+    database: Database, ledger_table: LedgerTable = TASKS, *, beside_acts: BesideActs | None = None
+) -> SqlLedger:
     """The ledger in a table: our own, or a foreign one that is checked first."""
     if ledger_table is TASKS:
         return own_ledger(database)
-    return SqlLedger(database, ledger_table, await database.read(adopt, ledger_table))
+    return SqlLedger(database, ledger_table, await database.read(adopt, ledger_table), beside_acts=beside_acts)
 
 
 def own_ledger(database: Database) -> SqlLedger:

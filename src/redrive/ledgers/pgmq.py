@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import ColumnElement, Connection, Table
 
 from redrive.core.decide import Settlement
 from redrive.core.states import Act, State
@@ -26,8 +26,10 @@ from redrive.core.task import Abandoned, Claim, ClaimLost, TaskId
 from redrive.errors import UsageError
 from redrive.ledgers.database import Database
 from redrive.ledgers.pgmq_statements import PgmqStatements, QueueLayout
+from redrive.ledgers.predicates import Branch
 from redrive.ledgers.queues import Queues
 from redrive.ledgers.sql import Beside, SqlLedger
+from redrive.ledgers.statements import Own
 from redrive.ports import Actor, Return
 
 Reading = tuple[str, int, int]
@@ -46,11 +48,12 @@ class PgmqLedger(SqlLedger):
         *,
         name: str | None = None,
         beside: Beside | None = None,
+        own: Own | None = None,
         queues: Queues | None = None,
     ) -> None:
         super().__init__(database, ledger_table, table, name=name, beside=beside)
         self._layout = layout
-        self._statements = self._queued = PgmqStatements(ledger_table, table, database, layout)
+        self._statements = self._queued = PgmqStatements(ledger_table, table, database, layout, own)
         self.queues = queues or Queues(layout.kind_field)
 
     # --- claim ------------------------------------------------------------------------------------------------------
@@ -266,10 +269,34 @@ class PgmqLedger(SqlLedger):
             State.CANCELLED: cancelled,
         }
 
+    def open_branches(
+        self, connection: Connection, state: State, kind: str | None, conditions: Sequence[ColumnElement[bool]]
+    ) -> list[Branch]:
+        """See `SqlLedger.open_branches`. The table has no index for it, the messages have."""
+        queue, field = self._layout.split(kind or "")
+        if not self.queues.exists(connection, queue):
+            return []
+        return [self._queued.queue(queue).branch(field, state, conditions)]
+
+    def count_held(self, connection: Connection, counted_max: int) -> int:
+        """See `SqlLedger.count_held`: among the oldest `counted_max` messages of each queue."""
+        return sum(
+            connection.execute(self._queued.queue(queue).claimed_count, {"limit": counted_max}).scalar_one()
+            for queue in self.queues.ours(connection, self._layout.ending)
+        )
+
     # --- acts of people and systems ---------------------------------------------------------------------------------
 
     def _act_on(
-        self, connection: Connection, act: Act, state: State, ids: Sequence[TaskId], actor: Actor, note: Any = None
+        self,
+        connection: Connection,
+        act: Act,
+        state: State,
+        ids: Sequence[TaskId],
+        actor: Actor,
+        note: Any = None,
+        *,
+        alone: bool = True,
     ) -> list[TaskId]:
         queues: dict[str, dict[TaskId, int]] = defaultdict(dict)
         for id_, queue, msg_id in connection.execute(self._queued.messages_of, {"ids": list(ids)}):
@@ -279,7 +306,7 @@ class PgmqLedger(SqlLedger):
         elif act is not Act.RESOLVE:  # what waits has a message: locked first, as everywhere, and in the same order
             for queue, some in sorted(queues.items()):
                 connection.execute(self._queued.queue(queue).lock, {"ids": sorted(some.values())}).all()
-        changed = super()._act_on(connection, act, state, sorted(ids), actor, note) if ids else []
+        changed = super()._act_on(connection, act, state, sorted(ids), actor, note, alone=alone) if ids else []
         for queue, some in queues.items():
             here = [id_ for id_ in changed if id_ in some]
             if here and act is Act.REDRIVE:

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Select,
     Table,
     Text,
+    and_,
     any_,
     bindparam,
     extract,
@@ -36,8 +37,9 @@ from redrive.core.states import State
 from redrive.core.table import LedgerTable
 from redrive.ledgers.batches import Batch
 from redrive.ledgers.database import Database
+from redrive.ledgers.predicates import Branch, Predicates
 from redrive.ledgers.queues import archive_table, message_table
-from redrive.ledgers.statements import KINDS_LISTED_MAX, Statements
+from redrive.ledgers.statements import KINDS_LISTED_MAX, Own, Statements
 from redrive.ledgers.times import Instant
 
 
@@ -221,6 +223,15 @@ class QueueStatements:
         found = found.where(*self._until(bindparam("kind", type_=Text), of.ago()))
         return found.order_by(self.kind, c.vt).limit(bindparam("limit", type_=Integer))
 
+    def branch(self, kind: str, state: State, conditions: Sequence[ColumnElement[bool]]) -> Branch:
+        """The rows of a kind that wait or are held, in the order of when their messages are visible again."""
+        c, of = self.messages.c, self._of
+        row = self._row_of(and_(of.rows.state(state), *conditions))
+        mine = self.kind == bindparam(None, kind, type_=Text)
+        if state is State.CLAIMED:  # what was never read is held by nobody: its row need not be looked up
+            mine = and_(mine, c.read_ct > literal_column("0"))
+        return Branch(row.c[of.id.name], c.vt, self.messages.join(row, true()), mine)
+
     @cached_property
     def claimed_count(self) -> Select[Any]:
         """How many rows are claimed, among those of the oldest `limit` messages. Only what was read once is looked up."""
@@ -261,12 +272,28 @@ def _ids() -> Any:
     return bindparam("ids", type_=ARRAY(BigInteger))
 
 
+class QueuePredicates(Predicates):
+    """Which rows are what, where those that are dead have an index of their own."""
+
+    def __init__(self, ledger_table: LedgerTable, table: Table, dialect: str, dead_since: str) -> None:
+        super().__init__(ledger_table, table, dialect)
+        self._dead_since = table.c[dead_since]
+
+    def state(self, state: State) -> ColumnElement[bool]:
+        """See `Predicates.state`."""
+        found = super().state(state)
+        return and_(found, self._dead_since.is_not(None)) if state is State.DEAD else found
+
+
 class PgmqStatements(Statements):
     """The statements of the table, and those of each queue."""
 
-    def __init__(self, ledger_table: LedgerTable, table: Table, database: Database, layout: QueueLayout) -> None:
-        super().__init__(ledger_table, table, database.dialect, server_clock=database.server_clock)
+    def __init__(
+        self, ledger_table: LedgerTable, table: Table, database: Database, layout: QueueLayout, own: Own | None = None
+    ) -> None:
+        super().__init__(ledger_table, table, database.dialect, server_clock=database.server_clock, own=own)
         self.layout = layout
+        self.rows = QueuePredicates(ledger_table, table, database.dialect.name, layout.dead_since)
         self._queues: dict[str, QueueStatements] = {}
         self.held_batch = Batch(self.dialect, {"msg_id": BigInteger(), "read_ct": Integer()})
         delay = Interval() if self.server_clock else Instant()

@@ -5,9 +5,23 @@ due times: with one index for all a claim over a million parked rows took 75 ms 
 in the text of a statement: a bound word hides a partial index from the planner (103 ms).
 """
 
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Index, Integer, Table, Text, and_, func, literal_column, or_, text
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    FromClause,
+    Index,
+    Integer,
+    Table,
+    Text,
+    and_,
+    func,
+    literal_column,
+    or_,
+    text,
+)
 
 from redrive.core.states import State
 from redrive.core.table import LedgerTable
@@ -17,6 +31,16 @@ from redrive.ledgers.times import comparable
 def quoted(word: str) -> ColumnElement[str]:
     """A word as a literal in the statement's text."""
     return literal_column("'" + word.replace("'", "''") + "'", Text)
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Rows that one index holds: their ids, the instant that it holds them by, and where both come from."""
+
+    id: ColumnElement[Any]
+    at: ColumnElement[Any]
+    source: FromClause
+    where: ColumnElement[bool]
 
 
 class Predicates:

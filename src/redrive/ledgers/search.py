@@ -1,8 +1,8 @@
 """Text search through a whole ledger, a stretch of rows at a time, for work that runs in the background.
 
 No index serves a text that may stand anywhere, so every row is read: in the order of the ids, a few thousand at a time, each
-look short. What is found must also be found in the payload as people may see it: who could search for what is hidden could
-guess it.
+look short. What is found must also be found in the payload and the error as people may see them: who could search for what
+is hidden could guess it.
 """
 
 import json
@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Text, cast, func, or_, select
 
+from redrive.core.failure import redact
 from redrive.core.states import State
 from redrive.core.task import Task, TaskId
 from redrive.ledgers.sql import SqlLedger
@@ -93,7 +94,7 @@ class Search:
         text = self._sought.text.lower()
         if not text:
             return True
-        if any(text in (said or "").lower() for said in (task.key, task.kind, task.last_error)):
+        if any(text in (said or "").lower() for said in (task.key, task.kind, redact(task.last_error or ""))):
             return True
         return text in json.dumps(self._shown(task.payload), ensure_ascii=False, default=str).lower()
 

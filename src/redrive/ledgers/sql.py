@@ -38,14 +38,24 @@ from redrive.ledgers import schema
 from redrive.ledgers.database import Database, run_within, sync_connection
 from redrive.ledgers.gather import Gather
 from redrive.ledgers.ids import uuid7
-from redrive.ledgers.predicates import Predicates
+from redrive.ledgers.predicates import Branch, Predicates
 from redrive.ledgers.rows import RowReader
-from redrive.ledgers.statements import KINDS_PER_CLAIM_MAX, MEASURED, Statements
+from redrive.ledgers.statements import KINDS_PER_CLAIM_MAX, MEASURED, Own, Statements
 from redrive.ledgers.times import EPOCH, MICROSECOND
 from redrive.ports import Actor, Page, Return, Transaction, Waiter, Where, Within
 
 
-class Beside(Protocol):
+class BesideActs(Protocol):
+    """What a system writes in the same commit as what people and systems do to its tasks."""
+
+    def acted(
+        self, connection: Connection, act: Act, state: State, ids: Sequence[TaskId], actor: Actor, note: Any
+    ) -> None:
+        """These tasks were changed to `state` by a person or a system, which may have left a note. Raising undoes it."""
+        ...
+
+
+class Beside(BesideActs, Protocol):
     """What a system writes in the same commit as its ledger, before anything is released to others."""
 
     def claimed(self, connection: Connection, claims: list[Claim]) -> None:
@@ -56,13 +66,9 @@ class Beside(Protocol):
         """These settlements were written; those that the fence refused are not among them."""
         ...
 
-    def acted(
-        self, connection: Connection, act: Act, state: State, ids: Sequence[TaskId], actor: Actor, note: Any
-    ) -> None:
-        """These tasks were changed to `state` by a person or a system, which may have left a note."""
-        ...
 
-
+ENDING_ACTS = {Act.CANCEL: "cancelled", Act.BURY: "dead"}
+"""Acts that end waiting tasks, and the column of the minute that counts them as settlements do."""
 ANNOUNCE_HORIZON = timedelta(seconds=1)
 """Work due later than this is found by the safety poll in time; announcing it would only cost."""
 PAGE_MAX = 1000
@@ -70,7 +76,11 @@ IDS_MAX = 1000
 
 
 class SqlLedger:
-    """A table of a database as a ledger, and its reader. `beside` writes what else must be in the same commits."""
+    """A table of a database as a ledger, and its reader.
+
+    `beside` writes what else must be in the same commits; `beside_acts` does so for acts alone, so that claims and settlements
+    stay one statement each. `own` fills columns of the rows themselves.
+    """
 
     def __init__(
         self,
@@ -80,16 +90,22 @@ class SqlLedger:
         *,
         name: str | None = None,
         beside: Beside | None = None,
+        beside_acts: BesideActs | None = None,
+        own: Own | None = None,
     ) -> None:
         self.name = name or ledger_table.name
         self.beside = beside
+        self.beside_acts = beside if beside_acts is None else beside_acts
         self.table = ledger_table
         self.database = database
-        self._statements = Statements(ledger_table, table, database.dialect, server_clock=database.server_clock)
+        self._statements = Statements(
+            ledger_table, table, database.dialect, server_clock=database.server_clock, own=own
+        )
         self._reader = RowReader(ledger_table, table.columns)
         self._claim_reader = RowReader(ledger_table, self._statements.claim_columns)
         self._adds = Gather(self._add_gathered)
         self._adder = f"add:{uuid4()}"
+        self._actor = f"act:{uuid4()}"
         key = self._statements.rows.column("key").type
         self._key_from_text: Callable[[str], Any] = (
             int if isinstance(key, Integer) else UUID if isinstance(key, Uuid) else str
@@ -347,9 +363,10 @@ class SqlLedger:
         count = self.table.count_to_store(settlement)
         statements = self._statements
         again = () if statements.same_words else (failures > 0,)
+        own = () if statements.own is None else statements.own.row(settlement)
         if not statements.one_statement:
             due = None if delay is None or now is None else now + delay
-            return (task.id, claim.claim_id, count, due, outcome, error, *again)
+            return (task.id, claim.claim_id, count, due, outcome, error, *again, *own)
         number = () if statements.counts_failures else (task.failures + 1,)
         began = () if statements.keeps_start else (_started_at(claim),)
         error_class = explanation = None
@@ -358,7 +375,7 @@ class SqlLedger:
         seconds = elapsed.total_seconds()
         return (
             task.id, claim.claim_id, count, delay, outcome, error, *again, seconds, error_class, explanation,
-            *number, *began,
+            *number, *began, *own,
         )  # fmt: skip
 
     def _attempt_row(self, settlement: Settlement, worker: str, now: int) -> tuple[Any, ...]:
@@ -468,6 +485,32 @@ class SqlLedger:
         """See `Ledger.transaction`."""
         return self.database.transaction()
 
+    # --- what is open, for people ------------------------------------------------------------------------------------
+
+    def open_branches(
+        self,
+        connection: Connection,  # noqa: ARG002 - where the rows wait in queues, one must be asked for
+        state: State,
+        kind: str | None,
+        conditions: Sequence[ColumnElement[bool]],
+    ) -> list[Branch]:
+        """The rows that wait or are held, of a kind, by the indexes that claims use: in the order of their instants."""
+        rows = self._statements.rows
+        if kind is not None:
+            conditions = [self._column("kind") == kind, *conditions]
+        by_index = (
+            [(rows.first_tries(), rows.first_due()), (rows.retries(), rows.retry_due())]
+            if state is State.WAITING
+            else [(rows.held(), rows.lease_end())]
+        )
+        return [Branch(self._statements.id, at, self.sql_table, and_(held, *conditions)) for held, at in by_index]
+
+    def count_held(self, connection: Connection, counted_max: int) -> int:
+        """How many tasks are held now, up to so many."""
+        held: Select[Any] = select(literal_column("1")).select_from(self.sql_table).where(self._statements.rows.held())
+        few = held.limit(counted_max).subquery()
+        return int(connection.execute(select(func.count()).select_from(few)).scalar_one())
+
     # --- acts of people and systems ---------------------------------------------------------------------------------
 
     async def redrive(self, ids: Sequence[TaskId], actor: Actor) -> list[TaskId]:
@@ -486,7 +529,8 @@ class SqlLedger:
         connection, ordered = sync_connection(within), sorted(set(ids))
         changed: list[TaskId] = []
         for start in range(0, len(ordered), IDS_MAX):
-            changed += self._act_on(connection, Act.CANCEL, State.CANCELLED, ordered[start : start + IDS_MAX], actor)
+            some = ordered[start : start + IDS_MAX]
+            changed += self._act_on(connection, Act.CANCEL, State.CANCELLED, some, actor, alone=False)
         return changed
 
     async def resolve(self, ids: Sequence[TaskId], state: State, actor: Actor, *, note: Any = None) -> list[TaskId]:
@@ -519,15 +563,27 @@ class SqlLedger:
         return changed
 
     def _act_on(
-        self, connection: Connection, act: Act, state: State, ids: Sequence[TaskId], actor: Actor, note: Any = None
+        self,
+        connection: Connection,
+        act: Act,
+        state: State,
+        ids: Sequence[TaskId],
+        actor: Actor,
+        note: Any = None,
+        *,
+        alone: bool = True,
     ) -> list[TaskId]:
+        """`alone` says that the commit follows at once: else nobody may wait for a counter that is written here."""
         statement = self._statements.act(act, state)
         changed: list[TaskId] = list(connection.execute(statement, {"ids": ids, **self._times()}).scalars())
         self._record(connection, act, changed, actor)
         if act is not Act.CANCEL:
             self._forget(connection, [str(id_) for id_ in changed], schema.dead)
-        if self.beside is not None and changed:
-            self.beside.acted(connection, act, state, changed, actor, note)
+        if changed and act in ENDING_ACTS:
+            worker = self._actor if alone else f"act:{uuid4()}"
+            self._count_flow(connection, ENDING_ACTS[act], len(changed), worker, self._now())
+        if self.beside_acts is not None and changed:
+            self.beside_acts.acted(connection, act, state, changed, actor, note)
         if changed and state is State.WAITING:
             self.database.announce(connection, self.name, soon=True)
         return changed

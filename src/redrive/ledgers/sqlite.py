@@ -414,7 +414,15 @@ def translated(error: BaseException) -> Exception:
         return NotMigratedError(f"redrive's tables are missing or old ({said}): run `redrive migrate`")
     if said == "interrupted":
         return TooSlowError("the database needed too long for this look")
-    away = ("locked", "unable to open", "disk I/O", "disk is full", "readonly database", "not a database", "malformed")
+    away = (
+        "is locked",
+        "unable to open",
+        "disk I/O",
+        "disk is full",
+        "readonly database",
+        "not a database",
+        "malformed",
+    )
     if any(word in said for word in away):
         return LedgerAwayError(f"SQLite cannot be used now: {said}")
     return error if isinstance(error, Exception) else RuntimeError(said)

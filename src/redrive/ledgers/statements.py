@@ -8,7 +8,8 @@ databases wherever it can. What keeps claims flat, however large the table grows
 - `WHERE id = ANY (ARRAY (…))`: joined to the CTE instead, PostgreSQL at times chose a generic plan of 160 ms.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -50,12 +51,13 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.sql.dml import Insert, Update
 from sqlalchemy.types import TypeEngine
 
+from redrive.core.decide import Settlement
 from redrive.core.figures import TOOK, TOOK_SECONDS, TRIES, TRIES_MAX
 from redrive.core.states import TERMINAL, Act, State, sources
 from redrive.core.table import Counts, LedgerTable
 from redrive.errors import UsageError
 from redrive.ledgers import schema
-from redrive.ledgers.batches import Batch
+from redrive.ledgers.batches import Batch, Columns
 from redrive.ledgers.predicates import Predicates, quoted
 from redrive.ledgers.times import Instant, IsoText, as_text, comparable
 
@@ -81,6 +83,18 @@ def upsert(table: Table, dialect: str, *, keep: bool = False, where: ColumnEleme
     return statement.on_conflict_do_update(index_elements=key, set_=values, where=where)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """Columns of its rows that a system fills in itself as they are settled, in the same update."""
+
+    columns: Columns
+    """What comes with every settlement for them; names that no settlement has otherwise."""
+    row: Callable[[Settlement], tuple[Any, ...]]
+    """The values of a settlement, in the order of `columns`."""
+    values: Callable[[FromClause, ColumnElement[Any]], Mapping[str, ColumnElement[Any]]]
+    """By the name of a column what to write, from the batch of settlements and the present, whatever the ledger would."""
+
+
 class Statements:
     """The statements of one ledger for one dialect.
 
@@ -88,8 +102,17 @@ class Statements:
     row, and `now()` is old inside a long transaction). Without, the caller binds `now`.
     """
 
-    def __init__(self, ledger_table: LedgerTable, table: Table, dialect: Dialect, *, server_clock: bool) -> None:
+    def __init__(
+        self,
+        ledger_table: LedgerTable,
+        table: Table,
+        dialect: Dialect,
+        *,
+        server_clock: bool,
+        own: Own | None = None,
+    ) -> None:
         self.ledger_table = ledger_table
+        self.own = own
         self.table = table
         self.dialect = dialect
         self.server_clock = server_clock
@@ -98,6 +121,7 @@ class Statements:
         self._roles = frozenset(ledger_table.columns())
         self._claims: dict[int, Update] = {}
         self._next_dues: dict[tuple[int, bool], Select[Any]] = {}
+        self._flows: dict[str, Any] = {}
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -326,6 +350,8 @@ class Statements:
                 columns |= {"number": Integer()}
             if not self.keeps_start:
                 columns |= {"started_at": Instant()}
+        if self.own is not None:
+            columns |= self.own.columns
         return Batch(self.dialect, columns)
 
     @cached_property
@@ -354,7 +380,8 @@ class Statements:
             column = self.rows.column("ended_at")
             values["ended_at"] = case((batch.c.delay.is_(None), self._now(column)), else_=null())
         fence = self.rows.column("claim_id")
-        return self._update(values).where(self.id == batch.c.id, fence == batch.c.claim_id)
+        settled = self._update(values).where(self.id == batch.c.id, fence == batch.c.claim_id)
+        return settled if self.own is None else settled.values(self.own.values(batch, self._now()))
 
     @cached_property
     def same_words(self) -> bool:
@@ -387,7 +414,9 @@ class Statements:
             if self.has("created_at")
             else cast(null(), Instant)
         )
-        settled = self.settle_rows.returning(*batch.c, began.label("began"), born.label("born")).cte("settled")
+        own = () if self.own is None else self.own.columns
+        said = [column for column in batch.c if column.name not in own]
+        settled = self.settle_rows.returning(*said, began.label("began"), born.label("born")).cte("settled")
         c = settled.c
         history = (
             insert(schema.attempt)
@@ -407,7 +436,7 @@ class Statements:
         rollup = self._add_up(
             postgres_insert(schema.minute).from_select(["minute", "ledger", "worker", *MEASURED], self._totals(settled))
         ).cte("rollup")
-        return select(c.id, c.claim_id).add_cte(history, rollup)
+        return select(c.id).add_cte(history, rollup)
 
     def _number(self, c: Any) -> ColumnElement[Any]:
         """Which try a settlement ended, on PostgreSQL."""
@@ -469,7 +498,12 @@ class Statements:
         )
 
     def count_flow(self, name: str) -> Any:
-        """Add an `amount` to a column of the present minute: what was added or pruned."""
+        """Add an `amount` to a column of the present minute: what was added, pruned, or ended by an act."""
+        if name not in self._flows:
+            self._flows[name] = self._build_flow(name)
+        return self._flows[name]
+
+    def _build_flow(self, name: str) -> Any:
         make = sqlite_insert if self.dialect.name == "sqlite" else postgres_insert
         minute = (
             func.date_trunc("minute", func.statement_timestamp(type_=Instant))
@@ -596,10 +630,23 @@ class Statements:
                 due, column = self._due_of(name)
                 where = self.rows.first_tries() if name == "first" else self.rows.retries()
                 for at, kind in enumerate(self._kind_conditions(kinds)):
+                    if signed:
+                        heads.append(self._since_due([where, *kind], due, column, f"{name}_{at}"))
+                        continue
                     head = select(due.label("due")).where(where, *kind).order_by(due).limit(1).subquery(f"{name}_{at}")
-                    heads.append(select(self._seconds_until(head.c.due, column, signed=signed).label("seconds")))
+                    heads.append(select(self._seconds_until(head.c.due, column).label("seconds")))
             self._next_dues[kinds, signed] = select(func.min(union_all(*heads).subquery("heads").c.seconds))
         return self._next_dues[kinds, signed]
+
+    def _since_due(
+        self, where: list[ColumnElement[bool]], due: ColumnElement[Any], column: ColumnElement[Any], name: str
+    ) -> Select[Any]:
+        """The same of one branch, below zero where it has been due: without a due time since it was made, if that is known."""
+        columns = [column, *([self.rows.column("created_at")] if self.has("created_at") else [])]
+        shown = [comparable(one, self.dialect.name).label(f"at_{at}") for at, one in enumerate(columns)]
+        head = select(*shown).where(*where).order_by(due).limit(1).subquery(name)
+        known = [self._seconds_until(head.c[f"at_{at}"], one, signed=True) for at, one in enumerate(columns)]
+        return select(func.coalesce(*known, literal_column("0.0")).label("seconds")).select_from(head)
 
     def _seconds_until(
         self, instant: ColumnElement[Any], column: ColumnElement[Any], *, signed: bool = False

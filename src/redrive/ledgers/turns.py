@@ -13,14 +13,14 @@ from redrive.ledgers.database import Database
 from redrive.ledgers.statements import upsert
 
 
-async def take_turn(database: Database, name: str, lasts: timedelta) -> bool:
-    """Whether the turn is ours now, for so long."""
+async def take_turn(database: Database, name: str, lasts: timedelta) -> datetime | None:
+    """Until when the turn is ours, for so long from now; None if it is somebody else's."""
     return await database.write(_take, database, name, lasts)
 
 
-async def give_turn_back(database: Database, name: str) -> None:
-    """End a turn before its time."""
-    await database.write(_give_back, database, name)
+async def give_turn_back(database: Database, name: str, until: datetime) -> None:
+    """End a turn that was ours until then before its time. Whoever was too late for that leaves the next one's alone."""
+    await database.write(_give_back, database, name, until)
 
 
 def present(connection: Connection, database: Database) -> datetime:
@@ -31,12 +31,14 @@ def present(connection: Connection, database: Database) -> datetime:
     return now
 
 
-def _take(connection: Connection, database: Database, name: str, lasts: timedelta) -> bool:
+def _take(connection: Connection, database: Database, name: str, lasts: timedelta) -> datetime | None:
     t, now = schema.turn, present(connection, database)
-    statement: Any = upsert(t, connection.dialect.name, where=t.c.until <= now).returning(t.c.name)
-    return connection.execute(statement, {"name": name, "until": now + lasts}).first() is not None
+    statement: Any = upsert(t, connection.dialect.name, where=t.c.until <= now).returning(t.c.until)
+    until: datetime | None = connection.execute(statement, {"name": name, "until": now + lasts}).scalar()
+    return until
 
 
-def _give_back(connection: Connection, database: Database, name: str) -> None:
+def _give_back(connection: Connection, database: Database, name: str, until: datetime) -> None:
     t = schema.turn
-    connection.execute(update(t).where(t.c.name == name).values(until=present(connection, database)))
+    ours = update(t).where(t.c.name == name, t.c.until == until)
+    connection.execute(ours.values(until=present(connection, database)))

@@ -8,7 +8,9 @@ import asyncio
 import logging
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -24,6 +26,8 @@ TRIES_MIN = 20
 """A share of fewer tries than this says nothing."""
 NEW_SPAN = timedelta(minutes=15)
 """A group of dead tasks is new for so long."""
+OWED_MAX = 20
+"""Messages kept for an address that is away while others take them."""
 LINES_MAX = 20
 """Lines in one message; how many more there are is said in the last."""
 
@@ -144,17 +148,50 @@ class Messenger:
 
     def __init__(self, urls: Sequence[str], *, within: timedelta = SEND_WITHIN) -> None:
         self._within = within
-        self._busy: threading.Thread | None = None
         # Its log lines may hold parts of URLs, and those hold secrets; what became of a message is told by us.
         logging.getLogger("apprise").addHandler(logging.NullHandler())
         logging.getLogger("apprise").propagate = False
+        # It writes the path of every request at debug, and the secret of a webhook is its path.
+        logging.getLogger("urllib3.connectionpool").setLevel(logging.INFO)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of what its plugins import
-            self._apprise = _address_book(urls)
+            self._addresses = [_Address(book) for book in _address_books(urls)]
+
+    @property
+    def owing(self) -> int:
+        """How many addresses have not taken what others have."""
+        return sum(bool(address.owed) for address in self._addresses)
 
     async def send(self, title: str, body: str) -> bool:
-        """Whether every address took the message in time. In a thread: a slow one holds nobody up but itself."""
-        if self._busy is not None and self._busy.is_alive():
+        """Whether any address took the message in time; the others are owed it.
+
+        So one address that is away neither hides the message nor has it sent to the others again and again.
+        """
+        message = (title, body)
+        taken = await asyncio.gather(*(address.send(message, self._within) for address in self._addresses))
+        if any(taken):
+            for address, took in zip(self._addresses, taken, strict=True):
+                if not took:
+                    address.owed.append(message)
+        return any(taken)
+
+    def catch_up(self) -> None:
+        """Try again what is owed, without waiting for it."""
+        for address in self._addresses:
+            address.catch_up()
+
+
+class _Address:
+    """One address, in a thread of its own: a slow one holds nobody up but itself."""
+
+    def __init__(self, apprise: Any) -> None:
+        self._apprise = apprise
+        self._thread: threading.Thread | None = None
+        self._busy = False
+        self.owed: deque[tuple[str, str]] = deque(maxlen=OWED_MAX)
+
+    async def send(self, message: tuple[str, str], within: timedelta) -> bool:
+        if self._busy:
             return False
         loop = asyncio.get_running_loop()
         sent: asyncio.Future[bool] = loop.create_future()
@@ -164,33 +201,56 @@ class Messenger:
                 sent.set_result(outcome)
 
         def run() -> None:
-            try:
-                outcome: Any = self._apprise.notify(title=title, body=body)
-            except Exception:  # whatever a plugin raises, the message was not taken
-                outcome = False
+            outcome = self._post(message)
+            if outcome:  # it may have come too late to be heard of, and be owed
+                with suppress(ValueError):
+                    self.owed.remove(message)
+            self._busy = False
             if not loop.is_closed():
-                loop.call_soon_threadsafe(deliver, bool(outcome))
+                loop.call_soon_threadsafe(deliver, outcome)
 
-        # A daemon: one that hangs must not keep a stopping service alive.
-        self._busy = threading.Thread(target=run, name="redrive-alerts", daemon=True)
-        self._busy.start()
+        self._start(run)
         try:
-            async with asyncio.timeout(self._within.total_seconds()):
+            async with asyncio.timeout(within.total_seconds()):
                 return await sent
         except TimeoutError:
             return False
 
+    def catch_up(self) -> None:
+        def run() -> None:
+            while self.owed and self._post(self.owed[0]):
+                self.owed.popleft()
+            self._busy = False
 
-def _address_book(urls: Sequence[str]) -> Any:
+        if self.owed and not self._busy:
+            self._start(run)
+
+    def _start(self, run: Callable[[], None]) -> None:
+        # A daemon: one that hangs must not keep a stopping service alive.
+        self._busy = True
+        self._thread = threading.Thread(target=run, name="redrive-alerts", daemon=True)
+        self._thread.start()
+
+    def _post(self, message: tuple[str, str]) -> bool:
+        try:
+            return bool(self._apprise.notify(title=message[0], body=message[1]))
+        except Exception:  # whatever a plugin raises, the message was not taken
+            return False
+
+
+def _address_books(urls: Sequence[str]) -> list[Any]:
+    """One for each address: apprise tells of all that are in one only whether every one of them took a message."""
     try:
         import apprise
     except ModuleNotFoundError as error:
         raise MissingExtraError("ALERT_URLS", "service") from error
-    book = apprise.Apprise()
+    books = []
     for number, url in enumerate(urls, 1):
+        book = apprise.Apprise()
         if not book.add(url):
             raise SettingsError(
                 f"ALERT_URLS cannot be used: number {number} is no address that apprise knows, such as json://host/path; "
                 "change it in the environment or in .env"
             )
-    return book
+        books.append(book)
+    return books

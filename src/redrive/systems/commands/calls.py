@@ -148,7 +148,7 @@ def _answered(task: Task, result: Any, *, transactional: bool = False) -> Any:
     if isinstance(result, Snoozed):
         return result
     try:
-        task.payload[ANSWER] = json_text(result)
+        task.payload[ANSWER] = "null" if result is None else json_text(result)
     except PayloadError as error:
         # It was done and cannot be done again: a person decides what to reply. In a transaction all of it is taken back.
         said = "its result cannot be sent, so what it wrote was taken back"
@@ -167,18 +167,17 @@ def _failed(task: Task, error: Exception) -> Cancelled:
 
 def trouble_of(error: BaseException) -> Trouble:
     """What is kept of an error."""
-    if isinstance(error, Coded):
-        code, message, details = str(error.code), str(error.message), redacted(error.details)
-    else:
-        code, message, details = type(error).__name__, describe_error(error), None
-        message = "" if message == code else message.removeprefix(f"{code}: ")
     kind = "BUSINESS_RULE" if isinstance(error, BusinessError) else "TRANSIENT"
     kind = "PERMANENT" if isinstance(error, PermanentError) else kind
+    if not isinstance(error, Coded):
+        code, message = type(error).__name__, describe_error(error)
+        return Trouble(kind, code[:CODE_CHARS_MAX], "" if message == code else message.removeprefix(f"{code}: "))
+    details = redacted(error.details)
     try:
         json_text(details)
     except PayloadError:
         details = None
-    return Trouble(kind, _safe(code)[:CODE_CHARS_MAX], _safe(message), details)
+    return Trouble(kind, _safe(str(error.code))[:CODE_CHARS_MAX], _safe(str(error.message)), details)
 
 
 def _safe(text: str) -> str:

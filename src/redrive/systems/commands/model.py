@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from redrive import UsageError
@@ -83,8 +83,7 @@ class NewCommand:
         object.__setattr__(self, "trace", current_trace())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(NamedTuple):
     """What a handler gets."""
 
     domain: str
@@ -101,6 +100,8 @@ class Command:
 class CommandRecord:
     """What is known of a command. `data` is there where one command is asked for and its message still exists."""
 
+    id: int
+    """Of its row: its task in the ledger `commands` has the same."""
     domain: str
     command_id: str
     command_type: str
@@ -230,6 +231,16 @@ def check_text(name: str, given: Any) -> str:
     if "\0" in given or given != given.encode("utf-8", "replace").decode():
         raise UsageError(f"{name} holds a character that no database stores: {given!r:.80}")
     return given
+
+
+def can_be_stored(*texts: str) -> bool:
+    """Whether something on the bus could be called so. If not, there is none, and no database is asked: some refuse such texts."""
+    try:
+        for one in texts:
+            check_text("it", one)
+    except UsageError:
+        return False
+    return True
 
 
 def json_text(value: Any) -> str:

@@ -6,7 +6,7 @@ transaction at once.
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,7 +15,9 @@ from sqlalchemy import (
     Boolean,
     ColumnElement,
     Connection,
+    FromClause,
     Text,
+    any_,
     bindparam,
     case,
     cast,
@@ -26,16 +28,19 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.types import TypeEngine
 
 from redrive import State
 from redrive.ports import Actor
 from redrive.systems.commands.calls import ANSWER, Trouble
 from redrive.systems.commands.model import Outcome, json_text
 from redrive.systems.commands.table import COUNTED, Tables
-from redrive.tables import Act, Batch, Claim, Database, Instant, Queues, Settlement, message_table
+from redrive.tables import Act, Batch, Claim, Database, Instant, Own, Queues, Settlement, message_table
 
 IDS_MAX = 1000
+NO_VERDICT = ("snoozed", "released")
+"""Outcomes that say nothing of whether the command can be handled."""
 
 
 class Line(NamedTuple):
@@ -85,6 +90,7 @@ class Records:
             {"id": BigInteger(), "type": Text(), "code": Text(), "message": Text(), "troubled": Boolean()},
         )
         self._insert_audit = self._build_audit()
+        self._receive = self._build_receive()
         self._update_errors = self._build_errors()
         self._update_batch = self._build_batch()
         self._replies: dict[str, Any] = {}
@@ -93,10 +99,8 @@ class Records:
 
     def claimed(self, connection: Connection, claims: list[Claim]) -> None:
         """See `Beside.claimed`."""
-        rows = [(claim.task.payload, claim.number) for claim in claims]
-        self.audit(
-            connection, [Line(row["domain"], row["command_id"], "RECEIVED", _tried(number)) for row, number in rows]
-        )
+        ids = [claim.task.id for claim in claims]
+        connection.execute(self._receive, {"ids": ids if self._postgres else json.dumps(ids)} | self.times())
 
     def settled(self, connection: Connection, settlements: list[Settlement]) -> None:
         """See `Beside.settled`."""
@@ -113,7 +117,7 @@ class Records:
             writes.reply(row, Outcome.SUCCESS, f'"result": {row.get(ANSWER) or "null"}')
             writes.add_up(row, completed=1)
             return
-        if one.outcome in ("snoozed", "released"):
+        if one.outcome in NO_VERDICT:
             writes.audit.append(Line(*name, one.outcome.upper(), _tried(number)))
             return
         trouble = _trouble(one)
@@ -131,7 +135,26 @@ class Records:
             moved = {"reason": reason, "attempt": number}
             writes.audit.append(Line(*name, "MOVED_TO_TROUBLESHOOTING_QUEUE", _json(moved)))
             writes.add_up(row, in_troubleshooting=1)
-        writes.errors.append((one.claim.task.id, trouble.type, trouble.code, trouble.message, one.state is State.DEAD))
+
+    @property
+    def own(self) -> Own:
+        """What the row itself says of an error: written as it is settled."""
+        columns: Mapping[str, TypeEngine[Any]] = {
+            "error_type": Text(),
+            "error_code": Text(),
+            "error_message": Text(),
+            "troubled": Boolean(),
+        }
+        return Own(columns=columns, row=_own_row, values=self._own_values)
+
+    def _own_values(self, batch: FromClause, now: ColumnElement[Any]) -> dict[str, ColumnElement[Any]]:
+        command = self._tables.command
+        return {
+            "last_error_type": func.coalesce(batch.c.error_type, command.c.last_error_type),
+            "last_error_code": func.coalesce(batch.c.error_code, command.c.last_error_code),
+            "last_error_msg": func.coalesce(batch.c.error_message, command.c.last_error_msg),
+            "troubled_at": case((batch.c.troubled, now), else_=null()),
+        }
 
     def acted(
         self, connection: Connection, act: Act, state: State, ids: Sequence[Any], actor: Actor, note: Any
@@ -225,6 +248,22 @@ class Records:
         rows = select(batch.c.domain, batch.c.command_id, batch.c.event_type, self.now(), details)
         return insert(audit).from_select(["domain", "command_id", "event_type", "at", "details"], rows)
 
+    def _build_receive(self) -> Any:
+        """A line for each command that was claimed, from its row: a third of what it takes to send the lines."""
+        command = self._tables.command
+        if self._postgres:
+            # Not joined: PostgreSQL would rather read a table of this size than its index.
+            claimed = command.c.id == any_(bindparam("ids", type_=ARRAY(BigInteger)))
+        else:
+            claimed = command.c.id.in_(
+                select(func.json_each(bindparam("ids", type_=Text)).table_valued("value").c.value)
+            )
+        attempt = (func.jsonb_build_object if self._postgres else func.json_object)("attempt", command.c.attempts)
+        rows = select(command.c.domain, command.c.command_id, literal_column("'RECEIVED'"), self.now(), attempt)
+        return insert(self._tables.audit).from_select(
+            ["domain", "command_id", "event_type", "at", "details"], rows.where(claimed)
+        )
+
     def _build_errors(self) -> Any:
         """Say what went wrong last, and since when a person is asked."""
         batch, command = self._error_batch.rows, self._tables.command
@@ -277,6 +316,13 @@ class Records:
         return insert(self._tables.reply).from_select(names, rows), batch
 
 
+def _own_row(one: Settlement) -> tuple[Any, ...]:
+    if one.state is State.DONE or one.outcome in NO_VERDICT:
+        return (None, None, None, False)
+    trouble = _trouble(one)
+    return (trouble.type, trouble.code, trouble.message, one.state is State.DEAD)
+
+
 def _trouble(one: Settlement) -> Trouble:
     """What a settlement failed of: as its handler said, or as the engine did where no handler was left to say it."""
     answer = one.claim.task.payload.get(ANSWER)
@@ -294,5 +340,4 @@ def _tried(number: int) -> str:
     return f'{{"attempt": {number}}}'
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+_json = json.JSONEncoder(ensure_ascii=False, default=str).encode

@@ -108,11 +108,13 @@ class Commands(Looking, System):
         self.handlers.listen(self)
 
     def _make_ledger(self, tables: Tables, queues: Queues) -> SqlLedger:
-        database = self._app.database
+        database, records = self._app.database, self._records
         table = ledger_table(database.dialect.name)
         if database.dialect.name == "sqlite":
-            return SqlLedger(database, table, tables.command, name=LANE, beside=self._records)
-        return PgmqLedger(database, table, tables.command, LAYOUT, name=LANE, beside=self._records, queues=queues)
+            return SqlLedger(database, table, tables.command, name=LANE, beside=records, own=records.own)
+        return PgmqLedger(
+            database, table, tables.command, LAYOUT, name=LANE, beside=records, own=records.own, queues=queues
+        )
 
     # --- handling ---------------------------------------------------------------------------------------------------
 
@@ -142,6 +144,12 @@ class Commands(Looking, System):
 
     async def _extend(self, claim: Claim, span: timedelta) -> bool:
         return not await self.ledger.extend([claim], span)
+
+    def routes(self) -> Sequence[Any]:
+        """See `System.routes`."""
+        from redrive.systems.commands.api import make_routes
+
+        return [make_routes(self)]
 
     async def run(self, stopped: asyncio.Event) -> None:
         """See `System.run`."""

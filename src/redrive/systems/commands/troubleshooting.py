@@ -4,7 +4,7 @@ Every act is recorded with the operator's name, and is done only where the comma
 press the same button one is told that the other was quicker.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -46,6 +46,10 @@ class Looks(Protocol):
         """How many wait for a person."""
         ...
 
+    async def count_troubled_by_domain(self) -> Mapping[str, int]:
+        """How many of each domain do."""
+        ...
+
 
 class Troubleshooting:
     """The troubleshooting queue of a bus."""
@@ -71,6 +75,10 @@ class Troubleshooting:
     async def count(self, domain: str | None = None) -> int:
         """How many commands wait for a person."""
         return await self._looks.count_troubled(domain)
+
+    async def count_by_domain(self) -> Mapping[str, int]:
+        """How many commands of each domain wait for a person, among the latest 100,000 that do; the most first."""
+        return await self._looks.count_troubled_by_domain()
 
     async def get(self, domain: str, command_id: str | UUID) -> CommandRecord:
         """One of them, with its data; `InvalidOperationError` if it does not wait for a person."""
