@@ -509,6 +509,7 @@ EXTRAS = {
     "jinja2",
     "aio_pika",
     "google",
+    "re2",
     "pgmq",
     "aiobotocore",
     "opentelemetry",

@@ -7,9 +7,11 @@ import sqlite3
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sqlalchemy import text
 
@@ -29,10 +31,14 @@ from redrive.observe.metrics import MetricsObserver
 from redrive.settings import Section, Settings, load
 from redrive.systems.commands.settings import CommandSettings
 from redrive.systems.flags.settings import FlagSettings
-from redrive.systems.relay.settings import RelaySettings
+from redrive.systems.relay.settings import DeadLetterSettings, RelaySettings
 from redrive.systems.triggers.settings import TriggerSettings
 from redrive.systems.webhooks.settings import WebhookSettings
 from redrive.watch import Watch, repeat
+
+if TYPE_CHECKING:
+    from redrive.systems.relay.dead_letters import DeadLetters
+    from redrive.systems.relay.rules import Rules
 
 ANSWER_WITHIN = timedelta(seconds=2)
 """How long the database may take to answer a health check."""
@@ -151,6 +157,7 @@ async def describe_store(database: Database) -> str:
 SECTIONS: tuple[type[Section], ...] = (
     Settings,
     CommandSettings,
+    DeadLetterSettings,
     FlagSettings,
     RelaySettings,
     TriggerSettings,
@@ -203,13 +210,34 @@ def _make_relay(app: Redrive) -> None:
 
 def attach_relay(app: Redrive, settings: RelaySettings, *, service: str) -> None:
     """Give the application the relay, which signs its messages with the name of the service, or say which extra it needs."""
-    try:
+    with _needs_rabbitmq("the relay"):
         from redrive.systems.relay.service import Relay
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.partition(".")[0] in ("aio_pika", "aiormq", "google", "pamqp", "yarl"):
-            raise MissingExtraError("the relay", "rabbitmq") from error
-        raise
     Relay(app, settings, service=service)
+
+
+def make_dead_letters(settings: RelaySettings, source: DeadLetterSettings, *, service: str) -> "DeadLetters":
+    """The handler of dead letters, with the rules that the settings name, or say which extra it needs."""
+    with _needs_rabbitmq("the dead-letter handler"):
+        from redrive.systems.relay.dead_letters import DeadLetters
+    return DeadLetters(settings, source, make_rules(source), service=service)
+
+
+def make_rules(source: DeadLetterSettings) -> "Rules":
+    """The rules that the settings name, or say which extra they need."""
+    with _needs_rabbitmq("sorting dead letters"):
+        from redrive.systems.relay.rules import load_rules
+    return load_rules(source.dead_letter_rules)
+
+
+@contextmanager
+def _needs_rabbitmq(what: str) -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        drivers = ("aio_pika", "aiormq", "google", "pamqp", "re2", "yarl")
+        if error.name is not None and error.name.partition(".")[0] in drivers:
+            raise MissingExtraError(what, "rabbitmq") from error
+        raise
 
 
 _MAKERS: dict[str, Callable[[Redrive], None]] = {

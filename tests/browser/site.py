@@ -70,10 +70,12 @@ def application(url: str, site: "list[Site]") -> Redrive:
 
 
 @asynccontextmanager
-async def serving(folder: Path) -> AsyncIterator[Site]:
-    """The service, until the block ends."""
+async def serving(folder: Path, *, join: Callable[[Redrive], object] | None = None) -> AsyncIterator[Site]:
+    """The service, until the block ends; `join` puts systems on its application."""
     sites: list[Site] = []
     app = application(f"sqlite:///{folder / 'site.db'}", sites)
+    if join is not None:
+        join(app)
     service = Service(app, Settings(_env_file=None))
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))

@@ -68,11 +68,11 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
     """Start a command; it is killed at the end of the test if it still runs."""
     started: list[Started] = []
 
-    def run(*arguments: str, **environment: str) -> Started:
+    def run(*arguments: str, module: str = "redrive", **environment: str) -> Started:
         log = tmp_path / f"said-{len(started)}.log"
         with log.open("wb") as file:
             process = subprocess.Popen(
-                [sys.executable, "-m", "redrive", *arguments],
+                [sys.executable, "-m", module, *arguments],
                 stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, cwd=tmp_path,
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
             )  # fmt: skip

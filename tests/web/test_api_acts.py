@@ -81,6 +81,35 @@ async def test_the_number_shown_is_the_number_acted_on(web: Standing, by: dict[s
     assert first not in (again, *late)
 
 
+@pytest.mark.parametrize("by", [{"state": "dead"}, {"cause": True}])
+async def test_an_age_is_that_at_the_look(web: Standing, by: dict[str, Any]):
+    """What grew old enough between the look and the act is not in it."""
+    await web.dead("gone 1", "gone 2")
+    web.clock.advance(minutes(5))
+    await web.dead("gone 3")
+    web.clock.advance(minutes(8))
+    await web.count()
+    if "cause" in by:
+        by = {"cause": (await web.get("/api/groups"))[0]["cause"]}
+    by = {**by, "older_than": "10m"}
+    seen = await web.post("/api/tasks/redrive", {"filter": by, "reason": "x", "dry_run": True})
+    assert seen["matched"] == 2
+    web.clock.advance(minutes(5))
+    said = await web.post("/api/tasks/redrive", {"filter": {**by, "until": seen["until"]}, "reason": "x"})
+    assert (said["matched"], said["changed"]) == (2, 2)
+
+
+async def test_never_more_than_was_shown(web: Standing):
+    """What was just being written when the others were counted has an earlier time than the look: the number holds."""
+    await web.dead("gone 1", "gone 2", "gone 3")
+    seen = await web.post("/api/tasks/redrive", {"filter": {}, "reason": "x", "dry_run": True})
+    await web.dead("at the same moment")
+    body = {"filter": {"until": seen["until"]}, "reason": "x", "at_most": seen["matched"]}
+    said = await web.post("/api/tasks/redrive", body)
+    assert (said["changed"], said["complete"]) == (3, True)
+    assert (await web.post("/api/tasks/redrive", body | {"at_most": 0}))["changed"] == 0
+
+
 async def _die(web: Standing, claim: Any, error: str) -> None:
     from redrive.core.decide import decide
     from redrive.errors import PermanentError

@@ -309,15 +309,15 @@ async def test_a_policy_that_cannot_be_is_refused(web: Standing, body: dict[str,
     assert answer.status_code in (400, 422), answer.text
 
 
-async def test_adopted_tables_are_looked_at_like_our_own(url: str, store: str, clock: VirtualClock):
+async def test_adopted_tables_are_looked_at_like_our_own(empty_url: str, store: str, clock: VirtualClock):
     """Numbers, pages and single tasks of a table that somebody else made."""
     from ledgers.homes import build
     from ledgers.shapes import FLAGS
 
-    await build(url, FLAGS, store)
-    app = Redrive(url, clock=clock, durable=False)
+    await build(empty_url, FLAGS, store)
+    app = Redrive(empty_url, clock=clock, durable=False)
     lane = app.adopt(FLAGS.on(store))
-    async with standing(url, clock, app=app) as web:
+    async with standing(empty_url, clock, app=app) as web:
         insert = "INSERT INTO feature_flag_schedules (flag_name, enabled, scheduled_at) VALUES ('dark', true, '{}')"
         at = clock.now().strftime("%Y-%m-%d %H:%M:%S+00:00" if store == "postgres" else "%Y-%m-%d %H:%M:%S.%f")
         await app.database.write(lambda connection: connection.exec_driver_sql(insert.format(at)))

@@ -5,13 +5,18 @@ import re
 
 import httpx
 import pytest
+from sqlalchemy import update
 
 from redrive import Redrive
+from redrive.ledgers import schema
+from redrive.ledgers.figures import Figures
 from redrive.settings import Settings
+from redrive.testing import VirtualClock
 from redrive.web import health
 from redrive.wiring import Service
 
 from .conftest import client_of, running
+from .standing import standing
 
 AWAY = "postgresql://nobody@127.0.0.1:1/none"
 
@@ -90,29 +95,44 @@ async def test_metrics_count_what_happened(app: Redrive, local: httpx.AsyncClien
     assert re.search(r'^redrive_ledger_up\{ledger="redrive_task"\} 1.0$', text, re.MULTILINE)
 
 
-async def test_depths_are_counted_at_most_every_few_seconds(app: Redrive, local: httpx.AsyncClient, monkeypatch):
+async def test_depths_come_from_the_census(url: str, clock: VirtualClock):
+    """A scrape reads no table, so it shows also what would take long to count, and whole."""
+    async with standing(url, clock) as web:
+        await web.put(2)
+        await web.count()
+        await web.app.database.write(
+            lambda connection: connection.execute(update(schema.census).values(done=7_000_000))
+        )
+        await web.done(1)
+        text = (await web.local.get("/metrics")).text
+    assert 'redrive_tasks{ledger="redrive_task",state="done"} 7.000001e+06' in text
+    assert 'redrive_tasks{ledger="redrive_task",state="waiting"} 2.0' in text
+
+
+async def test_depths_are_counted_at_most_every_few_seconds(local: httpx.AsyncClient, monkeypatch):
     """A scrape storm does not count the tables each time."""
     counted = 0
-    counts = app.counts
 
-    async def slowly(**options: int):
-        nonlocal counted
-        counted += 1
-        return await counts(**options)
+    class Counting(Figures):
+        async def states(self):
+            nonlocal counted
+            counted += 1
+            return await super().states()
 
-    monkeypatch.setattr(app, "counts", slowly)
+    monkeypatch.setattr(health, "Figures", Counting)
     monkeypatch.setattr(health, "GAUGES_FRESH_SECONDS", 1000)
     await asyncio.gather(*(local.get("/metrics") for _ in range(5)))
     assert counted == 1
 
 
-async def test_metrics_of_a_store_that_went_away(app: Redrive, local: httpx.AsyncClient, monkeypatch):
+async def test_metrics_of_a_store_that_went_away(local: httpx.AsyncClient, monkeypatch):
     """Counters are still served, and the ledger is not up."""
 
-    async def fail(**_: int):
-        raise OSError("gone")
+    class Away(Figures):
+        async def states(self):
+            raise OSError("gone")
 
-    monkeypatch.setattr(app, "counts", fail)
+    monkeypatch.setattr(health, "Figures", Away)
     answer = await local.get("/metrics")
     assert answer.status_code == 200
     assert 'redrive_ledger_up{ledger="redrive_task"} 0.0' in answer.text

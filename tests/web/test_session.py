@@ -144,7 +144,8 @@ async def test_another_page_cannot_log_somebody_in(service: Service, remote: htt
     """The form must come from this service itself."""
     made = await service.keys.create("ada", ["viewer"])
     elsewhere = {"Origin": "http://attacker.example"}
-    assert (await remote.post("/login", data={"key": made.secret}, headers=elsewhere)).status_code == 403
+    for _ in range(FAILURES_MAX + 1):  # nor keep somebody out
+        assert (await remote.post("/login", data={"key": made.secret}, headers=elsewhere)).status_code == 403
     here = {"Origin": "http://redrive.example"}
     assert (await remote.post("/login", data={"key": made.secret}, headers=here)).status_code == 200
 

@@ -1,19 +1,28 @@
-"""`redrive relay`: the retry scheduler for RabbitMQ without the rest."""
+"""`redrive relay`: the retry scheduler for RabbitMQ without the rest, and the handler of dead letters before it."""
 
-from typing import Annotated
+import asyncio
+import contextlib
+import socket
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
 from redrive.app import Redrive
-from redrive.cli.common import say
-from redrive.cli.serve import require_extra, serve_app
+from redrive.cli.common import JsonOption, print_json, say
+from redrive.cli.serve import listen, make_server, require_extra, serve_app, url_of
+from redrive.cli.worker import run_to_the_end, stop_on_signals
 from redrive.core.failure import redact
 from redrive.settings import Settings, load, load_settings
-from redrive.systems.relay.settings import RelaySettings
-from redrive.wiring import Service, attach_relay, observe_with_logs, set_up_logs
+from redrive.systems.relay.settings import DeadLetterSettings, RelaySettings
+from redrive.wiring import Service, attach_relay, make_dead_letters, make_rules, observe_with_logs, set_up_logs
+
+if TYPE_CHECKING:
+    from redrive.systems.relay.dead_letters import DeadLetters
 
 SERVICE_NAME = "retry-scheduler"
+DEAD_LETTERS_NAME = "dead-letters"
 
 relay = typer.Typer(help="The retry scheduler for RabbitMQ.", no_args_is_help=True, rich_markup_mode="rich")
 
@@ -37,7 +46,7 @@ def run(
 
     Example: [cyan]redrive relay run --port 8087[/]
     """
-    settings = _named(load_settings())
+    settings = _named(load_settings(), SERVICE_NAME)
     chosen = load(RelaySettings)
     set_up_logs(settings)
     require_extra("`redrive relay run`")
@@ -47,10 +56,127 @@ def run(
     serve_app(app, settings, host, port, lambda service, url: _introduce(chosen, service, url))
 
 
-def _named(settings: Settings) -> Settings:
+RulesOption = Annotated[
+    str | None,
+    typer.Option("--rules", metavar="FILE", help="The rules; without it DEAD_LETTER_RULES or redrive's own."),
+]
+
+
+@relay.command("dead-letters")
+def dead_letters(
+    exchange: Annotated[
+        str | None, typer.Option(help="The dead-letter exchange; without it DEAD_LETTER_EXCHANGE or dead-letters.")
+    ] = None,
+    queue: Annotated[
+        str | None,
+        typer.Option(
+            help="The queue bound to it; without it DEAD_LETTER_QUEUE or dead-letters.pending. "
+            "Given without an exchange, it is taken as it is."
+        ),
+    ] = None,
+    routing_key: Annotated[
+        list[str] | None,
+        typer.Option(help="What to bind with, where the exchange is direct; may be given more than once."),
+    ] = None,
+    rules: RulesOption = None,
+    host: Annotated[str | None, typer.Option(help="Where to listen; without it HTTP_HOST or 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="Without it HTTP_PORT or 8086.", min=0, max=65535)] = None,
+) -> None:
+    """Hand dead letters to the relay, with /health, /ready and /metrics, until SIGTERM or Ctrl-C.
+
+    What the rules call transient is retried by the relay; all else it puts before people at once. It needs the broker
+    (RABBITMQ_URL) and no database. Several may run side by side.
+
+    Example: [cyan]redrive relay dead-letters --exchange dlx --port 8087[/]
+
+    Example: [cyan]redrive relay dead-letters --queue orders.dead --rules rules.toml[/]
+    """
+    given = {
+        "dead_letter_exchange": exchange,
+        "dead_letter_queue": queue,
+        "dead_letter_routing_keys": tuple(routing_key or ()) or None,
+        "dead_letter_rules": rules,
+    }
+    settings = _named(load_settings(), DEAD_LETTERS_NAME)
+    source = load(DeadLetterSettings, **{name: value for name, value in given.items() if value is not None})
+    require_extra("`redrive relay dead-letters`")
+    made = make_dead_letters(load(RelaySettings), source, service=settings.service_name)
+    set_up_logs(settings)
+    listening = listen(settings.http_host if host is None else host, settings.http_port if port is None else port)
+    with contextlib.closing(listening):
+        run_to_the_end(lambda: _hand_over(made, settings, listening))
+
+
+async def _hand_over(made: "DeadLetters", settings: Settings, listening: socket.socket) -> None:
+    from redrive.web.probes import make_probes
+
+    stopped = asyncio.Event()
+    stop_on_signals(stopped.set)
+    server = make_server(make_probes(made, made.metrics.registry), settings)
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    working = asyncio.create_task(made.run(stopped))
+    _introduce_dead_letters(made, settings, url_of(listening))
+    try:
+        await asyncio.wait({serving, working}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.set()
+        await asyncio.wait({working})
+    finally:
+        server.should_exit = True
+        await asyncio.wait({serving})
+    await working
+    await serving
+
+
+def _introduce_dead_letters(made: "DeadLetters", settings: Settings, url: str) -> None:
+    source = made.source
+    origin = f"exchange {source.exchange} → {source.dead_letter_queue}" if source.exchange else source.dead_letter_queue
+    say(f"  broker       {escape(redact(made.settings.rabbitmq_url))}")
+    say(f"  queues       {escape(origin)} → {escape(made.settings.retry_queue)}")
+    say(f"  rules        {len(made.rules.rules)} from {escape(source.dead_letter_rules or 'redrive itself')}")
+    say(f"[dim]{escape(settings.service_name)} is ready when {url}ready says so; Ctrl-C stops.[/]\n")
+
+
+@relay.command()
+def classify(
+    error: Annotated[str, typer.Option(help="The text of the error.")] = "",
+    reason: Annotated[
+        str, typer.Option(help="Why it died: rejected, expired, maxlen, delivery_limit, or published.")
+    ] = "rejected",
+    queue: Annotated[str, typer.Option(help="The queue that it failed in.")] = "",
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header; may be given more than once.")
+    ] = None,
+    deaths: Annotated[int, typer.Option(help="How often it has died.", min=0)] = 1,
+    rules: RulesOption = None,
+    json: JsonOption = False,  # noqa: FBT002
+) -> None:
+    """Say what the rules make of a dead letter, and which of them decides. Nothing is sent, and no broker is needed.
+
+    Example: [cyan]redrive relay classify --rules rules.toml --queue orders --error "card declined"[/]
+    """
+    headers = {}
+    for given in header or ():
+        name, equals, value = given.partition("=")
+        if not name or not equals:
+            raise typer.BadParameter(f"{given!r} is no header: write NAME=VALUE", param_hint="--header")
+        headers[name] = value
+    chosen = load(DeadLetterSettings, **({} if rules is None else {"dead_letter_rules": rules}))
+    chosen_rules = make_rules(chosen)
+    # Only now: without the extra it cannot be imported, and that has been said by then.
+    from redrive.systems.relay.rules import Trouble
+
+    trouble = Trouble(queue=queue, reason=reason, error=error, deaths=deaths, headers=headers)
+    verdict = chosen_rules.classify(trouble)
+    if json:
+        print_json({"class": verdict.letter_class.value, "rule": verdict.rule})
+    else:
+        sys.stdout.write(f"{verdict.letter_class.value} (rule {verdict.rule})\n")
+
+
+def _named(settings: Settings, name: str) -> Settings:
     if "service_name" in settings.model_fields_set:
         return settings
-    return settings.model_copy(update={"service_name": SERVICE_NAME})
+    return settings.model_copy(update={"service_name": name})
 
 
 def _introduce(settings: RelaySettings, service: Service, url: str) -> None:

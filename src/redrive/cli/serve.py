@@ -111,8 +111,10 @@ def _why_not(error: OSError, host: str, port: int) -> str:
 
 
 async def _serve(app: Redrive, settings: Settings, listening: socket.socket, introduce: Introduce) -> None:
+    from redrive.web.app import make_web
+
     service = Service(app, settings)
-    server = _make_server(service)
+    server = make_server(make_web(service), settings)
     stop_on_signals(service.stop)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     working = asyncio.create_task(service.run())
@@ -131,10 +133,9 @@ async def _serve(app: Redrive, settings: Settings, listening: socket.socket, int
     await serving
 
 
-def _make_server(service: Service) -> "uvicorn.Server":
+def make_server(web: Any, settings: Settings) -> "uvicorn.Server":
+    """A server for this ASGI application."""
     import uvicorn
-
-    from redrive.web.app import make_web
 
     class Server(uvicorn.Server):
         """Leaves the signals to us: they stop the workers first."""
@@ -150,13 +151,13 @@ def _make_server(service: Service) -> "uvicorn.Server":
         "proxy_headers": False,  # who may look depends on the caller's address: no header may change it
         "lifespan": "off",
         "timeout_keep_alive": KEEP_ALIVE_SECONDS,
-        "timeout_graceful_shutdown": max(1, int(service.settings.worker_grace.total_seconds())),
+        "timeout_graceful_shutdown": max(1, int(settings.worker_grace.total_seconds())),
     }
-    return Server(uvicorn.Config(make_web(service), **options))
+    return Server(uvicorn.Config(web, **options))
 
 
 async def _greet(service: Service, listening: socket.socket, introduce: Introduce) -> None:
-    url = _url(listening)
+    url = url_of(listening)
     say(f"[bold]redrive {__version__}[/] listens on [bold cyan]{url}[/]")
     await service.opened.wait()
     app = service.app
@@ -211,7 +212,8 @@ def _suggest_webhook(url: str, path: str | None) -> None:
     say(f"  [cyan]curl '{url}webhooks?idempotency_key=hello-1'[/]  [dim]what became of it[/]")
 
 
-def _url(listening: socket.socket) -> str:
+def url_of(listening: socket.socket) -> str:
+    """Where to look from this machine."""
     host, port = listening.getsockname()[:2]
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
     return f"http://{shown}:{port}/"

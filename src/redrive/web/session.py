@@ -23,7 +23,7 @@ from fastapi.responses import JSONResponse, RedirectResponse
 
 from redrive.as_json import instant_json
 from redrive.http.errors import ApiError
-from redrive.http.guard import KEY_CHARS_MAX, is_from_loopback, require_unless_loopback
+from redrive.http.guard import KEY_CHARS_MAX, require_unless_loopback
 from redrive.ledgers.database import Database
 from redrive.ledgers.keys import ApiKey, Keys, Scope
 from redrive.ledgers.secrets import shared_secret
@@ -179,14 +179,6 @@ def sessions_of(request: Request) -> Sessions:
     return sessions
 
 
-async def visitor_of(request: Request) -> Visitor | None:
-    """Who asks for a page: None for somebody from elsewhere who must log in first."""
-    session = await sessions_of(request).read(request)
-    if session is not None and session.key.allows(Scope.VIEWER):
-        return Visitor(session=session, key=session.key)
-    return Visitor(session=None, key=None) if is_from_loopback(request) else None
-
-
 # --- routes -------------------------------------------------------------------------------------------------------------
 
 
@@ -204,7 +196,7 @@ async def login(
         sessions.check_patience(caller)
         found = await _check(request, key.strip())
     except ApiError as error:
-        if error.status in (401, 403):
+        if error.code != "other_page" and error.status in (401, 403):  # what another page sends is no guess of theirs
             sessions.note_failure(caller)
         if for_page:
             asked = {"problem": error.code} | ({"next": _local(next)} if _local(next) != "/" else {})

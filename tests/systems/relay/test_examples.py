@@ -14,6 +14,7 @@ import pytest
 from redrive import Redrive
 from redrive.settings import Settings
 from redrive.systems.relay import Relay, RelaySettings
+from redrive.systems.relay.settings import DeadLetterSettings
 
 from .kit import Broker, row, rows, running, until
 
@@ -85,10 +86,11 @@ async def _failed(app: Redrive, message_id: str) -> bool:
 
 
 def test_the_configuration_table_is_complete() -> None:
-    """Every setting of the relay is in the table, with its default."""
-    written = dict(re.findall(r"^\| `([A-Z_]+)` \| `([^`]+)`", PAGE, re.MULTILINE))
-    for name, field in RelaySettings.model_fields.items():
-        assert written.pop(name.upper()) == str(field.default), name
+    """Every setting of the relay and of the dead letters is in a table, with its default if there is one."""
+    written = dict(re.findall(r"^\| `([A-Z_]+)` \| `?([^`|]+)", PAGE, re.MULTILINE))
+    for name, field in (RelaySettings.model_fields | DeadLetterSettings.model_fields).items():
+        default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+        assert written.pop(name.upper()) == str(default) or default is None, name
     for name, default in written.items():
         if name != "SERVICE_NAME":
             assert default == str(Settings.model_fields[name.lower()].default), name

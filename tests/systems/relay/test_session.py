@@ -16,6 +16,7 @@ from sqlalchemy import Connection, text
 
 from redrive import Redrive
 from redrive.systems.relay import Relay, RelaySettings, intake
+from redrive.systems.relay import quarantine as quarantining
 from redrive.systems.relay.broker import Published
 from redrive.systems.relay.frames import survive_strangers, unreadable
 from redrive.systems.relay.intake import Intake, _Session
@@ -85,7 +86,7 @@ def test_properties_nested_too_deep_are_unreadable() -> None:
 
 async def quarantine(publish: Callable[[Any], Awaitable[Published]], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Put one message into quarantine; what was published."""
-    monkeypatch.setattr(intake, "PAUSE_CAP_SECONDS", 0.001)
+    monkeypatch.setattr(quarantining, "PAUSE_CAP_SECONDS", 0.001)
     sent: list[Any] = []
 
     class Publisher:
@@ -116,7 +117,7 @@ async def test_a_passing_error_costs_the_quarantine_no_headers(monkeypatch: pyte
 
 async def test_what_cannot_even_be_built_goes_without_its_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Headers that break the making of the message are left out after two tries; the body arrives and the session lives."""
-    build, tries = intake.quarantined_message, 0
+    build, tries = quarantining.quarantined_message, 0
 
     def fragile(body: bytes, headers: Any, *given: Any, **named: Any) -> Any:
         nonlocal tries
@@ -128,7 +129,7 @@ async def test_what_cannot_even_be_built_goes_without_its_headers(monkeypatch: p
     async def publish(message: Any) -> Published:
         return Published.CONFIRMED
 
-    monkeypatch.setattr(intake, "quarantined_message", fragile)
+    monkeypatch.setattr(quarantining, "quarantined_message", fragile)
     [only] = await quarantine(publish, monkeypatch)
     assert (only.body, only.headers["x-invalid-reason"], tries) == (b"bad", "unparsable", 3)
     assert "theirs" not in only.headers

@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import AfterValidator
 
+from redrive.errors import TooSlowError
 from redrive.http.errors import ApiError, ErrorAnswer
 from redrive.http.guard import require
 from redrive.systems.flags.bodies import (
@@ -97,6 +98,8 @@ class FlagsRoute(APIRoute):
                 raise _misfit(error) from None
             except HTTPException as error:  # a body that cannot even be taken apart
                 raise ApiError(error.status_code, "VALIDATION_ERROR", error.detail, headers=error.headers) from None
+            except TooSlowError:
+                raise ApiError(503, "TOO_SLOW", "the database does not answer in time: try again") from None
             except FlagsError as error:
                 status, code = STATUS[type(error)]
                 raise ApiError(status, code, str(error)) from None
@@ -133,8 +136,8 @@ def _misfit(error: RequestValidationError) -> ApiError:
 
 def make_router(flags: Flags) -> APIRouter:
     """All routes of the flags."""
-    refused = _refusals({400: "It does not fit (`VALIDATION_ERROR`)", 503: "The store cannot be reached now"})
-    guarded = refused | _refusals(
+    refused = refusals({400: "It does not fit (`VALIDATION_ERROR`)", 503: "The store cannot be reached now"})
+    guarded = refused | refusals(
         {
             400: "It does not fit (`VALIDATION_ERROR`) or cannot be done (`INVALID_STATE`)",
             401: "Without a valid key",
@@ -144,7 +147,7 @@ def make_router(flags: Flags) -> APIRouter:
         }
     )
     # FastAPI would promise a 422 that never comes, unless 4XX is spoken for.
-    rest = _refusals({"4XX": "Refused"})
+    rest = refusals({"4XX": "Refused"})
     config = APIRouter(prefix="/api/config/flags", tags=["flags"], route_class=FlagsRoute, responses=refused | rest)
     admin = APIRouter(
         prefix="/api/admin/flags",
@@ -163,7 +166,7 @@ def make_router(flags: Flags) -> APIRouter:
     return both
 
 
-def _refusals(why: Mapping[int | str, str]) -> dict[int | str, dict[str, Any]]:
+def refusals(why: Mapping[int | str, str]) -> dict[int | str, dict[str, Any]]:
     """The refusals of a route by their status, for its description."""
     return {
         status: {"model": ErrorAnswer, "description": text, "content": {"application/json": {"example": _REFUSED}}}

@@ -7,6 +7,8 @@ the schedule is dead at once; anything else that goes wrong rolls the change bac
 from sqlalchemy import Connection
 
 from redrive import Cancelled, Context, PermanentError, Task
+from redrive.ports import Actor
+from redrive.systems.flags.acts import ActsOnSchedules
 from redrive.systems.flags.audit import PROCESSOR, Audit
 from redrive.systems.flags.changes import LastSet, Stamp, read_values, superseded
 from redrive.systems.flags.errors import InvalidChangeError
@@ -29,12 +31,19 @@ class Applier:
     """Applies schedules, each in the transaction that the engine has begun for it."""
 
     def __init__(
-        self, database: Database, tables: Tables, flags: FlagStore, schedules: Schedules, audit: Audit
+        self,
+        database: Database,
+        tables: Tables,
+        flags: FlagStore,
+        schedules: Schedules,
+        acts: ActsOnSchedules,
+        audit: Audit,
     ) -> None:
         self._database = database
         self._tables = tables
         self._flags = flags
         self._schedules = schedules
+        self._acts = acts
         self._audit = audit
 
     def apply(self, task: Task, context: Context) -> Cancelled | None:
@@ -68,5 +77,6 @@ class Applier:
 
     def _give_way(self, connection: Connection, schedule: Schedule, column: str, stamp: Stamp) -> Cancelled:
         reason = superseded(column, stamp)
-        self._schedules.mark_cancelled(connection, [schedule], PROCESSOR, reason=reason)
+        self._acts.cancelled(connection, [schedule], Actor(name=PROCESSOR, reason=reason))
+        self._schedules.mark_superseded(connection, [schedule.id], reason)
         return Cancelled(reason)

@@ -11,16 +11,16 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from redrive import Lane
+from redrive import Lane, Try, preview
 from redrive.as_json import instant_json
 from redrive.systems.flags.audit import Audit, Entry
 from redrive.systems.flags.changes import LastSet, Stamp, Values, read_values, superseded, updates_of
 from redrive.systems.flags.errors import (
     FlagNotFoundError,
     InvalidChangeError,
-    InvalidStateError,
     ScheduleNotFoundError,
 )
+from redrive.systems.flags.policy import POLICY
 from redrive.systems.flags.present import present
 from redrive.systems.flags.settings import RETRIES_MAX
 from redrive.systems.flags.table import FLAG_SCHEDULES, Tables, instant
@@ -63,6 +63,7 @@ class Schedule:
     cancelled_by: str | None
     cancelled_at: datetime | None
     created_at: datetime | None
+    updated_at: datetime | None
     expires_at: datetime | None
     lease_until: datetime | None
 
@@ -78,6 +79,15 @@ class Schedule:
             return None
         return self.next_retry_at or self.scheduled_at
 
+    def upcoming(self) -> list[Try]:
+        """The exact times of the tries to come, if each of them fails."""
+        if self.due_at is None or self.expires_by(self.due_at):
+            return []
+        return preview(
+            POLICY, str(self.id), self.due_at, failures=self.retry_count, failures_max=self.max_retries + 1,
+            deadline_at=self.expires_at,
+        )  # fmt: skip
+
     def entry(self, action: str, actor: str, details: Mapping[str, Any]) -> Entry:
         """What the audit records of it."""
         return Entry(
@@ -88,6 +98,14 @@ class Schedule:
     def expires_by(self, now: datetime) -> bool:
         """Whether it is too late for it then."""
         return self.expires_at is not None and now >= self.expires_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acted:
+    """What a person's act on several came to: the ids of those that changed, and of the others why not."""
+
+    changed: list[int]
+    refused: dict[int, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +151,7 @@ class Schedules:
             connection.execute(insert(self._table).values(**common, **row).returning(self._table.c.id)).scalar_one()
             for row in rows
         ]
-        made = [self._schedule(row) for row in self._rows(connection, self._table.c.id.in_(ids))]
+        made = [as_schedule(row) for row in self._rows(connection, self._table.c.id.in_(ids))]
         self._audit.record(connection, [one.entry("created", actor, _planned(one)) for one in made])
         # Also for what is due later: the worker may sleep for longer than that.
         self._database.announce(connection, FLAG_SCHEDULES.name, soon=True)
@@ -166,31 +184,27 @@ class Schedules:
         rows = self._rows(connection, self._of(key, environment), limit=limit, offset=offset)
         if not rows and not offset and self._flag(connection, key, environment) is None:
             raise FlagNotFoundError(key, environment)
-        return [self._schedule(row) for row in rows]
+        return [as_schedule(row) for row in rows]
 
     def get(self, connection: Connection, key: str, environment: str, id: int) -> Schedule:
         """One schedule of the flag."""
         rows = self._rows(connection, self._of(key, environment) & (self._table.c.id == id), limit=1)
         if not rows:
             raise ScheduleNotFoundError(key, environment, id)
-        return self._schedule(rows[0])
+        return as_schedule(rows[0])
 
-    def get_to_retry(self, connection: Connection, key: str, environment: str, id: int) -> Schedule:
-        """A schedule that a person may bring back: it failed for good, and would not end the same way at once."""
-        schedule = self.get(connection, key, environment, id)
-        if schedule.status != "failed" or schedule.is_open:
-            state = "waiting for its next try" if schedule.is_open else schedule.status
-            raise InvalidStateError(f"schedule {id} is {state}: only one that failed for good can be retried")
-        if schedule.expires_by(present(self._database, connection)):
-            raise InvalidStateError(f"schedule {id} has expired: make a new one instead")
-        t = self._tables.flags
-        flag = connection.execute(select(t).where(t.c.id == schedule.flag_id)).first()
-        if flag is None:
-            raise InvalidStateError(f"the flag of schedule {id} was deleted: make a new flag and a new schedule")
-        newer = LastSet(flag.last_set).newer_than(_values(schedule), schedule.scheduled_at, id)
-        if newer is not None:
-            raise InvalidStateError(f"schedule {id} would be {superseded(*newer)}: make a new one instead")
-        return schedule
+    def to_retry(self, connection: Connection, ids: Collection[int]) -> tuple[dict[int, Schedule], dict[int, str]]:
+        """Those that a person may bring back, and of the others why not."""
+        found, t = self._by_id(connection, ids), self._tables.flags
+        now = present(self._database, connection)
+        named = select(t.c.id, t.c.last_set).where(t.c.id.in_({one.flag_id for one in found.values()} - {None}))
+        last_set = {row.id: LastSet(row.last_set) for row in connection.execute(named)}
+        refused = {id_: _absent(id_) for id_ in ids if id_ not in found}
+        for id_, schedule in found.items():
+            why = _not_to_retry(schedule, last_set.get(schedule.flag_id or 0), now)
+            if why is not None:
+                refused[id_] = f"schedule {id_} {why}"
+        return {id_: one for id_, one in found.items() if id_ not in refused}, refused
 
     def foresee(self, connection: Connection, key: str, environment: str, at: datetime) -> Foreseen:
         """The state of the flag at that time, if every schedule until then succeeds at its next try."""
@@ -199,9 +213,7 @@ class Schedules:
             raise FlagNotFoundError(key, environment)
         if at < present(self._database, connection):
             raise InvalidChangeError("at lies in the past: only what is to come can be foreseen")
-        waiting = [
-            self._schedule(row) for row in self._rows(connection, self._waits & (self._table.c.flag_id == flag.id))
-        ]
+        waiting = [as_schedule(row) for row in self._rows(connection, self._waits & (self._table.c.flag_id == flag.id))]
         due = [(one.due_at or EPOCH, one.scheduled_at, one.id, one) for one in waiting]
         values: Values = {"enabled": flag.enabled, "rollout_percentage": flag.rollout_percentage}
         last_set, applied = LastSet(flag.last_set), list[int]()
@@ -216,15 +228,16 @@ class Schedules:
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
-    def cancel(self, connection: Connection, key: str, environment: str, id: int, actor: str) -> Schedule:
-        """End a schedule that waits, for its time or for a retry."""
-        schedule = self.get(connection, key, environment, id)
-        if not self._lane.cancel_sync([id], actor=actor, within=connection):
-            found = self.get(connection, key, environment, id)
-            state = "being applied just now" if found.lease_until is not None else f"{found.status} for good"
-            raise InvalidStateError(f"schedule {id} is {state}: only one that waits can be cancelled")
-        self.mark_cancelled(connection, [schedule], actor)
-        return self.get(connection, key, environment, id)
+    def cancel(self, connection: Connection, ids: Collection[int], actor: str, reason: str) -> Acted:
+        """End those that wait, for their time or for a retry."""
+        found = self._by_id(connection, ids)
+        ended = set(self._lane.cancel_sync([*found], actor=actor, reason=reason, within=connection))
+        others = self._by_id(connection, found.keys() - ended)
+        refused = {id_: _absent(id_) for id_ in ids if id_ not in ended}
+        for id_, schedule in others.items():
+            state = "being applied just now" if schedule.lease_until is not None else f"{schedule.status} for good"
+            refused[id_] = f"schedule {id_} is {state}: only one that waits can be cancelled"
+        return Acted(changed=sorted(id_ for id_ in found if id_ in ended), refused=refused)
 
     def end_superseded(
         self, connection: Connection, flag_id: int, columns: Collection[str], stamp: Stamp, actor: str
@@ -233,36 +246,33 @@ class Schedules:
         waits_again = self._waits & self._table.c.next_retry_at.is_not(None)
         rows = self._rows(connection, waits_again & (self._table.c.flag_id == flag_id))
         older = dict[str, list[Schedule]]()
-        for schedule in map(self._schedule, rows):
+        for schedule in map(as_schedule, rows):
             shared = [column for column in _values(schedule) if column in columns]
             if shared and stamp.is_newer_than(schedule.scheduled_at, schedule.id):
                 older.setdefault(superseded(shared[0], stamp), []).append(schedule)
         for reason, schedules in older.items():
             # Only those that nobody has claimed meanwhile: they see for themselves when they run.
             ended = self._lane.cancel_sync([one.id for one in schedules], actor=actor, reason=reason, within=connection)
-            self.mark_cancelled(connection, [one for one in schedules if one.id in ended], actor, reason=reason)
+            if ended:
+                self.mark_superseded(connection, [one.id for one in schedules if one.id in ended], reason)
 
-    def mark_cancelled(
-        self, connection: Connection, schedules: Sequence[Schedule], actor: str, *, reason: str | None = None
-    ) -> None:
-        """Write who cancelled schedules, and record it. The state itself is the lane's to write."""
-        if not schedules:
-            return
-        values: dict[str, Any] = {"cancelled_by": actor, "cancelled_at": present(self._database, connection)}
-        if reason is not None:
-            values |= {"last_error": reason, "error_message": "superseded"}
-        named = self._table.c.id.in_([one.id for one in schedules])
-        connection.execute(update(self._table).where(named).values(values))
-        details = {} if reason is None else {"reason": reason}
-        entries = [one.entry("cancelled", actor, {"updates": one.updates, **details}) for one in schedules]
-        self._audit.record(connection, entries)
+    def mark_superseded(self, connection: Connection, ids: Sequence[int], reason: str) -> None:
+        """Write into the rows of those that gave way to a newer change why they did."""
+        values = {"last_error": reason, "error_message": "superseded"}
+        connection.execute(update(self._table).where(self._table.c.id.in_(ids)).values(values))
 
     # --- rows -------------------------------------------------------------------------------------------------------
 
     def read(self, connection: Connection, id: int) -> Schedule | None:
         """The schedule with this id, whosever it is."""
         rows = self._rows(connection, self._table.c.id == id, limit=1)
-        return self._schedule(rows[0]) if rows else None
+        return as_schedule(rows[0]) if rows else None
+
+    def _by_id(self, connection: Connection, ids: Collection[int]) -> dict[int, Schedule]:
+        """Those of the ids that there are, by their time."""
+        if not ids:
+            return {}
+        return {row.id: as_schedule(row) for row in self._rows(connection, self._table.c.id.in_(ids))}
 
     def _flag(self, connection: Connection, key: str, environment: str, *, stays: bool = False) -> Row[Any] | None:
         """The row of a flag; if it `stays`, nobody deletes it before the transaction ends."""
@@ -289,15 +299,16 @@ class Schedules:
         found = select(self._table).where(where).order_by(time, self._table.c.id).limit(limit).offset(offset)
         return connection.execute(found).all()
 
-    @staticmethod
-    def _schedule(row: Row[Any]) -> Schedule:
-        known = {name: getattr(row, name) for name in Schedule.__slots__}
-        # What others wrote and nobody can read: such a time is due, as in a claim, and such updates say nothing.
-        read = {
-            "scheduled_at": row.scheduled_at or EPOCH,
-            "updates": row.updates if isinstance(row.updates, dict) else {},
-        }
-        return Schedule(**known | read)
+
+def as_schedule(row: Row[Any]) -> Schedule:
+    """A row of the table."""
+    known = {name: getattr(row, name) for name in Schedule.__slots__}
+    # What others wrote and nobody can read: such a time is due, as in a claim, and such updates say nothing.
+    read = {
+        "scheduled_at": row.scheduled_at or EPOCH,
+        "updates": row.updates if isinstance(row.updates, dict) else {},
+    }
+    return Schedule(**known | read)
 
 
 def check_retries(retries: object) -> int:
@@ -313,6 +324,23 @@ def _values(schedule: Schedule) -> Values:
         return read_values(schedule.updates)
     except InvalidChangeError:
         return {}
+
+
+def _absent(id: int) -> str:
+    return f"there is no schedule {id}"
+
+
+def _not_to_retry(schedule: Schedule, last_set: LastSet | None, now: datetime) -> str | None:
+    """Why a person may not bring it back: it has not failed for good, or would end the same way at once."""
+    if schedule.status != "failed" or schedule.is_open:
+        state = "waiting for its next try" if schedule.is_open else schedule.status
+        return f"is {state}: only one that failed for good can be retried"
+    if schedule.expires_by(now):
+        return "has expired: make a new one instead"
+    if last_set is None:
+        return "has no flag any more, it was deleted: make a new flag and a new schedule"
+    newer = last_set.newer_than(_values(schedule), schedule.scheduled_at, schedule.id)
+    return None if newer is None else f"would be {superseded(*newer)}: make a new one instead"
 
 
 def _planned(schedule: Schedule) -> dict[str, Any]:

@@ -1,15 +1,16 @@
 """The system: flags, the schedules that change them, and the lane that applies these."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from redrive import Attempt, Lane, Redrive, State, Try, Where, WorkerSettings, days, preview
+from redrive import Attempt, Lane, Redrive, State, Try, Where, WorkerSettings, days
 from redrive.events import AttemptEnded, Event
 from redrive.settings import load
 from redrive.system import System
+from redrive.systems.flags.acts import ActsOnSchedules
 from redrive.systems.flags.apply import Applier
 from redrive.systems.flags.audit import Audit
 from redrive.systems.flags.cache import FlagCache
@@ -17,8 +18,17 @@ from redrive.systems.flags.changes import Values, read_values
 from redrive.systems.flags.errors import InvalidStateError
 from redrive.systems.flags.evaluate import is_on
 from redrive.systems.flags.observe import Aftermath, FlagLogs
+from redrive.systems.flags.pages import LOOK_WITHIN, PAGE_SIZE, Pages, SchedulePage, Section
 from redrive.systems.flags.policy import POLICY
-from redrive.systems.flags.schedules import LISTED_MAX, Foreseen, NewSchedule, Schedule, Schedules, check_retries
+from redrive.systems.flags.schedules import (
+    LISTED_MAX,
+    Acted,
+    Foreseen,
+    NewSchedule,
+    Schedule,
+    Schedules,
+    check_retries,
+)
 from redrive.systems.flags.settings import FlagSettings
 from redrive.systems.flags.store import Flag, FlagStore, Override
 from redrive.systems.flags.table import FLAG_SCHEDULES, make_tables
@@ -80,21 +90,25 @@ class Flags(System):
         self._database = database
         self.audit = Audit(database, tables)
         self.cache = FlagCache(database, tables)
+        acts = ActsOnSchedules(database, tables, self.audit)
         self.lane: Lane = app.adopt(
-            FLAG_SCHEDULES, observers=[FlagLogs(database), Aftermath(database, self.audit, self.cache)], tune=_tuned
-        )
+            FLAG_SCHEDULES, observers=[FlagLogs(database), Aftermath(database, self.audit, self.cache)], tune=_tuned,
+            beside_acts=acts,
+        )  # fmt: skip
         self._schedules = Schedules(
             database, tables, self.lane, self.audit, max_retries=check_retries(given.flag_schedule_max_retries)
         )
         self._flags = FlagStore(database, tables, self.cache, self._schedules)
-        applier = Applier(database, tables, self._flags, self._schedules, self.audit)
+        self._pages = Pages(database, tables)
+        applier = Applier(database, tables, self._flags, self._schedules, acts, self.audit)
         self.lane.handler(policy=POLICY, transactional=True)(applier.apply)
 
     def routes(self) -> Sequence[Any]:
         """See `System.routes`."""
         from redrive.systems.flags.api import make_router
+        from redrive.systems.flags.api_operator import make_operator_router
 
-        return [make_router(self)]
+        return [make_router(self), make_operator_router(self)]
 
     async def close(self) -> None:
         """See `System.close`."""
@@ -146,6 +160,13 @@ class Flags(System):
         self.cache.forget()
         return put
 
+    async def switch(self, ids: Collection[int], *, enabled: bool, actor: str, reason: str) -> Acted:
+        """Turn flags on or off, by their ids; those that are so already, or are gone, stay as they are."""
+        await self._app.open()
+        acted = await self._database.write(self._flags.switch, ids, enabled=enabled, actor=actor, reason=reason)
+        self.cache.forget()
+        return acted
+
     async def delete(self, key: str, *, environment: str = PRODUCTION) -> None:
         """Delete a flag and its overrides. Its schedules stay, and fail for good when they are due."""
         await self._app.open()
@@ -157,10 +178,17 @@ class Flags(System):
         await self._app.open()
         return await self._database.read(self._flags.get, key, environment)
 
-    async def all_flags(self, *, environment: str = PRODUCTION, limit: int = LISTED_MAX, offset: int = 0) -> list[Flag]:
-        """The flags of an environment by their keys."""
+    async def all_flags(
+        self, *, environment: str = PRODUCTION, limit: int = LISTED_MAX, offset: int = 0, after: str | None = None
+    ) -> list[Flag]:
+        """The flags of an environment by their keys; those behind the key `after`, if it is given."""
         await self._app.open()
-        return await self._database.read(self._flags.listed, environment, limit=limit, offset=offset)
+        return await self._database.read(self._flags.listed, environment, limit=limit, offset=offset, after=after)
+
+    async def environments(self) -> list[str]:
+        """Where there are flags, by name."""
+        await self._app.open()
+        return await self._database.read(self._flags.environments)
 
     async def put_override(
         self,
@@ -212,21 +240,39 @@ class Flags(System):
 
     async def cancel(self, key: str, id: int, *, actor: str, environment: str = PRODUCTION) -> Schedule:
         """End a schedule that waits, for its time or for a retry; `InvalidStateError` for any other."""
+        await self.get_schedule(key, id, environment=environment)
+        acted = await self.cancel_all([id], actor=actor)
+        return await self._after(acted, key, id, environment)
+
+    async def cancel_all(self, ids: Collection[int], *, actor: str, reason: str = "") -> Acted:
+        """End schedules that wait, of whatever flag, all in one commit; those that do not wait stay as they are."""
         await self._app.open()
-        return await self._database.write(self._schedules.cancel, key, environment, id, actor)
+        return await self._database.write(self._schedules.cancel, ids, actor, reason)
+
+    async def get_schedule(self, key: str, id: int, *, environment: str = PRODUCTION) -> Schedule:
+        """One schedule of a flag."""
+        await self._app.open()
+        return await self._database.read(self._schedules.get, key, environment, id)
+
+    async def page(
+        self,
+        section: Section,
+        *,
+        environment: str = PRODUCTION,
+        key: str | None = None,
+        cursor: str | None = None,
+        limit: int = PAGE_SIZE,
+    ) -> SchedulePage:
+        """Schedules of an environment, across its flags: those ahead by when they are due, those over by their end, last first."""
+        await self._app.open()
+        return await self._database.look(
+            LOOK_WITHIN, self._pages.page, section, environment=environment, key=key, cursor=cursor, limit=limit
+        )
 
     async def retries(self, key: str, id: int, *, environment: str = PRODUCTION) -> Retries:
         """The tries of a schedule so far, and the times of those to come."""
-        await self._app.open()
-        schedule = await self._database.read(self._schedules.get, key, environment, id)
-        attempts = await self.lane.attempts(id)
-        upcoming: list[Try] = []
-        if schedule.due_at is not None and not schedule.expires_by(schedule.due_at):
-            upcoming = preview(
-                POLICY, str(id), schedule.due_at, failures=schedule.retry_count,
-                failures_max=schedule.max_retries + 1, deadline_at=schedule.expires_at,
-            )  # fmt: skip
-        return Retries(schedule=schedule, attempts=attempts, upcoming=upcoming)
+        schedule = await self.get_schedule(key, id, environment=environment)
+        return Retries(schedule=schedule, attempts=await self.lane.attempts(id), upcoming=schedule.upcoming())
 
     async def foresee(self, key: str, at: datetime, *, environment: str = PRODUCTION) -> Foreseen:
         """The state of a flag at a time to come, if every schedule until then succeeds at its next try."""
@@ -235,14 +281,26 @@ class Flags(System):
 
     async def retry(self, key: str, id: int, *, actor: str, environment: str = PRODUCTION) -> Schedule:
         """Bring a schedule back that has failed for good, due now and with all its retries."""
+        await self.get_schedule(key, id, environment=environment)
+        acted = await self.retry_all([id], actor=actor)
+        return await self._after(acted, key, id, environment)
+
+    async def retry_all(self, ids: Collection[int], *, actor: str, reason: str = "retried by hand") -> Acted:
+        """Bring back schedules that have failed for good, of whatever flag; the others stay as they are."""
         await self._app.open()
-        schedule = await self._database.read(self._schedules.get_to_retry, key, environment, id)
-        redriven = await self.lane.redrive(Where(ids=[id]), actor=actor, reason="retried by hand")
-        if not redriven.changed:
-            raise InvalidStateError(f"schedule {id} was brought back by somebody else just now")
-        self.audit.record_soon([schedule.entry("retried", actor, {"byHand": True, "lastError": schedule.last_error})])
-        await self.audit.flush()
-        return await self._database.read(self._schedules.get, key, environment, id)
+        dead, refused = await self._database.read(self._schedules.to_retry, ids)
+        changed = set[object]()
+        if dead:
+            changed |= {*(await self.lane.redrive(Where(ids=[*dead]), actor=actor, reason=reason)).changed}
+        for id_ in dead.keys() - changed:
+            refused[id_] = f"schedule {id_} was brought back by somebody else just now"
+        return Acted(changed=sorted(id_ for id_ in dead if id_ in changed), refused=refused)
+
+    async def _after(self, acted: Acted, key: str, id: int, environment: str) -> Schedule:
+        """The one schedule that was acted on, as it stands; `InvalidStateError` if it was left alone."""
+        if acted.refused:
+            raise InvalidStateError(acted.refused[id])
+        return await self.get_schedule(key, id, environment=environment)
 
     # --- processing -------------------------------------------------------------------------------------------------
 

@@ -1,20 +1,20 @@
 """Flags and overrides in the database: functions of a connection, run by `service` in transactions of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from redrive.systems.flags.cache import FLAGS_MAX, FlagCache
 from redrive.systems.flags.changes import LastSet, Stamp, Values
 from redrive.systems.flags.errors import FlagNotFoundError, InvalidChangeError
 from redrive.systems.flags.present import present
-from redrive.systems.flags.schedules import Schedules
+from redrive.systems.flags.schedules import LISTED_MAX, Acted, Schedules
 from redrive.systems.flags.table import Tables
-from redrive.tables import Database
+from redrive.tables import DEEDS, Database
 
 OVERRIDES_MAX = 10_000
 """How many users of one flag may have an override."""
@@ -75,6 +75,29 @@ class FlagStore:
         self.change(connection, row, values | described, stamp, set(values), actor)
         return self.get(connection, key, environment), created
 
+    def switch(self, connection: Connection, ids: Collection[int], *, enabled: bool, actor: str, reason: str) -> Acted:
+        """Turn flags on or off, one after the other by their ids, so that two who do so cannot block each other.
+
+        It is no task, and no schedule, that changes: who did it and why stands in the audit log of all systems.
+        """
+        changed, refused, deeds = list[int](), dict[int, str](), list[dict[str, Any]]()
+        word = "on" if enabled else "off"
+        for id_ in sorted(set(ids)):
+            row = self.lock(connection, self._flags.c.id == id_)
+            if row is None:
+                refused[id_] = f"flag {id_} is not there any more"
+            elif row.enabled == enabled:
+                refused[id_] = f"{row.flag_key!r} in {row.environment!r} is {word} already"
+            else:
+                now = present(self._database, connection)
+                self.change(connection, row, {"enabled": enabled}, Stamp(now), {"enabled"}, actor)
+                deeds.append({"task_id": f"{row.environment}/{row.flag_key}", "at": now})
+                changed.append(id_)
+        if deeds:
+            done = {"ledger": self._flags.name, "act": f"switch {word}", "actor": actor, "reason": reason}
+            connection.execute(insert(DEEDS), [done | deed for deed in deeds])
+        return Acted(changed=changed, refused=refused)
+
     def lock(self, connection: Connection, where: Any) -> Row[Any] | None:
         """The row of a flag, held until the transaction ends: changes of one flag come one after the other."""
         return connection.execute(select(self._flags).where(where).with_for_update(key_share=True)).first()
@@ -107,11 +130,20 @@ class FlagStore:
             raise FlagNotFoundError(key, environment)
         return _flag(row)
 
-    def listed(self, connection: Connection, environment: str, *, limit: int, offset: int) -> list[Flag]:
+    def listed(
+        self, connection: Connection, environment: str, *, limit: int, offset: int, after: str | None
+    ) -> list[Flag]:
         """The flags of an environment by their keys."""
         t = self._flags
         found = select(t).where(t.c.environment == environment).order_by(t.c.flag_key).limit(limit).offset(offset)
+        if after is not None:
+            found = found.where(t.c.flag_key > after)
         return [_flag(row) for row in connection.execute(found)]
+
+    def environments(self, connection: Connection) -> list[str]:
+        """Where there are flags. All of them are looked at: they are few, see `FLAGS_MAX`."""
+        column = self._flags.c.environment
+        return list(connection.execute(select(column).distinct().order_by(column).limit(LISTED_MAX)).scalars())
 
     # --- overrides --------------------------------------------------------------------------------------------------
 

@@ -49,6 +49,33 @@ FLAG_SCHEDULES = LedgerTable(
 )
 """A schedule as a task. `expires_at` is not its deadline: what expires ends with a reason of its own, see `apply`."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Schedules that people look through in one order: those that are still to come, or those that are over.
+
+    Two indexes hold each, by environment and by flag. Words and times are literals, as a statement must have them too: what is
+    bound hides a partial index from the planner.
+    """
+
+    name: str
+    where: str
+    times: tuple[str, ...]
+
+    def place(self, dialect: str) -> str:
+        """Where a row stands among the others; one without a readable time is the earliest."""
+        sqlite = dialect == "sqlite"
+        times = [f"julianday({time})" if sqlite else time for time in self.times]
+        return f"coalesce({', '.join(times)}, {'0' if sqlite else _EARLIEST})"
+
+
+_EARLIEST = "'1970-01-01 00:00:00+00'::timestamptz"
+AHEAD = Stretch(
+    name="ahead", where="status = 'pending' OR next_retry_at IS NOT NULL", times=("next_retry_at", "scheduled_at")
+)
+OVER = Stretch(name="over", where="status <> 'pending' AND next_retry_at IS NULL", times=("updated_at",))
+STRETCHES = (AHEAD, OVER)
+
 # SQLite counts rows by itself only in a column that is INTEGER to the letter. Ids are never given twice (AUTOINCREMENT): the
 # audit outlives the schedules that it names.
 _ID = BigInteger().with_variant(Integer(), "sqlite")
@@ -142,6 +169,13 @@ def _schedules(metadata: MetaData, flags: Table, time: TypeEngine[Any], dialect:
     waits = text("next_retry_at IS NOT NULL")
     Index("idx_schedules_next_retry_at", schedules.c.next_retry_at, sqlite_where=waits, postgresql_where=waits)
     ledger_indexes(FLAG_SCHEDULES, schedules, dialect)
+    for stretch in STRETCHES:
+        where, place = text(stretch.where), text(stretch.place(dialect))
+        for name, columns in ((stretch.name, ["environment"]), (f"{stretch.name}_flag", ["environment", "flag_key"])):
+            Index(
+                f"feature_flag_schedules_{name}_idx", *(schedules.c[one] for one in columns), schedules.c.status, place,
+                schedules.c.id, sqlite_where=where, postgresql_where=where,
+            )  # fmt: skip
     return schedules
 
 

@@ -26,9 +26,25 @@ SCHEDULER = "x-retry-scheduler"
 EXCEEDED = "x-max-retries-exceeded"
 QUEUE = "x-original-queue"
 CONTENT_TYPE = "x-original-content-type"
+RESUBMITTED_BY = "x-resubmitted-by"
+RESUBMITTED_AT = "x-resubmitted-at"
 INVALID_REASON = "x-invalid-reason"
 INVALID_DETAIL = "x-invalid-detail"
 INVALID_PROPERTIES = "x-invalid-properties"
+LETTER_CLASS = "x-dead-letter-class"
+LETTER_RULE = "x-dead-letter-rule"
+PROPERTIES = "x-original-properties"
+NOTES = frozenset({LETTER_CLASS, LETTER_RULE, PROPERTIES})
+"""What an upstream says about a message: it is kept with the message while it waits, and does not go out with its retries."""
+PROPERTY_NAMES = (
+    "app_id", "content_encoding", "correlation_id", "message_id", "priority", "reply_to", "timestamp", "type",
+)  # fmt: skip
+"""The AMQP properties that an upstream may give back. Not `expiration`, of which it may have died, nor `user_id`, which the broker
+compares with who publishes."""
+SHORT_BYTES_MAX = 255
+"""AMQP's own limit for properties such as the message id."""
+REPLY_CHANNEL = "amq.rabbitmq.reply-to"
+"""The broker closes the channel of whoever publishes with this address without waiting for answers there."""
 
 _ROUTING = frozenset({"CC", "BCC"})
 """The broker would route copies by them: a copy that arrives elsewhere would hide that the queue is missing."""
@@ -41,6 +57,8 @@ _OURS = frozenset(
         EXCEEDED,
         QUEUE,
         CONTENT_TYPE,
+        RESUBMITTED_BY,
+        RESUBMITTED_AT,
         INVALID_REASON,
         INVALID_DETAIL,
         INVALID_PROPERTIES,
@@ -60,6 +78,24 @@ def fit(headers: Mapping[str, Any], *, bytes_max: int = HEADERS_BYTES_MAX) -> bo
 def kept(headers: Mapping[str, Any]) -> dict[str, Any]:
     """The headers that go on with the message: not the broker's record of deaths, none of ours."""
     return {name: value for name, value in headers.items() if name not in _DROPPED}
+
+
+def properties(given: Any) -> dict[str, Any]:
+    """The properties in this table that can be sent, whatever a stranger has put there."""
+    if not isinstance(given, Mapping):
+        return {}
+    return {name: given[name] for name in PROPERTY_NAMES if name in given and _is_property(name, given[name])}
+
+
+def _is_property(name: str, value: Any) -> bool:
+    match name:
+        case "priority":
+            return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 255
+        case "timestamp":
+            return isinstance(value, datetime) and value.tzinfo is not None and value.timestamp() >= 0
+        case _:
+            usable = isinstance(value, str) and value != "" and value != REPLY_CHANNEL
+            return usable and len(value.encode(errors="replace")) <= SHORT_BYTES_MAX and fit({name: value})
 
 
 def without_routing(headers: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from aiormq.abc import DeliveredMessage
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from redrive import describe_error, safe_text
-from redrive.errors import LedgerError
-from redrive.systems.relay.broker import Published, Publisher
+from redrive.errors import LedgerError, TooSlowError
+from redrive.systems.relay.broker import Publisher
 from redrive.systems.relay.frames import unreadable
 from redrive.systems.relay.message import Arrival, InvalidMessageError, read_message
-from redrive.systems.relay.outbox import quarantined_message
+from redrive.systems.relay.quarantine import quarantine
 from redrive.systems.relay.settings import RelaySettings
 from redrive.systems.relay.store import Store, Stored
 
@@ -29,8 +29,6 @@ BATCH_MAX = 500
 HOLD_SECONDS = 0.05
 """How soon a message is stored again whose row was being published."""
 PAUSE_CAP_SECONDS = 2.0
-WHOLE_TRIES_MAX = 2
-"""So often bad input is tried with all that came with it. After that its body goes alone: something beside it cannot be sent."""
 TELL_EVERY_TRIES = 30
 """How often, in tries, it is told that the database does not store: about once a minute."""
 _CONTENT_CLASSES = ("22", "23", "54")
@@ -130,16 +128,16 @@ class Intake:
         while True:
             try:
                 return await self._store.store(arrivals), {}
-            except LedgerError:  # away, or not migrated yet: the worker of the lane tells
-                pass
-            except StatementError as error:
-                if _is_about_content(error):
+            except (StatementError, TooSlowError) as error:
+                if isinstance(error, StatementError) and _is_about_content(error):
                     if len(arrivals) == 1:
                         return Stored(), {arrivals[0].message_id: describe_error(error)}
                     return await self._store_apart(arrivals)
                 # A time limit, a deadlock, a right or a table that is missing: not what the messages hold, so they wait.
                 if tries % TELL_EVERY_TRIES == 0:
                     self._told.unstored(describe_error(error))
+            except LedgerError:  # away, or not migrated yet: the worker of the lane tells
+                pass
             tries += 1
             ceiling = min(PAUSE_CAP_SECONDS, 0.05 * 2 ** min(tries, 10))
             await asyncio.sleep(random.uniform(ceiling / 2, ceiling))
@@ -157,31 +155,8 @@ class Intake:
 
     async def quarantine(self, message: DeliveredMessage, error: InvalidMessageError) -> None:
         """Publish bad input to its own queue; when this returns the broker has it there."""
-        properties, detail = message.header.properties, safe_text(str(error))
-        strange = unreadable(message.header)
-        raw = None if strange is None else strange.raw
-        headers, content_type = properties.headers or {}, properties.content_type
-        queue = self._settings.invalid_queue
-        tries = 0
-        failed = 0
-        while True:
-            try:
-                made = quarantined_message(
-                    message.body, headers, content_type, reason=error.reason, detail=detail, raw_properties=raw
-                )
-                answer = await self._publisher.publish(made, queue)
-            except Exception:  # it may pass; if not, something beside the body cannot be sent
-                failed += 1
-                if failed >= WHOLE_TRIES_MAX:
-                    headers, content_type, raw = {}, None, None
-            else:
-                if answer is Published.CONFIRMED:
-                    break
-                if answer is Published.UNROUTABLE:
-                    await self._publisher.declare_again(queue)
-            tries += 1
-            await asyncio.sleep(min(PAUSE_CAP_SECONDS, 0.05 * 2 ** min(tries, 10)))
-        self._told.invalid(error.reason, detail)
+        await quarantine(message, error, self._publisher, self._settings.invalid_queue)
+        self._told.invalid(error.reason, safe_text(str(error)))
 
     def tell_stored(self, stored: Stored) -> None:
         """Say what is durable now."""

@@ -27,6 +27,8 @@ RETRIES_MAX = 100_000
 COUNT_MAX = 900_000
 """Larger numbers are taken for these: the engine's own count of failures ends at a million, and no row may die of it."""
 CONTENT_TYPE_CHARS_MAX = 255
+TRANSIENT = "transient"
+"""The one class of dead letters that is retried."""
 HINT_MAX = timedelta(days=366)
 """A hint further in the future is taken for this: the longest wait that there is."""
 
@@ -137,11 +139,18 @@ def _checked(read: RetryMessage, headers: Mapping[str, Any], settings: RelaySett
         queue=read.original_queue,
         error_reason=safe_text(read.error_reason),
         retry_count=min(read.retry_count, COUNT_MAX),
-        max_retries=min(read.max_retries or settings.default_max_retries, RETRIES_MAX),
+        max_retries=_most_retries(read, headers, settings),
         not_before=_instant(read.next_retry_at_ms),
         headers={str(name): amqp_headers.to_json(value) for name, value in amqp_headers.kept(headers).items()},
         content_type=original_type and safe_text(original_type),
     )
+
+
+def _most_retries(read: RetryMessage, headers: Mapping[str, Any], settings: RelaySettings) -> int:
+    """How often it may be retried: not at all if an upstream has found that this will not help."""
+    if headers.get(amqp_headers.LETTER_CLASS, TRANSIENT) != TRANSIENT:
+        return 0
+    return min(read.max_retries or settings.default_max_retries, RETRIES_MAX)
 
 
 def _check_text(name: str, text: str, *, chars_max: int | None = None, bytes_max: int | None = None) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from redrive import State
-from redrive.events import AttemptEnded, AttemptStarted, Event, TaskAdded, TasksChanged
+from redrive.events import AttemptEnded, AttemptStarted, Event, TaskAdded
 from redrive.observe.logs import LogObserver
+from redrive.systems.relay.deaths import DeadLetter
 from redrive.systems.relay.message import Arrival
+from redrive.systems.relay.rules import Verdict
 from redrive.systems.relay.store import Stored
 
 QUEUES_MAX = 50
@@ -19,11 +21,45 @@ OTHER = "other"
 DRIFT_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
+class QueueLabels:
+    """The label of a queue: its name, for as many queues as there may be labels."""
+
+    def __init__(self) -> None:
+        self._queues: set[str] = set()
+
+    def __call__(self, queue: str) -> str:
+        if queue not in self._queues:
+            if len(self._queues) >= QUEUES_MAX:
+                return OTHER
+            self._queues.add(queue)
+        return queue
+
+
+class DeadLetterMetrics:
+    """The metrics of the dead-letter handler; what it has in common with the relay has the same names."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._label = QueueLabels()
+
+        def counter(name: str, meaning: str, *labels: str) -> Counter:
+            return Counter(name, meaning, labels, registry=self.registry)
+
+        self._letters = counter("relay_dead_letters", "Dead letters handed to the relay", "class", "queue")
+        self.invalid = counter("retry_invalid_messages", "Messages in quarantine", "reason")
+        self.confirms_lost = counter("retry_confirms_lost", "Publisher confirms cut off: possible duplicates")
+        self.up = Gauge("service_up", "Whether the dead-letter handler runs", registry=self.registry)
+
+    def handed_over(self, letter_class: str, queue: str) -> None:
+        """Count a dead letter that the relay's queue has."""
+        self._letters.labels(letter_class, self._label(queue)).inc()
+
+
 class RelayMetrics:
     """The metrics of the relay, from the facts of its lane and from what arrives."""
 
     def __init__(self) -> None:
-        self._queues: set[str] = set()
+        self._label = QueueLabels()
         self._registered = False
 
     def register(self, registry: CollectorRegistry) -> None:
@@ -93,13 +129,6 @@ class RelayMetrics:
         if self._registered:
             self.confirms_lost.inc()
 
-    def _label(self, queue: str) -> str:
-        if queue not in self._queues:
-            if len(self._queues) >= QUEUES_MAX:
-                return OTHER
-            self._queues.add(queue)
-        return queue
-
 
 class RelayLog(LogObserver):
     """The relay's story, one line for each step of a message."""
@@ -109,7 +138,7 @@ class RelayLog(LogObserver):
 
     def _write(self, event: Event) -> None:
         match event:
-            case TaskAdded() | TasksChanged():
+            case TaskAdded():
                 pass  # `stored` tells it with what only the intake knows
             case AttemptStarted():
                 pass
@@ -148,6 +177,20 @@ class RelayLog(LogObserver):
                 self._log.info(name, **_about(one), delay_seconds=round(delay.total_seconds(), 3))
         for one in stored.known:
             self._log.info("retry_known", **_about(one))
+
+    def dead_letter(self, letter: DeadLetter, verdict: Verdict) -> None:
+        """Tell of a dead letter that the relay's queue has, and what was decided about it."""
+        self._log.info(
+            "dead_letter",
+            message_id=letter.message_id,
+            queue=letter.trouble.queue,
+            reason=letter.trouble.reason,
+            deaths=letter.trouble.deaths,
+            letter_class=verdict.letter_class.value,
+            rule=verdict.rule,
+            retry_count=letter.retry_count,
+            error=letter.error_reason,
+        )
 
     def quarantined(self, reason: str, detail: str) -> None:
         """Tell of a message that could not be read."""

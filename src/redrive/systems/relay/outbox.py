@@ -13,10 +13,14 @@ from redrive.systems.relay import headers as amqp
 
 ERROR_CHARS_MAX = 500
 """How much of an error travels in a header."""
-SHORT_BYTES_MAX = 255
-"""AMQP's own limit for properties such as the message id."""
 QUARANTINE_HEADERS_BYTES_MAX = 120_000
 """Headers that arrived in one frame of 128 KiB leave in one too, with our reason beside them."""
+
+
+def is_spent(task: Task) -> bool:
+    """Whether it goes to people now. What they have resubmitted goes out once at least, also where no retry is allowed."""
+    most: int = task.payload["max_retries"]
+    return task.failures >= (max(most, 1) if amqp.RESUBMITTED_BY in task.payload["headers"] else most)
 
 
 def retry_message(task: Task, service: str) -> Message:
@@ -28,11 +32,13 @@ def retry_message(task: Task, service: str) -> Message:
         amqp.ERROR: _short(row["error_reason"]),
         amqp.SCHEDULER: service,
     }
+    theirs = {name: amqp.from_json(value) for name, value in row["headers"].items()}
     return Message(
         row["original_payload"],
-        headers={name: amqp.from_json(value) for name, value in row["headers"].items()} | ours,
+        headers={name: value for name, value in theirs.items() if name not in amqp.NOTES} | ours,
         content_type=row["content_type"],
         delivery_mode=DeliveryMode.PERSISTENT,
+        **amqp.properties(theirs.get(amqp.PROPERTIES)),
     )
 
 
@@ -48,11 +54,16 @@ def review_message(task: Task) -> Message:
         "max_retries": row["max_retries"],
         "failed_at": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
     }
+    said = {
+        name: _short(str(row["headers"][name]))
+        for name in (amqp.LETTER_CLASS, amqp.LETTER_RULE)
+        if name in row["headers"]
+    }
     return Message(
         json.dumps(body, ensure_ascii=False).encode(),
-        headers={amqp.EXCEEDED: True, amqp.QUEUE: row["original_queue"]},
+        headers={amqp.EXCEEDED: True, amqp.QUEUE: row["original_queue"]} | said,
         content_type="application/json",
-        message_id=task.key if len(task.key.encode()) <= SHORT_BYTES_MAX else None,
+        message_id=task.key if len(task.key.encode()) <= amqp.SHORT_BYTES_MAX else None,
         delivery_mode=DeliveryMode.PERSISTENT,
     )
 

@@ -9,9 +9,10 @@ ends a row: a lost confirm, a broker that is away or a crash charge nothing.
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from aio_pika import Message
 from prometheus_client import CollectorRegistry
@@ -28,9 +29,11 @@ from redrive import (
     WorkerSettings,
     describe_error,
     jitter,
+    redact,
     seconds,
 )
 from redrive.events import TaskAdded
+from redrive.observe.alerts import Alarm
 from redrive.settings import load
 from redrive.system import System
 from redrive.systems.relay.broker import Consumer, Published, Publisher
@@ -38,7 +41,8 @@ from redrive.systems.relay.headers import MESSAGE_ID
 from redrive.systems.relay.intake import Intake
 from redrive.systems.relay.missing import MissingQueues
 from redrive.systems.relay.observe import RelayLog, RelayMetrics
-from redrive.systems.relay.outbox import retry_message, review_message
+from redrive.systems.relay.outbox import is_spent, retry_message, review_message
+from redrive.systems.relay.review import ActsOnMessages, Review
 from redrive.systems.relay.settings import RelaySettings
 from redrive.systems.relay.store import Store, Stored
 from redrive.systems.relay.table import RETRY_QUEUE, retry_queue
@@ -84,7 +88,9 @@ class Relay(System):
         self._service = service
         self._log = RelayLog()
         self._metrics = RelayMetrics()
-        self.lane = app.adopt(RETRY_QUEUE, observers=[self._log, self._metrics], tune=self._tune)
+        self.lane = app.adopt(
+            RETRY_QUEUE, observers=[self._log, self._metrics], tune=self._tune, beside_acts=ActsOnMessages()
+        )
         # What the handler fails with brings its own wait along. What is left is a crash: due again at once.
         crashed = Policy(Fixed(timedelta(0)), attempts=TRIES_MAX, jitter=jitter.additive(JITTER), name="relay")
         self.lane.handler(policy=crashed)(self.publish)
@@ -97,6 +103,7 @@ class Relay(System):
             url, f"{service}-consumer", self._broker,
             queue=self.settings.retry_queue, prefetch=self.settings.rabbitmq_prefetch, take=self._intake.take,
         )  # fmt: skip
+        self.review = Review(app.database, self.lane)
         self._missing = MissingQueues()
         self._publishing: asyncio.Task[None] | None = None
         self._waking: asyncio.TimerHandle | None = None
@@ -109,7 +116,7 @@ class Relay(System):
     async def publish(self, task: Task) -> None:
         """Publish a due message to its queue, or to the reviewers when its retries are spent."""
         row = task.payload
-        spent = task.failures >= row["max_retries"]
+        spent = is_spent(task)
         queue = self.settings.manual_review_queue if spent else row["original_queue"]
         try:
             message = review_message(task) if spent else retry_message(task, self._service)
@@ -120,7 +127,10 @@ class Relay(System):
             self._missing.found(queue)
         match answer:
             case Published.CONFIRMED if spent:
-                raise PermanentError(f"all {row['max_retries']} retries are spent; it is in {queue} now")
+                why = row["error_reason"] or "nobody said of what"
+                raise PermanentError(
+                    f"all {row['max_retries']} retries are spent; it is in {queue} now, dead of: {why}"
+                )
             case Published.CONFIRMED:
                 return
             case Published.UNROUTABLE:
@@ -226,6 +236,19 @@ class Relay(System):
     def ready(self) -> bool:
         """Whether both connections to the broker have been made."""
         return self._consumer.was_up and self._publisher.was_up
+
+    def routes(self) -> Sequence[Any]:
+        """See `System.routes`."""
+        from redrive.systems.relay.api_review import make_router
+
+        return (make_router(self.review),)
+
+    async def alarms(self) -> Sequence[Alarm]:
+        """Messages that wait for a person, by the queue that they failed in."""
+        return [
+            Alarm(f"relay review {queue}", redact(f"relay: messages of {queue!r} wait for a person: {amount:,}"))
+            for queue, amount in (await self.review.waiting()).queues
+        ]
 
     async def checks(self) -> Mapping[str, bool]:
         """Whether the broker is there."""

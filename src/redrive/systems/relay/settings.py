@@ -1,9 +1,11 @@
-"""The settings of the relay: where the broker is, which queues, how long messages wait."""
+"""The settings of the relay: where the broker is, which queues, how long messages wait, and where dead letters come from."""
 
 from datetime import timedelta
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic_settings import NoDecode
 
 from redrive.settings import Section
 
@@ -11,6 +13,48 @@ DAY_MS = 86_400_000
 QUEUE_BYTES_MAX = 255
 """AMQP's own limit for the name of a queue."""
 INVALID_SUFFIX = ".invalid"
+
+
+ANY_KEY = "#"
+"""The routing key that stands for all; a topic exchange takes it so, and others but a direct one do not ask."""
+
+
+def _is_name(name: str) -> str:
+    if len(name.encode()) > QUEUE_BYTES_MAX:
+        raise ValueError(f"a name of at most {QUEUE_BYTES_MAX} bytes is needed")
+    return name
+
+
+def _with_commas(given: Any) -> Any:
+    return tuple(key.strip() for key in given.split(",") if key.strip()) if isinstance(given, str) else given
+
+
+Name = Annotated[str, Field(min_length=1), AfterValidator(_is_name)]
+Keys = Annotated[tuple[Name, ...], NoDecode, BeforeValidator(_with_commas), Field(min_length=1, max_length=100)]
+
+
+class DeadLetterSettings(Section):
+    """What can be set for `redrive relay dead-letters`, besides the settings of the relay."""
+
+    dead_letter_exchange: Name = Field(
+        default="dead-letters",
+        description="The exchange whose messages are taken; where only DEAD_LETTER_QUEUE is given, that queue is taken as it is",
+    )
+    dead_letter_queue: Name = Field(default="dead-letters.pending", description="The queue that is bound to it")
+    dead_letter_routing_keys: Keys = Field(
+        default=(ANY_KEY,), description="The keys that it is bound with, with commas between them; # stands for all"
+    )
+    dead_letter_rules: str | None = Field(
+        default=None, description="The file with the rules that say what is retried; without it redrive's own"
+    )
+
+    @property
+    def exchange(self) -> str | None:
+        """The exchange; None if there is only a queue, which is taken as it is."""
+        only_queue = (
+            "dead_letter_queue" in self.model_fields_set and "dead_letter_exchange" not in self.model_fields_set
+        )
+        return None if only_queue else self.dead_letter_exchange
 
 
 class RelaySettings(Section):

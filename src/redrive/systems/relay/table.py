@@ -41,8 +41,8 @@ RETRY_QUEUE = LedgerTable(
 metadata = MetaData(naming_convention=NAMES)
 
 
-def _partial(name: str, column: str, where: str) -> Index:
-    return Index(name, column, postgresql_where=text(where), sqlite_where=text(where))
+def _partial(name: str, *columns: str, where: str) -> Index:
+    return Index(name, *columns, postgresql_where=text(where), sqlite_where=text(where))
 
 
 retry_queue = Table(
@@ -70,8 +70,9 @@ retry_queue = Table(
     CheckConstraint("status = 'pending' OR lease_until IS NULL", name="lease"),
     CheckConstraint("(lease_until IS NULL) = (claim_id IS NULL)", name="fence"),
     CheckConstraint("status = 'pending' OR next_retry_at IS NULL", name="due"),
-    _partial("idx_retry_next_retry", "next_retry_at", "status = 'pending'"),
-    _partial("retry_queue_ended_idx", "updated_at", "status IN ('retried', 'resolved')"),
-    _partial("retry_queue_failed_idx", "id", "status = 'failed'"),
+    _partial("idx_retry_next_retry", "next_retry_at", where="status = 'pending'"),
+    _partial("retry_queue_ended_idx", "updated_at", where="status IN ('retried', 'resolved')"),
+    _partial("retry_queue_failed_idx", "id", where="status = 'failed'"),
+    _partial("retry_queue_review_idx", "original_queue", "id", where="status = 'failed'"),
 )
 """What waits, what went out and what people must look at. The three indexes that claims need are added by `ledger_indexes`."""

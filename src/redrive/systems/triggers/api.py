@@ -1,4 +1,4 @@
-"""The API under `/v1`: events and the inbox here, endpoints and keys in files of their own."""
+"""The API under `/v1`: events and the inbox here, endpoints, keys and what operators ask in files of their own."""
 
 import json
 from collections.abc import Sequence
@@ -87,6 +87,7 @@ def make_routes(system: "Triggers") -> list[Any]:
     """All routes of the system."""
     from redrive.systems.triggers.api_endpoints import add_endpoint_routes
     from redrive.systems.triggers.api_keys import add_key_routes
+    from redrive.systems.triggers.api_oversight import make_oversight_routes
 
     gate = Gate(system.database, Limiter(system.database, system.settings.rate_limit_per_minute))
     cursors = Cursors(system.database)
@@ -97,7 +98,7 @@ def make_routes(system: "Triggers") -> list[Any]:
     _add_acts(router, system)
     add_endpoint_routes(router, system)
     add_key_routes(router, system, cursors)
-    return [_status_route(system, gate), router]
+    return [_status_route(system, gate), router, make_oversight_routes(system)]
 
 
 def _add_ingest(router: APIRouter, system: "Triggers") -> None:

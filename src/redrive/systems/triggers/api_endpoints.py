@@ -145,7 +145,7 @@ def add_endpoint_routes(router: APIRouter, system: "Triggers") -> None:
     @router.get("/notices", tags=["endpoints"], response_model=m.Notices, responses=refusals())
     @needs("endpoints")
     async def list_notices(request: Request) -> JSONResponse:
-        """What the user must know, newest first: which endpoints were disabled, and why. The newest hundred are kept."""
+        """What the user must know, newest first: which endpoints others have switched, and why. The newest hundred are kept."""
         found = await system.endpoints.notices(owner_of(request))
         notices = [
             {"endpoint_id": row.endpoint_id, "timestamp": instant_json(row.at), "message": row.message} for row in found

@@ -44,6 +44,8 @@ class Endpoint:
     failing_since: datetime | None
     created_at: datetime
     updated_at: datetime
+    disabled_by: str | None
+    """Who switched it off; None where its failures did."""
 
     def __repr__(self) -> str:
         return f"Endpoint(id={self.id!r})"  # never its secrets
@@ -98,6 +100,18 @@ def check_secret(secret: str) -> str:
             f"a secret is {SECRET_PREFIX} and the base64 of {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} random bytes"
         )
     return secret
+
+
+BY_OWNER = "switched off by its owner"
+SWITCHED_ON: Mapping[str, Any] = {
+    "enabled": True, "disabled_at": None, "disabled_reason": None, "disabled_by": None, "failing_since": None,
+}  # fmt: skip
+"""What is written when an endpoint is switched on: whoever does it means a fresh start."""
+
+
+def switched_off(now: datetime, reason: str, *, by: str | None = None) -> dict[str, Any]:
+    """What is written when an endpoint is switched off, by somebody or, without a name, by its failures."""
+    return {"enabled": False, "disabled_at": now, "disabled_reason": reason, "disabled_by": by}
 
 
 class TooManyEndpointsError(UsageError):
@@ -155,7 +169,8 @@ class EndpointStore:
         return await self._database.read(_notices, user_id)
 
 
-def _now(connection: Connection, database: Database) -> datetime:
+def present(connection: Connection, database: Database) -> datetime:
+    """The instant, as the ledger in this database has it."""
     if not database.server_clock:
         return database.now()
     now: datetime = connection.execute(select(func.statement_timestamp())).scalar_one()
@@ -164,11 +179,13 @@ def _now(connection: Connection, database: Database) -> datetime:
 
 def _create(connection: Connection, values: Mapping[str, Any], database: Database) -> Endpoint:
     e = t.endpoints
-    now = _now(connection, database)
+    now = present(connection, database)
     held = connection.execute(select(func.count()).where(e.c.user_id == values["user_id"])).scalar_one()
     if held >= ENDPOINTS_PER_USER_MAX:
         raise TooManyEndpointsError(f"a user has at most {ENDPOINTS_PER_USER_MAX} endpoints: delete one first")
     row = {**values, "id": new_id(now), "created_at": now, "updated_at": now}
+    if not values["enabled"]:
+        row |= switched_off(now, BY_OWNER, by=values["user_id"])
     return read_endpoint(connection.execute(insert(e).values(row).returning(*e.c)).one())
 
 
@@ -187,16 +204,13 @@ def _change(
     connection: Connection, user_id: str, id: str, values: Mapping[str, Any], database: Database, *, rotate: bool
 ) -> Endpoint | None:
     e = t.endpoints
-    now = _now(connection, database)
+    now = present(connection, database)
     mine = (e.c.id == id, e.c.user_id == user_id)
     row = {**values, "updated_at": now}
     if rotate:
         row |= {"old_secret": e.c.secret, "old_secret_until": now + OLD_SECRET_LASTS}
     if "enabled" in values:
-        # Whoever switches it on again means a fresh start.
-        row |= {"disabled_at": None, "disabled_reason": None, "failing_since": None}
-        if not values["enabled"]:
-            row |= {"disabled_at": now, "disabled_reason": "switched off by its owner"}
+        row |= SWITCHED_ON if values["enabled"] else switched_off(now, BY_OWNER, by=user_id)
     changed = connection.execute(update(e).where(*mine).values(row).returning(*e.c)).first()
     return None if changed is None else read_endpoint(changed)
 
@@ -206,7 +220,7 @@ def _delete(connection: Connection, user_id: str, id: str, database: Database) -
     gone = connection.execute(delete(e).where(e.c.id == id, e.c.user_id == user_id).returning(e.c.id)).first()
     if gone is None:
         return False
-    now = _now(connection, database)
+    now = present(connection, database)
     waiting = (d.c.endpoint_id == id, d.c.status == "waiting", d.c.lease_until.is_(None))
     ended = {"status": "cancelled", "due_at": None, "ended_at": now, "updated_at": now}
     connection.execute(update(d).where(*waiting).values(ended | {"last_error": "the endpoint was deleted"}))
@@ -220,31 +234,35 @@ def _note(connection: Connection, delivered: Mapping[str, bool], database: Datab
     if well:
         connection.execute(update(e).where(e.c.id.in_(well)).values(failing_since=None))
     if unwell:
-        since = {"failing_since": _now(connection, database)}
+        since = {"failing_since": present(connection, database)}
         connection.execute(update(e).where(e.c.id.in_(unwell), e.c.failing_since.is_(None)).values(since))
 
 
 def _disable(
     connection: Connection, endpoint: Endpoint, reason: str, failing_since: datetime | None, database: Database
 ) -> bool:
-    e, n = t.endpoints, t.notices
-    now = _now(connection, database)
+    e = t.endpoints
+    now = present(connection, database)
     still = [e.c.id == endpoint.id, e.c.enabled.is_(True)]
     if failing_since is not None:
         still.append(e.c.failing_since <= failing_since)
-    disabled = connection.execute(
-        update(e).where(*still).returning(e.c.id).values(
-            enabled=False, disabled_at=now, disabled_reason=reason, updated_at=now
-        )
-    ).first()  # fmt: skip
+    off = switched_off(now, reason) | {"updated_at": now}
+    disabled = connection.execute(update(e).where(*still).values(off).returning(e.c.id)).first()
     if disabled is None:
         return False
-    message = f"the endpoint {endpoint.url} was disabled: {reason}"
-    connection.execute(insert(n).values(user_id=endpoint.user_id, endpoint_id=endpoint.id, at=now, message=message))
-    mine = n.c.user_id == endpoint.user_id
-    older = select(n.c.id).where(mine).order_by(n.c.id.desc()).offset(NOTICES_PER_USER_MAX).limit(1).scalar_subquery()
-    connection.execute(delete(n).where(mine, n.c.id <= older))
+    leave_notices(connection, [(endpoint, f"the endpoint {endpoint.url} was disabled: {reason}")], now)
     return True
+
+
+def leave_notices(connection: Connection, told: Sequence[tuple[Any, str]], now: datetime) -> None:
+    """Tell the owners of endpoints, who read it at `/v1/notices`; older ones than the newest hundred are forgotten."""
+    n = t.notices
+    rows = [{"user_id": one.user_id, "endpoint_id": one.id, "at": now, "message": message} for one, message in told]
+    connection.execute(insert(n), rows)
+    for user_id in sorted({row["user_id"] for row in rows}):
+        mine = n.c.user_id == user_id
+        older = select(n.c.id).where(mine).order_by(n.c.id.desc()).offset(NOTICES_PER_USER_MAX).limit(1)
+        connection.execute(delete(n).where(mine, n.c.id <= older.scalar_subquery()))
 
 
 def _notices(connection: Connection, user_id: str) -> list[Any]:

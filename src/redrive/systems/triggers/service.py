@@ -13,11 +13,13 @@ from prometheus_client import CollectorRegistry
 from redrive import Policy, Redrive, Schedule, State, WorkerSettings, __version__, describe_error, jitter
 from redrive.errors import LedgerAwayError
 from redrive.http.outgoing import Guard, Outgoing
+from redrive.observe.alerts import Alarm
 from redrive.settings import load
 from redrive.system import System
 from redrive.systems.triggers.delivery import Deliverer
 from redrive.systems.triggers.endpoints import EndpointStore
 from redrive.systems.triggers.logs import ChangeLog, DeliveryLog, TriggerMetrics
+from redrive.systems.triggers.oversight import Oversight
 from redrive.systems.triggers.settings import TriggerSettings
 from redrive.systems.triggers.store import EventStore
 from redrive.systems.triggers.table import TRIGGER_DELIVERIES
@@ -53,6 +55,7 @@ class Triggers(System):
         self._log: Any = structlog.get_logger(system="triggers")
         self.lane = app.adopt(TRIGGER_DELIVERIES, observers=[DeliveryLog()], tune=self._tune)
         self.lane.handler(policy=self.policy)(self.deliverer.deliver)
+        self.oversight = Oversight(app.database, self.lane)
 
     def routes(self) -> Sequence[Any]:
         """See `System.routes`."""
@@ -80,6 +83,10 @@ class Triggers(System):
     async def checks(self) -> Mapping[str, bool]:
         """See `System.checks`: it depends on nothing but the database."""
         return {}
+
+    async def alarms(self) -> Sequence[Alarm]:
+        """See `System.alarms`: endpoints that their failures have disabled."""
+        return await self.oversight.alarms()
 
     async def run(self, stopped: asyncio.Event) -> None:
         """Log what the store wrote down and forget what was delivered long ago, until told to stop."""

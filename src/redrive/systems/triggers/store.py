@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from redrive.errors import LedgerAwayError
 from redrive.systems.triggers import table as t
-from redrive.systems.triggers.endpoints import Endpoint, matches, read_endpoint
+from redrive.systems.triggers.endpoints import Endpoint, matches, present, read_endpoint
 from redrive.systems.triggers.ids import new_id
 from redrive.systems.triggers.settings import RETRIES_MAX
 from redrive.tables import ATTEMPTS, Database, Gather
@@ -67,14 +67,6 @@ class InboxPage(NamedTuple):
     """The id that the next page begins behind, if there is more."""
     has_more: bool
     total: int | None
-
-
-def present(connection: Connection, database: Database) -> datetime:
-    """The instant, as the ledger in this database has it."""
-    if not database.server_clock:
-        return database.now()
-    now: datetime = connection.execute(select(func.statement_timestamp())).scalar_one()
-    return now
 
 
 class EventStore:

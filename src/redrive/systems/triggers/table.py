@@ -58,6 +58,12 @@ When = Instant().with_variant(IsoText(), "sqlite")
 _SERIAL = BigInteger().with_variant(Integer(), "sqlite")
 _WORDS = ", ".join(f"'{word}'" for word in STATUSES)
 
+
+def _where(name: str, condition: str, *columns: str) -> Index:
+    """An index of those rows for which the condition holds."""
+    return Index(name, *columns, sqlite_where=text(condition), postgresql_where=text(condition))
+
+
 events = Table(
     "trigger_events",
     metadata,
@@ -125,6 +131,8 @@ deliveries = Table(
     CheckConstraint("retries_max BETWEEN 0 AND 3", name="retries_max"),
     Index("trigger_deliveries_event_idx", "event_id"),
     Index("trigger_deliveries_endpoint_idx", "endpoint_id", "id"),
+    # Only what has failed at least once is in it: a delivery that goes well costs nothing more.
+    _where("trigger_deliveries_failures_idx", "last_error IS NOT NULL", "endpoint_id", "status", "id"),
 )
 """One event for one endpoint: the ledger. The indexes that claims need are added by `ledger_indexes`."""
 
@@ -146,9 +154,16 @@ endpoints = Table(
     Column("failing_since", When),
     Column("created_at", When, nullable=False),
     Column("updated_at", When, nullable=False),
+    Column("disabled_by", Text),
     Index("trigger_endpoints_user_idx", "user_id", "id"),
+    _where("trigger_endpoints_disabled_idx", "disabled_at IS NOT NULL", "disabled_at", "id"),
+    _where("trigger_endpoints_given_up_idx", "disabled_at IS NOT NULL AND disabled_by IS NULL", "disabled_at", "id"),
+    _where("trigger_endpoints_failing_idx", "failing_since IS NOT NULL AND disabled_at IS NULL", "failing_since", "id"),
 )
-"""Where a user's events go."""
+"""Where a user's events go.
+
+`disabled_at` is null while it is enabled. `disabled_by` is who switched it off, and null where its failures did: that is an alarm.
+"""
 
 notices = Table(
     "trigger_notices",

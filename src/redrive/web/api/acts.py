@@ -6,6 +6,7 @@ only what was there then. Two who press at once act once: the ledger changes onl
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request
@@ -14,10 +15,11 @@ from pydantic import Field, field_validator, model_validator
 from redrive.as_json import instant_json
 from redrive.core.states import Act, State
 from redrive.core.task import TaskId
-from redrive.errors import UsageError
+from redrive.errors import LedgerAwayError, UsageError
 from redrive.http.guard import require
 from redrive.lane import Lane
 from redrive.ledgers.browse import Browser, Filter
+from redrive.ledgers.census import Census
 from redrive.ledgers.keys import ApiKey
 from redrive.ports import Where
 from redrive.web.api.common import Body, FilterBody, in_time, lane_of
@@ -54,6 +56,7 @@ class ActBody(ReasonBody):
     ids: Ids | None = None
     filter: FilterBody | None = None
     dry_run: bool = Field(default=False, description="Only count")
+    at_most: int | None = Field(default=None, ge=0, description="With a filter: the number that was shown, never more")
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "ActBody":
@@ -90,6 +93,7 @@ async def resolve(request: Request, body: ResolveBody, key: Operator) -> dict[st
     if state is State.CANCELLED and lane.table.words.cancelled is None:
         raise UsageError(f"{lane.name!r} has no word for cancelled: resolve as done")
     changed = await lane.resolve(ids, state, actor=key.owner, reason=body.reason)
+    await _show(lane, len(changed))
     return {"matched": len(ids), "changed": len(changed)}
 
 
@@ -101,6 +105,7 @@ async def _act(request: Request, act: Act, before: State, body: ActBody, key: Ap
         ids = await _read_ids(lane, body.ids)
         change = lane.redrive if act is Act.REDRIVE else lane.cancel
         done = await change(Where(ids=ids), actor=key.owner, reason=body.reason, dry_run=body.dry_run)
+        await _show(lane, len(done.changed))
         return {"matched": done.matched, "changed": len(done.changed), "until": None, "complete": True}
     assert body.filter is not None
     asked = body.filter.filter()
@@ -116,12 +121,13 @@ async def _act(request: Request, act: Act, before: State, body: ActBody, key: Ap
         if body.dry_run:
             matched, changed, complete = await browser.count(asked), 0, True
         else:
-            matched, changed, complete = await _act_on_all(lane, browser, act, asked, key.owner, body.reason)
+            matched, changed, complete = await _act_on_all(lane, browser, act, asked, key.owner, body)
+            await _show(lane, changed)
     return {"matched": matched, "changed": changed, "until": instant_json(until), "complete": complete}
 
 
 async def _act_on_all(
-    lane: Lane, browser: Browser, act: Act, asked: Filter, actor: str, reason: str
+    lane: Lane, browser: Browser, act: Act, asked: Filter, actor: str, body: ActBody
 ) -> tuple[int, int, bool]:
     """Page by page: how many matched, how many changed, and whether that was all."""
     change = lane.redrive if act is Act.REDRIVE else lane.cancel
@@ -129,13 +135,23 @@ async def _act_on_all(
     matched = changed = 0
     cursor: str | None = None
     while True:
-        ids, cursor = await browser.ids(asked, cursor=cursor, limit=PAGE)
+        limit = PAGE if body.at_most is None else min(PAGE, body.at_most - matched)
+        if not limit:
+            return matched, changed, True
+        ids, cursor = await browser.ids(asked, cursor=cursor, limit=limit)
         matched += len(ids)
         if ids:
-            done = await change(Where(ids=ids), actor=actor, reason=reason)
+            done = await change(Where(ids=ids), actor=actor, reason=body.reason)
             changed += len(done.changed)
         if cursor is None or time.monotonic() > ends:
             return matched, changed, cursor is None
+
+
+async def _show(lane: Lane, changed: int) -> None:
+    """Who has acted wants to see it in the numbers and the groups, also of a table that takes long to count."""
+    if changed:
+        with suppress(LedgerAwayError):  # what was done is done
+            await Census(await lane.ledger()).hurry()
 
 
 async def _read_ids(lane: Lane, given: Sequence[int | str]) -> list[TaskId]:

@@ -15,7 +15,8 @@ from redrive.core.figures import TOOK, TOOK_SECONDS, TRIES, percentile
 from redrive.core.states import State
 from redrive.lane import Lane
 from redrive.ledgers.browse import Browser
-from redrive.ledgers.figures import Depth, Figures, Point
+from redrive.ledgers.figures import Depth, Figures, Point, States
+from redrive.ledgers.sql import SqlLedger
 from redrive.ledgers.times import EPOCH
 from redrive.web.api.common import LOOKING, app_of, lanes_of, system_names
 from redrive.web.drift import drift_of
@@ -129,16 +130,12 @@ async def _overview(
     }
 
 
-async def _ledger(lane: Lane, system: str | None, counted: Any) -> dict[str, Any]:
+async def _ledger(lane: Lane, system: str | None, counted: States | None) -> dict[str, Any]:
     ledger = await lane.ledger()
     kinds = await ledger.open_kinds()
     known = set(lane.handlers.among(kinds))
     oldest = await ledger.oldest_due()
-    amounts = dict(counted.amounts) if counted is not None else dict.fromkeys(State, 0)
-    # The minutes know what is added and what ends. Which of the open tasks are held changes too often to be written down.
-    is_open = amounts[State.WAITING] + amounts[State.CLAIMED]
-    amounts[State.CLAIMED] = min(is_open, await Browser(ledger).claimed())
-    amounts[State.WAITING] = is_open - amounts[State.CLAIMED]
+    amounts = await amounts_of(ledger, counted) if counted is not None else dict.fromkeys(State, 0)
     return {
         "ledger": lane.name,
         "system": system,
@@ -147,6 +144,18 @@ async def _ledger(lane: Lane, system: str | None, counted: Any) -> dict[str, Any
         "oldest_due_seconds": None if oldest is None else oldest.total_seconds(),
         "without_handler": [kind for kind in kinds if kind not in known],
     }
+
+
+async def amounts_of(ledger: SqlLedger, counted: States) -> dict[State, int]:
+    """How many tasks stand where now.
+
+    The minutes know what is added and what ends. Which of the open tasks are held changes too often to be written down.
+    """
+    amounts = dict(counted.amounts)
+    is_open = amounts[State.WAITING] + amounts[State.CLAIMED]
+    amounts[State.CLAIMED] = min(is_open, await Browser(ledger).claimed())
+    amounts[State.WAITING] = is_open - amounts[State.CLAIMED]
+    return amounts
 
 
 @router.get("/series", summary="What happened step by step, and how many tasks stood where")

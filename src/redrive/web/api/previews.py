@@ -29,7 +29,7 @@ class ExponentialBody(Body):
     factor: float = Field(default=2.0, ge=1, le=1000)
 
 
-class ScheduleBody(Body):
+class WaitsBody(Body):
     """The waits one by one; the last one for ever after."""
 
     kind: Literal["schedule"]
@@ -63,7 +63,7 @@ class JitterBody(Body):
 class PolicyBody(Body):
     """A policy as data."""
 
-    backoff: Annotated[ExponentialBody | ScheduleBody | FixedBody | LinearBody, Field(discriminator="kind")]
+    backoff: Annotated[ExponentialBody | WaitsBody | FixedBody | LinearBody, Field(discriminator="kind")]
     jitter: JitterBody = JitterBody()
     retries: int | None = Field(default=None, ge=0, lt=1_000_000, description="Tries after the first")
     attempts: int | None = Field(default=None, ge=1, lt=1_000_000, description="Tries in all")
@@ -97,7 +97,7 @@ def _backoff(body: PolicyBody) -> Backoff:
     match body.backoff:
         case ExponentialBody(first=first, cap=cap, factor=factor):
             return Exponential(first, cap, factor=factor)
-        case ScheduleBody(waits=waits):
+        case WaitsBody(waits=waits):
             return Schedule(waits)
         case FixedBody(wait=wait):
             return Fixed(wait)

@@ -7,6 +7,8 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 
+from redrive.lane import Lane
+from redrive.web.api.common import lane_of
 from redrive.web.api.tasks import one as told_of
 from redrive.web.pages.frame import Looker, exactly, instant_of, page_router, render, when
 from redrive.web.pages.timeline import AHEAD_MAX, draw, story
@@ -34,11 +36,17 @@ async def task(request: Request, visitor: Looker, ledger: str, id: str) -> HTMLR
     payload = its["payload"]
     return render(
         request, "task.html", visitor, title=f"Task {its['id']}", here="/tasks",
-        ledger=its["ledger"], task=its, acts=ACTS.get(its["state"], ()),
+        ledger=its["ledger"], task=its, acts=_acts(lane_of(request, ledger), its["state"]),
         payload=None if payload is None else json.dumps(payload, indent=2, ensure_ascii=False),
         story=told, picture=draw(told), attempts_before=said["attempts_before"],
         more_ahead=max(0, len(preview) - AHEAD_MAX), mood=mood, ahead=ahead,
     )  # fmt: skip
+
+
+def _acts(lane: Lane, state: str) -> list[tuple[str, str, str]]:
+    """What may be done here: a table without a word for cancelled has no such end."""
+    ends = lane.table.words.cancelled is not None
+    return [act for act in ACTS.get(state, ()) if ends or act[0] not in ("cancel", "cancelled")]
 
 
 def _ahead(its: dict[str, Any], preview: list[dict[str, Any]], *, has_handler: bool) -> tuple[str, str]:

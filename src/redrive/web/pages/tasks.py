@@ -49,6 +49,7 @@ async def tasks(
         request, "tasks.html", visitor, title="Tasks",
         ledger=lane.name, ledgers=list(service_of(request).app.lanes), states=STATES, asked=_Asked(asked),
         kinds=[handler.kind for handler in lane.handlers if not handler.is_pattern][:KINDS_SUGGESTED_MAX],
+        can_cancel=lane.table.words.cancelled is not None,  # a table without a word for it has no such end
         tasks=found["tasks"], problem=problem, words=_words(asked), filter=asked, newest_first=newest,
         is_first=not cursor, first_page=query_of("/tasks", place), next_page=following,
     )  # fmt: skip

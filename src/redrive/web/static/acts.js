@@ -4,7 +4,7 @@
 
 import { ask, make, number, tasks, tell, tellLater } from "./common.js";
 
-const ACT_WITHIN_MS = 600000;
+export const ACT_WITHIN_MS = 600000;
 const WORDS = {
   redrive: { title: "Redrive", done: "redriven", from: "dead", button: "main-act", sentence: (amount) => `${tasks(amount)} will go back to waiting, due at once, with a fresh budget.` },
   cancel: { title: "Cancel", done: "cancelled", from: "waiting", button: "", sentence: (amount) => `${tasks(amount)} will end as cancelled and will not be tried again.` },
@@ -78,7 +78,7 @@ async function change(name, path, what, why, seen) {
   const { done } = WORDS[name];
   const body = { ...what, reason: why };
   if (name in RESOLVES) body.state = name;
-  else if (what.filter) body.filter = { ...what.filter, until: seen.until };
+  else if (what.filter) [body.filter, body.at_most] = [{ ...what.filter, until: seen.until }, seen.matched];
   let changed = 0;
   let left = false;
   // A large act comes back between two pages; sent again with the same instant it goes on where it was.
@@ -86,6 +86,7 @@ async function change(name, path, what, why, seen) {
     const made = await post(path, body);
     changed += made.changed;
     complete = made.complete ?? true;
+    if (what.filter) body.at_most = Math.max(0, body.at_most - made.matched);
     left = !complete && !dialog.open; // what was done stays done
     if (!complete) count.textContent = `${number(changed)} of ${number(seen.matched)} ${done}…`;
   }

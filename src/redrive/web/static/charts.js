@@ -135,7 +135,7 @@ export function dead({ overview, day }) {
   return {
     data: [{ type: "bar", x: points.map((one) => one.start), y, marker: { color: colour("dead") }, hovertemplate: "%{x|%H:%M}: %{y} dead per minute<extra></extra>" }],
     layout: { ...axes(day, total ? {} : { range: [0, 1] }), bargap: 0.1 },
-    figures: [["in 24 h", number(total)], ["at most per minute", number(Math.max(0, ...y))]],
+    figures: [["in 24 h", number(total)], ["at most per minute", number(Math.round(Math.max(0, ...y) * 10) / 10)]],
     sentence: `${number(total)} tasks died in the last 24 hours.`,
     columns: ["From (UTC)", "Dead per minute"], rows: points.map((one, at) => [moment(one.start), number(y[at])]),
   };

@@ -5,6 +5,7 @@ import * as charts from "./charts.js";
 
 const EVERY_MS = 5000;
 const LATE_MS = 60000;
+const ALERTS_MAX = 200;
 const WIDGETS = ["states", "flow", "success", "tries", "took", "dead", "depth", "oldest"];
 
 const controls = document.getElementById("controls");
@@ -80,7 +81,7 @@ function tiles({ states, counted_at: counted, by_ledger: all }) {
 
 function wrong(alerts) {
   document.getElementById("wrong").hidden = !alerts.length;
-  document.getElementById("alerts").replaceChildren(...alerts.slice(0, 10).map((alert) => make("li", {},
+  document.getElementById("alerts").replaceChildren(...alerts.slice(0, ALERTS_MAX).map((alert) => make("li", {},
     make("span", { className: "dot dead", "aria-hidden": "true" }),
     make("span", { className: "text", textContent: alert.text }),
     make("span", { className: "quiet small", textContent: `began ${when(alert.started_at)}` }))));

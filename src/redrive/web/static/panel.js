@@ -1,20 +1,23 @@
 // A system's own table: choosing rows, and doing to them what the system offers. Each button says in its data where it posts to
 // and what will happen; the answer says how many changed, and of the others why not.
 
-import { askBefore } from "./acts.js";
+import { ACT_WITHIN_MS, askBefore } from "./acts.js";
 import { ask, number } from "./common.js";
 
-/** Buttons inside `[data-picks]` act on its chosen rows; those with ids of their own on these. */
+/** Buttons inside `[data-picks]` act on its chosen rows; those with ids of their own on these, with a filter on all that match. */
 for (const button of document.querySelectorAll("button[data-deed]")) {
   button.addEventListener("click", () => {
-    const { deed, title, sentence, ids, field, body, extra } = button.dataset;
+    const { deed, title, sentence, ids, field, body, extra, filter } = button.dataset;
+    const looks = { title, button: button.classList.contains("main-act") ? "main-act" : "", sentence: (amount) => `${number(amount)}: ${sentence}` };
+    if (filter) {
+      askBefore({ ...looks, nothing: "Nothing matches now.", ...allThatMatch(title, deed, JSON.parse(filter)) });
+      return;
+    }
     const meant = ids ? JSON.parse(ids) : ticked(button.closest("[data-picks]")).map((tick) => JSON.parse(tick.value));
     askBefore({
-      title,
+      ...looks,
       extra,
-      button: button.classList.contains("main-act") ? "main-act" : "",
       look: async () => ({ matched: meant.length }),
-      sentence: (amount) => `${number(amount)}: ${sentence}`,
       nothing: "Nothing is chosen.",
       run: async (reason, _seen, text) => {
         const given = text?.trim() ? { [extra]: parsed(extra, text) } : {};
@@ -22,6 +25,24 @@ for (const button of document.querySelectorAll("button[data-deed]")) {
       },
     });
   });
+}
+
+/** A dry run counts and says until when; the act takes only what was there then, again and again until it is complete. */
+function allThatMatch(title, deed, filter) {
+  const post = (body) => ask(deed, { method: "POST", body, signal: AbortSignal.timeout(ACT_WITHIN_MS) });
+  return {
+    look: () => post({ filter, reason: "count before acting", dry_run: true }),
+    run: async (reason, { matched, until }) => {
+      let done = 0;
+      for (let complete = false; !complete;) {
+        const made = await post({ filter: { ...filter, until }, reason });
+        done += made.changed;
+        complete = made.complete || !document.getElementById("act").open; // left: what was done stays done
+        if (!complete) document.getElementById("act-count").textContent = `${number(done)} of ${number(matched)} done…`;
+      }
+      return `${title}: ${number(done)} of ${number(matched)} done.`;
+    },
+  };
 }
 
 function parsed(name, text) {
@@ -45,7 +66,7 @@ const ticked = (picks) => ticks(picks).filter((tick) => tick.checked);
 for (const picks of document.querySelectorAll("[data-picks]")) {
   const all = picks.querySelector("[data-pick-all]");
   const said = picks.querySelector("[data-picked]");
-  const buttons = [...picks.querySelectorAll("button[data-deed]:not([data-ids])")];
+  const buttons = [...picks.querySelectorAll("button[data-deed]:not([data-ids], [data-filter])")];
   const show = () => {
     const amount = ticked(picks).length;
     if (said) said.textContent = amount ? `${number(amount)} chosen` : "None chosen";

@@ -1,0 +1,59 @@
+"""`/health`, `/ready` and `/metrics` of a process that has no store, and so no keys: only machines that watch it are served here."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Protocol
+
+from fastapi import FastAPI, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from redrive.http.envelope import Envelope
+from redrive.http.errors import add_error_handlers
+
+
+class Watched(Protocol):
+    """What is asked of the process."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has started."""
+        ...
+
+    @property
+    def uptime(self) -> timedelta:
+        """How long it has been there."""
+        ...
+
+    def checks(self) -> Mapping[str, bool]:
+        """What it depends on, by name, and whether that is well."""
+        ...
+
+
+def make_probes(watched: Watched, registry: CollectorRegistry) -> FastAPI:
+    """The ASGI application; what it answers has the form that `redrive serve` gives it."""
+    web = FastAPI(title="redrive", docs_url=None, redoc_url=None, openapi_url=None)
+    web.add_middleware(Envelope)
+    add_error_handlers(web)
+
+    @web.get("/health")
+    async def health() -> JSONResponse:
+        checks = watched.checks()
+        well = all(checks.values())
+        body = {
+            "status": "ok" if well else "unwell",
+            "uptime_seconds": round(watched.uptime.total_seconds(), 3),
+            "checks": {name: "ok" if answers else "away" for name, answers in checks.items()},
+        }
+        return JSONResponse(body, status_code=200 if well else 503)
+
+    @web.get("/ready")
+    async def ready() -> JSONResponse:
+        is_ready = watched.ready
+        return JSONResponse({"status": "ready" if is_ready else "not ready"}, status_code=200 if is_ready else 503)
+
+    @web.get("/metrics")
+    async def metrics() -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    return web
