@@ -16,7 +16,7 @@ run: $(READY)  ## set up and serve on http://127.0.0.1:8086 with SQLite and a sa
 
 demo: $(READY)  ## the same with sample traffic in demo.db: flaky destinations, poison, an outage that heals
 	@rm -f demo.db demo.db-wal demo.db-shm
-	@DATABASE_URL=$${DATABASE_URL:-sqlite:///demo.db} LOG_LEVEL=$${LOG_LEVEL:-error} $(BIN)/redrive serve --app redrive.demo:app
+	@DATABASE_URL=$${DATABASE_URL:-sqlite:///demo.db} $(BIN)/python -m redrive.demo
 
 test: check tests  ## set up, check and test everything, real servers included
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import signal
 import statistics
 import sys
 import tempfile
@@ -25,6 +26,7 @@ import httpx
 import structlog
 import uvloop
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 from sqlalchemy import Connection, text
 
@@ -97,7 +99,7 @@ async def fill(app: Redrive, total: int, console: Console, calm: Callable[[], No
     micros = int(now.timestamp() * 1_000_000)
     began = time.monotonic()
     step = min(total, 200_000)
-    for first in range(0, total, step):
+    for first in track(range(0, total, step), f"storing {total:,} tasks", console=console):
         span = {"first": first, "last": min(first + step, total), "total": total}
 
         def insert(connection: Connection, span: dict[str, int] = span) -> None:
@@ -173,7 +175,11 @@ async def measure(
             asked = dict(REQUESTS)
             asked["page: one cause"] = f"/api/tasks?state=dead&cause={groups[0]['cause']}&newest_first=true"
             asked["task: one"] = "/api/tasks/redrive_task/4711"
-            return [await _measure(client, name, path, store, total, rounds) for name, path in asked.items()]
+            measured = []
+            for name, path in asked.items():
+                with console.status(f"{store}: {name}"):
+                    measured.append(await _measure(client, name, path, store, total, rounds))
+            return measured
 
 
 async def _measure(client: httpx.AsyncClient, name: str, path: str, store: str, total: int, rounds: int) -> Measured:
@@ -215,6 +221,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--folder", type=Path, help="a folder on a disk for all data (default: the temporary folder)")
     parser.add_argument("--output", type=Path, default=BUILD / "bench-operator.json")
     options = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     console = Console()
     measured: list[Measured] = []
