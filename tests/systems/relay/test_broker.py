@@ -37,7 +37,7 @@ def through(proxy: Proxy, broker: Broker, **given: object) -> RelaySettings:
 
 async def test_a_confirm_that_is_cut(app: Redrive, broker: Broker, proxy: Proxy) -> None:
     """The message is sent again until it is confirmed: never lost, perhaps there twice, charged once."""
-    relay = Relay(app, settings := through(proxy, broker))
+    relay = Relay(app, settings := through(proxy, broker, base_delay_ms=300, max_delay_ms=300))
     queue = await broker.queue()
     async with running(app, relay):
         await broker.send(settings, *(retry(f"m-{n}", queue) for n in range(20)))
@@ -80,6 +80,27 @@ async def test_a_confirm_that_never_comes(
 
 async def _says(app: Redrive, word: str) -> bool:
     return word in ((await row(app, "m-1"))["last_error"] or "")
+
+
+async def test_a_driver_that_cancels_what_it_gives_up(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A declaration that the driver cancels with its connection ends nobody; that somebody is to end is heard."""
+    given_up = asyncio.Event()
+
+    async def declare(*_: object) -> None:
+        if given_up.is_set():
+            raise asyncio.CancelledError("the connection is given up")
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(links, "declare", declare)
+    publisher = links.Publisher(broker.url, "p", lambda *_: None, queues=[], cut=lambda *_: None)
+    publisher._connection = object()  # type: ignore[assignment]
+    ending = asyncio.create_task(publisher.declare_again("q"))
+    await asyncio.sleep(0)
+    ending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    given_up.set()
+    await asyncio.create_task(publisher.declare_again("q"))
 
 
 async def test_a_broker_that_is_away(app: Redrive, broker: Broker, proxy: Proxy) -> None:

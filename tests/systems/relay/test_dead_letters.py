@@ -268,7 +268,7 @@ async def test_every_way_to_die(
 
 async def test_a_message_that_nobody_rejected(ground: Ground) -> None:
     """Published to the exchange by hand: with the queue in a header it is judged as any other; without, people look."""
-    async with handling(ground.letters()):
+    async with handling(letters := ground.letters()):
         dlx = await ground.broker.channel.get_exchange(ground.exchange)
         told = aio_pika.Message(b"1", headers={"x-original-queue": "orders", "x-error": "timeout"}, message_id="m-1")
         await dlx.publish(told, "any")
@@ -283,6 +283,7 @@ async def test_a_message_that_nobody_rejected(ground: Ground) -> None:
     unknown, headers = handed[b"2"]
     assert (unknown.original_queue, headers["x-dead-letter-class"]) == ("orders.created", "unknown")
     assert headers["x-dead-letter-rule"] == "no-queue-known"
+    assert 'relay_dead_letters_total{class="unknown",queue="other"} 1.0' in counted(letters), "a key is no queue"
 
 
 async def test_copies_of_one_message_are_stories_of_their_own(ground: Ground) -> None:
@@ -297,6 +298,27 @@ async def test_copies_of_one_message_are_stories_of_their_own(ground: Ground) ->
         for queue in queues:
             await (await (await ground.broker.channel.get_queue(queue)).get()).reject()
         assert {one.message_id for one, _ in await ground.handed(2)} == {f"{queue}:m-1" for queue in queues}
+
+
+async def _bcc(ground: Ground, a: str, b: str) -> None:
+    await ground.broker.put(a, b"order", message_id="m-1", headers={"BCC": [b]})
+
+
+async def _cc(ground: Ground, a: str, b: str) -> None:
+    await ground.broker.put(a, b"order", message_id="m-1", headers={"CC": [b]})
+
+
+@pytest.mark.parametrize("send", [_bcc, _cc])
+async def test_copies_that_a_sender_asked_for(send: Callable[..., Any], ground: Ground) -> None:
+    """By CC or BCC, where the broker has dropped the header on the way: neither passes for the other."""
+    queues = [await ground.work(name, **{"x-dead-letter-routing-key": "dead"}) for name in "ab"]
+    async with handling(ground.letters()):
+        await send(ground, *queues)
+        for queue in queues:
+            await (await (await ground.broker.channel.get_queue(queue)).get()).reject()
+        ids = [one.message_id for one, _ in await ground.handed(2)]
+    assert len(set(ids)) == 2
+    assert f"{queues[1]}:m-1" in ids
 
 
 # --- poison -----------------------------------------------------------------------------------------------------------
@@ -371,6 +393,53 @@ async def test_a_cut_before_the_acknowledgement(app: Redrive, ground: Ground) ->
         await until(lambda: _none_left(ground), "the relay has both")
         [found] = await rows(app)
         assert (found["message_id"], found["status"], found["retry_count"]) == ("m-1", "pending", 0)
+
+
+async def test_what_cannot_be_told_is_acknowledged_all_the_same(ground: Ground) -> None:
+    """Without an id it would come again as another message, for as long as the disk under the logs is full."""
+    queue = await ground.work()
+    letters = ground.letters()
+    told: list[Any] = []
+    ups: list[bool] = []
+    letters._consumer._tell = lambda _, up, __: ups.append(up)
+
+    def full(*given: Any) -> None:
+        told.append(given)
+        raise OSError("no space left on device")
+
+    letters._log.dead_letter = letters._log.quarantined = full  # type: ignore[method-assign, assignment]
+    async with handling(letters):
+        await ground.die(queue)
+        await until(lambda: len(told) == 1, "it was told in vain")
+        await until(lambda: ups == [True, False, True], "it takes again")
+        await ground.die(queue, headers={"h": "x" * 70_000})
+        await until(lambda: len(told) == 2, "that one too")
+        await until(ground.is_empty, "nothing is left")
+        await ground.handed()
+        await ground.broker.take(ground.settings.invalid_queue)
+        await asyncio.sleep(0.3)
+        assert len(told) == 2
+        assert await _none_left(ground)
+    assert await ground.is_empty()
+
+
+async def test_a_full_disk_under_the_logs_stops_nothing(ground: Ground) -> None:
+    """What is told stands already: its lines are lost, the work is not done twice, and the connections stay."""
+    queue = await ground.work()
+    letters = ground.letters()
+
+    class Full:
+        def info(self, *_: Any, **__: Any) -> None:
+            raise OSError("no space left on device")
+
+    async with handling(letters):
+        letters._log._log = Full()
+        for _ in range(5):
+            await ground.die(queue)
+        assert len({one.message_id for one, _ in await ground.handed(5)}) == 5
+        await until(lambda: f'queue="{queue}"}} 5.0' in counted(letters), "all are counted")
+        assert letters.checks() == {"rabbitmq": True}
+        assert await _none_left(ground)
 
 
 async def test_a_broker_that_goes_away(ground: Ground, proxy: Proxy) -> None:

@@ -16,16 +16,21 @@ from redrive.systems.relay.table import MESSAGE_ID_CHARS_MAX
 
 RULES = load_rules()
 WHEN = datetime(2026, 1, 31, tzinfo=UTC)
+ONLY = {"is_only": True, "is_by_name": True}
+ONCE = {"is_only": False, "is_by_name": True}
+NEVER = {"is_only": False, "is_by_name": False}
 
 
-def death(queue: Any = "orders", reason: Any = "rejected", count: Any = 1, exchange: Any = "") -> dict[str, Any]:
-    """One entry of the broker's record."""
+def death(
+    queue: Any = "orders", reason: Any = "rejected", count: Any = 1, exchange: Any = "", keys: Any = None
+) -> dict[str, Any]:
+    """One entry of the broker's record; without other keys it was sent to the queue by its name."""
     return {
         "queue": queue,
         "reason": reason,
         "count": count,
         "exchange": exchange,
-        "routing-keys": [queue],
+        "routing-keys": [queue] if keys is None else keys,
         "time": WHEN,
     }
 
@@ -44,30 +49,38 @@ def letter(headers: dict[str, Any] | None = None, *, routing_key: str = "key", *
         ({"x-death": []}, None),
         ({"x-death": "no"}, None),
         ({"x-death": [5, {"queue": ""}, {"queue": 5}, {"reason": "expired"}]}, None),
-        ({"x-death": [death()]}, ("orders", "rejected", 1, "")),
-        ({"x-death": [death(reason="delivery_limit", exchange="events")]}, ("orders", "delivery_limit", 1, "events")),
+        ({"x-death": [death()]}, ("orders", "rejected", 1, ONLY)),
+        ({"x-death": [death(reason="delivery_limit", exchange="events")]}, ("orders", "delivery_limit", 1, NEVER)),
         # from orders into a queue that waits, and out of it when the time was up
-        ({"x-death": [death("wait", "expired", 2), death(count=3)]}, ("orders", "rejected", 5, "")),
+        ({"x-death": [death("wait", "expired", 2), death(count=3)]}, ("orders", "rejected", 5, ONLY)),
         # round and round: orders died last, and is the first in the list
         (
             {"x-death": [death(count=2), death("wait", "expired")], "x-first-death-queue": "orders"},
-            ("orders", "rejected", 3, ""),
+            ("orders", "rejected", 3, ONLY),
         ),
+        # a copy that an exchange gave it, back by its name from a queue that waits
+        (
+            {"x-death": [death(reason="expired"), death("wait"), death(exchange="events")], "x-first-death-queue": "orders"},
+            ("orders", "expired", 3, ONCE),
+        ),
+        # sent by name to this queue and to others, openly or not
+        ({"x-death": [death(keys=["orders", "mail"])]}, ("orders", "rejected", 1, NEVER)),
+        ({"x-death": [death("mail", keys=["orders"])]}, ("mail", "rejected", 1, NEVER)),
         # a note that the record does not know is nobody's
-        ({"x-death": [death()], "x-first-death-queue": "elsewhere"}, ("orders", "rejected", 1, "")),
-        ({"x-death": [death(reason=5, count="many", exchange=None)]}, ("orders", "", 0, "?")),
-        ({"x-death": [death(count=-5), death("b", count=True)]}, ("b", "rejected", 0, "")),
-        ({"x-death": [death(count=2**62)]}, ("orders", "rejected", 900_000, "")),
+        ({"x-death": [death()], "x-first-death-queue": "elsewhere"}, ("orders", "rejected", 1, ONLY)),
+        ({"x-death": [death(reason=5, count="many", exchange=None, keys=5)]}, ("orders", "", 0, NEVER)),
+        ({"x-death": [death(count=-5), death("b", count=True)]}, ("b", "rejected", 0, ONLY)),
+        ({"x-death": [death(count=2**62, reason="r" * 101)]}, ("orders", "r" * 100, 900_000, ONLY)),
     ],
 )  # fmt: skip
 def test_the_record_of_deaths(headers: dict[str, Any], expected: tuple[Any, ...] | None) -> None:
-    """The queue that it came from, the reason there, and the count over all queues."""
+    """The queue that it came from, the reason there, the count over all queues, and whether it was sent to that queue alone."""
     found = read_death(headers)
     if expected is None:
         assert found is None
     else:
-        queue, reason, deaths, exchange = expected
-        assert found == Death(queue=queue, reason=reason, deaths=deaths, exchange=exchange)
+        queue, reason, deaths, way = expected
+        assert found == Death(queue=queue, reason=reason, deaths=deaths, **way)
 
 
 CAME_BACK = {"x-retry-scheduler": "relay", "x-message-id": "m-1", "x-retry-count": 2}
@@ -78,13 +91,23 @@ CAME_BACK = {"x-retry-scheduler": "relay", "x-message-id": "m-1", "x-retry-count
     [
         ({"x-death": [death()]}, "m-1", "m-1"),
         ({"x-death": [death()], "x-message-id": "m-0"}, "m-1", "m-0"),
-        # back from the relay, whatever its AMQP id is now, and whichever way it died
+        # back from the relay, whatever its AMQP id is now
         ({"x-death": [death()], **CAME_BACK}, "other", "m-1"),
-        ({"x-death": [death(exchange="events")], **CAME_BACK}, "other", "m-1"),
+        ({"x-original-queue": "orders", **CAME_BACK}, "other", "m-1"),
+        # somebody has copied the headers of a retry on, and sent it another way than the relay does
+        ({"x-death": [death(exchange="events")], **CAME_BACK}, "other", "orders:other"),
+        ({"x-death": [death("mail", keys=["orders"])], **CAME_BACK}, "other", "mail:other"),
+        ({"x-death": [death(exchange="events")], "x-message-id": "m-0"}, "m-1", "orders:m-1"),
         # an exchange may have given copies to several queues: each is a message of its own
         ({"x-death": [death(exchange="events")]}, "m-1", "orders:m-1"),
         ({"x-death": [death("mail", exchange="events")]}, "m-1", "mail:m-1"),
         ({"x-death": [death()], "CC": ["mail"]}, "m-1", "orders:m-1"),
+        ({"x-death": [death(keys=["orders", "mail"])]}, "m-1", "orders:m-1"),
+        ({"x-death": [death("mail", keys=["orders"])]}, "m-1", "mail:m-1"),
+        (
+            {"x-death": [death(reason="expired"), death("wait"), death(exchange="events")], "x-first-death-queue": "orders"},
+            "m-1", "orders:m-1",
+        ),
         ({"x-original-queue": "orders"}, "m-1", "orders:m-1"),
         ({}, "m-1", "key:m-1"),
     ],
@@ -117,6 +140,8 @@ def test_an_id_that_is_too_long_with_its_queue_is_shortened_the_same_way_each_ti
 def test_the_count_is_carried_on(given_count: Any, expected: int) -> None:
     """From the header of the relay, else nought; nothing that a stranger puts there breaks anything."""
     assert letter({"x-death": [death(count=7)], "x-retry-count": given_count}).retry_count == expected
+    copied = {"x-death": [death(exchange="events")], **CAME_BACK, "x-retry-count": given_count}
+    assert letter(copied, message_id="other").retry_count == expected
 
 
 def test_what_it_was_before_it_died() -> None:
@@ -183,7 +208,8 @@ KNOWN = [
     "x-original-queue",
 ]
 entries = st.lists(
-    st.dictionaries(st.sampled_from(["queue", "reason", "count", "exchange"]), anything) | anything, max_size=3
+    st.dictionaries(st.sampled_from(["queue", "reason", "count", "exchange", "routing-keys"]), anything) | anything,
+    max_size=3,
 )
 
 

@@ -155,6 +155,32 @@ async def test_a_missing_queue(app: Redrive, broker: Broker) -> None:
         assert (await row(app, "lost-0"))["retry_count"] == 1
 
 
+async def test_a_missing_queue_for_one_of_two_that_share_an_id(app: Redrive, broker: Broker) -> None:
+    """Copies have one AMQP id, by which the driver knows what comes back: neither passes for the other."""
+    relay = Relay(app, settings := broker.settings(base_delay_ms=300, max_delay_ms=300))
+    queue, gone = await broker.queue(), f"{broker.name}.gone"
+    async with running(app, relay):
+        for number in range(20):
+            headers = {"x-original-properties": {"message_id": str(number)}}
+            pair = (retry(f"gone:{number}", gone), retry(f"here:{number}", queue))
+            await broker.send(settings, *pair, headers=headers)
+        came = await broker.take(queue, 20)
+        await until(lambda: _unroutable(app, 20), "those without a queue are known")
+        await until(lambda: _retried(app, 20), "the others are written down")
+        found = await rows(app)
+    assert {message.message_id for message in came} == {str(number) for number in range(20)}
+    assert {each["message_id"].split(":")[0]: each["status"] for each in found} == {
+        "gone": "pending",
+        "here": "retried",
+    }
+    assert {each["status"] for each in found if each["message_id"].startswith("gone")} == {"pending"}
+    assert await broker.depth(queue) == 0, "none went out twice"
+
+
+async def _retried(app: Redrive, amount: int) -> bool:
+    return sum(each["status"] == "retried" for each in await rows(app)) == amount
+
+
 async def _unroutable(app: Redrive, amount: int) -> bool:
     return sum("unroutable" in (each["last_error"] or "") for each in await rows(app)) == amount
 

@@ -141,6 +141,24 @@ def test_numbers_beyond_the_engines_own_are_bounded() -> None:
     assert read(proto(next_retry_at_ms=-5)).not_before is None
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("text/csv", "text/csv"),
+        ("ä" * 127, "ä" * 127),
+        ("ä" * 128, None),
+        ("x" * 256, None),
+        ("a\0b" + "x" * 252, None),
+        ("", None),
+        (5, None),
+        (None, None),
+    ],
+)
+def test_a_content_type_that_cannot_be_sent_is_none(given: Any, expected: str | None) -> None:
+    """AMQP counts its bytes, and those of what is left after redaction; a longer one could never be published."""
+    assert read(proto(), headers={"x-original-content-type": given}).content_type == expected
+
+
 def test_secrets_leave_the_reason() -> None:
     """What is stored and travels as the error is redacted, shortened, and free of NUL."""
     arrival = read(proto(error_reason="password=hunter2 at amqp://u:s3cret@host \0" + "x" * 9000))

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, insert, select, text, update
 from web.conftest import client_of
 
 from redrive import Redrive, State, UsageError, Where
+from redrive.errors import TooSlowError
 from redrive.observe.logs import LogObserver
 from redrive.ports import Actor
 from redrive.settings import Settings
@@ -24,6 +25,7 @@ from redrive.systems.relay.review import Asked, Deed
 from redrive.systems.relay.table import retry_queue
 from redrive.wiring import Service
 
+from ..figures import are_counted_soon, take_long_to_count
 from .kit import arrival, row, rows
 
 NOWHERE = "amqp://guest:guest@127.0.0.1:1/"
@@ -304,6 +306,47 @@ async def test_a_large_act_comes_back_between_two_pages(
     assert [(one["changed"], one["complete"]) for one in made] == [(2, False), (2, False), (1, True)]
 
 
+async def test_no_more_than_was_shown(client: httpx.AsyncClient, app: Redrive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ended before the look and was committed after it has an instant before `until`: the number keeps it out."""
+    monkeypatch.setattr(review, "PAGE", 2)
+    await in_review(app, *(f"m-{n}" for n in range(4)))
+    asked: dict[str, Any] = {"filter": {}, "reason": "all"}
+    counted = (await client.post(f"{PATH}/resolve", json=asked | {"dry_run": True})).json()
+    early = datetime.fromisoformat(counted["until"]) - timedelta(seconds=1)
+    await in_review(app, "late", updated_at=early)
+    asked |= {"filter": {"until": counted["until"]}, "at_most": counted["matched"]}
+    done = (await client.post(f"{PATH}/resolve", json=asked)).json()
+    assert (done["matched"], done["changed"], done["complete"]) == (4, 4, True)
+    assert {name for name, status in (await statuses(app)).items() if status == "failed"} == {"late"}
+    nothing = (await client.post(f"{PATH}/resolve", json=asked | {"at_most": 0})).json()
+    assert (nothing["matched"], nothing["changed"], nothing["complete"]) == (0, 0, True)
+
+
+async def test_a_page_that_takes_too_long(
+    client: httpx.AsyncClient, app: Redrive, relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After others have changed it is an act that is not complete; before, it is a refusal."""
+    monkeypatch.setattr(review, "PAGE", 2)
+    await in_review(app, *(f"m-{n}" for n in range(5)))
+    find, pages = review._ids, 0
+
+    def slow(*given: Any, **named: Any) -> list[int]:
+        nonlocal pages
+        pages += 1
+        if pages % 2 == 0:
+            raise TooSlowError("it takes too long")
+        return find(*given, **named)
+
+    monkeypatch.setattr(review, "_ids", slow)
+    asked = {"filter": {"error": "broke"}, "reason": "all"}
+    done = (await client.post(f"{PATH}/resolve", json=asked)).json()
+    assert (done["matched"], done["changed"], done["complete"]) == (2, 2, False)
+    pages = 1
+    refused = await client.post(f"{PATH}/resolve", json=asked)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "too_slow")
+    assert list((await statuses(app)).values()).count("failed") == 3
+
+
 # --- the routes -------------------------------------------------------------------------------------------------------
 
 
@@ -325,7 +368,9 @@ async def test_pages_filters_and_counts(client: httpx.AsyncClient, app: Redrive)
         assert only["message_id"] == "mail-1"
     assert (await client.get(PATH, params={"message_id": "gone"})).json()["messages"] == []
     waiting = (await client.get(f"{PATH}/queues")).json()
-    assert waiting == {"total": 6, "queues": [{"queue": "orders", "amount": 5}, {"queue": "mail", "amount": 1}]}
+    assert waiting == {
+        "total": 6, "queues": [{"queue": "orders", "amount": 5}, {"queue": "mail", "amount": 1}], "more": False
+    }  # fmt: skip
 
 
 async def test_one_message(client: httpx.AsyncClient, app: Redrive) -> None:
@@ -378,6 +423,10 @@ async def test_what_does_not_fit_is_refused(client: httpx.AsyncClient) -> None:
         ({"reason": "r"}, "either ids or a filter"),
         ({"filter": {"queue": "a\0b"}, "reason": "r"}, "queue"),
         ({"filter": {"kind": "x"}, "reason": "r"}, "kind"),
+        ({"filter": {"queue": ""}, "reason": "r"}, "queue"),
+        ({"filter": {"error": ""}, "reason": "r"}, "error"),
+        ({"filter": {"message_id": ""}, "reason": "r"}, "message_id"),
+        ({"filter": {}, "reason": "r", "at_most": -1}, "at_most"),
         ({"filter": {"until": "0001-01-01T00:00:00+23:00"}, "reason": "r"}, "until"),
         ({"ids": [1], "reason": "r", "state": "done"}, "state"),
     ]
@@ -424,6 +473,63 @@ async def test_a_text_in_too_many_is_refused(
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "too_slow")
 
 
+async def test_a_store_that_is_too_busy_is_said(
+    client: httpx.AsyncClient, app: Redrive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where an index serves a look, its slowness is the store's and passes: a 503, and a sentence on the page."""
+    [id_] = await in_review(app, "m-1")
+
+    async def slow(*_: Any, **__: Any) -> Any:
+        raise TooSlowError("too long")
+
+    monkeypatch.setattr(app.database, "look", slow)
+    dry = {"reason": "x", "dry_run": True}
+    for answer in (
+        await client.get(PATH),
+        await client.get(f"{PATH}/queues"),
+        await client.get(f"{PATH}/{id_}"),
+        await client.post(f"{PATH}/resolve", json=dry | {"ids": [id_]}),
+        await client.post(f"{PATH}/resolve", json=dry | {"filter": {"queue": "orders"}}),
+    ):
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_busy")
+        assert int(answer.headers["Retry-After"]) > 0
+    asked = await client.post(f"{PATH}/resolve", json=dry | {"filter": {"error": "x"}})
+    assert (asked.status_code, asked.json()["error"]["code"]) == (422, "too_slow")
+    page = await client.get("/systems/relay", headers={"Accept": "text/html"})
+    assert page.status_code == 200
+    assert "The database needed too long for this look." in page.text
+    assert "Messages that wait for a person" in page.text
+
+
+async def test_an_act_is_told_though_the_store_is_too_busy_to_say_why_not(
+    client: httpx.AsyncClient, app: Redrive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was changed is said in any case."""
+    ids = await in_review(app, "m-1")
+
+    async def slow(*_: Any, **__: Any) -> Any:
+        raise TooSlowError("too long")
+
+    monkeypatch.setattr(app.database, "look", slow)
+    answer = (await client.post(f"{PATH}/resolve", json={"ids": [*ids, 4711], "reason": "x"})).json()
+    assert (answer["changed"], list(answer["refused"])) == (1, ["4711"])
+    assert await statuses(app) == {"m-1": "resolved"}
+
+
+async def test_whoever_acts_sees_it_in_the_figures(client: httpx.AsyncClient, app: Redrive, relay: Relay) -> None:
+    """They are counted soon, also where counting takes long; what changes nothing hurries nobody."""
+    ids = await in_review(app, "m-1", "m-2")
+    for body, soon in (
+        ({"ids": ids[:1]}, True),
+        ({"ids": ids[:1]}, False),
+        ({"filter": {}}, True),
+        ({"filter": {}}, False),
+    ):
+        await take_long_to_count(relay.lane)
+        assert (await client.post(f"{PATH}/resolve", json=body | {"reason": "x"})).status_code == 200
+        assert await are_counted_soon(relay.lane) is soon, body
+
+
 async def test_looks_use_their_indexes(app: Redrive, relay: Relay, store: str) -> None:
     """Pages, queues and counts read the partial indexes of what is in review, never the whole table."""
     asked = {
@@ -452,6 +558,19 @@ async def test_alarms_name_the_queues(app: Redrive, relay: Relay) -> None:
     assert "'orders' wait for a person: 2" in (await relay.alarms())[0].text
     await relay.review.act(Deed.RESOLVE, ids, ADA)
     assert [one.name for one in await relay.alarms()] == ["relay review mail"]
+
+
+async def test_alarms_of_many_queues(client: httpx.AsyncClient, app: Redrive, relay: Relay) -> None:
+    """As many are named as there may be, the oldest; a new one pushes none of them out, and one alarm stands for the rest."""
+    for number in range(review.QUEUES_MAX):
+        await in_review(app, f"m-{number}", original_queue=f"q-{number:02}")
+    before = {one.name for one in await relay.alarms()}
+    assert before == {f"relay review q-{number:02}" for number in range(review.QUEUES_MAX)}
+    await in_review(app, "new-1", "new-2", original_queue="a-new-one")
+    after = {one.name: one.text for one in await relay.alarms()}
+    assert set(after) == before | {"relay review"}
+    assert after["relay review"] == "relay: messages of more queues wait for a person: see /systems/relay"
+    assert (await client.get(f"{PATH}/queues")).json()["more"] is True
 
 
 # --- previews ---------------------------------------------------------------------------------------------------------

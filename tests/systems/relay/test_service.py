@@ -60,6 +60,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("RETRY_POLL_INTERVAL_MS", "9"),
         ("RABBITMQ_PREFETCH", "0"),
         ("RELAY_MAX_MESSAGE_BYTES", "0"),
+        ("RELAY_MAX_MESSAGE_BYTES", "12000001"),
     ],
 )
 def test_a_value_out_of_range_stops_the_start(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:

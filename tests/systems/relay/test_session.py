@@ -26,6 +26,7 @@ from redrive.systems.relay.store import Stored
 from .kit import Broker, arrival, retry, rows
 
 SETTINGS = RelaySettings(_env_file=None)
+PROPERTIES = {"message_id": "m-1", "correlation_id": "c-1", "reply_to": "answers", "content_encoding": "gzip"}
 DEEP = 1000
 
 
@@ -95,7 +96,7 @@ async def quarantine(publish: Callable[[Any], Awaitable[Published]], monkeypatch
             return await publish(message)
 
     taking = Intake(SETTINGS, None, Publisher(), Recorder())  # type: ignore[arg-type]
-    message = delivered(b"bad", headers={"theirs": 1}, content_type="text/x")
+    message = delivered(b"bad", headers={"theirs": 1}, content_type="text/x", **PROPERTIES)
     await taking.quarantine(message, InvalidMessageError("unparsable", "no"))
     return sent
 
@@ -113,6 +114,7 @@ async def test_a_passing_error_costs_the_quarantine_no_headers(monkeypatch: pyte
 
     last = (await quarantine(publish, monkeypatch))[-1]
     assert (last.headers["theirs"], last.content_type, tries) == (1, "text/x", 2)
+    assert {name: getattr(last, name) for name in PROPERTIES} == PROPERTIES
 
 
 async def test_what_cannot_even_be_built_goes_without_its_headers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,6 +135,7 @@ async def test_what_cannot_even_be_built_goes_without_its_headers(monkeypatch: p
     [only] = await quarantine(publish, monkeypatch)
     assert (only.body, only.headers["x-invalid-reason"], tries) == (b"bad", "unparsable", 3)
     assert "theirs" not in only.headers
+    assert {getattr(only, name) for name in PROPERTIES} == {None}
 
 
 # --- acknowledging ----------------------------------------------------------------------------------------------------
@@ -207,6 +210,35 @@ async def test_the_acknowledgement_comes_after_the_commit(app: Redrive, url: str
         with suppress(asyncio.CancelledError):
             await taking
     assert seen == [(3, True, ["m-1", "m-2", "m-3"])]
+
+
+async def test_a_quarantine_is_told_after_its_acknowledgement() -> None:
+    """What cannot be told, under a full disk, must not come again."""
+    steps: list[str] = []
+
+    class Publisher:
+        async def publish(self, message: Any, queue: str) -> Published:
+            steps.append("published")
+            return Published.CONFIRMED
+
+    class Channel:
+        async def basic_ack(self, tag: int, multiple: bool = False, wait: bool = True) -> None:
+            steps.append("acknowledged")
+
+    class Told(Recorder):
+        def invalid(self, reason: str, detail: str) -> None:
+            steps.append(f"told {reason}")
+
+    arrived: asyncio.Queue[DeliveredMessage] = asyncio.Queue()
+    arrived.put_nowait(delivered(b"\xff"))
+    taking = asyncio.create_task(
+        Intake(SETTINGS, None, Publisher(), Told()).take(Channel(), arrived)  # type: ignore[arg-type]
+    )
+    await asyncio.wait_for(arrived.join(), 10)
+    taking.cancel()
+    with suppress(asyncio.CancelledError):
+        await taking
+    assert steps == ["published", "acknowledged", "told unparsable"]
 
 
 # --- what the database says -------------------------------------------------------------------------------------------

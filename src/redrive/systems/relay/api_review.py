@@ -1,10 +1,12 @@
 """`/api/relay/review`: manual review by people. Looking needs the scope viewer or this machine, acting the scope operator."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from redrive import redact
 from redrive.as_json import instant_json, redacted
@@ -12,6 +14,7 @@ from redrive.errors import TooSlowError
 from redrive.http.errors import ApiError, ErrorAnswer
 from redrive.http.guard import require, require_unless_loopback
 from redrive.http.keys import ApiKey
+from redrive.http.reason import Reason
 from redrive.ports import Actor
 from redrive.systems.relay.preview import preview
 from redrive.systems.relay.review import COUNTED_MAX, QUEUES_MAX, Asked, Deed, Review
@@ -20,7 +23,6 @@ from redrive.systems.relay.table import MESSAGE_ID_CHARS_MAX
 
 IDS_MAX = 1000
 PAGE_MAX = 200
-REASON_CHARS_MAX = 500
 TEXT_CHARS_MAX = 500
 ID_MAX = 2**63 - 1
 
@@ -54,18 +56,23 @@ class Body(BaseModel):
 class ReviewFilter(Body):
     """Which messages in review; all conditions must hold."""
 
-    queue: Text | None = Field(default=None, max_length=QUEUE_BYTES_MAX, description="The queue that they failed in")
-    error: Text | None = Field(default=None, max_length=TEXT_CHARS_MAX, description="What their error contains")
-    message_id: Text | None = Field(default=None, max_length=MESSAGE_ID_CHARS_MAX, description="The one with this id")
+    # None of them may be empty: a program whose variable is would act on everything.
+    queue: Text | None = Field(
+        default=None, min_length=1, max_length=QUEUE_BYTES_MAX, description="The queue that they failed in"
+    )
+    error: Text | None = Field(
+        default=None, min_length=1, max_length=TEXT_CHARS_MAX, description="What their error contains"
+    )
+    message_id: Text | None = Field(
+        default=None, min_length=1, max_length=MESSAGE_ID_CHARS_MAX, description="The one with this id"
+    )
     until: Annotated[datetime, AfterValidator(_with_zone)] | None = Field(
         default=None, description="Only what was in review at this instant already, as a dry run answered it"
     )
 
     def asked(self) -> Asked:
         """The same for the table."""
-        return Asked(
-            queue=self.queue or None, error=self.error or None, message_id=self.message_id or None, until=self.until
-        )
+        return Asked(queue=self.queue, error=self.error, message_id=self.message_id, until=self.until)
 
 
 class ReviewAct(Body):
@@ -73,15 +80,9 @@ class ReviewAct(Body):
 
     ids: list[Id] | None = Field(default=None, min_length=1, max_length=IDS_MAX, description="The ids of their rows")
     filter: ReviewFilter | None = Field(default=None, description="All that match; `{}` is everything in review")
-    reason: str = Field(min_length=1, max_length=REASON_CHARS_MAX, description="Why; it is kept with each message")
+    reason: Reason
     dry_run: bool = Field(default=False, description="Only count")
-
-    @field_validator("reason")
-    @classmethod
-    def _says_something(cls, reason: str) -> str:
-        if not reason.strip() or "\0" in reason:
-            raise ValueError("say why: it is kept with each message")
-        return reason.strip()
+    at_most: int | None = Field(default=None, ge=0, description="With a filter: the number that was shown, never more")
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "ReviewAct":
@@ -143,8 +144,9 @@ class ReviewWaiting(BaseModel):
 
     total: int = Field(description=f"Counted up to {COUNTED_MAX:,}")
     queues: list[QueueCount] = Field(
-        description=f"The first {QUEUES_MAX} by name, each counted up to {COUNTED_MAX:,}; the largest first"
+        description=f"Up to {QUEUES_MAX}, those with the oldest messages, each counted up to {COUNTED_MAX:,}; the largest first"
     )
+    more: bool = Field(description="Whether messages of other queues wait too")
 
 
 class ReviewDone(BaseModel):
@@ -153,8 +155,12 @@ class ReviewDone(BaseModel):
     matched: int = Field(description="How many it was about")
     changed: int = Field(description="How many changed; none in a dry run")
     refused: dict[int, str] = Field(description="Of ids that did not change: why not")
-    until: str | None = Field(description="Send it with the filter, and exactly what was counted is acted on")
-    complete: bool = Field(description="False: it took long; send it again with the same `until` for the rest")
+    until: str | None = Field(
+        description="Send it with the filter, and the number as `at_most`: nothing is acted on that came later, nor more than that"
+    )
+    complete: bool = Field(
+        description="False: it took long; send it again with the same `until` for the rest, and `at_most` less `matched`"
+    )
 
 
 def message_json(row: Any) -> dict[str, Any]:
@@ -183,10 +189,18 @@ def one_json(row: Any) -> dict[str, Any]:
     return message_json(row) | {"headers": redacted(row.headers), "payload": payload}
 
 
-def too_slow() -> ApiError:
-    """The refusal of a look that no index serves."""
-    message = "the error's text is looked for message by message, and these are too many: name the queue as well"
-    return ApiError(422, "too_slow", message)
+TOO_SLOW = "the error's text is looked for message by message, and these are too many: name the queue as well"
+
+
+@contextmanager
+def in_time(asked: Asked) -> Iterator[None]:
+    """Refuse a look that no index serves. All others are served by one: where such a look is slow, the store is busy."""
+    try:
+        yield
+    except TooSlowError:
+        if asked.error is None:
+            raise
+        raise ApiError(422, "too_slow", TOO_SLOW) from None
 
 
 def make_router(review: Review) -> APIRouter:
@@ -206,10 +220,8 @@ def make_router(review: Review) -> APIRouter:
     ) -> ReviewPage:
         """Pages, queues and ids are served by indexes. A text that is looked for in too many is refused with `too_slow`."""
         asked = Asked(queue=queue or None, error=error or None, message_id=message_id or None)
-        try:
+        with in_time(asked):
             rows, following = await review.page(asked, before=cursor, limit=limit)
-        except TooSlowError:
-            raise too_slow() from None
         return ReviewPage(messages=[ReviewMessage(**message_json(row)) for row in rows], cursor=following)
 
     @router.get("/queues", summary="How many messages wait for a person, by queue", dependencies=LOOKING)
@@ -217,7 +229,7 @@ def make_router(review: Review) -> APIRouter:
         """In all, and of each queue."""
         waiting = await review.waiting()
         counts = [QueueCount(queue=queue, amount=amount) for queue, amount in waiting.queues]
-        return ReviewWaiting(total=waiting.total, queues=counts)
+        return ReviewWaiting(total=waiting.total, queues=counts, more=waiting.more)
 
     @router.get("/{id}", summary="One message with its headers and a preview of its payload", dependencies=LOOKING)
     async def one(id: Annotated[int, Path(ge=1, le=ID_MAX, description="Of its row")]) -> ReviewOne:
@@ -255,11 +267,9 @@ async def _act(review: Review, deed: Deed, body: ReviewAct, key: ApiKey) -> Revi
     assert body.filter is not None
     until = body.filter.until or await review.present()
     asked = body.filter.model_copy(update={"until": until}).asked()
-    try:
+    with in_time(asked):
         if body.dry_run:
             matched, amount, complete = await review.count(asked), 0, True
         else:
-            matched, amount, complete = await review.act_on_all(deed, asked, actor)
-    except TooSlowError:
-        raise too_slow() from None
+            matched, amount, complete = await review.act_on_all(deed, asked, actor, at_most=body.at_most)
     return ReviewDone(matched=matched, changed=amount, refused={}, until=instant_json(until), complete=complete)

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from enum import Enum, auto
 from typing import Any
 
@@ -111,10 +111,9 @@ class Link:
         except Exception as error:  # whatever a driver says: it is tried again
             return describe_error(error)
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if _is_to_end():
                 raise
-            return describe_error(error)  # the driver cancels what waits for a connection that it gives up
+            return describe_error(error)
         finally:
             self._forget()
             await _close(connection)
@@ -152,6 +151,7 @@ class Publisher(Link):
         self._channel: AbstractChannel | None = None
         self._usable = asyncio.Event()
         self._end: Callable[..., None] = _nothing
+        self._under_way: dict[str, asyncio.Event] = {}
 
     async def _open(self, connection: AbstractConnection, end: Callable[..., None]) -> None:
         for queue in self._queues:
@@ -168,6 +168,29 @@ class Publisher(Link):
 
     async def publish(self, message: aio_pika.Message, queue: str) -> Published:
         """Publish to the queue and wait for the confirm, and before that for the broker while it is away."""
+        async with self._alone(message.message_id):
+            return await self._publish(message, queue)
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, message_id: str | None) -> AsyncIterator[None]:
+        """Let those that share an id go one at a time.
+
+        The driver knows a message that comes back as unroutable by nothing but this id. Of two at once it would take the one
+        for the other, and the one that came back for confirmed. To those without an id it gives one of their own.
+        """
+        if not message_id:
+            yield
+            return
+        while (other := self._under_way.get(message_id)) is not None:
+            await other.wait()
+        self._under_way[message_id] = ended = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._under_way[message_id]
+            ended.set()
+
+    async def _publish(self, message: aio_pika.Message, queue: str) -> Published:
         lost = 0
         while True:
             await self._usable.wait()
@@ -180,8 +203,7 @@ class Publisher(Link):
             except aiormq.exceptions.DeliveryError:
                 return Published.REFUSED
             except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
+                if _is_to_end():
                     raise
             except Exception:
                 if limit.expired():  # the queue, not the connection: others use it
@@ -202,7 +224,7 @@ class Publisher(Link):
     async def declare_again(self, queue: str) -> None:
         """Declare one of the relay's own queues that somebody has deleted."""
         if self._connection is not None:
-            with contextlib.suppress(Exception):
+            with _whatever_it_says():
                 await declare(self._connection, queue)
 
 
@@ -255,7 +277,7 @@ class Consumer(Link):
         if self._session is None:
             return
         raw, tag, arrived = self._session
-        with contextlib.suppress(Exception):
+        with _whatever_it_says():
             async with asyncio.timeout(FINISH_SECONDS_MAX):
                 await raw.basic_cancel(tag)
                 await arrived.join()
@@ -326,13 +348,30 @@ async def _is_direct(connection: AbstractConnection, exchange: str) -> bool:
     return True
 
 
+def _is_to_end() -> bool:
+    """Whether it is this task that is cancelled. The driver cancels, too, what waits for a connection that it gives up."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+@contextlib.contextmanager
+def _whatever_it_says() -> Iterator[None]:
+    """Go on, whatever the driver raises; its own cancellations are no reason to end either."""
+    with contextlib.suppress(Exception):
+        try:
+            yield
+        except asyncio.CancelledError:
+            if _is_to_end():
+                raise
+
+
 def _nothing(*_: Any) -> None:
     """Before there is a session there is none to end."""
 
 
 async def _close(connection: AbstractConnection) -> None:
     """Close a connection that may be broken already, without waiting long or raising."""
-    with contextlib.suppress(Exception):
+    with _whatever_it_says():
         async with asyncio.timeout(CLOSE_SECONDS_MAX):
             await connection.close()
 

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 
 from aio_pika import DeliveryMode, Message
 from aio_pika.abc import AbstractConnection
@@ -86,14 +87,13 @@ class DeadLetters:
             await self._send(packed)
         except InvalidMessageError as error:
             await quarantine(message, error, self._publisher, self.settings.invalid_queue)
-            self.metrics.invalid.labels(error.reason).inc()
-            self._log.quarantined(error.reason, safe_text(str(error)))
+            tell = partial(self._quarantined, error)
         else:
-            self.metrics.handed_over(verdict.letter_class.value, letter.trouble.queue)
-            self._log.dead_letter(letter, verdict)
+            tell = partial(self._handed_over, letter, verdict)
         assert message.delivery_tag is not None, "a delivery has a tag"
         with contextlib.suppress(Exception):  # on a channel that is gone nothing can be acknowledged: it comes again
             await channel.basic_ack(message.delivery_tag)
+        tell()  # not before: what cannot be told would come again, and without an id as another message
         arrived.task_done()
 
     def read(self, message: DeliveredMessage) -> tuple[DeadLetter, Verdict, Message]:
@@ -165,6 +165,14 @@ class DeadLetters:
             await asyncio.sleep(random.uniform(ceiling / 2, ceiling))
 
     # --- what is told -----------------------------------------------------------------------------------------------
+
+    def _handed_over(self, letter: DeadLetter, verdict: Verdict) -> None:
+        self.metrics.handed_over(verdict.letter_class.value, letter.trouble.queue if letter.is_placed else None)
+        self._log.dead_letter(letter, verdict)
+
+    def _quarantined(self, error: InvalidMessageError) -> None:
+        self.metrics.invalid.labels(error.reason).inc()
+        self._log.quarantined(error.reason, safe_text(str(error)))
 
     def _broker(self, link: str, up: bool, error: str) -> None:  # noqa: FBT001 - called by position
         self._log.broker(link, up=up, error=error)

@@ -23,6 +23,7 @@ X_DEATH = "x-death"
 FIRST_QUEUE = "x-first-death-queue"
 _RECORD = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count")
 """How headers begin that the broker adds to a dead letter."""
+REASON_CHARS_MAX = 100
 PUBLISHED = "published"
 """The reason of a message that died in no queue: somebody published it where dead letters go."""
 
@@ -37,8 +38,10 @@ class Death:
     """Why it died there: rejected, expired, maxlen or delivery_limit."""
     deaths: int
     """How often it died, in all queues together."""
-    exchange: str
-    """The exchange that brought it there; the default exchange has no name."""
+    is_only: bool
+    """Whether it was sent to this queue by its name and to no other, each time that it died there. If not, there may be copies."""
+    is_by_name: bool
+    """Whether it was so once at least: the relay sends so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +80,23 @@ def read_death(headers: Mapping[str, Any]) -> Death | None:
     # broker notes it elsewhere too.
     first = headers.get(FIRST_QUEUE)
     there = next((one for one in known if one["queue"] == first), known[-1])
-    reason, exchange = there.get("reason"), there.get("exchange")
+    reason = there.get("reason")
+    by_name = [_is_by_name(one) for one in known if one["queue"] == there["queue"]]
     return Death(
         queue=there["queue"],
-        reason=reason if _is_text(reason) else "",
+        reason=reason[:REASON_CHARS_MAX] if _is_text(reason) else "",
         deaths=sum(_count(one.get("count")) for one in known),
-        exchange=exchange if isinstance(exchange, str) else "?",
+        is_only=all(by_name),
+        is_by_name=any(by_name),
     )
+
+
+def _is_by_name(entry: Mapping[str, Any]) -> bool:
+    """Whether the default exchange brought it, and to this queue alone.
+
+    The record has all keys but those of `BCC`, and a queue that was reached so has the keys of the others there, not its own.
+    """
+    return entry.get("exchange") == "" and entry.get("routing-keys") == [entry["queue"]]
 
 
 def read_letter(message: DeliveredMessage, rules: Rules, *, consumed: str) -> DeadLetter:
@@ -108,9 +121,7 @@ def read_letter(message: DeliveredMessage, rules: Rules, *, consumed: str) -> De
         is_placed=queue == place,
         headers=_before(headers, rules),
         content_type=given.content_type,
-        properties=amqp.properties(
-            {name: getattr(given, "message_type" if name == "type" else name, None) for name in amqp.PROPERTY_NAMES}
-        ),
+        properties=amqp.properties_of(given),
     )
 
 
@@ -123,16 +134,17 @@ def _before(headers: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
 
 def _story(headers: Mapping[str, Any], message_id: Any, death: Death | None, queue: str) -> str:
     """The id that names the message in all its rounds."""
-    ours = headers.get(amqp.MESSAGE_ID)
+    # What the relay sends goes to one queue by its name. Of what came another way somebody has copied our headers on.
+    ours = headers.get(amqp.MESSAGE_ID) if death is None or death.is_by_name else None
     if amqp.SCHEDULER in headers and _is_id(ours):
         return ours  # it went out from the relay under this id
     named = next((one for one in (ours, message_id) if _is_id(one)), None)
     if named is None:
         # Not made from what it holds: two that hold the same are two messages, and one would pass for a copy of the other.
         return str(uuid.uuid4())
-    if death is not None and death.exchange == "" and "CC" not in headers:
+    if death is not None and death.is_only and "CC" not in headers:
         return named
-    # An exchange may have given copies to several queues: each is a story of its own.
+    # There may be copies in several queues: each is a story of its own.
     whole = f"{queue}:{named}"
     return whole if _is_id(whole) else f"{queue}:{hashlib.sha256(named.encode()).hexdigest()}"
 

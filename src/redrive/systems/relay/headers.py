@@ -87,6 +87,13 @@ def properties(given: Any) -> dict[str, Any]:
     return {name: given[name] for name in PROPERTY_NAMES if name in given and _is_property(name, given[name])}
 
 
+def properties_of(given: Any) -> dict[str, Any]:
+    """The same of a message that has come, by the names that `Message` has for them."""
+    return properties(
+        {name: getattr(given, "message_type" if name == "type" else name, None) for name in PROPERTY_NAMES}
+    )
+
+
 def _is_property(name: str, value: Any) -> bool:
     match name:
         case "priority":

@@ -156,6 +156,9 @@ class Intake:
     async def quarantine(self, message: DeliveredMessage, error: InvalidMessageError) -> None:
         """Publish bad input to its own queue; when this returns the broker has it there."""
         await quarantine(message, error, self._publisher, self._settings.invalid_queue)
+
+    def tell_invalid(self, error: InvalidMessageError) -> None:
+        """Say what is in quarantine now."""
         self._told.invalid(error.reason, safe_text(str(error)))
 
     def tell_stored(self, stored: Stored) -> None:
@@ -221,6 +224,7 @@ class _Session:
     async def _quarantine(self, message: DeliveredMessage, error: InvalidMessageError) -> None:
         await self._intake.quarantine(message, error)
         await self._acknowledge([_tag(message)])
+        self._intake.tell_invalid(error)
 
     async def _acknowledge(self, tags: Iterable[int]) -> None:
         done = list(tags)

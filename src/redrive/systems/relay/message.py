@@ -26,7 +26,6 @@ _PROTOBUF_TYPES = frozenset({"", PROTOBUF, "application/protobuf", "application/
 RETRIES_MAX = 100_000
 COUNT_MAX = 900_000
 """Larger numbers are taken for these: the engine's own count of failures ends at a million, and no row may die of it."""
-CONTENT_TYPE_CHARS_MAX = 255
 TRANSIENT = "transient"
 """The one class of dead letters that is retried."""
 HINT_MAX = timedelta(days=366)
@@ -130,9 +129,6 @@ def _checked(read: RetryMessage, headers: Mapping[str, Any], settings: RelaySett
     for name in ("retry_count", "max_retries"):
         if getattr(read, name) < 0:
             raise InvalidMessageError("negative_count", f"{name} is {getattr(read, name)}")
-    original_type = headers.get(amqp_headers.CONTENT_TYPE)
-    if not isinstance(original_type, str) or not original_type or len(original_type) > CONTENT_TYPE_CHARS_MAX:
-        original_type = None
     return Arrival(
         message_id=read.message_id,
         payload=read.original_payload,
@@ -142,8 +138,14 @@ def _checked(read: RetryMessage, headers: Mapping[str, Any], settings: RelaySett
         max_retries=_most_retries(read, headers, settings),
         not_before=_instant(read.next_retry_at_ms),
         headers={str(name): amqp_headers.to_json(value) for name, value in amqp_headers.kept(headers).items()},
-        content_type=original_type and safe_text(original_type),
+        content_type=_content_type(headers.get(amqp_headers.CONTENT_TYPE)),
     )
+
+
+def _content_type(given: Any) -> str | None:
+    """The content type of the retry; none where there is none that can be sent."""
+    text = safe_text(given) if isinstance(given, str) else ""
+    return text if 0 < len(text.encode()) <= amqp_headers.SHORT_BYTES_MAX else None
 
 
 def _most_retries(read: RetryMessage, headers: Mapping[str, Any], settings: RelaySettings) -> int:

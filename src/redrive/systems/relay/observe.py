@@ -1,7 +1,8 @@
 """What people see of the relay: its metrics, and its log lines in words of its own. Payloads are never logged."""
 
+import logging
 from collections import Counter as Tally
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,8 @@ from redrive.systems.relay.deaths import DeadLetter
 from redrive.systems.relay.message import Arrival
 from redrive.systems.relay.rules import Verdict
 from redrive.systems.relay.store import Stored
+
+_log = logging.getLogger("redrive")
 
 QUEUES_MAX = 50
 """Queues beyond this many are counted as `other`: labels must not grow with what strangers send."""
@@ -50,9 +53,9 @@ class DeadLetterMetrics:
         self.confirms_lost = counter("retry_confirms_lost", "Publisher confirms cut off: possible duplicates")
         self.up = Gauge("service_up", "Whether the dead-letter handler runs", registry=self.registry)
 
-    def handed_over(self, letter_class: str, queue: str) -> None:
-        """Count a dead letter that the relay's queue has."""
-        self._letters.labels(letter_class, self._label(queue)).inc()
+    def handed_over(self, letter_class: str, queue: str | None) -> None:
+        """Count a dead letter that the relay's queue has. Where no queue is known there is none to name."""
+        self._letters.labels(letter_class, OTHER if queue is None else self._label(queue)).inc()
 
 
 class RelayMetrics:
@@ -170,17 +173,25 @@ class RelayLog(LogObserver):
             delay = settlement.delay.total_seconds() if settlement.delay is not None else 0
             self._log.warning("retry_failed", **fields, error=settlement.error, delay_seconds=round(delay, 3))
 
+    def _tell(self, write: Callable[..., Any], event: str, **fields: Any) -> None:
+        """Write of what stands already: a full disk under the logs must not undo it."""
+        try:
+            write(event, **fields)
+        except Exception:
+            _log.exception("%s could not be logged", event)
+
     def stored(self, stored: Stored) -> None:
         """Tell what arrived and waits now."""
         for name, stories in (("retry_scheduled", stored.new), ("retry_returned", stored.returned)):
             for _, one, delay in stories:
-                self._log.info(name, **_about(one), delay_seconds=round(delay.total_seconds(), 3))
+                self._tell(self._log.info, name, **_about(one), delay_seconds=round(delay.total_seconds(), 3))
         for one in stored.known:
-            self._log.info("retry_known", **_about(one))
+            self._tell(self._log.info, "retry_known", **_about(one))
 
     def dead_letter(self, letter: DeadLetter, verdict: Verdict) -> None:
         """Tell of a dead letter that the relay's queue has, and what was decided about it."""
-        self._log.info(
+        self._tell(
+            self._log.info,
             "dead_letter",
             message_id=letter.message_id,
             queue=letter.trouble.queue,
@@ -194,23 +205,23 @@ class RelayLog(LogObserver):
 
     def quarantined(self, reason: str, detail: str) -> None:
         """Tell of a message that could not be read."""
-        self._log.warning("retry_invalid", reason=reason, error=detail)
+        self._tell(self._log.warning, "retry_invalid", reason=reason, error=detail)
 
     def unstored(self, error: str) -> None:
         """Tell that the database does not store, and why."""
-        self._log.error("retry_unstored", error=error)
+        self._tell(self._log.error, "retry_unstored", error=error)
 
     def confirm_lost(self, message_id: object, queue: str) -> None:
         """Tell of a message that is published once more because nobody knows whether it arrived. Bad input may have no id."""
         known = {} if message_id is None else {"message_id": message_id}
-        self._log.warning("retry_confirm_lost", **known, queue=queue)
+        self._tell(self._log.warning, "retry_confirm_lost", **known, queue=queue)
 
     def broker(self, link: str, *, up: bool, error: str) -> None:
         """Tell that a connection to the broker has come or gone."""
         if up:
-            self._log.info("broker_connected", link=link)
+            self._tell(self._log.info, "broker_connected", link=link)
         else:
-            self._log.error("broker_away", link=link, error=error)
+            self._tell(self._log.error, "broker_away", link=link, error=error)
 
 
 def _about(arrival: Arrival) -> dict[str, Any]:

@@ -75,6 +75,7 @@ def quarantined_message(
     *,
     reason: str,
     detail: str,
+    properties: Mapping[str, Any] | None = None,
     raw_properties: bytes | None = None,
 ) -> Message:
     """Bad input as it came, with the reason beside it; properties that nobody can read go along as bytes."""
@@ -84,7 +85,13 @@ def quarantined_message(
     theirs = amqp.sendable(amqp.without_routing(headers))
     if not amqp.fit(theirs, bytes_max=QUARANTINE_HEADERS_BYTES_MAX):
         theirs = {}
-    return Message(body, headers=theirs | ours, content_type=content_type, delivery_mode=DeliveryMode.PERSISTENT)
+    return Message(
+        body,
+        headers=theirs | ours,
+        content_type=content_type,
+        delivery_mode=DeliveryMode.PERSISTENT,
+        **(properties or {}),
+    )
 
 
 def _short(text: str) -> str:

@@ -5,6 +5,7 @@ import asyncio
 from aiormq.abc import DeliveredMessage
 
 from redrive import safe_text
+from redrive.systems.relay import headers as amqp
 from redrive.systems.relay.broker import Published, Publisher
 from redrive.systems.relay.frames import unreadable
 from redrive.systems.relay.message import InvalidMessageError
@@ -17,22 +18,23 @@ WHOLE_TRIES_MAX = 2
 
 async def quarantine(message: DeliveredMessage, error: InvalidMessageError, publisher: Publisher, queue: str) -> None:
     """Publish bad input with the reason beside it; when this returns the broker has it there."""
-    properties, detail = message.header.properties, safe_text(str(error))
+    given, detail = message.header.properties, safe_text(str(error))
     strange = unreadable(message.header)
     raw = None if strange is None else strange.raw
-    headers, content_type = properties.headers or {}, properties.content_type
+    headers, content_type, properties = given.headers or {}, given.content_type, amqp.properties_of(given)
     tries = 0
     failed = 0
     while True:
         try:
             made = quarantined_message(
-                message.body, headers, content_type, reason=error.reason, detail=detail, raw_properties=raw
-            )
+                message.body, headers, content_type,
+                reason=error.reason, detail=detail, properties=properties, raw_properties=raw,
+            )  # fmt: skip
             answer = await publisher.publish(made, queue)
         except Exception:  # it may pass; if not, something beside the body cannot be sent
             failed += 1
             if failed >= WHOLE_TRIES_MAX:
-                headers, content_type, raw = {}, None, None
+                headers, content_type, properties, raw = {}, None, {}, None
         else:
             if answer is Published.CONFIRMED:
                 return

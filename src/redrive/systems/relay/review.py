@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, Connection, LargeBinary, bindparam, func, 
 
 from redrive import Lane, State, UsageError, safe_text
 from redrive.as_json import instant_json
+from redrive.errors import TooSlowError
 from redrive.events import TasksChanged
 from redrive.ports import Actor
 from redrive.systems.relay import headers as amqp
@@ -33,6 +34,9 @@ ACT_WITHIN_SECONDS = 8.0
 COUNTED_MAX = 10_000
 """Beyond this a number is shown as “or more”. An act on all that match takes all of them."""
 QUEUES_MAX = 20
+"""So many queues are named: those whose messages are the oldest, so that a new one pushes none of them out."""
+QUEUES_READ_MAX = 1000
+"""Of so many queues, the first by name, it is known which are the oldest."""
 NAME_CHARS_MAX = 200
 _c = retry_queue.c
 _WORDS = RETRY_QUEUE.words
@@ -67,17 +71,21 @@ class Waiting:
 
     total: int
     queues: Sequence[tuple[str, int]]
+    more: bool
+    """Whether messages of queues wait that are not named."""
 
 
 class ActsOnMessages:
     """Writes beside every act on the table of the relay; see `BesideActs`."""
+
+    never = frozenset({State.DONE})
 
     def acted(
         self, connection: Connection, act: Act, state: State, ids: Sequence[Any], actor: Actor, note: Any
     ) -> None:
         """Say in the headers of what goes out again who wanted it and when."""
         del act, note
-        if state is State.DONE:
+        if state in self.never:
             raise UsageError(
                 f"a message is {_WORDS.done!r} when the broker has confirmed it, not because somebody says so: "
                 f"resolve it as cancelled, which is {_WORDS.cancelled!r} in this table"
@@ -177,19 +185,38 @@ class Review:
     async def act(self, deed: Deed, ids: Sequence[int], actor: Actor) -> tuple[list[int], dict[int, str]]:
         """Those that changed, and of the others why not. Who comes second finds that there is nothing left to do."""
         changed = await self._act_on(deed, ids, actor)
+        if changed:
+            await self._lane.count_soon()
         return changed, await self._why_not(set(ids) - set(changed))
 
-    async def act_on_all(self, deed: Deed, asked: Asked, actor: Actor) -> tuple[int, int, bool]:
-        """Page by page: how many matched, how many changed, and whether that was all."""
+    async def act_on_all(
+        self, deed: Deed, asked: Asked, actor: Actor, *, at_most: int | None = None
+    ) -> tuple[int, int, bool]:
+        """Page by page: how many matched, how many changed, and whether that was all.
+
+        `at_most` is the number that was shown. What ended before `until` and was committed after the look is not among it.
+        """
         ends = time.monotonic() + ACT_WITHIN_SECONDS
         matched = changed = after = 0
         while True:
-            ids = await self._look(partial(_ids, where=[*self._conditions(asked), _c.id > after]), COUNT_WITHIN)
+            limit = PAGE if at_most is None else min(PAGE, at_most - matched)
+            where = [*self._conditions(asked), _c.id > after]
+            try:
+                ids = await self._look(partial(_ids, where=where, limit=limit), COUNT_WITHIN)
+                changed += len(await self._act_on(deed, ids, actor))
+            except TooSlowError:
+                if not changed:
+                    raise
+                complete = False  # what has changed must be told
+                break
             matched += len(ids)
-            changed += len(await self._act_on(deed, ids, actor))
-            if len(ids) < PAGE or time.monotonic() > ends:
-                return matched, changed, len(ids) < PAGE
+            complete = len(ids) < PAGE
+            if complete or time.monotonic() > ends:
+                break
             after = ids[-1]
+        if changed:
+            await self._lane.count_soon()
+        return matched, changed, complete
 
     async def _act_on(self, deed: Deed, ids: Sequence[int], actor: Actor) -> list[Any]:
         if not ids:
@@ -206,12 +233,15 @@ class Review:
         if not rest:
             return {}
         found = select(_c.id, _c.status, _c.lease_until).where(_c.id.in_(rest))
-        rows: dict[int, Any] = await self._look(lambda connection: {row.id: row for row in connection.execute(found)})
+        try:
+            rows = await self._look(lambda connection: {row.id: row for row in connection.execute(found)})
+        except TooSlowError:  # the others have changed, and that must be told
+            return dict.fromkeys(sorted(rest), "it was left alone; the database needed too long to say why")
         return {id_: _why_not(rows.get(id_)) for id_ in sorted(rest)}
 
 
-def _ids(connection: Connection, where: Sequence[ColumnElement[bool]]) -> list[int]:
-    return list(connection.execute(select(_c.id).where(*where).order_by(_c.id).limit(PAGE)).scalars())
+def _ids(connection: Connection, where: Sequence[ColumnElement[bool]], limit: int) -> list[int]:
+    return list(connection.execute(select(_c.id).where(*where).order_by(_c.id).limit(limit)).scalars())
 
 
 def _why_not(row: Any | None) -> str:
@@ -227,15 +257,19 @@ def _why_not(row: Any | None) -> str:
 
 
 def _waiting(connection: Connection) -> Waiting:
-    queues: list[tuple[str, int]] = []
     scan = select(func.min(_c.original_queue).label("queue")).where(_IN_REVIEW).cte("queues", recursive=True)
     following = select(func.min(_c.original_queue)).where(_IN_REVIEW, _c.original_queue > scan.c.queue)
     # One probe of the index for each queue, however many messages there are.
     scan = scan.union_all(select(following.scalar_subquery()).where(scan.c.queue.is_not(None)))
-    named = select(scan.c.queue).where(scan.c.queue.is_not(None)).limit(QUEUES_MAX)
-    for queue in connection.execute(named).scalars().all():
-        queues.append((queue, _count(connection, _c.original_queue == queue)))
-    return Waiting(total=_count(connection), queues=sorted(queues, key=lambda one: (-one[1], one[0])))
+    oldest = select(func.min(_c.id)).where(_IN_REVIEW, _c.original_queue == scan.c.queue).scalar_subquery()
+    known = select(scan.c.queue, oldest.label("oldest")).where(scan.c.queue.is_not(None)).limit(QUEUES_READ_MAX)
+    found = sorted(connection.execute(known), key=lambda one: one.oldest)
+    queues = [(one.queue, _count(connection, _c.original_queue == one.queue)) for one in found[:QUEUES_MAX]]
+    return Waiting(
+        total=_count(connection),
+        queues=sorted(queues, key=lambda one: (-one[1], one[0])),
+        more=len(found) > QUEUES_MAX,
+    )
 
 
 def _count(connection: Connection, *where: ColumnElement[bool]) -> int:

@@ -245,10 +245,13 @@ class Relay(System):
 
     async def alarms(self) -> Sequence[Alarm]:
         """Messages that wait for a person, by the queue that they failed in."""
-        return [
+        waiting = await self.review.waiting()
+        named = [
             Alarm(f"relay review {queue}", redact(f"relay: messages of {queue!r} wait for a person: {amount:,}"))
-            for queue, amount in (await self.review.waiting()).queues
+            for queue, amount in waiting.queues
         ]
+        rest = Alarm("relay review", "relay: messages of more queues wait for a person: see /systems/relay")
+        return [*named, rest] if waiting.more else named
 
     async def checks(self) -> Mapping[str, bool]:
         """Whether the broker is there."""
