@@ -2,16 +2,13 @@
 
 PostgreSQL takes one array per column and `unnest`s them; SQLite takes one JSON text and `json_each`es it. Either way
 the statement has the same text for one row and for five hundred, is compiled once, and costs one round trip.
-
-Arrays of numbers go to PostgreSQL as text, `{1,2,NULL}`: its driver asks of every element whether it is a list itself, which takes
-longer than all the rest of it.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Boolean, Dialect, Float, FromClause, Integer, Text, bindparam, cast, column, func, select
+from sqlalchemy import Dialect, FromClause, Text, bindparam, column, func, select
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import TypeEngine
 
@@ -19,9 +16,6 @@ Columns = Mapping[str, TypeEngine[Any]]
 
 PREFIX = "in_batch__"
 """Of the names of parameters. No column should be called so: SQLAlchemy would take the parameter for a value to be set."""
-
-
-NUMBERS = (Integer, Float, Boolean)
 
 
 class Batch:
@@ -45,18 +39,12 @@ class Batch:
                 for row in rows
             ]
             return {"batch": json.dumps(stored, ensure_ascii=False, separators=(",", ":"))}
-        lists = zip(self._columns.items(), zip(*rows, strict=True), strict=True)
-        return {
-            f"{PREFIX}{name}": _literal(values) if isinstance(type_, NUMBERS) else list(values)
-            for (name, type_), values in lists
-        }
+        lists = list(zip(*rows, strict=True))
+        return {f"{PREFIX}{name}": list(values) for name, values in zip(self._columns, lists, strict=True)}
 
     def _array_rows(self) -> FromClause:
         arrays = [
-            cast(bindparam(f"{PREFIX}{name}", type_=Text), ARRAY(type_))
-            if isinstance(type_, NUMBERS)
-            else bindparam(f"{PREFIX}{name}", type_=ARRAY(type_, dimensions=1))
-            for name, type_ in self._columns.items()
+            bindparam(f"{PREFIX}{name}", type_=ARRAY(type_, dimensions=1)) for name, type_ in self._columns.items()
         ]
         typed = [column(name, type_) for name, type_ in self._columns.items()]
         return func.unnest(*arrays).table_valued(*typed, name="batch").render_derived()
@@ -68,8 +56,3 @@ class Batch:
             for position, (name, type_) in enumerate(self._columns.items())
         ]
         return select(*values).select_from(each).subquery("batch")
-
-
-def _literal(values: Iterable[Any]) -> str:
-    """An array of numbers as PostgreSQL writes it."""
-    return f"{{{','.join(['NULL' if value is None else str(value) for value in values])}}}"

@@ -11,6 +11,7 @@ What is read besides (tasks, attempts) is read from the table by the base class;
 they can. See ADR 10.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -96,7 +97,7 @@ class PgmqLedger(SqlLedger):
         claims = self._claim_reader.claims((row[wide:] for row in held), fence, lease)
         for claim, row in zip(claims, held, strict=True):
             claim.task.payload["read_ct"] = row[1]
-            claim.task.payload[self._layout.data_field] = row[2]
+            claim.task.payload[self._layout.data_field] = _data(row[2])
         if len(held) < len(rows):
             claims += self._take_over(connection, queue, [row for row in rows if row[id_at] is None], fence, lease)
         return claims
@@ -126,7 +127,7 @@ class PgmqLedger(SqlLedger):
         claims = self._claim_reader.claims(taken, fence, lease, abandoned)
         for claim in claims:
             claim.task.payload["read_ct"] = message_of[claim.task.id][1]
-            claim.task.payload[self._layout.data_field] = message_of[claim.task.id][2]
+            claim.task.payload[self._layout.data_field] = _data(message_of[claim.task.id][2])
         return claims
 
     async def reclaim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:  # noqa: ARG002
@@ -149,11 +150,14 @@ class PgmqLedger(SqlLedger):
 
     def _settle_each(self, connection: Connection, settlements: list[Settlement], worker: str) -> list[ClaimLost]:
         held = self._held(connection, [one.claim for one in settlements])
-        ours = [one for one in settlements if self._message(one.claim) in held]
+        all_ours = len(held) == len(settlements)
+        ours = settlements if all_ours else [one for one in settlements if self._message(one.claim) in held]
         refused = {one.claim.task.id for one in super()._settle_each(connection, ours, worker)} if ours else set()
-        written = [one for one in ours if one.claim.task.id not in refused]
+        written = [one for one in ours if one.claim.task.id not in refused] if refused else ours
         # Only now that everything else is written: whoever sees a message again sees its row as it was left.
         self._release(connection, written)
+        if len(written) == len(settlements):
+            return []
         kept = {one.claim.task.id for one in written}
         return [ClaimLost(one.claim) for one in settlements if one.claim.task.id not in kept]
 
@@ -167,10 +171,10 @@ class PgmqLedger(SqlLedger):
         return held
 
     def _claims_by_queue(self, claims: Iterable[Claim]) -> Mapping[str, list[Claim]]:
-        queues = defaultdict(list)
-        for claim in sorted(claims, key=lambda claim: str(claim.task.payload[self._layout.queue])):
+        queues: dict[str, list[Claim]] = defaultdict(list)
+        for claim in claims:
             queues[claim.task.payload[self._layout.queue]].append(claim)
-        return queues
+        return dict(sorted(queues.items()))
 
     def _release(self, connection: Connection, settlements: Sequence[Settlement]) -> None:
         """Let go of the messages: deleted, archived, or hidden for the delay."""
@@ -335,3 +339,7 @@ class PgmqLedger(SqlLedger):
         """The message of a claim, and which reading of it is the claim's."""
         row = claim.task.payload
         return row[self._layout.queue], row[self._layout.msg_id], row["read_ct"]
+
+
+def _data(text: str | None) -> Any:
+    return None if text is None else json.loads(text)

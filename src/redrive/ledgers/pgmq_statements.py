@@ -21,6 +21,7 @@ from sqlalchemy import (
     and_,
     any_,
     bindparam,
+    cast,
     extract,
     func,
     insert,
@@ -101,7 +102,7 @@ class QueueStatements:
         return select(
             taken.c.msg_id,
             taken.c.read_ct,
-            taken.c.message[self._layout.data_field],
+            self._data(taken.c.message),
             *(taken.c.message[name].astext for name in self._layout.same),
             *held.c,
         ).select_from(taken.outerjoin(held, held.c[self._layout.msg_id] == taken.c.msg_id))
@@ -127,10 +128,14 @@ class QueueStatements:
             .returning(
                 c.msg_id,
                 c.read_ct,
-                c.message[self._layout.data_field],
+                self._data(c.message),
                 *(c.message[name].astext for name in self._layout.same),
             )
         )
+
+    def _data(self, message: ColumnElement[Any]) -> ColumnElement[Any]:
+        """What a handler needs of a message, as text: the driver's codec for JSON would be one more call for each."""
+        return cast(message[self._layout.data_field], Text)
 
     def _until(self, kind: ColumnElement[Any], end: ColumnElement[Any]) -> list[ColumnElement[bool]]:
         """Messages of a kind that are due until then. To be read in the order of kind and `vt`."""

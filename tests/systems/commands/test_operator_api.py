@@ -12,6 +12,7 @@ from redrive.ports import Actor
 from redrive.systems.commands import BusinessRuleError, CommandStatus, NewCommand, looking
 from systems.commands.conftest import ACTS_AT as QUEUE
 from systems.commands.conftest import BAD, DOMAIN, TYPE, Desk
+from systems.figures import are_counted_soon, take_long_to_count
 
 
 async def test_pages_of_commands(desk: Desk) -> None:
@@ -85,11 +86,11 @@ async def test_acts(desk: Desk) -> None:
     """Retry, cancel and complete with a result, one or many: the operator's name, the audit log, the reply."""
     await desk.troubled("c-1", "c-2", "c-3", "c-4")
     assert await desk.act("retry", "c-1", "nobody", "c-1") == {
-        "changed": ["c-1"],
+        "changed": 1,
         "refused": {"nobody": "there is no such command"},
     }
     assert (await desk.act("cancel", "c-2", "c-1"))["refused"].keys() == {"c-1"}
-    assert await desk.act("complete", "c-3", "c-4", result={"paid": 1}) == {"changed": ["c-3", "c-4"], "refused": {}}
+    assert await desk.act("complete", "c-3", "c-4", result={"paid": 1}) == {"changed": 2, "refused": {}}
     statuses = [(await desk.bench.get(f"c-{number}")).status for number in range(1, 5)]
     assert statuses == ["PENDING", "CANCELED", "COMPLETED", "COMPLETED"]
     assert await desk.bench.replies() == [
@@ -104,6 +105,16 @@ async def test_acts(desk: Desk) -> None:
     assert sorted((one["act"], one["actor"], one["reason"]) for one in logged) == sorted(
         [("redrive", "operator", "mended"), *[("resolve", "operator", "mended")] * 3]
     )
+
+
+async def test_whoever_acts_sees_it_in_the_figures(desk: Desk) -> None:
+    """They are counted soon, also where counting takes long; what changes nothing hurries nobody."""
+    await desk.troubled("c-1", "c-2")
+    lane = desk.bench.bus.lane
+    for name, ids, soon in (("retry", ["c-1"], True), ("cancel", ["c-1"], False), ("complete", ["c-2"], True)):
+        await take_long_to_count(lane)
+        await desk.act(name, *ids)
+        assert await are_counted_soon(lane) is soon, name
 
 
 async def test_acts_are_refused_in_words(desk: Desk) -> None:
@@ -176,7 +187,7 @@ async def test_two_at_once_act_once(desk: Desk) -> None:
     """Of two requests one changes the command, the other is told where it stands now; one reply."""
     await desk.troubled("c-1")
     answers = await asyncio.gather(desk.act("complete", "c-1", result=1), desk.act("cancel", "c-1"))
-    assert sorted(len(answer["changed"]) for answer in answers) == [0, 1]
+    assert sorted(answer["changed"] for answer in answers) == [0, 1]
     [why] = [why for answer in answers for why in answer["refused"].values()]
     assert "not in the troubleshooting queue" in why
     assert len(await desk.bench.replies()) == 1

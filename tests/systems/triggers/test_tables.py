@@ -5,13 +5,16 @@ from typing import Any
 
 import pytest
 from ledgers import test_migrate
-from sqlalchemy import Connection, MetaData, insert, select
+from sqlalchemy import Connection, MetaData, event, insert, select, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from redrive.ledgers.migrate import migrate, migration_sql
 from redrive.ledgers.open import open_database
+from redrive.systems.triggers import store
 from redrive.systems.triggers import table as t
 from redrive.tables import NAMES, Instant, IsoText, ledger_indexes
+
+from .conftest import House
 
 
 def create(connection: Connection) -> None:
@@ -107,3 +110,24 @@ def test_the_migration_as_sql(dialect: str) -> None:
     """People who migrate by hand get the triggers too."""
     sql = migration_sql(dialect, ["triggers"])
     assert sql.count("CREATE TRIGGER") == 5
+
+
+async def test_a_page_of_the_inbox_walks_only_its_own_rows(house: House) -> None:
+    """Behind a cursor as before it: each statement reads by the index in the order of the page, and the rows by their ids alone."""
+    ids = sorted([await house.post() for _ in range(5)])
+
+    def plans(connection: Connection) -> list[str]:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SET LOCAL enable_seqscan = off"))  # the table is too small for it to care
+        said: list[Any] = []
+        event.listen(connection, "before_cursor_execute", lambda *given: said.append(given[2:4]))
+        page = store._page(connection, "ada", "received", None, ids[0], 2)
+        assert [row.id for row in page.events] == ids[1:3]
+        explain = "EXPLAIN QUERY PLAN " if connection.dialect.name == "sqlite" else "EXPLAIN "
+        return ["\n".join(map(str, connection.exec_driver_sql(explain + sql, given))) for sql, given in said[-2:]]
+
+    sizes, rows = await house.app.database.read(plans)
+    assert "trigger_events_inbox_idx" in sizes, sizes
+    assert "SCAN trigger_events" not in rows, rows
+    assert "id>?" not in rows, rows
+    assert "Seq Scan" not in rows, rows

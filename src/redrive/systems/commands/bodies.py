@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from redrive.as_json import instant_json, redacted
+from redrive.http.reason import Reason
 from redrive.systems.commands.model import (
     TEXT_CHARS_MAX,
     AuditEvent,
@@ -18,7 +19,6 @@ from redrive.systems.commands.model import (
 )
 from redrive.systems.commands.troubleshooting import BULK_MAX
 
-REASON_CHARS_MAX = 500
 DOMAIN_CHARS_MAX = 50
 
 Instant = Annotated[str, Field(examples=["2026-01-31T09:00:00.000000Z"])]
@@ -118,14 +118,7 @@ class ActIn(BaseModel):
     ids: list[Annotated[str, Field(max_length=TEXT_CHARS_MAX)]] = Field(
         min_length=1, max_length=BULK_MAX, description="Their ids in the domain", examples=[["debit-7"]]
     )
-    reason: str = Field(min_length=1, max_length=REASON_CHARS_MAX, description="Why; it is kept with each command")
-
-    @field_validator("reason")
-    @classmethod
-    def _says_something(cls, reason: str) -> str:
-        if not reason.strip() or "\0" in reason:
-            raise ValueError("say why: it is kept with each command")
-        return reason.strip()
+    reason: Reason
 
 
 class CompleteIn(ActIn):
@@ -137,7 +130,7 @@ class CompleteIn(ActIn):
 class ActOut(BaseModel):
     """What an act came to."""
 
-    changed: list[str] = Field(description="The ids of the commands that changed")
+    changed: int = Field(description="How many commands changed")
     refused: dict[str, str] = Field(description="Of the others, by id, why not")
 
 

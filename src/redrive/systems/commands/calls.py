@@ -114,7 +114,10 @@ def engine_handler(registration: Registration, keeping: Keeping) -> Callable[[Ta
                 result = await function(*arguments(task, context))
             return _answered(task, result, transactional=True)
         except Exception as error:
-            return _failed(task, error)
+            task.payload[ANSWER] = trouble_of(error)
+            if isinstance(error, BusinessError):
+                return _refused(task)
+            raise
 
     def call_plain(task: Task, context: Context) -> Any:
         try:
@@ -124,7 +127,10 @@ def engine_handler(registration: Registration, keeping: Keeping) -> Callable[[Ta
                 result = function(*arguments(task, context))
             return _answered(task, result, transactional=True)
         except Exception as error:
-            return _failed(task, error)
+            task.payload[ANSWER] = trouble_of(error)
+            if isinstance(error, BusinessError):
+                return _refused(task)
+            raise
 
     return call if is_async else call_plain
 
@@ -157,12 +163,10 @@ def _answered(task: Task, result: Any, *, transactional: bool = False) -> Any:
     return None
 
 
-def _failed(task: Task, error: Exception) -> Cancelled:
-    """Keep what the error says. A rule that says no ends the command; anything else is the engine's to decide."""
-    trouble = task.payload[ANSWER] = trouble_of(error)
-    if isinstance(error, BusinessError):
-        return Cancelled(f"{trouble.code}: {trouble.message}")
-    raise error
+def _refused(task: Task) -> Cancelled:
+    """A rule that says no ends the command; what to do about any other error is the engine's to decide."""
+    trouble = task.payload[ANSWER]
+    return Cancelled(f"{trouble.code}: {trouble.message}")
 
 
 def trouble_of(error: BaseException) -> Trouble:

@@ -157,6 +157,7 @@ class Troubleshooting:
             changed = set(await self._ledger.resolve(ids, state, actor, note=note))
         if changed:
             self._lane.tell([TasksChanged(self._lane.name, act, tuple(sorted(changed, key=str)), operator, reason)])
+            await self._lane.count_soon()
         done = [one for one in asked if one in before and before[one][0] in changed]
         after = await self._looks.ids_of(domain, [one for one in asked if one not in done])
         refused = {one: _why_not(one, act, before.get(one), after.get(one)) for one in asked if one not in done}

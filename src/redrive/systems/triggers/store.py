@@ -269,17 +269,18 @@ def _page(
         c = t.counts
         counted = select(func.sum(c.c.amount)).where(c.c.user_id == user_id, c.c.status == status)
         total = int(connection.execute(counted).scalar() or 0)
-    if after is not None:
-        wanted.append(e.c.id > after)
     # Sizes first: a hundred of the largest payloads together would be more than a process should hold for one request.
     # Payloads are ASCII, and PostgreSQL knows how many bytes there are without reading them.
     size = func.length if connection.dialect.name == "sqlite" else func.octet_length
     sizes = select(e.c.id, size(e.c.payload)).where(*wanted).order_by(e.c.id).limit(limit + 1)
+    if after is not None:
+        sizes = sizes.where(e.c.id > after)
     found = [(id_, int(amount)) for id_, amount in connection.execute(sizes)]
     kept = _fitting([amount for _, amount in found[:limit]])
     if not kept:
         return InboxPage([], "", False, total)
-    # These and no others: one that comes in between must not push the last one out, which the cursor would then pass.
+    # These and no others: one that comes in between must not push the last one out, which the cursor would then pass. And by their
+    # ids alone: with the cursor beside them SQLite would rather walk all that is behind it.
     ids = [id_ for id_, _ in found[:kept]]
     rows = select(e.c.id, e.c.event_type, e.c.created_at, e.c.payload).where(*wanted, e.c.id.in_(ids)).order_by(e.c.id)
     return InboxPage(list(connection.execute(rows)), ids[-1], len(found) > kept, total)
