@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -15,8 +16,9 @@ from redrive.engine.announce import announce
 from redrive.engine.handlers import Handlers, make_handler
 from redrive.engine.redriver import Redriven, Redriver
 from redrive.engine.worker import WorkerSettings
-from redrive.errors import UsageError
+from redrive.errors import LedgerAwayError, UsageError
 from redrive.events import Event, TaskAdded
+from redrive.ledgers.census import Census
 from redrive.ledgers.database import Database
 from redrive.ledgers.open import open_ledger, own_ledger
 from redrive.ledgers.sql import BesideActs, SqlLedger
@@ -82,6 +84,12 @@ class Lane:
     def tell(self, events: list[Event]) -> None:
         """Announce facts to all observers."""
         announce(self.observers, events)
+
+    @property
+    def never(self) -> frozenset[State]:
+        """How no task here can be ended by a person, because `beside_acts` refuses it always and says so in its own `never`."""
+        refused: frozenset[State] = getattr(self._beside_acts, "never", frozenset())
+        return refused
 
     async def ledger(self) -> SqlLedger:
         """The ledger; the application is opened and a foreign table is checked when it is first asked for."""
@@ -227,6 +235,11 @@ class Lane:
     async def counts(self, *, counted_max: int = 100_000) -> dict[State, int]:
         """How many tasks are in each state, counted up to `counted_max`."""
         return dict(await (await self.ledger()).counts(counted_max=counted_max))
+
+    async def count_soon(self) -> None:
+        """Have the figures counted again soon: somebody has acted and wants to see it. What was done is done, store or not."""
+        with suppress(LedgerAwayError):
+            await Census(await self.ledger()).hurry()
 
     # --- acting -----------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,8 @@ class System:
 
     name: ClassVar[str]
     """Its name everywhere: in log lines, in metrics, as the branch of its migrations."""
+    audited: ClassVar[Sequence[str]] = ()
+    """What else people act on than tasks, as the audit log calls it."""
 
     def __init__(self, app: Attachable) -> None:
         app.attach(self)

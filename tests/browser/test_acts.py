@@ -140,6 +140,47 @@ async def test_a_question_that_was_left_is_not_answered(page: Page, site: Site):
     assert [(await site.app.get(key)).redrives for key in (first, second)] == [0, 1]
 
 
+async def test_an_act_that_was_left_stays_left(page: Page, site: Site, watch):
+    """Though another question is open when its answer comes: it goes no further, and that question stays as it is."""
+    watch.expected.append("503")
+    [key] = await dead_tasks(site, "broken.left", 1)
+    await log_in(page, site, "operator", "/tasks?kind=broken.left&state=dead")
+    held = []
+
+    async def hold(route) -> None:
+        if route.request.post_data_json.get("dry_run"):
+            await route.continue_()
+        else:
+            held.append(route)
+
+    await page.route("**/api/tasks/redrive", hold)
+    await page.get_by_label("Choose all on this page").check()
+    await page.get_by_label("Choose all that match the filter").check()
+    answers = (
+        (
+            {"json": {"matched": 1, "changed": 1, "until": None, "complete": False}},
+            "1 task redriven. The others were left",
+        ),
+        ({"json": {"matched": 1, "changed": 1, "until": None, "complete": True}}, "1 task redriven."),
+        ({"json": {"error": {"message": "not now"}}, "status": 503}, "not now"),
+    )
+    for number, (answer, said) in enumerate(answers):
+        await page.get_by_role("button", name="Redrive").click()
+        async with page.expect_request(lambda one: not one.post_data_json.get("dry_run")):
+            await confirm(page, shown="1 task will go back", reason="the first")
+        await page.get_by_role("button", name="Leave it").click()
+        await page.get_by_role("button", name="Redrive").click()
+        await expect(page.locator("#act-count")).to_contain_text("1 task will go back")
+        await held[number].fulfill(**answer)
+        await expect(page.locator("#told p").last).to_contain_text(said)
+        await expect(page.locator("#act-count")).to_contain_text("1 task will go back")
+        await expect(page.locator("#act-problem")).to_be_hidden()
+        await expect(page.locator("#act-confirm")).to_be_enabled()
+        await page.get_by_role("button", name="Leave it").click()
+    assert len(held) == len(answers)
+    assert await states(site, [key]) == ["dead"]
+
+
 async def test_what_cannot_be_acted_on_is_said(page: Page, site: Site):
     """Chosen tasks that are in no state for the act are counted as none, and the button stays off."""
     await log_in(page, site, "operator", "/tasks?key=mail-1")

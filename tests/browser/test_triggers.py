@@ -147,7 +147,7 @@ async def test_enable_and_retry(page: Page, joined: Site, receiver: Receiver):
     await row_of(page, one).get_by_role("button", name="Enable").click()
     await confirm(page, shown="1: enabled, with a fresh start", reason="it answers again")
     await expect(page.get_by_role("status").filter(has_text="Enable: 1 done.")).to_be_visible()
-    await expect(row_of(page, one).locator("[data-name=State]")).to_contain_text("enabled")
+    await expect(row_of(page, one).locator("[data-name=State]")).to_contain_text("enabled made")
     await row_of(page, one).get_by_role("button", name="Retry failed").click()
     await confirm(page, shown="goes back to waiting", reason="it answers again")
     await expect(page.get_by_role("status").filter(has_text="Retry failed: 1 done.")).to_be_visible()

@@ -25,6 +25,7 @@ from redrive import (
 from .said import Said
 
 Run = Callable[..., Said]
+WHY = ("--reason", "mended")
 
 APPLICATION = """
 from redrive import *
@@ -151,7 +152,7 @@ def test_redrive_by_id(stored: Run, url: str):
         ("redrive", "ada", "mail is back")
     ]
     assert stored("tasks", "show", str(second), "--json").json["state"] == "dead"
-    again = stored("tasks", "redrive", str(first), "--json")
+    again = stored("tasks", "redrive", str(first), "--reason", "once more", "--json")
     assert (again.code, again.json["changed"]) == (1, [])
 
 
@@ -160,23 +161,23 @@ def test_redrive_by_filter_asks_first(stored: Run, url: str):
     dead_tasks(url)
     counted = stored("tasks", "redrive", "--kind", "mail", "--dry-run", "--json")
     assert (counted.code, counted.json["matched"], counted.json["changed"]) == (0, 3, [])
-    refused = stored("tasks", "redrive", "--error", "mailbox", input="n\n")
+    refused = stored("tasks", "redrive", "--error", "mailbox", *WHY, input="n\n")
     assert refused.code == 1
     assert "redrive 3 tasks?" in refused.err
-    nobody = stored("tasks", "redrive", "--all", input="")
+    nobody = stored("tasks", "redrive", "--all", *WHY, input="")
     assert nobody.code == 1
     assert len(stored("tasks", "list", "--state", "dead", "--json").json["tasks"]) == 3
-    agreed = stored("tasks", "redrive", "--all", input="y\n")
+    agreed = stored("tasks", "redrive", "--all", *WHY, input="y\n")
     assert agreed.code == 0
     assert "3 of 3 changed" in agreed.err
-    assert stored("tasks", "redrive", "--all").code == 1
+    assert stored("tasks", "redrive", "--all", *WHY).code == 1
 
 
 def test_cancel(stored: Run):
     """Waiting tasks end as cancelled; `--yes` does not ask."""
     for _ in range(2):
         stored("tasks", "add", "mail")
-    done = stored("tasks", "cancel", "--kind", "mail", "--yes", "--json").json
+    done = stored("tasks", "cancel", "--kind", "mail", *WHY, "--yes", "--json").json
     assert len(done["changed"]) == 2
     assert {task["state"] for task in stored("tasks", "list", "--json").json["tasks"]} == {"cancelled"}
 
@@ -187,9 +188,21 @@ def test_acting_on_nothing_in_particular_is_refused(stored: Run):
         refused = stored("tasks", act, "--yes")
         assert refused.code == 2
         assert "say which tasks" in refused.err
-        wrong = stored("tasks", act, "seven", "--yes")
+        wrong = stored("tasks", act, "seven", *WHY, "--yes")
         assert wrong.code == 2
         assert "no task with the id or key 'seven'" in wrong.err
+
+
+def test_acting_without_a_reason_is_refused(stored: Run):
+    """Whoever acts says why, here as in the dashboard; who only counts need not."""
+    stored("tasks", "add", "mail", "--key", "m-1")
+    for act in ("redrive", "cancel"):
+        for reason in ([], ["--reason", "  "]):
+            refused = stored("tasks", act, "m-1", *reason)
+            assert (refused.code, refused.out) == (2, "")
+            assert "say why: --reason is kept with each task" in refused.err
+    assert stored("tasks", "cancel", "m-1", "--dry-run", "--json").json["matched"] == 1
+    assert stored("tasks", "show", "m-1", "--json").json["state"] == "waiting"
 
 
 def test_adopted_tables_are_lanes(redrive: Run, url: str, application: Callable[[str], str]):
@@ -207,7 +220,7 @@ def test_adopted_tables_are_lanes(redrive: Run, url: str, application: Callable[
 
 def test_a_missing_file_is_not_made_by_looking(redrive: Run, folder: Path):
     """Looking in the wrong folder is an error, and leaves no empty database behind."""
-    for command in (["tasks", "list"], ["tasks", "show", "1"], ["tasks", "redrive", "1"], ["keys", "list"]):
+    for command in (["tasks", "list"], ["tasks", "show", "1"], ["tasks", "redrive", "1", *WHY], ["keys", "list"]):
         missing = redrive(*command)
         assert missing.code == 2
         assert "there is no database file" in missing.err

@@ -1,19 +1,21 @@
 """What only PostgreSQL has: a server that can go away, deadlocks, LISTEN and NOTIFY."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
 import asyncpg
 import pytest
 from ledgers.homes import execute
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.util import await_only
 
 from redrive.core.durations import ZERO, seconds
 from redrive.core.task import NewTask
 from redrive.errors import LedgerAwayError
+from redrive.ledgers import migrate as migrations
 from redrive.ledgers import postgres
 from redrive.ledgers.database import Database
 from redrive.ledgers.open import open_database, open_ledger
@@ -150,6 +152,62 @@ async def test_a_changed_table_does_not_break_prepared_statements(real_time_data
     await execute(real_time_database, ["ALTER TABLE redrive_task ALTER COLUMN trace TYPE varchar(999)"])
     assert await ledger.get_by_key("a") is not None
     assert len(await ledger.claim(1, LONG)) == 1
+
+
+SLEEP = text("SELECT pg_sleep(0.5), current_setting('application_name')")
+
+
+@pytest.fixture
+async def hasty_database(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
+    """A database whose statements are given up soon."""
+    monkeypatch.setattr(postgres, "COMMAND_TIMEOUT_SECONDS", 0.2)
+    opened = open_database(empty_url)
+    yield opened
+    await opened.close()
+
+
+async def test_a_statement_without_an_answer_is_given_up(hasty_database: Database) -> None:
+    """It may be that the server is gone: the ledger is away, and the error says that it was waited for."""
+    with pytest.raises(LedgerAwayError, match="no answer in time"):
+        await hasty_database.write(lambda connection: connection.execute(SLEEP).all())
+
+
+async def test_a_rebuild_takes_as_long_as_it_must(hasty_database: Database, empty_url: str) -> None:
+    """Neither our own limit nor that of the role holds for it; what it wrote is there."""
+    await execute(hasty_database, [f'ALTER DATABASE "{make_url(empty_url).database}" SET statement_timeout = 100'])
+
+    def build(connection: Connection) -> str:
+        connection.execute(text("CREATE TABLE built (n int)"))
+        return str(connection.execute(SLEEP).one().current_setting)
+
+    assert await hasty_database.rebuild(build) == "redrive migrate"
+    assert await hasty_database.read(lambda connection: connection.execute(text("SELECT * FROM built")).all()) == []
+
+
+async def test_a_rebuild_that_fails_leaves_nothing(hasty_database: Database) -> None:
+    """It is one transaction."""
+
+    def fail(connection: Connection) -> None:
+        connection.execute(text("CREATE TABLE built (n int)"))
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await hasty_database.rebuild(fail)
+    there = text("SELECT to_regclass('built')")
+    assert await hasty_database.read(lambda connection: connection.execute(there).scalar_one()) is None
+
+
+async def test_a_migration_waits_for_another(hasty_database: Database, empty_url: str) -> None:
+    """However long the other one takes: here longer than any statement may."""
+    other = await asyncpg.connect(empty_url)
+    try:
+        await other.execute(f"SELECT pg_advisory_lock({migrations._LOCK})")
+        migrating = asyncio.create_task(migrations.migrate(hasty_database))
+        await asyncio.wait({migrating}, timeout=2 * postgres.COMMAND_TIMEOUT_SECONDS)
+        assert not migrating.done()
+    finally:
+        await other.close()
+    assert await migrating == ({}, migrations.heads())
 
 
 # --- wake-ups ---------------------------------------------------------------------------------------------------------

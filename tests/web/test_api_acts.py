@@ -263,6 +263,8 @@ async def test_the_audit_log_tells_all(web: Standing, monkeypatch: pytest.Monkey
     short = await web.get("/api/audit", ledger="redrive_task")
     assert len(short["deeds"]) == 2
     assert len((await web.get("/api/audit", ledger="redrive_task", cursor=short["cursor"]))["deeds"]) == 1
+    assert await web.get("/api/audit", ledger="of another service") == {"deeds": [], "cursor": short["cursor"]}
+    assert (await web.local.get("/api/audit?ledger=%00", headers=web.headers("viewer"))).status_code == 422
 
 
 async def test_what_was_redriven_runs_and_keeps_its_history(web: Standing):

@@ -1,6 +1,8 @@
 """Looking by the API: numbers, pages, single tasks, causes, search and previews, on both databases."""
 
 import asyncio
+import base64
+import json
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -14,6 +16,7 @@ from redrive.core.states import State
 from redrive.ports import Where
 from redrive.testing import VirtualClock
 from redrive.web.api import searches
+from redrive.wiring import attach_systems
 
 from .standing import LEASE, Standing, standing
 
@@ -149,6 +152,68 @@ async def test_a_filter_that_no_index_serves_is_refused_in_time(web: Standing, m
     answer = await web.local.get("/api/tasks", params={"error": "x"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "needs_search")
     assert answer.json()["error"]["details"] == {"search": "/api/searches"}
+
+
+@pytest.mark.parametrize("path", ["/api/overview", "/"])
+async def test_a_look_that_takes_too_long_is_told_when_to_come_back(
+    web: Standing, path: str, monkeypatch: pytest.MonkeyPatch
+):
+    """The database has much else to do: 503, to programs and to readers."""
+    await web.put(1)
+    await web.count()
+    monkeypatch.setattr("redrive.ledgers.browse.LOOK_WITHIN", seconds(0.1))
+    monkeypatch.setattr("redrive.ledgers.sql.SqlLedger.count_held", _slowly)
+    answer = await web.local.get(path)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_busy")
+    assert (answer.headers["Retry-After"], "try again" in answer.json()["error"]["message"]) == ("5", True)
+    if path == "/":
+        page = await web.local.get(path, headers={"Accept": "text/html"})
+        assert page.status_code == 503
+        assert "<h1" in page.text
+        assert "The store does not answer" in page.text
+        assert "The database needed too long for this look." in page.text
+
+
+NUL = "\0"
+
+
+@pytest.fixture
+async def shop(url: str, clock: VirtualClock) -> AsyncIterator[Standing]:
+    """A service with a ledger whose ids are text."""
+    app = Redrive(url, clock=clock, durable=False)
+    attach_systems(app, ["webhooks"])
+    async with standing(url, clock, app=app) as made:
+        yield made
+
+
+async def test_a_nul_is_refused_wherever_it_is_asked_for(shop: Standing):
+    """PostgreSQL takes none: a sentence, on both databases, and never a 500."""
+    await shop.put(1)
+    for name in ("kind", "key", "error", "cause"):
+        for ledger in ("redrive_task", "events"):
+            answer = await shop.local.get("/api/tasks", params={"ledger": ledger, name: f"a{NUL}"})
+            assert (answer.status_code, "without it" in answer.json()["error"]["message"]) == (400, True), name
+        page = await shop.local.get("/tasks", params={name: NUL}, headers={"Accept": "text/html"})
+        assert page.status_code == 200  # as with every filter that cannot be used, the page says so
+        assert "No task holds a NUL: ask without it." in page.text
+        acted = {"filter": {name: NUL}, "reason": "x"}
+        assert "without it" in str(await shop.post("/api/tasks/redrive", acted, status=400))
+    for asked in ({"text": f"a{NUL}b"}, {"kind": NUL}, {"text": "a", "kind": NUL}):
+        assert "without it" in str(await shop.post("/api/searches", asked, status=422))
+
+
+async def test_a_nul_is_no_id(shop: Standing):
+    """Nobody has it, whatever the type of the ids."""
+    for ledger in ("redrive_task", "events"):
+        for path in (f"/api/tasks/{ledger}/%00", f"/tasks/{ledger}/%00"):
+            assert (await shop.local.get(path)).status_code == 404, path
+        for act in ("redrive", "resolve"):
+            body = {"ledger": ledger, "ids": [NUL], "reason": "x"} | ({"state": "done"} if act == "resolve" else {})
+            await shop.post(f"/api/tasks/{act}", body, status=400)
+    told = (await shop.local.get("/api/tasks/events/%00")).json()["error"]["message"]
+    assert told == r"an id of 'events' is text without NUL, not '\x00'"
+    cursor = base64.urlsafe_b64encode(json.dumps([None, NUL]).encode()).decode()
+    assert (await shop.local.get("/api/tasks", params={"ledger": "events", "cursor": cursor})).status_code == 400
 
 
 def _slowly(_browser: Any, connection: Any, *_: Any, **__: Any) -> list[Any]:

@@ -20,7 +20,7 @@ from redrive.errors import TableError
 from redrive.settings import Settings
 from redrive.system import System
 from redrive.web.pages import systems
-from redrive.web.pages.frame import templates
+from redrive.web.pages.frame import ADDRESS_CHARS_MAX, templates
 from redrive.web.pages.panels.panel import Panel
 from redrive.web.pages.static import STATIC
 from redrive.wiring import Service
@@ -100,6 +100,21 @@ async def test_from_elsewhere_pages_need_a_login(remote: httpx.AsyncClient, path
     assert sent.headers["Location"] == f"/login?next={path.replace('/', '%2F')}"
     told = await remote.get(path)
     assert (told.status_code, told.json()["error"]["code"]) == (401, "key_missing")
+
+
+async def test_an_address_too_long_to_come_back_to_is_shortened(service: Service, remote: httpx.AsyncClient):
+    """Without its query, or to the start page: the form is there in any case, and the login works."""
+    secret = (await service.keys.create("ada", ["viewer"])).secret
+    whole = f"/tasks?error={'x' * (ADDRESS_CHARS_MAX - len('/tasks?error='))}"
+    ways = {whole: whole, f"{whole}x": "/tasks", f"/tasks/redrive_task/{'x' * ADDRESS_CHARS_MAX}": "/"}
+    for address, back in ways.items():
+        sent = await remote.get(address, headers=HTML)
+        assert sent.status_code == 303
+        form = await remote.get(sent.headers["Location"], headers=HTML)
+        assert form.status_code == 200
+        assert f'name="next" value="{back}"' in form.text
+    entered = await remote.post("/login", data={"key": secret, "next": whole}, headers=HTML)
+    assert (entered.status_code, entered.headers["Location"]) == (303, whole)
 
 
 async def test_the_login_tells_nothing_of_the_service(remote: httpx.AsyncClient, app: Redrive):

@@ -5,7 +5,7 @@ import signal
 
 import typer
 
-from redrive.cli.common import AppOption, DatabaseOption, choose_app, print_json, require_file
+from redrive.cli.common import AppOption, DatabaseOption, JsonOption, choose_app, print_json, require_file
 from redrive.settings import load_settings
 from redrive.systems.flags import Flags, Processed
 from redrive.wiring import attach_systems, observe_with_logs, set_up_logs, tuned_runner
@@ -19,7 +19,11 @@ def about() -> None:
 
 
 @flags.command()
-def process(database: DatabaseOption = None, app: AppOption = None) -> None:
+def process(
+    database: DatabaseOption = None,
+    app: AppOption = None,
+    json: JsonOption = False,  # noqa: ARG001, FBT002 - as every command has it; this one prints nothing else anyway
+) -> None:
     """Apply every schedule that is due, print what was done as JSON, and end.
 
     For cron, once a minute: a change may then be up to a minute late. Several may run at once. Beside `redrive serve`, which

@@ -302,7 +302,9 @@ def add(
 IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The tasks, by id or key.")]
 AllOption = Annotated[bool, typer.Option("--all", help="All that can be, where neither ids nor a filter is given.")]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
-ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it is kept with each task.")]
+ReasonOption = Annotated[
+    str, typer.Option("--reason", help="Why, without which nothing is done; it is kept with each task.")
+]
 ByOption = Annotated[str | None, typer.Option("--by", help="Who does it; without it the name you are logged in with.")]
 
 
@@ -384,6 +386,9 @@ def _act(
     store: tuple[str | None, str | None, str | None],
     json: bool,
 ) -> None:
+    reason = reason.strip()
+    if not (dry_run or reason):
+        raise UsageError("say why: --reason is kept with each task")
     database, app, lane_name = store
     actor = by if by is not None else _os_user()
 

@@ -69,7 +69,7 @@ class FlagTraffic(Traffic):
             await self._plan(REFUSED, 2, retries=(3, 1, 0)[number // 4 % 3], rolloutPercentage=number % 100 + 1)
         if number % 8 == 2:
             await self._plan(BRIEF, 4, enabled=True)
-            await self._flags.delete(BRIEF)
+            await self._flags.delete(BRIEF, actor=ACTOR)
         if number % 6 == 3:
             later = await self._plan(STEADY[0], chance.uniform(120, 600), enabled=bool(number % 2))
             if number % 12 == 3:

@@ -16,7 +16,7 @@ from starlette.types import Scope
 
 from redrive.as_json import instant_json
 from redrive.core.failure import redact
-from redrive.errors import LedgerAwayError, UsageError
+from redrive.errors import LedgerAwayError, TooSlowError, UsageError
 
 AWAY_RETRY_AFTER_SECONDS = 5
 
@@ -109,6 +109,9 @@ def add_error_handlers(web: FastAPI) -> None:
             request_id=request.state.request_id, details=error.details, headers=error.headers,
         )  # fmt: skip
 
+    def later(code: str, message: str) -> ApiError:
+        return ApiError(503, code, message, headers={"Retry-After": str(AWAY_RETRY_AFTER_SECONDS)})
+
     @web.exception_handler(ApiError)
     async def refused(request: Request, error: ApiError) -> JSONResponse:
         return answer(request, error)
@@ -141,7 +144,10 @@ def add_error_handlers(web: FastAPI) -> None:
 
     @web.exception_handler(LedgerAwayError)
     async def away(request: Request, _error: LedgerAwayError) -> JSONResponse:
-        headers = {"Retry-After": str(AWAY_RETRY_AFTER_SECONDS)}
+        return answer(request, later("store_away", "the store cannot be reached now: try again"))
+
+    @web.exception_handler(TooSlowError)
+    async def too_slow(request: Request, _error: TooSlowError) -> JSONResponse:
         return answer(
-            request, ApiError(503, "store_away", "the store cannot be reached now: try again", headers=headers)
+            request, later("store_busy", "the database needed too long for this look: try again, or ask for less")
         )

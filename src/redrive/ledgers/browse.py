@@ -74,6 +74,9 @@ class Filter:
     older_than: timedelta | None = None
     until: datetime | None = None
 
+    def __post_init__(self) -> None:
+        refuse_nul(self.kind, self.key, self.error, self.cause)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
@@ -450,6 +453,12 @@ class Browser:
         except (ValueError, TypeError, AssertionError, RecursionError):
             raise UsageError("the cursor is not one of ours: begin again without it") from None
         return Place(at, self._ledger.read_id(id_))
+
+
+def refuse_nul(*asked: str | None) -> None:
+    """PostgreSQL stores no text with a NUL, and takes none in a question."""
+    if any(text is not None and "\0" in text for text in asked):
+        raise UsageError("no task holds a NUL: ask without it")
 
 
 def _check_place(after: Place | None, type_: type) -> None:

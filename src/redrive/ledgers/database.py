@@ -52,6 +52,10 @@ class Database(Protocol):
         """Run a function in a transaction. When this returns, what it wrote is durable."""
         ...
 
+    async def rebuild(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """As `write`, however long it takes: for migrations."""
+        ...
+
     async def read(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a function that only reads."""
         ...

@@ -57,7 +57,7 @@ async def migrate(database: Database, systems: Iterable[str] = ()) -> tuple[Vers
     while not _one_at_a_time.acquire(blocking=False):  # noqa: ASYNC110 - it is shared by threads
         await asyncio.sleep(0.01)
     try:
-        return await database.write(_upgrade, branches)
+        return await database.rebuild(_upgrade, branches)
     finally:
         _one_at_a_time.release()
 

@@ -37,6 +37,8 @@ ANNOUNCE_EVERY_SECONDS = 0.01
 """NOTIFY takes a lock that all commits share, so a busy adder announces at most this often. A worker that was woken
 looks again after twice this time (`engine.worker.LOOK_AGAIN`), which covers what was added in between."""
 POOL_SIZE = 8
+COMMAND_TIMEOUT_SECONDS = 60.0
+"""How long a statement is waited for: whoever asks a server that is gone must hear of it. A migration may take longer."""
 TRIES_MAX = 4
 _PASSING = {"40001", "40P01"}
 _AWAY_CLASSES = ("08", "28", "3D", "53", "57P", "58")
@@ -94,6 +96,20 @@ class PostgresDatabase:
                 return await connection.run_sync(run, *args, **kwargs)
 
         return await self._patiently(once)
+
+    async def rebuild(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """See `Database.rebuild`. On a connection of its own, whose statements have no limit, whatever the role's is."""
+        settings = {"timezone": "UTC", "application_name": "redrive migrate", "statement_timeout": "0"}
+        engine = self._make_engine(settings, limited=False)
+
+        async def once() -> R:
+            async with engine.begin() as connection:
+                return await connection.run_sync(run, *args, **kwargs)
+
+        try:
+            return await self._patiently(once)
+        finally:
+            await engine.dispose()
 
     async def read(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Database.read`."""
@@ -180,7 +196,8 @@ class PostgresDatabase:
             finally:
                 connection.terminate()
 
-    def _make_engine(self, server_settings: dict[str, str], **options: Any) -> AsyncEngine:
+    def _make_engine(self, server_settings: dict[str, str], *, limited: bool = True, **options: Any) -> AsyncEngine:
+        command_timeout = COMMAND_TIMEOUT_SECONDS if limited else None
         return create_async_engine(
             self._url,
             hide_parameters=True,  # payloads and errors of strangers do not belong into tracebacks
@@ -188,7 +205,7 @@ class PostgresDatabase:
             pool_size=POOL_SIZE,
             max_overflow=POOL_SIZE,
             pool_use_lifo=True,
-            connect_args={"server_settings": server_settings, "timeout": 10, "command_timeout": 60},
+            connect_args={"server_settings": server_settings, "timeout": 10, "command_timeout": command_timeout},
             **options,
         )
 
@@ -227,5 +244,5 @@ def translated(error: BaseException) -> Exception:
     lost = isinstance(error, OSError | PoolTimeoutError | InterfaceError | asyncpg.InterfaceError | TimeoutError)
     lost = lost or (isinstance(error, DBAPIError) and error.connection_invalidated)
     if lost or state.startswith(_AWAY_CLASSES) or state == "25006" or "connection is closed" in said:
-        return LedgerAwayError(f"PostgreSQL cannot be reached now: {said}")
+        return LedgerAwayError(f"PostgreSQL cannot be reached now: {said or 'no answer in time'}")
     return error if isinstance(error, Exception) else RuntimeError(said)

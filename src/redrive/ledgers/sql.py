@@ -46,7 +46,10 @@ from redrive.ports import Actor, Page, Return, Transaction, Waiter, Where, Withi
 
 
 class BesideActs(Protocol):
-    """What a system writes in the same commit as what people and systems do to its tasks."""
+    """What a system writes in the same commit as what people and systems do to its tasks.
+
+    It may have `never`, a set of states: ends that it refuses whatever the task, and that nobody is offered.
+    """
 
     def acted(
         self, connection: Connection, act: Act, state: State, ids: Sequence[TaskId], actor: Actor, note: Any
@@ -343,7 +346,7 @@ class SqlLedger:
         parameters = statements.settle_batch.parameters(rows) | statements.times(now)
         if statements.one_statement:
             parameters |= {"ledger": self.name, "worker": worker}
-        written = {row[0] for row in connection.execute(statements.settle, parameters)}
+        written = set(connection.execute(statements.settle, parameters).scalars())
         settled = [one for one in settlements if one.claim.task.id in written]
         if not statements.one_statement and settled:
             assert now is not None
@@ -714,13 +717,17 @@ class SqlLedger:
 
     def read_id(self, text: str) -> TaskId:
         """The id that a person wrote, in the type of the id column."""
-        type_ = self._statements.id.type
+        read: Callable[[str], TaskId]
+        match self._statements.id.type:
+            case Integer():
+                read, kind = _number, "a number"
+            case Uuid():
+                read, kind = UUID, "a UUID"
+            case _:
+                read, kind = _text, "text without NUL"
         try:
-            if isinstance(type_, Integer):
-                return _big(int(text))
-            return UUID(text) if isinstance(type_, Uuid) else text
+            return read(text)
         except ValueError:
-            kind = "a number" if isinstance(type_, Integer) else "a UUID"
             raise UsageError(f"an id of {self.name!r} is {kind}, not {text!r:.80}") from None
 
     async def get(self, id: TaskId) -> Task | None:
@@ -777,10 +784,17 @@ def _minute(now: datetime) -> datetime:
     return now.replace(second=0, microsecond=0)
 
 
-def _big(number: int) -> int:
+def _number(text: str) -> int:
+    number = int(text)
     if not -(2**63) <= number < 2**63:
         raise ValueError("no database column holds it")
     return number
+
+
+def _text(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("PostgreSQL takes none in a text")
+    return text
 
 
 def _started_at(claim: Claim) -> datetime | None:

@@ -110,6 +110,10 @@ class SqliteDatabase:
         assert self._writer is not None
         return await self._writer.submit(lambda connection: run(connection, *args, **kwargs))
 
+    async def rebuild(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """See `Database.rebuild`; no write is cut short here."""
+        return await self.write(run, *args, **kwargs)
+
     async def statement(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Database.statement`; every statement here is a transaction like any other."""
         return await self.write(run, *args, **kwargs)

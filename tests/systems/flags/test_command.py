@@ -41,7 +41,7 @@ async def test_one_run_applies_what_is_due(home: Home, tmp_path: Path) -> None:
     await home.flags.put("broken", actor="ada")
     await home.plan_broken("broken")
     await home.app.close()
-    ran = process(tmp_path, "--database", home.url)
+    ran = process(tmp_path, "--database", home.url, "--json")
     assert ran.returncode == 0, ran.stderr
     said = json.loads(ran.stdout)
     assert list(said) == ["processed", "failed", "retried", "duration_ms"]

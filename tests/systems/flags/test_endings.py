@@ -22,7 +22,7 @@ HOUR = timedelta(hours=1)
 async def test_deleted_flag_is_dead_at_once(home: Home) -> None:
     """A schedule of a flag that is gone is tried once, and not again."""
     made = await home.plan()
-    await home.flags.delete("promo")
+    await home.flags.delete("promo", actor="ada")
     assert (await home.schedule(made.id)).flag_id is None
     await home.drain()
     assert [one.outcome for one in await home.flags.lane.attempts(made.id)] == ["failed"]
@@ -36,7 +36,7 @@ async def test_deleted_while_waiting_for_a_retry(home: Home) -> None:
     made = await home.plan_broken()
     await home.drain(until=MINUTE)
     assert (await home.schedule(made.id)).next_retry_at is not None
-    await home.flags.delete("broken")
+    await home.flags.delete("broken", actor="ada")
     await home.drain()
     assert len(await home.flags.lane.attempts(made.id)) == 2
     await assert_dead(home.flags.lane, str(made.id), error="FlagDeleted", verdict="permanent")
@@ -45,7 +45,7 @@ async def test_deleted_while_waiting_for_a_retry(home: Home) -> None:
 async def test_a_new_flag_of_the_same_key_is_another(home: Home) -> None:
     """A schedule belongs to the flag it was made for, not to its name."""
     made = await home.plan()
-    await home.flags.delete("promo")
+    await home.flags.delete("promo", actor="ada")
     await home.flags.put("promo", actor="bob")
     await home.drain()
     assert not (await home.flags.get("promo")).enabled
@@ -332,7 +332,7 @@ async def test_what_would_only_end_again_is_refused(home: Home) -> None:
     deleted = await home.plan("two")
     older = await home.plan_broken("broken", max_retries=0)
     home.clock.advance(HOUR)
-    await home.flags.delete("two")
+    await home.flags.delete("two", actor="ada")
     await home.run_due()
     await home.mend()
     await home.flags.put("broken", enabled=False, actor="bob")

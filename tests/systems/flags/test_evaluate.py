@@ -82,8 +82,8 @@ async def test_evaluation_from_the_database(home: Home) -> None:
     assert await flags.is_enabled("on", user_id="ann")
     assert not await flags.is_enabled("on", environment="staging")
     assert not await flags.is_enabled("unknown", user_id="bob")
-    assert await flags.delete_override("none", "bob")
-    assert not await flags.delete_override("none", "bob")
+    assert await flags.delete_override("none", "bob", actor="ada")
+    assert not await flags.delete_override("none", "bob", actor="ada")
     assert not await flags.is_enabled("none", user_id="bob")
 
 
@@ -124,7 +124,7 @@ async def test_every_process_forgets(home: Home, make_home: Any) -> None:
     await eventually(off)
     await home.flags.put("promo", enabled=True, actor="ada")
     await eventually(lambda: other.is_enabled("promo"))
-    await home.flags.delete("promo")
+    await home.flags.delete("promo", actor="ada")
     await eventually(off)
 
 

@@ -69,7 +69,7 @@ async def test_log_lines_of_schedules_that_are_applied(home: Home, said: list[An
 async def test_log_lines_of_what_can_never_work(home: Home, said: list[Any]) -> None:
     """A deleted flag is no exceeded limit, also where there are no retries: an error of its own, with the reason."""
     ids = [(await home.plan(max_retries=retries)).id for retries in (3, 0)]
-    await home.flags.delete("promo")
+    await home.flags.delete("promo", actor="ada")
     await home.drain()
     lines = of(said, "Schedule failed for good")
     assert sorted(line["scheduleId"] for line in lines) == ids

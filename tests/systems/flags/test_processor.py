@@ -115,7 +115,7 @@ async def test_a_run_counts_what_it_did(home: Home) -> None:
     """Applied, tried again later, and failed for good."""
     for key, retries in (("one", 3), ("broken-a", 3), ("broken-b", 0), ("gone", 3)):
         await home.plan(key, max_retries=retries)
-    await home.flags.delete("gone")
+    await home.flags.delete("gone", actor="ada")
     await home.break_()
     home.clock.advance(MINUTE)
     ran = await home.flags.process()

@@ -9,11 +9,13 @@ import pytest
 from sqlalchemy import Connection, event, insert, text
 
 from redrive import Where
+from redrive.errors import TooSlowError
 from redrive.systems.triggers import oversight
 from redrive.systems.triggers import table as t
 from redrive.systems.triggers.ids import new_id
 from redrive.systems.triggers.oversight import shown_url
 
+from ..figures import are_counted_soon, take_long_to_count
 from .conftest import House
 from .receiver import Receiver, status
 from .test_logs import lines, of
@@ -197,11 +199,26 @@ async def test_disable_and_enable(house: House, receiver: Receiver) -> None:
         f"{said} disabled by an operator: it leaks",
     ]
     async with await operator(house, "viewer") as client:
-        deeds = (await client.get("/api/audit")).json()["deeds"]
+        deeds = (await client.get("/api/audit", params={"ledger": "trigger_endpoints"})).json()["deeds"]
+        assert (await client.get("/api/audit", params={"ledger": "trigger_deliveries"})).json()["deeds"] == []
+        shown = await client.get("/audit", params={"ledger": "trigger_endpoints"}, headers={"Accept": "text/html"})
+    assert "<option selected>trigger_endpoints</option>" in shown.text
     assert [(d["ledger"], d["task_id"], d["act"], d["actor"], d["reason"]) for d in deeds] == [
         ("trigger_endpoints", endpoint.id, "enable", "operator grace", "mended"),
         ("trigger_endpoints", endpoint.id, "disable", "operator grace", "it leaks"),
     ]
+
+
+async def test_a_store_that_is_too_busy_is_said(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that takes too long is a refusal with what to do, not a wait and no error of ours."""
+
+    async def slow(*_: Any, **__: Any) -> Any:
+        raise TooSlowError("too long")
+
+    async with await operator(house, "viewer") as client:
+        monkeypatch.setattr(house.triggers.database, "look", slow)
+        answer = await client.get(BASE)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_busy")
 
 
 async def test_two_at_once_act_once(house: House) -> None:
@@ -233,10 +250,12 @@ async def test_retry_what_failed(house: House, receiver: Receiver, monkeypatch: 
     }
     await act(house, "enable", [mine.id])
     receiver.answer = lambda _: status(200)
+    await take_long_to_count(house.triggers.lane)
     assert await act(house, "retry", [mine.id, mine.id], "mended") == {
         "changed": 4,
         "refused": {mine.id: oversight.MORE},
     }
+    assert await are_counted_soon(house.triggers.lane)
     await house.run()
     assert await act(house, "retry", [mine.id, other.id]) == {"changed": 2, "refused": {}}
     await house.run()

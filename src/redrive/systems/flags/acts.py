@@ -20,6 +20,8 @@ from redrive.tables import Act, Database
 class ActsOnSchedules:
     """Writes beside every act on the table of schedules; see `BesideActs`."""
 
+    never = frozenset({State.DONE})
+
     def __init__(self, database: Database, tables: Tables, audit: Audit) -> None:
         self._database = database
         self._table = tables.schedules
@@ -30,7 +32,7 @@ class ActsOnSchedules:
     ) -> None:
         """Record a schedule that was cancelled or brought back."""
         del act, note
-        if state is State.DONE:
+        if state in self.never:
             raise UsageError(
                 "a schedule is applied when its flag was changed, not because somebody says so: change the flag by hand, and "
                 "resolve the schedule as cancelled"

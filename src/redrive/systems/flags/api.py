@@ -12,7 +12,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import AfterValidator
 
-from redrive.errors import TooSlowError
 from redrive.http.errors import ApiError, ErrorAnswer
 from redrive.http.guard import require
 from redrive.systems.flags.bodies import (
@@ -98,8 +97,6 @@ class FlagsRoute(APIRoute):
                 raise _misfit(error) from None
             except HTTPException as error:  # a body that cannot even be taken apart
                 raise ApiError(error.status_code, "VALIDATION_ERROR", error.detail, headers=error.headers) from None
-            except TooSlowError:
-                raise ApiError(503, "TOO_SLOW", "the database does not answer in time: try again") from None
             except FlagsError as error:
                 status, code = STATUS[type(error)]
                 raise ApiError(status, code, str(error)) from None
@@ -233,9 +230,9 @@ def _add_flags(router: APIRouter, flags: Flags) -> None:
         return FlagBody.of(flag)
 
     @router.delete("/{key}", summary="Delete a flag", status_code=204)
-    async def delete_flag(key: Key, environment: Environment = PRODUCTION) -> None:
+    async def delete_flag(key: Key, who: Operator, environment: Environment = PRODUCTION) -> None:
         """With its overrides. Its schedules stay to be seen, and fail for good when they are due."""
-        await flags.delete(key, environment=environment)
+        await flags.delete(key, actor=who.owner, environment=environment)
 
 
 def _add_users(router: APIRouter, flags: Flags) -> None:
@@ -259,9 +256,12 @@ def _add_users(router: APIRouter, flags: Flags) -> None:
         return OverrideBody.of(put)
 
     @router.delete("/{key}/users", summary="Take a user's override away")
-    async def delete_user(key: Key, user_id: UserId, environment: Environment = PRODUCTION) -> OverrideRemoved:
+    async def delete_user(
+        key: Key, user_id: UserId, who: Operator, environment: Environment = PRODUCTION
+    ) -> OverrideRemoved:
         """The percentage speaks for the user again."""
-        return OverrideRemoved(removed=await flags.delete_override(key, user_id, environment=environment))
+        removed = await flags.delete_override(key, user_id, actor=who.owner, environment=environment)
+        return OverrideRemoved(removed=removed)
 
 
 def _add_schedules(router: APIRouter, flags: Flags) -> None:

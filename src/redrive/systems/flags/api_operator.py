@@ -1,6 +1,6 @@
 """What operators see and do across all flags, as the page of the flags and programs ask for it: see `docs/operator-api.md`.
 
-Acts take ids and a reason and answer which changed, and of the others why not. They go the same way as those in `api`.
+Acts take ids and a reason and answer how many changed, and of the others why not. They go the same way as those in `api`.
 """
 
 from typing import Annotated, Any
@@ -9,23 +9,17 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt
 
 from redrive.http.guard import require, require_unless_loopback
+from redrive.http.reason import Reason
 from redrive.systems.flags.api import AdminRoute, Environment, FlagsRoute, refusals
-from redrive.systems.flags.bodies import Body, ScheduleBody, Text, UpcomingBody, storable
+from redrive.systems.flags.bodies import Body, ScheduleBody, UpcomingBody, storable
 from redrive.systems.flags.pages import CURSOR_CHARS_MAX, PAGE_SIZE, Section, Seen
 from redrive.systems.flags.schedules import LISTED_MAX, Acted
 from redrive.systems.flags.service import PRODUCTION, Flags
 
 IDS_MAX = 1000
-REASON_CHARS_MAX = 500
 
 Operator = Annotated[Any, Depends(require("operator"))]
 OfFlag = Annotated[str, Query(max_length=100, description="Of this flag only"), AfterValidator(storable)]
-
-
-def _says_something(reason: str) -> str:
-    if not reason.strip():
-        raise ValueError("say why: it is kept with everything that changes")
-    return reason.strip()
 
 
 class ActRequest(Body):
@@ -33,9 +27,7 @@ class ActRequest(Body):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"ids": [17, 18], "reason": "the promotion is off"}]})
     ids: Annotated[list[Annotated[StrictInt, Field(ge=1, lt=2**63)]], Field(min_length=1, max_length=IDS_MAX)]
-    reason: Annotated[Text, Field(max_length=REASON_CHARS_MAX), AfterValidator(_says_something)] = Field(
-        description="It is kept with everything that changes"
-    )
+    reason: Reason
 
 
 class SwitchRequest(ActRequest):
@@ -54,19 +46,19 @@ class ActedBody(Body):
         json_schema_extra={
             "examples": [
                 {
-                    "changed": [17],
+                    "changed": 1,
                     "refused": {"18": "schedule 18 is applied for good: only one that waits can be cancelled"},
                 }
             ]
         }
     )
-    changed: list[int] = Field(description="The ids of those that changed")
+    changed: int = Field(description="How many changed")
     refused: dict[int, str] = Field(description="The others by their ids, and why they were left alone")
 
     @classmethod
     def of(cls, acted: Acted) -> "ActedBody":
         """The act as it is told."""
-        return cls.model_validate(acted)
+        return cls(changed=len(acted.changed), refused=acted.refused)
 
 
 class SeenBody(Body):

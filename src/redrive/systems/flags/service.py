@@ -80,6 +80,7 @@ class Flags(System):
     """
 
     name = "flags"
+    audited = ("feature_flags",)
 
     def __init__(self, app: Redrive, settings: FlagSettings | None = None) -> None:
         given = load(FlagSettings) if settings is None else settings
@@ -167,10 +168,10 @@ class Flags(System):
         self.cache.forget()
         return acted
 
-    async def delete(self, key: str, *, environment: str = PRODUCTION) -> None:
+    async def delete(self, key: str, *, actor: str, environment: str = PRODUCTION) -> None:
         """Delete a flag and its overrides. Its schedules stay, and fail for good when they are due."""
         await self._app.open()
-        await self._database.write(self._flags.delete, key, environment)
+        await self._database.write(self._flags.delete, key, environment, actor)
         self.cache.forget()
 
     async def get(self, key: str, *, environment: str = PRODUCTION) -> Flag:
@@ -208,10 +209,10 @@ class Flags(System):
         self.cache.forget()
         return put
 
-    async def delete_override(self, key: str, user_id: str, *, environment: str = PRODUCTION) -> bool:
+    async def delete_override(self, key: str, user_id: str, *, actor: str, environment: str = PRODUCTION) -> bool:
         """Let the percentage speak for a user again; whether there was an override."""
         await self._app.open()
-        removed = await self._database.write(self._flags.delete_override, key, environment, user_id)
+        removed = await self._database.write(self._flags.delete_override, key, environment, user_id, actor)
         self.cache.forget()
         return removed
 
@@ -244,10 +245,13 @@ class Flags(System):
         acted = await self.cancel_all([id], actor=actor)
         return await self._after(acted, key, id, environment)
 
-    async def cancel_all(self, ids: Collection[int], *, actor: str, reason: str = "") -> Acted:
+    async def cancel_all(self, ids: Collection[int], *, actor: str, reason: str = "cancelled by hand") -> Acted:
         """End schedules that wait, of whatever flag, all in one commit; those that do not wait stay as they are."""
         await self._app.open()
-        return await self._database.write(self._schedules.cancel, ids, actor, reason)
+        acted = await self._database.write(self._schedules.cancel, ids, actor, reason)
+        if acted.changed:
+            await self.lane.count_soon()
+        return acted
 
     async def get_schedule(self, key: str, id: int, *, environment: str = PRODUCTION) -> Schedule:
         """One schedule of a flag."""
@@ -292,6 +296,8 @@ class Flags(System):
         changed = set[object]()
         if dead:
             changed |= {*(await self.lane.redrive(Where(ids=[*dead]), actor=actor, reason=reason)).changed}
+        if changed:
+            await self.lane.count_soon()
         for id_ in dead.keys() - changed:
             refused[id_] = f"schedule {id_} was brought back by somebody else just now"
         return Acted(changed=sorted(id_ for id_ in dead if id_ in changed), refused=refused)

@@ -1,6 +1,10 @@
-"""Flags and overrides in the database: functions of a connection, run by `service` in transactions of its own."""
+"""Flags and overrides in the database: functions of a connection, run by `service` in transactions of its own.
 
-from collections.abc import Collection, Sequence
+Flags are no tasks: who changed one by hand, and how, stands in the audit log of all systems under the name of their table.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,6 +22,7 @@ from redrive.tables import DEEDS, Database
 
 OVERRIDES_MAX = 10_000
 """How many users of one flag may have an override."""
+NOTE_CHARS_MAX = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +78,14 @@ class FlagStore:
             raise FlagNotFoundError(key, environment)
         stamp = Stamp(present(self._database, connection))
         self.change(connection, row, values | described, stamp, set(values), actor)
+        if created or values or described:
+            act = "create" if created else "change"
+            self._note(connection, act, environment, key, actor=actor, reason=_in_words(values | described))
         return self.get(connection, key, environment), created
 
     def switch(self, connection: Connection, ids: Collection[int], *, enabled: bool, actor: str, reason: str) -> Acted:
-        """Turn flags on or off, one after the other by their ids, so that two who do so cannot block each other.
-
-        It is no task, and no schedule, that changes: who did it and why stands in the audit log of all systems.
-        """
-        changed, refused, deeds = list[int](), dict[int, str](), list[dict[str, Any]]()
+        """Turn flags on or off, one after the other by their ids, so that two who do so cannot block each other."""
+        changed, refused = list[int](), dict[int, str]()
         word = "on" if enabled else "off"
         for id_ in sorted(set(ids)):
             row = self.lock(connection, self._flags.c.id == id_)
@@ -89,13 +94,10 @@ class FlagStore:
             elif row.enabled == enabled:
                 refused[id_] = f"{row.flag_key!r} in {row.environment!r} is {word} already"
             else:
-                now = present(self._database, connection)
-                self.change(connection, row, {"enabled": enabled}, Stamp(now), {"enabled"}, actor)
-                deeds.append({"task_id": f"{row.environment}/{row.flag_key}", "at": now})
+                stamp = Stamp(present(self._database, connection))
+                self.change(connection, row, {"enabled": enabled}, stamp, {"enabled"}, actor)
+                self._note(connection, f"switch {word}", row.environment, row.flag_key, actor=actor, reason=reason)
                 changed.append(id_)
-        if deeds:
-            done = {"ledger": self._flags.name, "act": f"switch {word}", "actor": actor, "reason": reason}
-            connection.execute(insert(DEEDS), [done | deed for deed in deeds])
         return Acted(changed=changed, refused=refused)
 
     def lock(self, connection: Connection, where: Any) -> Row[Any] | None:
@@ -114,12 +116,20 @@ class FlagStore:
             self._schedules.end_superseded(connection, row.id, fields, stamp, actor)
         self._cache.announce(connection)
 
-    def delete(self, connection: Connection, key: str, environment: str) -> None:
+    def _note(self, connection: Connection, act: str, environment: str, key: str, *, actor: str, reason: str) -> None:
+        """Write down what a person did to a flag, in the commit that does it."""
+        deed = {"ledger": self._flags.name, "task_id": f"{environment}/{key}", "act": act, "actor": actor}
+        at = present(self._database, connection)
+        connection.execute(insert(DEEDS), deed | {"at": at, "reason": reason})
+
+    def delete(self, connection: Connection, key: str, environment: str, actor: str) -> None:
         """Delete a flag with its overrides; its schedules stay and end when they run."""
         t = self._flags
-        gone = delete(t).where(t.c.flag_key == key, t.c.environment == environment).returning(t.c.id)
-        if connection.execute(gone).first() is None:
+        gone = delete(t).where(t.c.flag_key == key, t.c.environment == environment)
+        row = connection.execute(gone.returning(t.c.enabled, t.c.rollout_percentage)).first()
+        if row is None:
             raise FlagNotFoundError(key, environment)
+        self._note(connection, "delete", environment, key, actor=actor, reason=f"it had {_in_words(row._asdict())}")
         self._cache.announce(connection)
 
     def get(self, connection: Connection, key: str, environment: str) -> Flag:
@@ -170,16 +180,20 @@ class FlagStore:
         counted = select(func.count()).select_from(t).where(t.c.flag_id == flag.id)
         if connection.execute(counted).scalar_one() > OVERRIDES_MAX:
             raise InvalidChangeError(f"{key!r} has {OVERRIDES_MAX} overrides already: use its percentage instead")
+        why = f"{kind} {user_id}: {reason}" if reason else f"{kind} {user_id}"
+        self._note(connection, "override", environment, key, actor=actor, reason=why)
         self._cache.announce(connection)
         return Override(user_id=user_id, **values)
 
-    def delete_override(self, connection: Connection, key: str, environment: str, user_id: str) -> bool:
+    def delete_override(self, connection: Connection, key: str, environment: str, user_id: str, actor: str) -> bool:
         """Take a user's override away; whether there was one."""
         t, flag = self._overrides, self.get(connection, key, environment)
         gone = delete(t).where(t.c.flag_id == flag.id, t.c.user_id == user_id).returning(t.c.user_id)
-        removed = connection.execute(gone).first() is not None
+        if connection.execute(gone).first() is None:
+            return False
+        self._note(connection, "remove override", environment, key, actor=actor, reason=user_id)
         self._cache.announce(connection)
-        return removed
+        return True
 
     def listed_overrides(
         self, connection: Connection, key: str, environment: str, *, limit: int, offset: int
@@ -190,6 +204,12 @@ class FlagStore:
         return [
             Override(**{name: getattr(row, name) for name in Override.__slots__}) for row in connection.execute(found)
         ]
+
+
+def _in_words(values: Mapping[str, Any]) -> str:
+    """What was set."""
+    said = ", ".join(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in values.items())
+    return said if len(said) <= NOTE_CHARS_MAX else f"{said[:NOTE_CHARS_MAX]}…"
 
 
 def _flag(row: Row[Any]) -> Flag:

@@ -3,12 +3,13 @@
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from redrive.as_json import instant_json
 from redrive.http.errors import ErrorAnswer
 from redrive.http.guard import require, require_unless_loopback
 from redrive.http.keys import ApiKey
+from redrive.http.reason import Reason
 from redrive.systems.triggers import models as m
 from redrive.systems.triggers.oversight import COUNTED_MAX, Acted, Seen, State
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from redrive.systems.triggers.service import Triggers
 
 IDS_MAX = 1000
-REASON_CHARS_MAX = 500
 PAGE_MAX = 200
 CURSOR_CHARS_MAX = 100
 
@@ -47,7 +47,9 @@ class EndpointSeenOut(BaseModel):
     description: str = Field(examples=["the shop"])
     event_types: list[str] = Field(examples=[["order.*"]])
     state: State = Field(description="`failing`: enabled, and nothing was delivered since then")
-    since: str = Field(description="When it came into this state", examples=[m.STAMP])
+    since: str = Field(
+        description="When it began to fail or was disabled; when it was made, if it is enabled", examples=[m.STAMP]
+    )
     disabled_reason: str | None = Field(examples=["it answered 410 Gone"])
     disabled_by: str | None = Field(description="Null where its failures did it", examples=[None])
     retrying: int = Field(description=f"Deliveries that wait for another try; counted up to {COUNTED_MAX:,}")
@@ -71,16 +73,7 @@ class ActIn(BaseModel):
     ids: list[Annotated[str, Field(max_length=100)]] = Field(
         min_length=1, max_length=IDS_MAX, description="Ids of endpoints, of any user", examples=[[m.ENDPOINT]]
     )
-    reason: str = Field(
-        min_length=1, max_length=REASON_CHARS_MAX, description="Why; it is kept with each act", examples=["it is back"]
-    )
-
-    @field_validator("reason")
-    @classmethod
-    def _says_something(cls, reason: str) -> str:
-        if not reason.strip() or "\0" in reason:
-            raise ValueError("say why: it is kept with each act")
-        return reason.strip()
+    reason: Reason = Field(examples=["it is back"])
 
 
 class ActedOut(BaseModel):

@@ -6,7 +6,7 @@ through their lane. Secrets are not even read here. Who did what to an endpoint 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple, get_args
 
 from sqlalchemy import ColumnElement, Connection, and_, func, insert, literal, or_, select, tuple_, update
@@ -29,13 +29,14 @@ ALARMS_MAX = 50
 DELIVERIES_PER_RETRY = 5000
 DELIVERIES_PER_BLOCK = 500
 NAME_CHARS_MAX = 80
+LOOK_WITHIN = timedelta(seconds=2)
 
 State = Literal["enabled", "failing", "disabled"]
 STATES: tuple[State, ...] = get_args(State)
 """Failing ones are enabled, and have only failed since then."""
 
 UNKNOWN = "there is no such endpoint"
-MORE = f"{DELIVERIES_PER_RETRY:,} deliveries were brought back: retry again for the rest"
+MORE = f"not all of it: {DELIVERIES_PER_RETRY:,} deliveries come back at once; retry again for the rest"
 
 
 class Failure(NamedTuple):
@@ -59,6 +60,7 @@ class Seen:
     event_types: tuple[str, ...]
     state: State
     since: datetime
+    """When it began to fail or was disabled; when it was made, if it is enabled: nobody writes down when that began."""
     disabled_reason: str | None
     disabled_by: str | None
     created_at: datetime
@@ -93,7 +95,8 @@ class Oversight:
     async def page(self, *, user: str | None = None, state: State | None = None, cursor: str | None = None,
                    limit: int = 50) -> Page:  # fmt: skip
         """Endpoints, newest first; those that are disabled or failing by since when, latest first."""
-        return await self._database.read(_page, user, state, None if cursor is None else _read_cursor(cursor), limit)
+        after = None if cursor is None else _read_cursor(cursor)
+        return await self._database.look(LOOK_WITHIN, _page, user, state, after, limit)
 
     async def alarms(self) -> list[Alarm]:
         """Endpoints that were disabled by their failures, and not by anybody; the oldest first.
@@ -109,7 +112,7 @@ class Oversight:
 
     async def given_up(self) -> int:
         """How many endpoints were disabled by their failures, and not by anybody."""
-        return await self._database.read(_amount_given_up)
+        return await self._database.look(LOOK_WITHIN, _amount_given_up)
 
     async def enable(self, ids: Sequence[str], *, actor: str, reason: str) -> Acted:
         """Switch endpoints on, with a fresh start. What failed meanwhile stays failed: see `retry`."""
@@ -143,6 +146,8 @@ class Oversight:
             else:
                 if await self._database.read(_dead, id_, after, 1):
                     refused[id_] = MORE
+        if changed:
+            await self._lane.count_soon()
         return Acted(changed, refused)
 
 

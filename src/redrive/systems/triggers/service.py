@@ -19,7 +19,7 @@ from redrive.system import System
 from redrive.systems.triggers.delivery import Deliverer
 from redrive.systems.triggers.endpoints import EndpointStore
 from redrive.systems.triggers.logs import ChangeLog, DeliveryLog, TriggerMetrics
-from redrive.systems.triggers.oversight import Oversight
+from redrive.systems.triggers.oversight import LEDGER, Oversight
 from redrive.systems.triggers.settings import TriggerSettings
 from redrive.systems.triggers.store import EventStore
 from redrive.systems.triggers.table import TRIGGER_DELIVERIES
@@ -37,6 +37,7 @@ class Triggers(System):
     """
 
     name: ClassVar[str] = "triggers"
+    audited = (LEDGER,)
 
     def __init__(self, app: Redrive, settings: TriggerSettings | None = None, *, guard: Guard | None = None) -> None:
         super().__init__(app)

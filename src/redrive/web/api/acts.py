@@ -6,26 +6,24 @@ only what was there then. Two who press at once act once: the ledger changes onl
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from redrive.as_json import instant_json
 from redrive.core.states import Act, State
 from redrive.core.task import TaskId
-from redrive.errors import LedgerAwayError, UsageError
+from redrive.errors import UsageError
 from redrive.http.guard import require
+from redrive.http.reason import Reason
 from redrive.lane import Lane
 from redrive.ledgers.browse import Browser, Filter
-from redrive.ledgers.census import Census
 from redrive.ledgers.keys import ApiKey
 from redrive.ports import Where
 from redrive.web.api.common import Body, FilterBody, in_time, lane_of
 
 IDS_MAX = 1000
-REASON_CHARS_MAX = 500
 PAGE = 500
 ACT_WITHIN_SECONDS = 8.0
 """An act that takes longer stops between two pages and says that it is not complete: send it again with its `until`."""
@@ -40,14 +38,7 @@ class ReasonBody(Body):
     """Where, and why."""
 
     ledger: str | None = Field(default=None, max_length=200, description="The ledger; redrive's own without it")
-    reason: str = Field(min_length=1, max_length=REASON_CHARS_MAX, description="Why; it is kept with each task")
-
-    @field_validator("reason")
-    @classmethod
-    def _says_something(cls, reason: str) -> str:
-        if not reason.strip() or "\0" in reason:
-            raise ValueError("say why: it is kept with each task")
-        return reason.strip()
+    reason: Reason
 
 
 class ActBody(ReasonBody):
@@ -93,7 +84,8 @@ async def resolve(request: Request, body: ResolveBody, key: Operator) -> dict[st
     if state is State.CANCELLED and lane.table.words.cancelled is None:
         raise UsageError(f"{lane.name!r} has no word for cancelled: resolve as done")
     changed = await lane.resolve(ids, state, actor=key.owner, reason=body.reason)
-    await _show(lane, len(changed))
+    if changed:
+        await lane.count_soon()
     return {"matched": len(ids), "changed": len(changed)}
 
 
@@ -105,7 +97,8 @@ async def _act(request: Request, act: Act, before: State, body: ActBody, key: Ap
         ids = await _read_ids(lane, body.ids)
         change = lane.redrive if act is Act.REDRIVE else lane.cancel
         done = await change(Where(ids=ids), actor=key.owner, reason=body.reason, dry_run=body.dry_run)
-        await _show(lane, len(done.changed))
+        if done.changed:
+            await lane.count_soon()
         return {"matched": done.matched, "changed": len(done.changed), "until": None, "complete": True}
     assert body.filter is not None
     asked = body.filter.filter()
@@ -122,7 +115,8 @@ async def _act(request: Request, act: Act, before: State, body: ActBody, key: Ap
             matched, changed, complete = await browser.count(asked), 0, True
         else:
             matched, changed, complete = await _act_on_all(lane, browser, act, asked, key.owner, body)
-            await _show(lane, changed)
+            if changed:
+                await lane.count_soon()
     return {"matched": matched, "changed": changed, "until": instant_json(until), "complete": complete}
 
 
@@ -145,13 +139,6 @@ async def _act_on_all(
             changed += len(done.changed)
         if cursor is None or time.monotonic() > ends:
             return matched, changed, cursor is None
-
-
-async def _show(lane: Lane, changed: int) -> None:
-    """Who has acted wants to see it in the numbers and the groups, also of a table that takes long to count."""
-    if changed:
-        with suppress(LedgerAwayError):  # what was done is done
-            await Census(await lane.ledger()).hurry()
 
 
 async def _read_ids(lane: Lane, given: Sequence[int | str]) -> list[TaskId]:

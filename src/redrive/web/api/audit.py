@@ -1,15 +1,15 @@
-"""Who did what to which task, and why; newest first."""
+"""Who did what to which task, or to what else people act on, and why; newest first."""
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
+from pydantic import AfterValidator, Field
 from sqlalchemy import Connection, select
 
 from redrive.as_json import instant_json
 from redrive.ledgers import schema
 from redrive.ledgers.browse import LOOK_WITHIN
-from redrive.web.api.common import LOOKING, app_of, in_time, lane_of
-from redrive.web.api.overview import LedgerQuery
+from redrive.web.api.common import LOOKING, app_of, in_time
 
 PAGE_MAX = 500
 LOOKED_AT_MAX = 20_000
@@ -18,17 +18,26 @@ LOOKED_AT_MAX = 20_000
 router = APIRouter(prefix="/api", tags=["audit"], dependencies=LOOKING)
 
 
-@router.get("/audit", summary="What people and systems did to tasks, newest first")
+def _without_nul(name: str) -> str:
+    if "\0" in name:
+        raise ValueError("no name holds a NUL")
+    return name
+
+
+Audited = Annotated[str, Field(max_length=200), AfterValidator(_without_nul)]
+"""What deeds were done to: a ledger, one that is served no more, or what a system calls otherwise (`System.audited`)."""
+
+
+@router.get("/audit", summary="What people and systems did, newest first")
 async def audit(
     request: Request,
-    ledger: LedgerQuery = None,
+    ledger: Annotated[Audited | None, Query(description="Of this one only: a ledger, or what else deeds name")] = None,
     cursor: Annotated[int | None, Query(description="Where the page before ended", ge=1, lt=2**63)] = None,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
 ) -> dict[str, Any]:
     """A page of one ledger may be short and still have a cursor: it looks past so many entries of others, and no more."""
-    name = lane_of(request, ledger).name if ledger else None
     async with in_time():
-        deeds, following = await app_of(request).database.look(LOOK_WITHIN, _deeds, name, cursor, limit)
+        deeds, following = await app_of(request).database.look(LOOK_WITHIN, _deeds, ledger or None, cursor, limit)
     return {"deeds": deeds, "cursor": following}
 
 
@@ -47,15 +56,15 @@ def _deeds(
         of_ledger = select(few).where(few.c.ledger == ledger).order_by(few.c.id.desc()).limit(limit + 1)
         rows = connection.execute(of_ledger).all()
         edge = select(recent.subquery("edge").c.id).order_by("id").limit(1)
-        following = rows[limit - 1].id if len(rows) > limit else _edge(connection, edge, before)
+        following = rows[limit - 1].id if len(rows) > limit else _edge(connection, edge)
     return [_deed(row) for row in rows[:limit]], following
 
 
-def _edge(connection: Connection, edge: Any, before: int | None) -> int | None:
+def _edge(connection: Connection, edge: Any) -> int | None:
     """Where a look that found too little ended, if there is more behind it."""
     d = schema.deed
     last = connection.execute(edge).scalar()
-    if last is None or last == before:
+    if last is None:
         return None
     return last if connection.execute(select(d.c.id).where(d.c.id < last).limit(1)).first() else None
 

@@ -19,6 +19,7 @@ from redrive.core.task import KIND_CHARS_MAX, Task, TaskId
 from redrive.errors import LedgerAwayError
 from redrive.http.errors import ApiError
 from redrive.lane import Lane
+from redrive.ledgers.browse import refuse_nul
 from redrive.ledgers.figures import Figures
 from redrive.ledgers.search import Search, Sought
 from redrive.web.api.common import LOOKING, TEXT_CHARS_MAX, Body, app_of, lane_of, shown
@@ -46,6 +47,7 @@ class SearchBody(Body):
     def _asks_something(self) -> "SearchBody":
         if not (self.text.strip() or self.state or self.kind):
             raise ValueError("say what to look for: a text, a state or a kind")
+        refuse_nul(self.text, self.kind)
         return self
 
 

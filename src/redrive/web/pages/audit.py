@@ -1,10 +1,11 @@
-"""Who did what to which task, and why."""
+"""Who did what to which task, or to what else people act on, and why."""
 
 from typing import Annotated
 
 from fastapi import Query, Request
 from fastapi.responses import HTMLResponse
 
+from redrive.web.api.audit import Audited
 from redrive.web.api.audit import audit as deeds_of
 from redrive.web.pages.frame import Looker, page_router, query_of, render
 from redrive.web.service import service_of
@@ -18,14 +19,17 @@ router = page_router()
 async def audit(
     request: Request,
     visitor: Looker,
-    ledger: Annotated[str, Query(max_length=200)] = "",
+    ledger: Audited = "",
     cursor: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
 ) -> HTMLResponse:
     """The page."""
+    app = service_of(request).app
+    names = [*app.lanes, *(name for system in app.systems.values() for name in system.audited), ledger]
     found = await deeds_of(request, ledger or None, cursor, LIMIT)
     following = found["cursor"] and query_of("/audit", {"ledger": ledger, "cursor": found["cursor"]})
     return render(
         request, "audit.html", visitor, title="Audit",
-        deeds=found["deeds"], ledger=ledger, ledgers=list(service_of(request).app.lanes),
+        deeds=found["deeds"], ledger=ledger, ledgers=list(app.lanes),
+        names=[name for name in dict.fromkeys(names) if name],
         is_first=cursor is None, first_page=query_of("/audit", {"ledger": ledger}), next_page=following,
     )  # fmt: skip

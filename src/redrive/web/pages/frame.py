@@ -36,7 +36,9 @@ MENU = (
     ("/systems", "Systems"),
     ("/audit", "Audit"),
 )
-TITLES = {401: "Log in first", 403: "Not with this key", 404: "Not here", 503: "The store is away"}
+TITLES = {401: "Log in first", 403: "Not with this key", 404: "Not here", 503: "The store does not answer"}
+ADDRESS_CHARS_MAX = 2000
+"""The longest address that a login leads back to."""
 
 templates = Environment(
     loader=PackageLoader("redrive.web"),
@@ -135,6 +137,8 @@ def _refusal(request: Request, error: Exception) -> Response:
             status, sentence = error.status, error.message
         case LedgerAwayError():
             status, sentence = 503, "The store cannot be reached now. The service goes on trying; so can you."
+        case TooSlowError():
+            status, sentence = 503, "The database needed too long for this look. Try again in a moment."
         case RequestValidationError():
             status, sentence = 422, "The address does not fit: " + "; ".join(str(one["msg"]) for one in error.errors())
         case _:
@@ -145,9 +149,10 @@ def _refusal(request: Request, error: Exception) -> Response:
 
 
 def address_of(request: Request) -> str:
-    """Where the reader is, to come back to."""
-    query = request.url.query
-    return request.url.path + (f"?{query}" if query else "")
+    """Where the reader is, to come back to: without its query, or the start page, where it is too long to be kept."""
+    path, query = request.url.path, request.url.query
+    whole = f"{path}?{query}" if query else path
+    return next((address for address in (whole, path) if len(address) <= ADDRESS_CHARS_MAX), "/")
 
 
 def query_of(path: str, parameters: Mapping[str, object]) -> str:

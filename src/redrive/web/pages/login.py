@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Query, Request
 from fastapi.responses import HTMLResponse
 
-from redrive.web.pages.frame import NOBODY, page_router, render
+from redrive.web.pages.frame import ADDRESS_CHARS_MAX, NOBODY, page_router, render
 
 PROBLEMS = {
     "key_invalid": "The key is unknown, expired or revoked.",
@@ -21,7 +21,7 @@ router = page_router()
 @router.get("/login", response_class=HTMLResponse)
 async def login(
     request: Request,
-    next: Annotated[str, Query(max_length=2000)] = "/",
+    next: Annotated[str, Query(max_length=ADDRESS_CHARS_MAX)] = "/",
     problem: Annotated[str, Query(max_length=2000)] = "",
 ) -> HTMLResponse:
     """The form. Open to all."""

@@ -44,9 +44,11 @@ async def task(request: Request, visitor: Looker, ledger: str, id: str) -> HTMLR
 
 
 def _acts(lane: Lane, state: str) -> list[tuple[str, str, str]]:
-    """What may be done here: a table without a word for cancelled has no such end."""
-    ends = lane.table.words.cancelled is not None
-    return [act for act in ACTS.get(state, ()) if ends or act[0] not in ("cancel", "cancelled")]
+    """What may be done here: a table without a word for cancelled has no such end, and others are never taken from people."""
+    without = {str(end) for end in lane.never}
+    if lane.table.words.cancelled is None:
+        without |= {"cancel", "cancelled"}
+    return [act for act in ACTS.get(state, ()) if act[0] not in without]
 
 
 def _ahead(its: dict[str, Any], preview: list[dict[str, Any]], *, has_handler: bool) -> tuple[str, str]:

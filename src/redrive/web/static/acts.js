@@ -4,7 +4,7 @@
 
 import { ask, make, number, tasks, tell, tellLater } from "./common.js";
 
-export const ACT_WITHIN_MS = 600000;
+const ACT_WITHIN_MS = 600000;
 const WORDS = {
   redrive: { title: "Redrive", done: "redriven", from: "dead", button: "main-act", sentence: (amount) => `${tasks(amount)} will go back to waiting, due at once, with a fresh budget.` },
   cancel: { title: "Cancel", done: "cancelled", from: "waiting", button: "", sentence: (amount) => `${tasks(amount)} will end as cancelled and will not be tried again.` },
@@ -29,7 +29,8 @@ let asked = null;
 /**
  * Count, ask for a reason, do it. `question` says:
  * `title`, `button` (its class); `look` answers how many it is about; `sentence` says what will happen to so many, and
- * `nothing` that there are none; `run(reason, seen)` does it and answers with the sentence that tells of it.
+ * `nothing` that there are none; `run(reason, seen, text, isLeft)` does it and answers with the sentence that tells of it. A long
+ * one asks `isLeft` between two pages: whether this question was left, also where another one is asked meanwhile.
  */
 export async function askBefore(question) {
   asked = question;
@@ -68,13 +69,14 @@ export function act(name, what, description) {
     description,
     nothing: `None of them is ${words.from} now, so there is nothing to do.`,
     look: async () => (name in RESOLVES ? { matched: what.ids.length } : await post(path, { ...what, reason: "count before acting", dry_run: true })),
-    run: (why, seen) => change(name, path, what, why, seen),
+    run: (why, seen, _text, isLeft) => change(name, path, what, why, seen, isLeft),
   });
 }
 
-const post = (path, body) => ask(path, { method: "POST", body, signal: AbortSignal.timeout(ACT_WITHIN_MS) });
+/** Send an act, and wait for it as long as it may take: the server goes on with it, whoever waits. */
+export const post = (path, body) => ask(path, { method: "POST", body, signal: AbortSignal.timeout(ACT_WITHIN_MS) });
 
-async function change(name, path, what, why, seen) {
+async function change(name, path, what, why, seen, isLeft) {
   const { done } = WORDS[name];
   const body = { ...what, reason: why };
   if (name in RESOLVES) body.state = name;
@@ -87,8 +89,8 @@ async function change(name, path, what, why, seen) {
     changed += made.changed;
     complete = made.complete ?? true;
     if (what.filter) body.at_most = Math.max(0, body.at_most - made.matched);
-    left = !complete && !dialog.open; // what was done stays done
-    if (!complete) count.textContent = `${number(changed)} of ${number(seen.matched)} ${done}…`;
+    left = !complete && isLeft(); // what was done stays done
+    if (!complete && !left) count.textContent = `${number(changed)} of ${number(seen.matched)} ${done}…`;
   }
   const rest = seen.matched - changed;
   const others = left ? " The others were left alone, as you said." : rest > 0 ? ` ${number(rest)} had changed meanwhile and stayed as they are.` : "";
@@ -101,16 +103,18 @@ async function send(question) {
     reason.focus();
     return;
   }
+  const isLeft = () => asked !== question;
   confirm.disabled = true;
   problem.hidden = true;
   let said;
   try {
-    said = await question.run(reason.value.trim(), question.seen, extra.hidden ? undefined : extra.querySelector("textarea").value);
+    said = await question.run(reason.value.trim(), question.seen, extra.hidden ? undefined : extra.querySelector("textarea").value, isLeft);
   } catch (error) {
+    if (isLeft()) return tell(error.message, { alarm: true });
     confirm.disabled = false;
-    refuse(error);
-    return;
+    return refuse(error);
   }
+  if (isLeft() && asked) return tell(said); // somebody reads another question: the page stays
   tellLater(said);
   location.reload();
 }
@@ -118,7 +122,6 @@ async function send(question) {
 function refuse(error) {
   problem.textContent = error.message;
   problem.hidden = false;
-  if (!dialog.open) tell(error.message, { alarm: true });
 }
 
 dialog?.querySelector("form").addEventListener("submit", (event) => {

@@ -1,13 +1,13 @@
 // A system's own table: choosing rows, and doing to them what the system offers. Each button says in its data where it posts to
 // and what will happen; the answer says how many changed, and of the others why not.
 
-import { ACT_WITHIN_MS, askBefore } from "./acts.js";
-import { ask, number } from "./common.js";
+import { askBefore, post } from "./acts.js";
+import { number } from "./common.js";
 
 /** Buttons inside `[data-picks]` act on its chosen rows; those with ids of their own on these, with a filter on all that match. */
 for (const button of document.querySelectorAll("button[data-deed]")) {
   button.addEventListener("click", () => {
-    const { deed, title, sentence, ids, field, body, extra, filter } = button.dataset;
+    const { deed, title, sentence, ids, body, extra, filter } = button.dataset;
     const looks = { title, button: button.classList.contains("main-act") ? "main-act" : "", sentence: (amount) => `${number(amount)}: ${sentence}` };
     if (filter) {
       askBefore({ ...looks, nothing: "Nothing matches now.", ...allThatMatch(title, deed, JSON.parse(filter)) });
@@ -21,23 +21,24 @@ for (const button of document.querySelectorAll("button[data-deed]")) {
       nothing: "Nothing is chosen.",
       run: async (reason, _seen, text) => {
         const given = text?.trim() ? { [extra]: parsed(extra, text) } : {};
-        return told(title, await ask(deed, { method: "POST", body: { ...(body ? JSON.parse(body) : {}), ...given, [field]: meant, reason } }));
+        return told(title, await post(deed, { ...(body ? JSON.parse(body) : {}), ...given, ids: meant, reason }));
       },
     });
   });
 }
 
-/** A dry run counts and says until when; the act takes only what was there then, again and again until it is complete. */
+/** A dry run counts and says until when; the act takes what was there then, never more, again and again until it is complete. */
 function allThatMatch(title, deed, filter) {
-  const post = (body) => ask(deed, { method: "POST", body, signal: AbortSignal.timeout(ACT_WITHIN_MS) });
   return {
-    look: () => post({ filter, reason: "count before acting", dry_run: true }),
-    run: async (reason, { matched, until }) => {
+    look: () => post(deed, { filter, reason: "count before acting", dry_run: true }),
+    run: async (reason, { matched, until }, _text, isLeft) => {
       let done = 0;
+      let rest = matched;
       for (let complete = false; !complete;) {
-        const made = await post({ filter: { ...filter, until }, reason });
+        const made = await post(deed, { filter: { ...filter, until }, reason, at_most: rest });
         done += made.changed;
-        complete = made.complete || !document.getElementById("act").open; // left: what was done stays done
+        rest = Math.max(0, rest - made.matched);
+        complete = made.complete || isLeft(); // left: what was done stays done
         if (!complete) document.getElementById("act-count").textContent = `${number(done)} of ${number(matched)} done…`;
       }
       return `${title}: ${number(done)} of ${number(matched)} done.`;
@@ -53,11 +54,10 @@ function parsed(name, text) {
   }
 }
 
-/** `changed` may be a number or the ids; `refused` says by id why not. */
+/** `changed` says how many; `refused` says by id why not. */
 function told(title, { changed, refused = {} }) {
-  const done = Array.isArray(changed) ? changed.length : changed;
   const why = [...new Set(Object.values(refused))];
-  return `${title}: ${number(done)} done.${why.length ? ` Left alone: ${why.slice(0, 3).join("; ")}${why.length > 3 ? "; …" : ""}.` : ""}`;
+  return `${title}: ${number(changed)} done.${why.length ? ` Left alone: ${why.slice(0, 3).join("; ")}${why.length > 3 ? "; …" : ""}.` : ""}`;
 }
 
 const ticks = (picks) => [...picks.querySelectorAll("input[data-pick]")];

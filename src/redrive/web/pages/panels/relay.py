@@ -14,10 +14,12 @@ from redrive.web.pages.panels.panel import Panel
 
 if TYPE_CHECKING:
     from redrive.systems.relay import Relay
+    from redrive.systems.relay.review import Waiting
 
 HERE = "/systems/relay"
 PAGE = 50
 TEXT_CHARS_MAX = 500
+BUSY = "The database needed too long for this look. Try again in a moment."
 
 
 async def content(request: Request, system: System) -> Mapping[str, Any]:
@@ -41,16 +43,18 @@ async def _one(relay: "Relay", request: Request) -> Mapping[str, Any]:
 
 
 async def _page(relay: "Relay", request: Request, asked: Mapping[str, str | None]) -> Mapping[str, Any]:
-    from redrive.systems.relay.api_review import message_json, too_slow
+    from redrive.systems.relay.api_review import TOO_SLOW, message_json
     from redrive.systems.relay.review import COUNTED_MAX, Asked
 
-    waiting = await relay.review.waiting()
+    which = Asked(queue=asked["queue"], error=asked["error"], message_id=asked["message_id"])
     cursor, problem = _number(request, "cursor"), None
+    waiting: Waiting | None = None
     try:
-        which = Asked(queue=asked["queue"], error=asked["error"], message_id=asked["message_id"])
+        waiting = await relay.review.waiting()
         rows, following = await relay.review.page(which, before=cursor, limit=PAGE)
     except TooSlowError:
-        rows, following, problem = [], None, too_slow().message
+        rows, following = [], None
+        problem = BUSY if waiting is None or which.error is None else f"{TOO_SLOW[:1].upper()}{TOO_SLOW[1:]}."
     return {
         "waiting": waiting,
         "counted_max": COUNTED_MAX,
