@@ -33,7 +33,7 @@ PEERS = (
     System("reliable-cmd-few", "postgres", "peer", "bench.systems.reliable_cmd_few", RATES),
     System("reliable-cmd-many", "postgres", "peer", "bench.systems.reliable_cmd_many", RATES),
 )
-OURS = System("redrive", "postgres", "ours", "bench.systems.redrive_commands", Rates(25_000, 10_000, 5_000), "project")
+OURS = System("redrive", "postgres", "ours", "bench.systems.redrive_commands", Rates(30_000, 15_000, 7_000), "project")
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
