@@ -17,7 +17,7 @@ INBOX = LedgerTable("inbox", key="name", id="id", kind="kind", payload="body", c
 
 
 @given(
-    st.datetimes(datetime(1970, 1, 1), datetime(9999, 1, 1), timezones=st.just(UTC)),
+    st.datetimes(datetime(1970, 1, 1), datetime(9990, 1, 1), timezones=st.just(UTC)),
     st.timedeltas(timedelta(milliseconds=1), timedelta(days=1000)),
     st.integers(0, 65_534),
 )

@@ -591,10 +591,12 @@ async def test_the_command(ground: Ground, tmp_path: Path) -> None:
             assert handed.original_payload == b"my payload"
             health = (await client.get("/health")).json()
             assert (health["status"], health["checks"]) == ("ok", {"rabbitmq": "ok"})
-            assert (
-                f'relay_dead_letters_total{{class="transient",queue="{queue}"}} 1.0'
-                in (await client.get("/metrics")).text
-            )
+            counted = f'relay_dead_letters_total{{class="transient",queue="{queue}"}} 1.0'
+
+            async def is_counted() -> bool:
+                return counted in (await client.get("/metrics")).text
+
+            await until(is_counted, "it is counted once it is acknowledged")
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0, said()
     finally:

@@ -322,4 +322,4 @@ async def thousands_at_a_start(url: str, rabbitmq: str) -> None:
     print(
         f"{amount} rows: drift p50 {late[amount // 2]:.3f} s, p99 {late[amount * 99 // 100]:.3f} s, most {late[-1]:.3f} s"
     )
-    assert late[-1] < LATE_SECONDS_MAX + amount / 400
+    assert late[-1] < LATE_SECONDS_MAX + amount / 100
