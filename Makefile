@@ -28,6 +28,7 @@ check: $(READY)  ## style, types and import laws
 
 tests: $(READY)  ## the tests alone
 	@$(BIN)/python -W ignore -m bench.servers
+	@$(BIN)/python tests/browser/chromium.py
 	$(PYTEST) tests --ignore tests/faults --numprocesses 2
 	$(PYTEST) tests/faults --numprocesses 2
 

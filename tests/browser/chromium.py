@@ -38,3 +38,7 @@ def chromium() -> Path:
     if not CHROMIUM.exists():
         raise BrowserError(f"chromium was installed, but {CHROMIUM} is not there")
     return CHROMIUM
+
+
+if __name__ == "__main__":  # before the tests, of which several processes would install it at once
+    chromium()

@@ -249,7 +249,7 @@ class Records:
         return insert(audit).from_select(["domain", "command_id", "event_type", "at", "details"], rows)
 
     def _build_receive(self) -> Any:
-        """A line for each command that was claimed, from its row: a third of what it takes to send the lines."""
+        """A line for each command that was claimed, from its row: only the ids are sent."""
         command = self._tables.command
         if self._postgres:
             # Not joined: PostgreSQL would rather read a table of this size than its index.
