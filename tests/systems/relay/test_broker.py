@@ -1,6 +1,7 @@
 """A broker that goes away at the worst moments, behind a door that the test shuts."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 
@@ -101,6 +102,29 @@ async def test_a_driver_that_cancels_what_it_gives_up(broker: Broker, monkeypatc
         await ending
     given_up.set()
     await asyncio.create_task(publisher.declare_again("q"))
+
+
+@pytest.mark.parametrize("then", ["goes on", "fails"])
+async def test_a_driver_that_keeps_a_cancellation_to_itself(broker: Broker, then: str) -> None:
+    """A link that is stopped while the driver makes the connection ends, though the driver says nothing of it."""
+    opening = asyncio.Event()
+
+    class Deaf(links.Link):
+        async def _open(self, *_: object) -> None:
+            opening.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(30)
+            if then == "fails":
+                raise ConnectionError
+
+    said: list[bool] = []
+    running = asyncio.create_task(Deaf(broker.url, "deaf", lambda _, up, __: said.append(up)).run())
+    await opening.wait()
+    running.cancel()
+    async with asyncio.timeout(10):
+        await asyncio.wait([running])
+    assert running.cancelled()
+    assert not said
 
 
 async def test_a_broker_that_is_away(app: Redrive, broker: Broker, proxy: Proxy) -> None:

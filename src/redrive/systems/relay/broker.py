@@ -87,6 +87,7 @@ class Link:
         while True:
             began = time.monotonic()
             error = await self._one_session()
+            _heed_end()
             self._say(up=False, error=error)
             tries = 1 if time.monotonic() - began > LASTED_SECONDS else tries + 1
             ceiling = min(PAUSE_CAP_SECONDS, PAUSE_FIRST_SECONDS * 2 ** min(tries, 10))
@@ -106,6 +107,7 @@ class Link:
             connection.close_callbacks.add(end)
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
                 await self._open(connection, end)
+            _heed_end()
             self._say(up=True)
             return await ended
         except Exception as error:  # whatever a driver says: it is tried again
@@ -352,6 +354,12 @@ def _is_to_end() -> bool:
     """Whether it is this task that is cancelled. The driver cancels, too, what waits for a connection that it gives up."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def _heed_end() -> None:
+    """End this task if it was cancelled and the driver kept that to itself, as `wait_for` of Python 3.11 in it may."""
+    if _is_to_end():
+        raise asyncio.CancelledError
 
 
 @contextlib.contextmanager
