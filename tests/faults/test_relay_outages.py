@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import own_rabbitmq
+from servers import own_rabbitmq
 from sqlalchemy import select
 
 from redrive import Redrive

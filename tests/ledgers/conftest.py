@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from ledgers.homes import Home, ServerClock, build, execute, open_home, wipe
 from ledgers.shapes import EVENTS, SHAPES, Shape
+from servers import Migrated
 
-from redrive.ledgers.migrate import migrate
 from redrive.ledgers.open import open_database
 from redrive.testing import VirtualClock
 
@@ -21,12 +21,9 @@ HOMES = [
 
 
 @pytest.fixture
-async def url(empty_url: str) -> str:
+async def url(migrated: Migrated) -> str:
     """The URL of a new database with redrive's own tables and no others: names that systems use are free here."""
-    database = open_database(empty_url)
-    await migrate(database)
-    await database.close()
-    return empty_url
+    return await migrated([])
 
 
 _built: dict[tuple[str, str, str], str] = {}

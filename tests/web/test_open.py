@@ -7,7 +7,6 @@ import httpx
 import pytest
 
 from redrive import Redrive
-from redrive.ledgers.migrate import migrate, systems_with_tables
 from redrive.settings import Settings
 from redrive.web.app import make_web
 from redrive.wiring import Service, attach_systems
@@ -27,10 +26,9 @@ SAFE = {"GET", "HEAD"}
 
 
 @pytest.fixture
-async def service(empty_url: str) -> AsyncIterator[Service]:
+async def service(url: str) -> AsyncIterator[Service]:
     """A service with all systems that need nothing else."""
-    app = Redrive(empty_url, durable=False)
-    await migrate(app.database, systems_with_tables())
+    app = Redrive(url, durable=False)
     attach_systems(app, ["commands", "flags", "triggers", "webhooks"])
     await app.open()
     service = Service(app, Settings(_env_file=None))

@@ -1,21 +1,17 @@
 """A bus on each database, with handlers and a clock of its own."""
 
 import json
-import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from servers import Migrated
 from sqlalchemy import Connection, text
-from sqlalchemy.engine import make_url
 
 from redrive import Redrive, WorkerSettings
-from redrive.ledgers.migrate import migrate
-from redrive.ledgers.open import open_database
 from redrive.settings import Settings
 from redrive.systems.commands import (
     Command,
@@ -111,30 +107,10 @@ class Bench:
         self.clock.advance(timedelta(**span))
 
 
-_built: dict[str, str] = {}
-
-
 @pytest.fixture
-async def bus_url(store: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, request: Any) -> str:
-    """The URL of a new database with the tables of the bus, migrated once and copied for each test."""
-    if store == "sqlite":
-        if store not in _built:
-            _built[store] = str(tmp_path_factory.mktemp("built") / "built.db")
-            await _migrated(f"sqlite:///{_built[store]}")
-        shutil.copy(_built[store], tmp_path / "test.db")
-        return f"sqlite:///{tmp_path / 'test.db'}"
-    server = request.getfixturevalue("postgres")
-    if server.url not in _built:
-        url = await server.create()
-        await _migrated(url)
-        _built[server.url] = make_url(url).database or ""
-    return str(await server.create(_built[server.url]))
-
-
-async def _migrated(url: str) -> None:
-    database = open_database(url, durable=False)
-    await migrate(database, ["commands"])
-    await database.close()
+async def bus_url(migrated: Migrated) -> str:
+    """The URL of a new database with the tables of the bus."""
+    return await migrated(["commands"])
 
 
 @pytest.fixture

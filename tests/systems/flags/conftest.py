@@ -1,19 +1,16 @@
 """Flags on both databases with a clock that the test moves, and a database that refuses to change some flags."""
 
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import Connection, make_url, select, text
+from servers import Migrated
+from sqlalchemy import Connection, select, text
 
 from redrive import Redrive, WorkerSettings
-from redrive.ledgers.migrate import migrate
-from redrive.ledgers.open import open_database
 from redrive.settings import Settings
 from redrive.systems.flags import Flags, FlagSettings, NewSchedule, Schedule
 from redrive.systems.flags.table import make_tables
@@ -48,28 +45,10 @@ async def execute(app: Redrive, *statements: str) -> None:
     await app.database.write(run)
 
 
-_templates: dict[str, str] = {}
-"""Databases with our tables, made once and copied for each test."""
-
-
 @pytest.fixture
-async def url(
-    store: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> str:
+async def url(migrated: Migrated) -> str:
     """The URL of a new database with our tables."""
-    server = None if store == "sqlite" else request.getfixturevalue("postgres")
-    if store not in _templates:
-        empty = (
-            f"sqlite:///{tmp_path_factory.mktemp('flags') / 'template.db'}" if server is None else await server.create()
-        )
-        database = open_database(empty)
-        await migrate(database, ["flags"])
-        await database.close()
-        _templates[store] = make_url(empty).database or ""
-    if server is not None:
-        return str(await server.create(_templates[store]))
-    shutil.copy(_templates[store], tmp_path / "test.db")
-    return f"sqlite:///{tmp_path / 'test.db'}"
+    return await migrated(["flags"])
 
 
 @dataclass(slots=True)

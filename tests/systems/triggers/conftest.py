@@ -1,20 +1,16 @@
 """An application with triggers on each database, with a clock that the test moves, and a receiver on loopback."""
 
-import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import ip_network
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import make_url
+from servers import Migrated
 
 from redrive import Redrive, Where
-from redrive.ledgers.migrate import migrate
-from redrive.ledgers.open import open_database
 from redrive.settings import Settings
 from redrive.systems.triggers import Triggers, TriggerSettings
 from redrive.systems.triggers.endpoints import Endpoint, new_secret
@@ -93,35 +89,10 @@ class House:
         return httpx.AsyncClient(transport=transport, base_url="http://redrive.example", headers=headers)
 
 
-_templates: dict[str, str] = {}
-"""What the databases of the tests are copied from: a file, and a database on each server."""
-
-
-async def migrated(url: str) -> str:
-    """The URL itself, with the tables of triggers there."""
-    database = open_database(url, durable=False)
-    await migrate(database, ["triggers"])
-    await database.close()
-    return url
-
-
 @pytest.fixture
-async def url(
-    store: str, tmp_path: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> str:
-    """The URL of a new database with the tables of triggers: migrated once, and copied for each test."""
-    if store == "sqlite":
-        if store not in _templates:
-            file = tmp_path_factory.mktemp("template") / "template.db"
-            await migrated(f"sqlite:///{file}")
-            _templates[store] = str(file)
-        shutil.copy(_templates[store], tmp_path / "test.db")
-        return f"sqlite:///{tmp_path / 'test.db'}"
-    server = request.getfixturevalue("postgres")
-    if server.url not in _templates:
-        _templates[server.url] = make_url(await migrated(await server.create())).database or ""
-    copied: str = await server.create(_templates[server.url])
-    return copied
+async def url(migrated: Migrated) -> str:
+    """The URL of a new database with the tables of triggers."""
+    return await migrated(["triggers"])
 
 
 @pytest.fixture

@@ -4,20 +4,17 @@ import asyncio
 import hashlib
 import hmac
 import json
-import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import Connection, make_url, text
+from servers import Migrated
+from sqlalchemy import Connection, text
 
 from redrive import Redrive, Task
-from redrive.ledgers.migrate import migrate
-from redrive.ledgers.open import open_database
 from redrive.settings import Settings
 from redrive.systems.webhooks import Source, Webhooks, WebhookSettings
 from redrive.testing import VirtualClock
@@ -42,26 +39,10 @@ def settings(**given: Any) -> WebhookSettings:
     return WebhookSettings(_env_file=None, **given)
 
 
-_templates: dict[str, str] = {}
-"""Databases with the tables of redrive and of this system, made once and copied for each test."""
-
-
 @pytest.fixture
-async def url(
-    store: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> str:
+async def url(migrated: Migrated) -> str:
     """The URL of a new database with the tables of redrive and of this system."""
-    server = request.getfixturevalue("postgres") if store == "postgres" else None
-    if store not in _templates:
-        made = await server.create() if server else f"sqlite:///{tmp_path_factory.mktemp('template') / 'template.db'}"
-        database = open_database(made)
-        await migrate(database, ["webhooks"])
-        await database.close()
-        _templates[store] = make_url(made).database or ""
-    if server:
-        return await server.create(_templates[store])
-    shutil.copy(_templates[store], tmp_path / "test.db")
-    return f"sqlite:///{tmp_path / 'test.db'}"
+    return await migrated(["webhooks"])
 
 
 @pytest.fixture

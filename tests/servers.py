@@ -1,0 +1,71 @@
+"""The servers of the tests, and the databases on them."""
+
+import os
+import secrets
+import shutil
+import tempfile
+import warnings
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+from sqlalchemy.engine import make_url
+
+MEMORY_BYTES_MIN = 2 * 1024**3
+Migrated = Callable[[Sequence[str]], Awaitable[str]]
+"""Makes a database with the tables of redrive and of these systems; its URL."""
+
+
+class PostgresServer:
+    """A server of our own: its URL, and new databases on it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def url_of(self, database: str) -> str:
+        """The URL of a database on this server."""
+        return make_url(self.url).set(database=database).render_as_string(hide_password=False)
+
+    async def execute(self, statement: str) -> None:
+        """Run a statement on the server's first database."""
+        connection = await asyncpg.connect(self.url)
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    async def create(self, template: str = "template1") -> str:
+        """A new database; returns its URL."""
+        name = f"t_{secrets.token_hex(6)}"
+        await self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy')
+        return self.url_of(name)
+
+    async def drop(self, url: str) -> None:
+        """Forget a database, whoever is still connected to it."""
+        await self.execute(f'DROP DATABASE IF EXISTS "{make_url(url).database}" WITH (FORCE)')
+
+
+def quick_folder() -> str | None:
+    """Where files stay in memory, if there is room: thousands of databases are made and dropped. None: wherever others go."""
+    memory = Path("/dev/shm")
+    roomy = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= MEMORY_BYTES_MIN
+    return str(memory) if roomy else None
+
+
+@contextmanager
+def own_rabbitmq() -> Iterator[Any]:
+    """A private node that may be killed, because nobody else uses it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from bench.servers import RabbitMQ
+
+    with tempfile.TemporaryDirectory(prefix="redrive-rabbit-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)  # the node runs as a user of its own when the tests are root
+        node = RabbitMQ(Path(folder) / "node")
+        try:
+            node.start()
+            yield node
+        finally:
+            node.end()
