@@ -140,7 +140,8 @@ async def test_a_cancelled_caller_leaves_no_lock(numbers: Database, url: str) ->
         caller.cancel()
         with pytest.raises(asyncio.CancelledError):
             await caller
-    assert await stored(numbers) == [1]
+    await numbers.write(insert, 3)  # comes behind it
+    assert await stored(numbers) == [1, 3]
     with sqlite3.connect(url.removeprefix("sqlite:///"), timeout=0) as other:
         other.execute("INSERT INTO numbers VALUES (2)")
     other.close()
