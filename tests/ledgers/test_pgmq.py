@@ -347,6 +347,21 @@ async def test_a_million_parked_messages_cost_a_claim_nothing(home: Home) -> Non
     read_at_most(10, await analyzed(home, ledger._take_lost, "mail", 100, LEASE))
 
 
+async def test_large_batches_read_their_rows_alone(home: Home) -> None:
+    """Nor is a table read for many rows at once, though PostgreSQL may think that it comes cheaper."""
+    ledger = home.ledger
+    assert isinstance(ledger, PgmqLedger)
+    await home.put()
+    await crowd(home)
+    await home.put(399)
+    claims = await ledger.claim(400, LEASE, kinds=["mail"])
+    assert len(claims) == 400
+    read_at_most(400, await analyzed(home, ledger._extend, claims, LEASE))
+    for outcome in (Done(), TRANSIENT):
+        settlements = [settlement(one, outcome) for one in claims]
+        read_at_most(400, await analyzed(home, ledger._settle, settlements, "w1"))
+
+
 async def test_counts_read_no_more_than_they_may(home: Home) -> None:
     """The table keeps everything; what is rare in it is counted without reading it all."""
     await home.dead(2)

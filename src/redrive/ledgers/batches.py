@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Dialect, FromClause, Text, bindparam, column, func, select
+from sqlalchemy import ColumnElement, Dialect, FromClause, Text, and_, any_, bindparam, column, func, select
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import TypeEngine
 
@@ -39,13 +39,29 @@ class Batch:
                 for row in rows
             ]
             return {"batch": json.dumps(stored, ensure_ascii=False, separators=(",", ":"))}
-        lists = list(zip(*rows, strict=True))
-        return {f"{PREFIX}{name}": list(values) for name, values in zip(self._columns, lists, strict=True)}
+        lists = zip(*rows, strict=True)
+        # `unnest` fills a shorter array up with NULL: a column that says nothing, as those for errors often do, costs nothing.
+        return {
+            f"{PREFIX}{name}": () if values[0] is None and values.count(None) == len(values) else values
+            for name, values in zip(self._columns, lists, strict=True)
+        }
+
+    def match(self, name: str, column: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Whether an indexed column of a table is equal to the column `name` of the batch: what the two are joined by.
+
+        PostgreSQL is told all values in advance. Otherwise it may rather read the index from its beginning, beside the batch,
+        in a table that it takes for small.
+        """
+        same = column == self.rows.c[name]
+        if self._dialect.name == "sqlite":
+            return same
+        return and_(same, column == any_(self._array(name)))
+
+    def _array(self, name: str) -> ColumnElement[Any]:
+        return bindparam(f"{PREFIX}{name}", type_=ARRAY(self._columns[name], dimensions=1))
 
     def _array_rows(self) -> FromClause:
-        arrays = [
-            bindparam(f"{PREFIX}{name}", type_=ARRAY(type_, dimensions=1)) for name, type_ in self._columns.items()
-        ]
+        arrays = [self._array(name) for name in self._columns]
         typed = [column(name, type_) for name, type_ in self._columns.items()]
         return func.unnest(*arrays).table_valued(*typed, name="batch").render_derived()
 

@@ -342,4 +342,8 @@ class PgmqLedger(SqlLedger):
 
 
 def _data(text: str | None) -> Any:
-    return None if text is None else json.loads(text)
+    return None if text is None else _decode_json(text)[0]
+
+
+_decode_json = json.JSONDecoder().raw_decode
+"""PostgreSQL writes JSON without blanks around it: `json.loads` looks for them, twice for every message."""

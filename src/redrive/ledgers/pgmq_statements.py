@@ -157,7 +157,7 @@ class QueueStatements:
         still = (c.vt - self._of.now()) > literal_column("interval '0'")
         return (
             select(c.msg_id, c.read_ct)
-            .join(batch, (batch.c.msg_id == c.msg_id) & (batch.c.read_ct == c.read_ct))
+            .join(batch, self._of.held_batch.match("msg_id", c.msg_id) & (batch.c.read_ct == c.read_ct))
             .where(still)
             .order_by(c.msg_id)
             .with_for_update(of=self.messages)
@@ -168,7 +168,7 @@ class QueueStatements:
         """Hide messages that the caller holds for the delay of each: what `set_vt` does, for many delays at once."""
         c, batch = self.messages.c, self._of.delay_batch.rows
         vt = self._of.now() + batch.c.delay if self._of.server_clock else batch.c.delay
-        return update(self.messages).where(c.msg_id == batch.c.msg_id).values(vt=vt)
+        return update(self.messages).where(self._of.delay_batch.match("msg_id", c.msg_id)).values(vt=vt)
 
     @cached_property
     def extend(self) -> Any:
@@ -185,7 +185,7 @@ class QueueStatements:
         mine = of.table.c[self._layout.msg_id] == self.messages.c.msg_id
         return (
             update(of.table)
-            .where(of.id == batch.c.id, fence == batch.c.claim_id, mine)
+            .where(of.extend_batch.match("id", of.id), fence == batch.c.claim_id, mine)
             .values({of.rows.column("lease_until").name: self.messages.c.vt})
             .returning(of.id)
         )

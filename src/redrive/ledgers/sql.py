@@ -365,12 +365,12 @@ class SqlLedger:
         task = claim.task
         count = self.table.count_to_store(settlement)
         statements = self._statements
-        again = () if statements.same_words else (failures > 0,)
+        again = (failures > 0,) if statements.names_retries else ()
         own = () if statements.own is None else statements.own.row(settlement)
         if not statements.one_statement:
             due = None if delay is None or now is None else now + delay
             return (task.id, claim.claim_id, count, due, outcome, error, *again, *own)
-        number = () if statements.counts_failures else (task.failures + 1,)
+        number = () if statements.counts_tries else (task.failures + 1,)
         began = () if statements.keeps_start else (_started_at(claim),)
         error_class = explanation = None
         if explained is not None:

@@ -91,8 +91,9 @@ class Own:
     """What comes with every settlement for them; names that no settlement has otherwise."""
     row: Callable[[Settlement], tuple[Any, ...]]
     """The values of a settlement, in the order of `columns`."""
-    values: Callable[[FromClause, ColumnElement[Any]], Mapping[str, ColumnElement[Any]]]
-    """By the name of a column what to write, from the batch of settlements and the present, whatever the ledger would."""
+    values: Callable[[FromClause, ColumnElement[str], ColumnElement[Any]], Mapping[str, ColumnElement[Any]]]
+    """By the name of a column what to write, from the batch of settlements, the state of each and the present, whatever the
+    ledger would."""
 
 
 class Statements:
@@ -314,9 +315,15 @@ class Statements:
         return self.has("claimed_at")
 
     @cached_property
-    def counts_failures(self) -> bool:
+    def counts_tries(self) -> bool:
         """Whether the count tells which try it was, so that a settlement need not say it."""
-        return self.ledger_table.counts is Counts.FAILURES
+        return self.ledger_table.counts in (Counts.FAILURES, Counts.ATTEMPTS)
+
+    @cached_property
+    def names_retries(self) -> bool:
+        """Whether the table has a word of its own for what waits after a failure, so that a settlement must say it."""
+        words = self.ledger_table.words
+        return words.retrying not in (None, words.waiting)
 
     @staticmethod
     def _state(batch: FromClause) -> ColumnElement[str]:
@@ -338,7 +345,7 @@ class Statements:
             "outcome": Text(),
             "error": Text(),
         }
-        if not self.same_words:
+        if self.names_retries:
             columns |= {"again": Boolean()}
         if self.one_statement:
             columns |= {
@@ -346,7 +353,7 @@ class Statements:
                 "error_class": Text(),
                 "explanation": Text(),
             }
-            if not self.counts_failures:
+            if not self.counts_tries:
                 columns |= {"number": Integer()}
             if not self.keeps_start:
                 columns |= {"started_at": Instant()}
@@ -380,8 +387,9 @@ class Statements:
             column = self.rows.column("ended_at")
             values["ended_at"] = case((batch.c.delay.is_(None), self._now(column)), else_=null())
         fence = self.rows.column("claim_id")
-        settled = self._update(values).where(self.id == batch.c.id, fence == batch.c.claim_id)
-        return settled if self.own is None else settled.values(self.own.values(batch, self._now()))
+        mine = self.settle_batch.match("id", self.id), fence == batch.c.claim_id
+        settled = self._update(values).where(*mine)
+        return settled if self.own is None else settled.values(self.own.values(batch, self._state(batch), self._now()))
 
     @cached_property
     def same_words(self) -> bool:
@@ -396,7 +404,9 @@ class Statements:
             return self._state(batch)
         words = self.ledger_table.words
         ends = {State.DONE: words.done, State.DEAD: words.dead, State.CANCELLED: words.refused or words.cancelled}
-        waiting = case((batch.c.again, quoted(words.retrying or words.waiting)), else_=quoted(words.waiting))
+        waiting: ColumnElement[Any] = quoted(words.waiting)
+        if self.names_retries:
+            waiting = case((batch.c.again, quoted(words.retrying or words.waiting)), else_=waiting)
         known = [
             (self._state(batch) == quoted(state), quoted(word)) for state, word in ends.items() if word is not None
         ]
@@ -440,7 +450,13 @@ class Statements:
 
     def _number(self, c: Any) -> ColumnElement[Any]:
         """Which try a settlement ended, on PostgreSQL."""
-        return case((c.error_class.is_(None), c.count + 1), else_=c.count) if self.counts_failures else c.number
+        if not self.counts_tries:
+            number: ColumnElement[Any] = c.number
+            return number
+        counted = c.error_class.is_not(None)
+        if self.ledger_table.counts is Counts.ATTEMPTS:  # other than failures it counts the try that ended it
+            counted = or_(counted, c.outcome.in_([quoted("done"), quoted("cancelled")]))
+        return case((counted, c.count), else_=c.count + 1)
 
     def _totals(self, settled: FromClause) -> Select[Any]:
         """What a settled batch adds to its minute, on PostgreSQL; no row for an empty batch."""
@@ -528,7 +544,7 @@ class Statements:
         """Move the end of leases, each only where its fence is still there."""
         batch = self.extend_batch.rows
         lease = {"lease_until": self._later(self.rows.column("lease_until"), "lease")}
-        still_ours = and_(self.id == batch.c.id, self.rows.column("claim_id") == batch.c.claim_id)
+        still_ours = and_(self.extend_batch.match("id", self.id), self.rows.column("claim_id") == batch.c.claim_id)
         return self._update(lease).where(still_ours).returning(self.id, self.rows.column("claim_id"))
 
     # --- add --------------------------------------------------------------------------------------------------------
@@ -726,7 +742,7 @@ class Statements:
             if self.has(role):
                 values[role] = null()
         ended = or_(*(self.rows.state(before) for before in sources(Act.RETURN, State.WAITING)))
-        return self._update(values).where(self.id == batch.c.id, ended).returning(self.id)
+        return self._update(values).where(self.return_batch.match("id", self.id), ended).returning(self.id)
 
     @cached_property
     def record_deeds(self) -> Insert:

@@ -43,11 +43,6 @@ class Trouble(NamedTuple):
     message: str
     details: Any = None
 
-    def as_json(self) -> dict[str, Any]:
-        """For replies and the audit."""
-        shown = {"type": self.type, "code": self.code, "message": self.message}
-        return shown | {"details": self.details} if self.details else shown
-
 
 class CommandContext:
     """What a handler may ask about its attempt."""

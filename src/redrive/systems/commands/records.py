@@ -121,15 +121,14 @@ class Records:
             writes.audit.append(Line(*name, one.outcome.upper(), _tried(number)))
             return
         trouble = _trouble(one)
-        shown = {"attempt": number, **trouble.as_json()}
+        said = _said(trouble)
         if one.state is State.CANCELLED:
-            writes.audit.append(Line(*name, "BUSINESS_RULE_FAILED", _json(shown)))
-            writes.reply(row, Outcome.FAILED, f'"error": {_json(trouble.as_json())}')
+            writes.audit.append(Line(*name, "BUSINESS_RULE_FAILED", f'{{"attempt": {number}, {said}}}'))
+            writes.reply(row, Outcome.FAILED, f'"error": {{{said}}}')
             writes.add_up(row, failed=1)
         else:
-            if one.delay is not None:
-                shown["delay_seconds"] = one.delay.total_seconds()
-            writes.audit.append(Line(*name, "FAILED", _json(shown)))
+            again = "" if one.delay is None else f', "delay_seconds": {one.delay.total_seconds()}'
+            writes.audit.append(Line(*name, "FAILED", f'{{"attempt": {number}, {said}{again}}}'))
         if one.state is State.DEAD:
             reason = "PERMANENT" if trouble.type == "PERMANENT" else "EXHAUSTED"
             moved = {"reason": reason, "attempt": number}
@@ -143,17 +142,18 @@ class Records:
             "error_type": Text(),
             "error_code": Text(),
             "error_message": Text(),
-            "troubled": Boolean(),
         }
         return Own(columns=columns, row=_own_row, values=self._own_values)
 
-    def _own_values(self, batch: FromClause, now: ColumnElement[Any]) -> dict[str, ColumnElement[Any]]:
+    def _own_values(
+        self, batch: FromClause, state: ColumnElement[str], now: ColumnElement[Any]
+    ) -> dict[str, ColumnElement[Any]]:
         command = self._tables.command
         return {
             "last_error_type": func.coalesce(batch.c.error_type, command.c.last_error_type),
             "last_error_code": func.coalesce(batch.c.error_code, command.c.last_error_code),
             "last_error_msg": func.coalesce(batch.c.error_message, command.c.last_error_msg),
-            "troubled_at": case((batch.c.troubled, now), else_=null()),
+            "troubled_at": case((state == literal_column("'dead'"), now), else_=null()),
         }
 
     def acted(
@@ -269,7 +269,7 @@ class Records:
         batch, command = self._error_batch.rows, self._tables.command
         return (
             update(command)
-            .where(command.c.id == batch.c.id)
+            .where(self._error_batch.match("id", command.c.id))
             .values(
                 last_error_type=batch.c.type,
                 last_error_code=batch.c.code,
@@ -318,9 +318,9 @@ class Records:
 
 def _own_row(one: Settlement) -> tuple[Any, ...]:
     if one.state is State.DONE or one.outcome in NO_VERDICT:
-        return (None, None, None, False)
+        return (None, None, None)
     trouble = _trouble(one)
-    return (trouble.type, trouble.code, trouble.message, one.state is State.DEAD)
+    return (trouble.type, trouble.code, trouble.message)
 
 
 def _trouble(one: Settlement) -> Trouble:
@@ -338,6 +338,18 @@ def _trouble(one: Settlement) -> Trouble:
 @lru_cache(maxsize=1000)
 def _tried(number: int) -> str:
     return f'{{"attempt": {number}}}'
+
+
+def _said(trouble: Trouble) -> str:
+    """The inside of a JSON object with an error."""
+    said = _said_without_details(trouble.type, trouble.code, trouble.message)
+    return f'{said}, "details": {_json(trouble.details)}' if trouble.details else said
+
+
+@lru_cache(maxsize=512)
+def _said_without_details(type_: str, code: str, message: str) -> str:
+    # When a thousand commands fail they mostly say the same.
+    return _json({"type": type_, "code": code, "message": message})[1:-1]
 
 
 _json = json.JSONEncoder(ensure_ascii=False, default=str).encode
