@@ -17,7 +17,7 @@ from redrive.ledgers.migrate import migrate
 from redrive.wiring import tuned_runner
 
 STREAMS = 2
-SETTINGS = WorkerSettings(concurrency=3000, batch=500)
+SETTINGS = WorkerSettings(concurrency=3000)
 POLICY = Policy(Fixed(timedelta(0)), retries=2, jitter=jitter.none)
 
 

@@ -111,7 +111,7 @@ class Settings(Section):
         default=timedelta(seconds=30), description="How long a claim holds without a sign of life"
     )
     worker_batch: int = Field(
-        default=500, ge=1, le=5_000, description="How many tasks one statement claims or settles, at most"
+        default=1000, ge=1, le=5_000, description="How many tasks one statement claims or settles, at most"
     )
     worker_grace: Grace = Field(
         default=timedelta(seconds=10), description="How long a stopping worker waits for its handlers"

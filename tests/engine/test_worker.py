@@ -146,6 +146,23 @@ async def test_a_claim_is_not_larger_than_the_batch(real_ledger, heard):
     assert max(asked) == 5
 
 
+@pytest.mark.parametrize(("concurrency", "limit"), [(100, 100), (600, 500), (1400, 700), (2000, 1000), (9000, 1000)])
+async def test_a_claim_leaves_slots_for_the_next(real_ledger, heard, concurrency, limit):
+    """Of many slots one claim fills half, up to `batch`, so that the next can be sent for while its tasks run."""
+    asked = []
+    faulty = Faulty(real_ledger)
+
+    async def claim(limit, lease, **options):
+        asked.append(limit)
+        return await real_ledger.claim(limit, lease, **options)
+
+    faulty.claim = claim
+    await add(real_ledger, "k")
+    async with working(faulty, handlers_of(job=ignore), heard=heard, concurrency=concurrency):
+        await heard.amount(AttemptEnded, 1)
+    assert max(asked) == limit
+
+
 async def test_outcomes_are_settled_in_groups(real_ledger, heard, gate):
     """Handlers that end together are written together."""
     groups = []

@@ -36,6 +36,8 @@ LOOK_AGAIN = timedelta(milliseconds=20)
 """How soon a worker that was woken looks once more: announcements are rate-limited to half of this."""
 SLOT_LINGER_SECONDS = 0.002
 """How long a nearly full worker lets more slots come free before it claims again, so that claims stay batches."""
+AHEAD_FROM = 500
+"""The smallest batch that is worth a claim of its own while another runs."""
 UNWRITTEN_BATCHES_MAX = 4
 """How far the settler may be behind before no more is claimed: what is not written yet is kept in memory."""
 CANCEL_PATIENCE_SECONDS = 2.0
@@ -49,7 +51,7 @@ class WorkerSettings:
     """How many handlers run at once."""
     lease: timedelta = timedelta(seconds=30)
     """How long a claim holds without a sign of life; extended at half time."""
-    batch: int = 500
+    batch: int = 1000
     """How many tasks are claimed or settled in one statement, at most."""
     grace: timedelta = timedelta(seconds=10)
     """How long a stopping worker waits for its handlers before it releases them."""
@@ -107,6 +109,8 @@ class Worker:
         self._ledger = ledger
         self._handlers = handlers
         self._settings = settings or WorkerSettings()
+        # Half of the slots, so that the next batch can be sent for while one runs.
+        self._batch = min(self._settings.batch, max(AHEAD_FROM, self._settings.concurrency // 2))
         self._observers = tuple(observers)
         self._threads = ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="redrive-handler")
         self._patience = Patience(ledger.name, self._tell)
@@ -114,7 +118,7 @@ class Worker:
         self._runner = Runner(ledger, self.name, self._threads, around)
         self._settler = Settler(
             ledger, self.name, self._patience, self._tell,
-            batch=self._settings.batch, observed=bool(self._observers), plan=self._plan_retry,
+            batch=self._batch, observed=bool(self._observers), plan=self._plan_retry,
         )  # fmt: skip
         self._keeper = Keeper(
             ledger, handlers, self._settler, self._patience, self._tell,
@@ -238,7 +242,7 @@ class Worker:
 
     def _ask(self, free: int, kinds: list[str]) -> None:
         """Send for as many tasks as free slots can start."""
-        limit = min(free, self._settings.batch)
+        limit = min(free, self._batch)
         # A task of its own: a claim whose answer nobody awaits any more would hold its tasks until the lease ends.
         self._asking = asyncio.create_task(self._ledger.claim(limit, self._settings.lease, kinds=kinds))
 
@@ -249,9 +253,9 @@ class Worker:
         not wait or raise, since these are claimed and not started yet; kinds that have to be looked up are for the next turn.
         """
         left = self._settings.concurrency - len(self._running) - amount
-        behind = self._settler.unwritten > UNWRITTEN_BATCHES_MAX * self._settings.batch
+        behind = self._settler.unwritten > UNWRITTEN_BATCHES_MAX * self._batch
         kinds = self._kinds.known()
-        if amount == self._settings.batch and left >= amount and not behind and kinds is not None:
+        if amount == self._batch and left >= amount and not behind and kinds is not None:
             self._ask(left, kinds)
 
     async def _answer(self) -> list[Claim]:
@@ -280,9 +284,9 @@ class Worker:
         """Wait until there are free slots and the settler is not too far behind; how many are free."""
         while True:
             free = self._settings.concurrency - len(self._running)
-            behind = self._settler.unwritten > UNWRITTEN_BATCHES_MAX * self._settings.batch
+            behind = self._settler.unwritten > UNWRITTEN_BATCHES_MAX * self._batch
             if free > 0 and not behind:
-                if self._running and free < min(self._settings.batch, self._settings.concurrency) // 4:
+                if self._running and free < min(self._batch, self._settings.concurrency) // 4:
                     await asyncio.sleep(SLOT_LINGER_SECONDS)
                     free = self._settings.concurrency - len(self._running)
                 return free
@@ -355,8 +359,8 @@ class Worker:
             await asyncio.sleep(half / 4)
             now = time.monotonic()
             old = [one for one in self._running if now - one.extended_at >= half]
-            for start in range(0, len(old), self._settings.batch):
-                await self._extend(old[start : start + self._settings.batch], lease)
+            for start in range(0, len(old), self._batch):
+                await self._extend(old[start : start + self._batch], lease)
 
     async def _extend(self, group: list[_Running], lease: timedelta) -> None:
         now = time.monotonic()
