@@ -40,7 +40,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.commands", description="The command bus beside reliable-cmd."
     )
-    parser.add_argument("--rounds", type=int, default=3, help="rounds per measurement, the median counts (default 3)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds per measurement, the median counts (default 5)")
     parser.add_argument("--scale", type=float, default=1.0, help="length of a round; 1 aims at 5 s (default 1)")
     parser.add_argument("--limit", type=float, default=180.0, metavar="SECONDS", help="limit per process (default 180)")
     parser.add_argument("--folder", type=Path, help="a folder on a disk for all data (default: the temporary folder)")
