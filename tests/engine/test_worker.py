@@ -130,18 +130,23 @@ async def test_claims_only_what_free_slots_can_start(real_ledger, heard, gate):
     assert max(asked) == 3
 
 
-async def test_a_claim_is_not_larger_than_the_batch(real_ledger, heard):
-    """`batch` bounds one claim however many slots are free."""
-    asked = []
-    faulty = Faulty(real_ledger)
+def spying(ledger):
+    """How much each claim asks for, and the ledger that it must go through to be told."""
+    asked, spied = [], Faulty(ledger)
 
     async def claim(limit, lease, **options):
         asked.append(limit)
-        return await real_ledger.claim(limit, lease, **options)
+        return await ledger.claim(limit, lease, **options)
 
-    faulty.claim = claim
+    spied.claim = claim
+    return asked, spied
+
+
+async def test_a_claim_is_not_larger_than_the_batch(real_ledger, heard):
+    """`batch` bounds one claim however many slots are free."""
+    asked, spied = spying(real_ledger)
     await add(real_ledger, *(f"k{number}" for number in range(12)))
-    async with working(faulty, handlers_of(job=ignore), heard=heard, concurrency=50, batch=5):
+    async with working(spied, handlers_of(job=ignore), heard=heard, concurrency=50, batch=5):
         await heard.amount(AttemptEnded, 12)
     assert max(asked) == 5
 
@@ -149,16 +154,9 @@ async def test_a_claim_is_not_larger_than_the_batch(real_ledger, heard):
 @pytest.mark.parametrize(("concurrency", "limit"), [(100, 100), (600, 500), (1400, 700), (2000, 1000), (9000, 1000)])
 async def test_a_claim_leaves_slots_for_the_next(real_ledger, heard, concurrency, limit):
     """Of many slots one claim fills half, up to `batch`, so that the next can be sent for while its tasks run."""
-    asked = []
-    faulty = Faulty(real_ledger)
-
-    async def claim(limit, lease, **options):
-        asked.append(limit)
-        return await real_ledger.claim(limit, lease, **options)
-
-    faulty.claim = claim
+    asked, spied = spying(real_ledger)
     await add(real_ledger, "k")
-    async with working(faulty, handlers_of(job=ignore), heard=heard, concurrency=concurrency):
+    async with working(spied, handlers_of(job=ignore), heard=heard, concurrency=concurrency):
         await heard.amount(AttemptEnded, 1)
     assert max(asked) == limit
 
