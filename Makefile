@@ -12,11 +12,11 @@ help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk 'BEGIN {FS = ":.*## "} {printf "  make %-9s %s\n", $$1, $$2}'
 
 run: $(READY)  ## set up and serve on http://127.0.0.1:8086 with SQLite and a sample application
-	@$(BIN)/redrive serve --app redrive.sample:app
+	@$(BIN)/redrive serve --app examples.sample:app
 
 demo: $(READY)  ## the same with sample traffic in demo.db: flaky destinations, poison, an outage that heals
 	@rm -f demo.db demo.db-wal demo.db-shm
-	@DATABASE_URL=$${DATABASE_URL:-sqlite:///demo.db} $(BIN)/python -m redrive.demo
+	@DATABASE_URL=$${DATABASE_URL:-sqlite:///demo.db} $(BIN)/python -m examples.demo
 
 test: check tests  ## set up, check and test everything, real servers included
 
@@ -66,13 +66,13 @@ lock: $(READY)  ## choose new versions for requirements.lock
 clean:  ## forget the virtual environment and all that was built
 	rm -rf $(VENV) build dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock pyproject.toml client/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "redrive needs Python 3.11 or later: make PYTHON=/path/to/python3 $(MAKECMDGOALS)"; exit 1; }
 	@echo "setting up $(VENV) (once, about a minute)"
 	@$(PYTHON) -m venv --clear $(VENV) 2>/dev/null || { rm -rf $(VENV); $(MAKE) --no-print-directory python-venv; $(PYTHON) -m venv $(VENV); }
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable client
 	@touch $@
 
 # Debian's python3 comes without venv.

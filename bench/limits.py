@@ -32,7 +32,7 @@ from redrive import Redrive, Task, WorkerSettings, make_task, seconds
 from redrive.core.decide import decide
 from redrive.core.outcome import Done
 from redrive.core.policy import Policy
-from redrive.ledgers.migrate import migrate
+from redrive.ledgers.sql.migrate import migrate
 
 DRIFT_PER_SECOND = 200
 DRIFT_BOUND_MS = 50.0

@@ -33,10 +33,10 @@ from sqlalchemy import Connection, text
 from bench.servers import servers
 from bench.venv import BUILD
 from redrive import Redrive
-from redrive.core.figures import TOOK, TRIES
-from redrive.ledgers import schema
-from redrive.ledgers.census import Census
-from redrive.ledgers.migrate import migrate
+from redrive.core.histograms import TOOK, TRIES
+from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.migrate import migrate
+from redrive.operator.census import Census
 from redrive.settings import Settings
 from redrive.web.api import overview
 from redrive.web.app import make_web

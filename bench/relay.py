@@ -35,8 +35,8 @@ from rich.table import Table
 
 from bench.servers import Servers, servers
 from bench.venv import BUILD
-from redrive.ledgers.migrate import migrate
 from redrive.ledgers.open import open_database
+from redrive.ledgers.sql.migrate import migrate
 from redrive.systems.relay.relay_pb2 import RetryMessage
 
 WAITS_SECONDS = (2.0, 4.0, 8.0)

@@ -31,10 +31,10 @@ from bench.load import Measured, get, in_process, more_files, post
 from bench.servers import servers
 from bench.venv import BUILD
 from redrive import Redrive
-from redrive.ledgers.keys import Keys, digest
-from redrive.ledgers.migrate import migrate
-from redrive.ledgers.schema import key as keys_table
-from redrive.systems.triggers import table as t
+from redrive.access.keys import Keys, digest
+from redrive.ledgers.sql.migrate import migrate
+from redrive.ledgers.sql.schema import key as keys_table
+from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.ids import new_id
 
 USER = "bench"

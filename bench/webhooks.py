@@ -88,7 +88,7 @@ def bare(port: int) -> None:
     from fastapi import FastAPI
     from fastapi.responses import JSONResponse
 
-    from redrive.systems.webhooks.models import WebhookIn
+    from redrive.systems.webhooks.shapes import WebhookIn
 
     web = FastAPI()
 
@@ -398,8 +398,8 @@ def main(argv: Sequence[str]) -> int:
     with servers(options.folder, postgres="PostgreSQL" in options.stores, rabbitmq=False) as running:
 
         def create() -> str:
-            from redrive.ledgers.migrate import migrate
             from redrive.ledgers.open import open_database
+            from redrive.ledgers.sql.migrate import migrate
 
             async def make(url: str) -> None:
                 database = open_database(url)

@@ -14,9 +14,9 @@ import pytest
 from servers import Migrated, PostgresServer, own_rabbitmq, quick_folder
 from sqlalchemy.engine import make_url
 
-from redrive.ledgers.database import Database
-from redrive.ledgers.migrate import migrate, systems_with_tables
 from redrive.ledgers.open import open_database
+from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.migrate import migrate, systems_with_tables
 from redrive.testing import VirtualClock
 
 STORES = ("sqlite", "postgres")

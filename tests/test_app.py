@@ -15,7 +15,7 @@ import redrive
 from redrive import LedgerTable, Policy, Redrive, State, UsageError, Where, Words, WorkerSettings, make_task, seconds
 from redrive.errors import HandlerError, KeyTakenError, NotMigratedError, PayloadError, SettingsError, TableError
 from redrive.events import AttemptEnded, TaskAdded
-from redrive.ledgers.migrate import migrate
+from redrive.ledgers.sql.migrate import migrate
 from redrive.testing import VirtualClock, assert_done, drain
 
 PATIENCE_SECONDS = 15

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from redrive.as_json import HIDDEN, redacted
+from redrive.operator.json_views import HIDDEN, redacted
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
+from redrive.access.keys import ApiKey, Keys, Scope, digest
 from redrive.errors import UsageError
-from redrive.ledgers import schema
-from redrive.ledgers.database import Database
-from redrive.ledgers.keys import ApiKey, Keys, Scope, digest
+from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.database import Database
 from redrive.testing import VirtualClock
 
 

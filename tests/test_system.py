@@ -14,8 +14,8 @@ from web.conftest import client_of, running
 from redrive import LedgerTable, Redrive, State, Task, UsageError, Words, WorkerSettings
 from redrive.errors import NotMigratedError, TableError
 from redrive.events import Event
-from redrive.ledgers.migrate import check, heads, migrate, systems_with_tables, versions
 from redrive.ledgers.open import open_database, open_ledger
+from redrive.ledgers.sql.migrate import check, heads, migrate, systems_with_tables, versions
 from redrive.observe.logs import LogObserver
 from redrive.settings import Settings
 from redrive.system import System

@@ -10,18 +10,19 @@ import structlog
 from sqlalchemy import select
 
 from redrive import Redrive, minutes, seconds
+from redrive.alerting import Watch
+from redrive.chores import repeat
 from redrive.core.states import State
 from redrive.errors import LedgerAwayError
-from redrive.ledgers import schema
-from redrive.ledgers.alerts import QUIET, Alerts
-from redrive.ledgers.bookkeeper import Bookkeeper
-from redrive.ledgers.census import Census
-from redrive.ledgers.figures import Figures
-from redrive.observe.alerts import Alarm
+from redrive.ledgers.sql import schema
+from redrive.operator.alert_rules import Alarm
+from redrive.operator.alerts import QUIET, Alerts
+from redrive.operator.bookkeeper import Bookkeeper
+from redrive.operator.census import Census
+from redrive.operator.figures import Figures
 from redrive.settings import Settings
 from redrive.system import System
 from redrive.testing import VirtualClock
-from redrive.watch import Watch, repeat
 
 
 class Said:

@@ -12,8 +12,8 @@ from sqlalchemy import Connection, func, select
 
 from bench.job import ADD_BATCH, Audit, Job, Tally
 from redrive import Fixed, Policy, Redrive, Task, WorkerSettings, jitter, make_task
-from redrive.ledgers import schema
-from redrive.ledgers.migrate import migrate
+from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.migrate import migrate
 from redrive.wiring import tuned_runner
 
 STREAMS = 2

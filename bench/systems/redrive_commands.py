@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 from bench.job import ADD_BATCH, Audit, Job, Tally
 from bench.systems.redrive import run
 from redrive import Redrive
-from redrive.ledgers.migrate import migrate
+from redrive.ledgers.sql.migrate import migrate
 from redrive.systems.commands import Command, CommandContext, Commands, NewCommand, Registry, RetryPolicy, Worker
 
 CONCURRENCY = 2000

@@ -9,10 +9,10 @@ from redrive.core.table import TASKS, LedgerTable
 from redrive.engine.worker import Worker, WorkerSettings, worker_name
 from redrive.errors import HandlerError, UsageError
 from redrive.lane import Lane
-from redrive.ledgers import migrate
-from redrive.ledgers.database import Database
 from redrive.ledgers.open import open_database
-from redrive.ledgers.sql import BesideActs, SqlLedger
+from redrive.ledgers.sql import migrate
+from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.ledger import BesideActs, SqlLedger
 from redrive.observe.traces import span_around
 from redrive.ports import Clock, Observer
 from redrive.system import System

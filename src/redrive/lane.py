@@ -18,12 +18,12 @@ from redrive.engine.redriver import Redriven, Redriver
 from redrive.engine.worker import WorkerSettings
 from redrive.errors import LedgerAwayError, UsageError
 from redrive.events import Event, TaskAdded
-from redrive.ledgers.census import Census
-from redrive.ledgers.database import Database
 from redrive.ledgers.open import open_ledger, own_ledger
-from redrive.ledgers.sql import BesideActs, SqlLedger
+from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.ledger import BesideActs, SqlLedger
 from redrive.observe.logs import LogObserver
 from redrive.observe.traces import current_trace
+from redrive.operator.census import Census
 from redrive.ports import Actor, Observer, Page, Where, Within
 
 F = TypeVar("F", bound=Callable[..., Any])

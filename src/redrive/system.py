@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 from prometheus_client import CollectorRegistry
 
-from redrive.observe.alerts import Alarm
+from redrive.operator.alert_rules import Alarm
 
 
 class Attachable(Protocol):
@@ -39,6 +39,10 @@ class System:
         A plain Starlette `Route` may be among them, for what is asked thousands of times a second: those are looked at first.
         """
         return ()
+
+    def panel(self) -> Any:
+        """Its page in the dashboard (`redrive.http.panel.Panel`), if it has one."""
+        return None
 
     def error_styles(self) -> Sequence[Any]:
         """How errors of the framework are spelled under its routes (`redrive.http.errors.ErrorStyle`), if not the common way."""

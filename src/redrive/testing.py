@@ -42,7 +42,7 @@ from redrive.engine.settler import Settler
 from redrive.errors import HandlerError, UsageError
 from redrive.events import AttemptEnded, AttemptStarted, Event, SettleFailed, SettleLost
 from redrive.lane import Lane
-from redrive.ledgers.sql import SqlLedger
+from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.observe.traces import span_around
 from redrive.ports import Where
 

@@ -15,26 +15,27 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import text
 
+from redrive.access.keys import Keys
+from redrive.alerting import Watch
 from redrive.app import Redrive, Workers
+from redrive.chores import repeat
 from redrive.core.failure import describe_error
 from redrive.engine.patience import Patience
 from redrive.engine.worker import WorkerSettings
 from redrive.errors import MissingExtraError, RedriveError, SettingsError
-from redrive.ledgers.bookkeeper import EVERY as BOOKS_EVERY
-from redrive.ledgers.bookkeeper import Bookkeeper
-from redrive.ledgers.database import Database
-from redrive.ledgers.keys import Keys
-from redrive.ledgers.sql import SqlLedger
-from redrive.observe.alerts import EVERY as ALERTS_EVERY
+from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.observe.logs import LogObserver, configure_logs
 from redrive.observe.metrics import MetricsObserver
+from redrive.operator.alert_rules import EVERY as ALERTS_EVERY
+from redrive.operator.bookkeeper import EVERY as BOOKS_EVERY
+from redrive.operator.bookkeeper import Bookkeeper
 from redrive.settings import Section, Settings, load
 from redrive.systems.commands.settings import CommandSettings
 from redrive.systems.flags.settings import FlagSettings
 from redrive.systems.relay.settings import DeadLetterSettings, RelaySettings
 from redrive.systems.triggers.settings import TriggerSettings
 from redrive.systems.webhooks.settings import WebhookSettings
-from redrive.watch import Watch, repeat
 
 if TYPE_CHECKING:
     from redrive.systems.relay.dead_letters import DeadLetters
@@ -187,7 +188,7 @@ def _make_flags(app: Redrive) -> None:
 
 def _make_triggers(app: Redrive) -> None:
     try:
-        from redrive.systems.triggers.service import Triggers
+        from redrive.systems.triggers.system import Triggers
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.partition(".")[0] in ("httpcore", "httpx", "standardwebhooks"):
             raise MissingExtraError("triggers", "service") from error
@@ -211,7 +212,7 @@ def _make_relay(app: Redrive) -> None:
 def attach_relay(app: Redrive, settings: RelaySettings, *, service: str) -> None:
     """Give the application the relay, which signs its messages with the name of the service, or say which extra it needs."""
     with _needs_rabbitmq("the relay"):
-        from redrive.systems.relay.service import Relay
+        from redrive.systems.relay.system import Relay
     Relay(app, settings, service=service)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import uvicorn
 
 from redrive import Fixed, PermanentError, Policy, Redrive, Task, TransientError, hours, minutes, seconds
-from redrive.ledgers.census import Census
+from redrive.operator.census import Census
 from redrive.settings import Settings
 from redrive.web.app import make_web
 from redrive.wiring import Service

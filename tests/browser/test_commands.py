@@ -12,7 +12,7 @@ from playwright.async_api import Page, expect
 
 from redrive import Redrive
 from redrive.systems.commands import Commands, NewCommand, PermanentCommandError, Registry, RetryPolicy
-from redrive.systems.commands.troubleshooting import TROUBLED
+from redrive.systems.commands.desk import TROUBLED
 
 from .conftest import DESK, PHONE, log_in
 from .site import Site, serving

@@ -14,8 +14,8 @@ from sqlalchemy import Connection, insert, select
 
 from redrive import Redrive
 from redrive.systems.flags import Flags, FlagSettings
-from redrive.systems.flags.pages import Section
-from redrive.systems.flags.table import make_tables
+from redrive.systems.flags.desk import Section
+from redrive.systems.flags.tables import make_tables
 
 from .conftest import DESK, PHONE, log_in
 from .site import Site, serving

@@ -15,7 +15,7 @@ from playwright.async_api import Page, expect
 from sqlalchemy import Connection, delete, insert
 
 from redrive import State
-from redrive.ledgers import schema
+from redrive.ledgers.sql import schema
 
 from .conftest import DESK, PHONE, drawn, log_in
 from .site import Site

@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Page, expect
 from sqlalchemy import insert
 
-from redrive.ledgers import schema
+from redrive.ledgers.sql import schema
 
 from .conftest import drawn
 from .site import Site

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, insert, select
 
 from redrive import Redrive, State, seconds
 from redrive.systems.relay import Relay, RelaySettings
-from redrive.systems.relay.table import retry_queue
+from redrive.systems.relay.tables import retry_queue
 
 from .conftest import DESK, PHONE, log_in
 from .site import Site, serving

@@ -18,7 +18,7 @@ from redrive.systems.triggers import Triggers, TriggerSettings
 from redrive.systems.triggers.endpoints import Endpoint, new_secret
 from redrive.systems.triggers.ids import new_id
 from redrive.systems.triggers.store import NewEvent
-from redrive.systems.triggers.table import deliveries
+from redrive.systems.triggers.tables import deliveries
 from redrive.systems.webhooks import Webhooks, WebhookSettings
 
 from .conftest import DESK, PHONE, log_in

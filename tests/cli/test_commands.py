@@ -17,13 +17,13 @@ import pytest
 import typer.main
 
 from redrive import Redrive, __version__
+from redrive.access.keys import Scope
 from redrive.cli import app as command_line
 from redrive.cli import doctor
 from redrive.cli.preview import PUBLISHED, Published
 from redrive.cli.serve import listen
 from redrive.errors import SettingsError
-from redrive.ledgers.keys import Scope
-from redrive.ledgers.migrate import heads, systems_with_tables
+from redrive.ledgers.sql.migrate import heads, systems_with_tables
 from redrive.wiring import load_app
 
 from .said import Said
@@ -225,7 +225,7 @@ def test_preview_is_the_same_for_the_same_key(redrive: Run):
         ["--first", "1h", "--cap", "1m"],
         ["--start", "tomorrow"],
         ["--factor", "nan"],
-        ["--app", "redrive.sample:app"],
+        ["--app", "examples.sample:app"],
         ["--kind", "x"],
         ["--policy", "none"],
     ],
@@ -239,7 +239,7 @@ def test_impossible_policies_are_usage_errors(redrive: Run, options: list[str]):
 
 def test_preview_of_a_handlers_own_policy(redrive: Run):
     """An application's policy is found by the kind, patterns included."""
-    said = redrive("preview", "--app", "redrive.sample:app", "--kind", "flaky.x", "--json").json
+    said = redrive("preview", "--app", "examples.sample:app", "--kind", "flaky.x", "--json").json
     assert (said["policy"], said["attempts"]) == ("sample", 4)
 
 
@@ -358,7 +358,7 @@ def test_the_working_folder_can_be_imported_from(folder: Path):
 
 def test_database_and_app_exclude_each_other(redrive: Run):
     """Two databases at once would be a guess."""
-    said = redrive("tasks", "list", "--database", "sqlite:///x.db", "--app", "redrive.sample:app")
+    said = redrive("tasks", "list", "--database", "sqlite:///x.db", "--app", "examples.sample:app")
     assert said.code == 2
     assert "either --database or --app" in said.err
 
@@ -407,7 +407,7 @@ def test_version(redrive: Run):
 def test_wrong_settings_are_one_line(redrive: Run, monkeypatch: pytest.MonkeyPatch):
     """A setting that cannot be used stops every command that needs settings, without a traceback."""
     monkeypatch.setenv("WORKER_LEASE", "never")
-    for command in (["serve"], ["worker", "redrive.sample:app"], ["tasks", "list"]):
+    for command in (["serve"], ["worker", "examples.sample:app"], ["tasks", "list"]):
         said = redrive(*command)
         assert said.code == 2
         assert said.err.startswith("redrive: WORKER_LEASE='never' cannot be used")
@@ -425,5 +425,5 @@ def test_a_port_in_use_is_a_clear_error():
 
 def test_sample_is_an_application():
     """What the guide names can be loaded."""
-    assert isinstance(load_app("redrive.sample:app"), Redrive)
-    assert load_app("redrive.sample") is load_app("redrive.sample:app")
+    assert isinstance(load_app("examples.sample:app"), Redrive)
+    assert load_app("examples.sample") is load_app("examples.sample:app")

@@ -14,11 +14,12 @@ import httpx
 import pytest
 from sqlalchemy import Connection, func, select
 
-from redrive import State, demo, seconds
-from redrive.demo import traffic
+from examples import demo
+from examples.demo import traffic
+from redrive import State, seconds
 from redrive.settings import Settings
-from redrive.systems.commands.table import make_tables as command_tables
-from redrive.systems.triggers.table import events
+from redrive.systems.commands.tables import make_tables as command_tables
+from redrive.systems.triggers.tables import events
 
 from .said import Started, until
 from .test_serve import address
@@ -89,7 +90,7 @@ def ended_well(service: Started) -> None:
 def test_everything_lives_on_sqlite(start: Start, folder: Path):
     """As `make demo` starts it, without any server; the key that it prints lets a visitor act, and nobody else gets one."""
     service = start(
-        module="redrive.demo", HTTP_PORT="0", DATABASE_URL=f"sqlite:///{folder / 'demo.db'}", DEMO_SPEED=SPEED
+        module="examples.demo", HTTP_PORT="0", DATABASE_URL=f"sqlite:///{folder / 'demo.db'}", DEMO_SPEED=SPEED
     )
     service.wait_for("Ctrl-C stops")
     [key] = re.findall(r"rdk_[\w-]+", service.said)
@@ -108,7 +109,7 @@ def test_everything_lives_on_sqlite(start: Start, folder: Path):
 def test_everything_lives_on_servers(start: Start, postgres: Any, rabbitmq: str):
     """As an application of `redrive serve`, on an empty PostgreSQL that it migrates itself, and with a broker for the relay."""
     service = start(
-        "serve", "--app", "redrive.demo:app", "--port", "0",
+        "serve", "--app", "examples.demo:app", "--port", "0",
         DATABASE_URL=asyncio.run(postgres.create()), RABBITMQ_URL=rabbitmq, DEMO_SPEED=SPEED, LOG_LEVEL="error",
     )  # fmt: skip
     lives(service, LEDGERS | {"retry_queue"})
@@ -121,7 +122,7 @@ def test_a_database_with_other_tables_is_refused(start: Start, folder: Path):
     with sqlite3.connect(other) as connection:
         connection.execute("CREATE TABLE orders (id INTEGER)")
     connection.close()
-    service = start(module="redrive.demo", HTTP_PORT="0", DATABASE_URL=f"sqlite:///{other}")
+    service = start(module="examples.demo", HTTP_PORT="0", DATABASE_URL=f"sqlite:///{other}")
     assert service.process.wait(60) == 2
     assert "wants a database of its own" in service.said
     with sqlite3.connect(other) as connection:
@@ -132,7 +133,7 @@ def test_a_database_with_other_tables_is_refused(start: Start, folder: Path):
 def test_no_key_is_shown_to_the_network(start: Start, folder: Path):
     """Who listens on all addresses makes a key on purpose."""
     service = start(
-        module="redrive.demo", HTTP_HOST="0.0.0.0", HTTP_PORT="0", DATABASE_URL=f"sqlite:///{folder / 'demo.db'}"
+        module="examples.demo", HTTP_HOST="0.0.0.0", HTTP_PORT="0", DATABASE_URL=f"sqlite:///{folder / 'demo.db'}"
     )
     service.wait_for("Ctrl-C stops")
     assert "rdk_" not in service.said

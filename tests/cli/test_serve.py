@@ -31,7 +31,7 @@ def is_ready(client: httpx.Client) -> bool:
 
 def test_serve_from_start_to_end(start: Start, stored: Run, url: str):
     """It starts, says what it is, does work that is added, shows it, and ends on SIGTERM."""
-    service = start("serve", "--app", "redrive.sample:app", "--port", "0", DATABASE_URL=url, LOG_FORMAT="json")
+    service = start("serve", "--app", "examples.sample:app", "--port", "0", DATABASE_URL=url, LOG_FORMAT="json")
     with httpx.Client(base_url=address(service)) as client:
         until(lambda: is_ready(client), lambda: service.said)
         service.wait_for("Ctrl-C stops")

@@ -7,7 +7,7 @@ import pytest
 from workbench import Heard
 
 from redrive.ledgers.open import own_ledger
-from redrive.ledgers.sql import SqlLedger
+from redrive.ledgers.sql.ledger import SqlLedger
 
 
 @pytest.fixture

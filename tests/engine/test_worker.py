@@ -244,7 +244,7 @@ def steal(connection):
     """Give every held row a fence that nobody has."""
     from uuid import uuid4
 
-    from redrive.ledgers import schema
+    from redrive.ledgers.sql import schema
 
     connection.execute(schema.task.update().where(schema.task.c.state == "claimed").values(claim_id=uuid4()))
 
@@ -285,7 +285,7 @@ async def test_the_next_run_of_a_task_may_overlap_a_lost_one(real_ledger, heard)
 
 def give_back(connection):
     """Make every held row wait again, as if its lease had run out and had been settled long ago."""
-    from redrive.ledgers import schema
+    from redrive.ledgers.sql import schema
 
     held = schema.task.update().where(schema.task.c.state == "claimed")
     connection.execute(held.values(state="waiting", lease_until=None, claim_id=None, claimed_at=None))

@@ -13,7 +13,7 @@ from redrive.core.task import NewTask
 from redrive.engine.handlers import Handlers, make_handler
 from redrive.engine.worker import Worker, WorkerSettings
 from redrive.events import Event
-from redrive.ledgers.sql import SqlLedger
+from redrive.ledgers.sql.ledger import SqlLedger
 
 PATIENCE_SECONDS = 15
 STEADY = Policy(Fixed(timedelta(seconds=10)), retries=2, jitter=none)

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, select, text
 
 from redrive import Redrive, State, Where
-from redrive.ledgers import schema
+from redrive.ledgers.sql import schema
 
 from . import evidence
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from redrive import Redrive
 from redrive.systems.flags import Flags, FlagSettings
-from redrive.systems.flags.table import make_tables
+from redrive.systems.flags.tables import make_tables
 
 from .processes import ROOT, Ground
 

@@ -15,8 +15,8 @@ import pytest
 
 from redrive import Redrive, State, make_task
 from redrive.errors import LedgerAwayError
-from redrive.ledgers.migrate import migrate
 from redrive.ledgers.open import open_database
+from redrive.ledgers.sql.migrate import migrate
 
 from .books import create_effects, effects, read_books, until
 from .processes import Ground, WorkerProcess, events

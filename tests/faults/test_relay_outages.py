@@ -17,10 +17,10 @@ from servers import own_rabbitmq
 from sqlalchemy import select
 
 from redrive import Redrive
-from redrive.ledgers import schema
-from redrive.ledgers.migrate import migrate
 from redrive.ledgers.open import open_database
-from redrive.systems.relay.table import retry_queue
+from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.migrate import migrate
+from redrive.systems.relay.tables import retry_queue
 
 from .books import until
 from .processes import events

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, select
 from redrive import Redrive
 from redrive.systems.relay.message import PROTOBUF
 from redrive.systems.relay.relay_pb2 import RetryMessage
-from redrive.systems.relay.table import retry_queue
+from redrive.systems.relay.tables import retry_queue
 
 from .books import until
 from .traffic import RelayProcess, Traffic

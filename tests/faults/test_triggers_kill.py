@@ -17,8 +17,8 @@ import pytest
 from sqlalchemy import Connection, func, select
 
 from redrive import Redrive
-from redrive.systems.triggers import table as t
-from redrive.tables import ATTEMPTS
+from redrive.extend import ATTEMPTS
+from redrive.systems.triggers import tables as t
 from tests.systems.triggers.receiver import Received, Receiver, status
 
 from .processes import ROOT, Ground

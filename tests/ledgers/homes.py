@@ -17,20 +17,19 @@ from redrive.core.policy import Policy
 from redrive.core.table import LedgerTable
 from redrive.core.task import Claim, ClaimLost, NewTask, TaskId
 from redrive.errors import PermanentError, TableError
-from redrive.ledgers import schema
-from redrive.ledgers.adopt import adopt
-from redrive.ledgers.database import Database
-from redrive.ledgers.migrate import migrate
+from redrive.ledgers.adopt.check import adopt
 from redrive.ledgers.open import open_database, open_ledger
-from redrive.ledgers.pgmq import PgmqLedger
-from redrive.ledgers.queues import Queues, message_table
-from redrive.ledgers.sql import SqlLedger
+from redrive.ledgers.pgmq.ledger import PgmqLedger
+from redrive.ledgers.pgmq.queues import Queues, message_table
+from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.ledger import SqlLedger, schema
+from redrive.ledgers.sql.migrate import migrate
 from redrive.ports import Actor, Clock
-from redrive.systems.commands.model import NewCommand, queue_of
-from redrive.systems.commands.records import Records
-from redrive.systems.commands.sending import Sender
-from redrive.systems.commands.service import LAYOUT
-from redrive.systems.commands.table import LANE, make_tables
+from redrive.systems.commands.beside import Records
+from redrive.systems.commands.intake import Sender
+from redrive.systems.commands.system import LAYOUT
+from redrive.systems.commands.tables import LANE, make_tables
+from redrive.systems.commands.values import NewCommand, queue_of
 
 DOMAIN = "work"
 START = datetime(2030, 1, 1, tzinfo=UTC)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from uuid import NAMESPACE_URL, uuid5
 
 from redrive.core.table import TASKS, LedgerTable, Words
-from redrive.systems.commands.table import ledger_table
+from redrive.systems.commands.tables import ledger_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

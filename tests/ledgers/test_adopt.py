@@ -10,10 +10,10 @@ from ledgers.shapes import EVENTS, FLAGS, FOREIGN, JOBS, LEGACY, Shape
 from redrive.core.table import Counts, LedgerTable, Words
 from redrive.core.task import NewTask
 from redrive.errors import TableError
-from redrive.ledgers.adopt import adopt
-from redrive.ledgers.database import Database
-from redrive.ledgers.guess import as_code, guess
+from redrive.ledgers.adopt.check import adopt
+from redrive.ledgers.adopt.guess import as_code, guess
 from redrive.ledgers.open import open_ledger
+from redrive.ledgers.sql.database import Database
 
 COLUMNS = {
     "sqlite": {

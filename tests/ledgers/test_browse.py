@@ -15,10 +15,10 @@ from redrive.core.outcome import Done, Failed
 from redrive.core.states import State
 from redrive.core.task import TaskId
 from redrive.errors import PermanentError, TooSlowError, UsageError
-from redrive.ledgers.browse import Browser, Filter
-from redrive.ledgers.census import Census
-from redrive.ledgers.search import Search, Sought
-from redrive.ledgers.turns import give_turn_back, take_turn
+from redrive.operator.census import Census
+from redrive.operator.pages import Browser, Filter
+from redrive.operator.search import Search, Sought
+from redrive.operator.turns import give_turn_back, take_turn
 
 
 async def walk(browser: Browser, asked: Filter, *, limit: int = 2, newest_first: bool = False) -> list[TaskId]:
@@ -219,8 +219,8 @@ async def cause_of_task(home: Home, id: TaskId) -> str:
 
 async def test_a_rare_thing_among_many_dead_is_no_empty_page(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page that was looked for long enough is a `TooSlowError`, never an end that is none."""
-    monkeypatch.setattr("redrive.ledgers.browse.LISTED_AT_ONCE", 2)
-    monkeypatch.setattr("redrive.ledgers.browse.LISTED_LOOKS_MAX", 2)
+    monkeypatch.setattr("redrive.operator.pages.LISTED_AT_ONCE", 2)
+    monkeypatch.setattr("redrive.operator.pages.LISTED_LOOKS_MAX", 2)
     ids = await home.dead(6)
     await Census(home.ledger).take()
     cause = await cause_of_task(home, ids[0])
@@ -270,7 +270,7 @@ async def found(search: Search) -> AsyncIterator[TaskId]:
 @pytest.mark.homes(lambda table: table.payload is not None)
 async def test_search_reads_everything_and_shows_nothing_hidden(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """A text is found in payloads whatever its case, over many stretches; what people may not see is not found."""
-    monkeypatch.setattr("redrive.ledgers.search.STRETCH", 2)
+    monkeypatch.setattr("redrive.operator.search.STRETCH", 2)
     await home.put(4)
     [german] = [one.id for one in await home.ledger.add([home.new(payload={"to": "Grüße an ANNA", "pin": "4711"})])]
     hide = lambda payload: {name: "…" if name == "pin" else value for name, value in payload.items()}  # noqa: E731

@@ -17,7 +17,7 @@ from sqlalchemy import text
 from redrive.core.backoff import Fixed
 from redrive.core.decide import Settlement
 from redrive.core.durations import ZERO, days, hours, minutes, seconds
-from redrive.core.figures import TOOK, TRIES, took_bucket
+from redrive.core.histograms import TOOK, TRIES, took_bucket
 from redrive.core.outcome import Cancelled, Done, LeaseExpired, Released, Snoozed
 from redrive.core.policy import Policy
 from redrive.core.states import State

@@ -11,9 +11,9 @@ from redrive.core.outcome import Done, Failed
 from redrive.core.states import State
 from redrive.core.table import TASKS
 from redrive.errors import PermanentError
-from redrive.ledgers.browse import Browser, Filter
-from redrive.ledgers.census import Census
-from redrive.ledgers.figures import Figures
+from redrive.operator.census import Census
+from redrive.operator.figures import Figures
+from redrive.operator.pages import Browser, Filter
 
 
 def amounts(**given: int) -> dict[State, int]:

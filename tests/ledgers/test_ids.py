@@ -10,8 +10,8 @@ from ledgers.homes import execute
 
 from redrive import LedgerTable, Redrive, make_task
 from redrive.errors import TableError
-from redrive.ledgers.ids import uuid7
-from redrive.ledgers.migrate import migrate
+from redrive.ledgers.sql.ids import uuid7
+from redrive.ledgers.sql.migrate import migrate
 
 INBOX = LedgerTable("inbox", key="name", id="id", kind="kind", payload="body", counts="attempts", count="attempts")
 

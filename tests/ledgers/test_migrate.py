@@ -11,11 +11,11 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from redrive.core.table import TASKS
 from redrive.core.task import NewTask
 from redrive.errors import NewerSchemaError, NotMigratedError
-from redrive.ledgers import schema
-from redrive.ledgers.migrate import check, heads, migrate, migration_sql, versions
 from redrive.ledgers.open import open_database, open_ledger
-from redrive.ledgers.predicates import ledger_indexes
-from redrive.ledgers.times import CREATE_INSTANT_FUNCTION
+from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.migrate import check, heads, migrate, migration_sql, versions
+from redrive.ledgers.sql.predicates import ledger_indexes
+from redrive.ledgers.sql.times import CREATE_INSTANT_FUNCTION
 
 POSTGRES_CATALOGUE = {
     "columns": "SELECT table_name, column_name, data_type, is_nullable, column_default, is_identity, identity_generation"

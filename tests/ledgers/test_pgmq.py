@@ -22,9 +22,8 @@ from redrive.core.outcome import Done, LeaseExpired, Released
 from redrive.core.states import State
 from redrive.core.task import ClaimLost
 from redrive.errors import MissingExtraError, UsageError
-from redrive.ledgers import queues
-from redrive.ledgers.browse import Browser, Filter
-from redrive.ledgers.pgmq import PgmqLedger
+from redrive.ledgers.pgmq.ledger import PgmqLedger, queues
+from redrive.operator.pages import Browser, Filter
 from redrive.ports import Return, Where
 
 pytestmark = pytest.mark.homes(lambda table: table.schema == "commandbus")

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, event
 from redrive.core.durations import days, hours
 from redrive.core.outcome import Done
 from redrive.core.states import State
-from redrive.ledgers.browse import Browser, Filter
+from redrive.operator.pages import Browser, Filter
 
 PARKED = int(os.environ.get("REDRIVE_TEST_ROWS") or 7_000)
 

@@ -15,11 +15,11 @@ from sqlalchemy.util import await_only
 from redrive.core.durations import ZERO, seconds
 from redrive.core.task import NewTask
 from redrive.errors import LedgerAwayError
-from redrive.ledgers import migrate as migrations
-from redrive.ledgers import postgres
-from redrive.ledgers.database import Database
 from redrive.ledgers.open import open_database, open_ledger
-from redrive.ledgers.sql import SqlLedger
+from redrive.ledgers.postgres import database as postgres
+from redrive.ledgers.sql import migrate as migrations
+from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ports import Waiter
 
 LONG = seconds(30)

@@ -15,9 +15,9 @@ from redrive.core.policy import Policy
 from redrive.core.states import State
 from redrive.core.table import LedgerTable, Words
 from redrive.errors import TableError
-from redrive.ledgers.database import Database
 from redrive.ledgers.open import open_ledger
-from redrive.ledgers.sql import SqlLedger
+from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ports import Return
 from redrive.testing import VirtualClock
 

@@ -15,10 +15,10 @@ from sqlalchemy import Connection
 from redrive.core.durations import seconds
 from redrive.core.task import NewTask
 from redrive.errors import LedgerAwayError, SettingsError
-from redrive.ledgers import sqlite
-from redrive.ledgers.database import Database
-from redrive.ledgers.migrate import migrate
 from redrive.ledgers.open import open_database, open_ledger
+from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.migrate import migrate
+from redrive.ledgers.sqlite import database as sqlite
 
 LONG = seconds(30)
 

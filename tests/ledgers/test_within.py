@@ -11,9 +11,9 @@ from sqlalchemy.pool import NullPool
 
 from redrive.core.task import NewTask
 from redrive.errors import KeyTakenError, UsageError
-from redrive.ledgers.database import Database
 from redrive.ledgers.open import open_ledger
-from redrive.ledgers.sql import SqlLedger
+from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.ledger import SqlLedger
 
 A = NewTask(kind="mail", key="a")
 

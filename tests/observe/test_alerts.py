@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from redrive.errors import SettingsError
-from redrive.observe.alerts import (
+from redrive.operator.alert_rules import (
     LINES_MAX,
     NEW_SPAN,
     RULES,

@@ -3,8 +3,8 @@
 from sqlalchemy import select, update
 
 from redrive import Lane
-from redrive.ledgers import schema
-from redrive.ledgers.census import Census
+from redrive.ledgers.sql import schema
+from redrive.operator.census import Census
 
 
 async def take_long_to_count(lane: Lane) -> None:

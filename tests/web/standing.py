@@ -14,7 +14,7 @@ from redrive.core.outcome import Done, Failed, Outcome
 from redrive.core.task import TaskId
 from redrive.errors import PermanentError
 from redrive.lane import Lane
-from redrive.ledgers.census import Census
+from redrive.operator.census import Census
 from redrive.settings import Settings
 from redrive.testing import VirtualClock
 from redrive.wiring import Service

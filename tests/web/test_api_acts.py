@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from redrive import Redrive, minutes, seconds
 from redrive.core.outcome import Failed
 from redrive.core.states import State
-from redrive.ledgers import schema
+from redrive.ledgers.sql import schema
 from redrive.testing import VirtualClock
 from redrive.web.api import acts, audit
 

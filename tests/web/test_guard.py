@@ -10,9 +10,9 @@ import pytest
 from fastapi import Depends
 
 from redrive import Redrive
+from redrive.access.keys import ApiKey
 from redrive.errors import LedgerAwayError, UsageError
 from redrive.http.guard import require
-from redrive.ledgers.keys import ApiKey
 from redrive.web.app import make_web
 from redrive.wiring import Service
 

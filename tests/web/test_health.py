@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import update
 
 from redrive import Redrive
-from redrive.ledgers import schema
-from redrive.ledgers.figures import Figures
+from redrive.ledgers.sql import schema
+from redrive.operator.figures import Figures
 from redrive.settings import Settings
 from redrive.testing import VirtualClock
 from redrive.web import health

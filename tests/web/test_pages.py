@@ -17,11 +17,11 @@ from jinja2 import ChoiceLoader, DictLoader
 
 from redrive import LedgerTable, Redrive, State, Words, hours
 from redrive.errors import TableError
+from redrive.http.panel import Panel
 from redrive.settings import Settings
 from redrive.system import System
 from redrive.web.pages import systems
 from redrive.web.pages.frame import ADDRESS_CHARS_MAX, templates
-from redrive.web.pages.panels.panel import Panel
 from redrive.web.pages.static import STATIC
 from redrive.wiring import Service
 
@@ -227,6 +227,9 @@ async def test_a_system_brings_its_own_page(url: str, monkeypatch: pytest.Monkey
         async def checks(self):
             return {"loft": False}
 
+        def panel(self):
+            return Panel(title="Loft", template="pigeons.html", content=content)
+
     class Moles(System):
         """Blind."""
 
@@ -251,7 +254,6 @@ async def test_a_system_brings_its_own_page(url: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(templates, "loader", loader)
 
     monkeypatch.setattr(systems, "CHECKED_WITHIN_SECONDS", 0.05)
-    monkeypatch.setitem(systems.PANELS, "pigeons", Panel(title="Loft", template="pigeons.html", content=content))
     app = Redrive(url)
     Pigeons(app)
     Moles(app)

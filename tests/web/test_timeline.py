@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.as_json import instant_json
+from redrive.operator.json_views import instant_json
 from redrive.web.pages.timeline import AHEAD_MAX, SHOWN_MAX, draw, span, story
 
 START = datetime(2030, 1, 1, tzinfo=UTC)

@@ -30,8 +30,8 @@ from redrive.cli.common import (
 from redrive.core.durations import format_duration
 from redrive.core.failure import describe_error, redact
 from redrive.errors import NewerSchemaError, RedriveError, TableError
-from redrive.ledgers import migrate
-from redrive.ledgers.database import Database
+from redrive.ledgers.sql import migrate
+from redrive.ledgers.sql.database import Database
 
 SQLITE_OLDEST = (3, 35, 0)
 """The first with RETURNING."""

@@ -1,13 +1,13 @@
 """`redrive keys`: who may use the service over HTTP."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from redrive.as_json import key_json
+from redrive.access.keys import ApiKey, Keys, NewKey, Scope, read_scopes
 from redrive.cli.common import (
     PROBLEM,
     AppOption,
@@ -22,7 +22,7 @@ from redrive.cli.common import (
     run,
     say,
 )
-from redrive.ledgers.keys import ApiKey, Keys, NewKey, Scope, read_scopes
+from redrive.operator.json_views import instant_json
 
 keys = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 
@@ -48,7 +48,7 @@ def create(
 
     made = run(work())
     if json:
-        print_json(key_json(made.key) | {"key": made.secret})
+        print_json(_key_json(made.key) | {"key": made.secret})
         return
     say(f"key [bold]{made.key.id}[/] for {escape(user)} ({', '.join(made.key.scopes)}); it is shown this once:")
     out().print(made.secret, markup=False, soft_wrap=True)
@@ -67,7 +67,7 @@ def list_keys(database: DatabaseOption = None, app: AppOption = None, json: Json
 
     found = run(work())
     if json:
-        print_json({"keys": [key_json(key) for key in found]})
+        print_json({"keys": [_key_json(key) for key in found]})
         return
     table = Table("id", "owner", "scopes", "made", "expires", "state", box=None, header_style="bold")
     now = datetime.now(UTC)
@@ -101,6 +101,18 @@ def revoke(
         complain(f"there is no key {id!r}: `redrive keys list` shows all")
         raise typer.Exit(PROBLEM)
     if json:
-        print_json(key_json(revoked))
+        print_json(_key_json(revoked))
     else:
         say(f"key {revoked.id} of {escape(revoked.owner)} is refused from now on")
+
+
+def _key_json(key: ApiKey) -> dict[str, Any]:
+    """What is known of a key."""
+    return {
+        "key_id": key.id,
+        "owner": key.owner,
+        "scopes": [scope.value for scope in key.scopes],
+        "created_at": instant_json(key.created_at),
+        "expires_at": instant_json(key.expires_at),
+        "revoked_at": instant_json(key.revoked_at),
+    }

@@ -8,7 +8,6 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from redrive.as_json import instant_json, try_json
 from redrive.cli.common import AppOption, JsonOption, as_duration, duration_option, exactly, out, print_json
 from redrive.core import jitter as jitters
 from redrive.core.backoff import Backoff, Exponential, Fixed, Schedule
@@ -18,6 +17,7 @@ from redrive.core.policy import Policy
 from redrive.core.preview import Try
 from redrive.core.preview import preview as tries_of
 from redrive.errors import UsageError
+from redrive.operator.json_views import instant_json, try_json
 from redrive.systems.flags.policy import POLICY as FLAGS
 from redrive.wiring import load_app
 

@@ -25,7 +25,7 @@ from redrive.wiring import Service, attach_systems, describe_store, load_app, ob
 if TYPE_CHECKING:
     import uvicorn
 
-SAMPLE = "redrive.sample:app"
+SAMPLE = "examples.sample:app"
 _EXTRA_MODULES = {"fastapi", "jinja2", "plotly", "starlette", "uvicorn"}
 BACKLOG = 2048
 KEEP_ALIVE_SECONDS = 75
@@ -42,7 +42,7 @@ def serve(
 ) -> None:
     """Run an application's workers and serve its page, health and metrics, until SIGTERM or Ctrl-C.
 
-    Example: [cyan]redrive serve --app redrive.sample:app[/] (a small application to try redrive with)
+    Example: [cyan]redrive serve --app examples.sample:app[/] (a small application to try redrive with)
     """
     settings = load_settings()
     set_up_logs(settings)

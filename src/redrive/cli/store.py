@@ -23,10 +23,10 @@ from redrive.cli.common import (
 from redrive.core.failure import redact
 from redrive.core.table import LedgerTable
 from redrive.errors import TableError
-from redrive.ledgers import migrate as migrations
-from redrive.ledgers.adopt import adopt as check_table
-from redrive.ledgers.guess import as_code, guess
+from redrive.ledgers.adopt.check import adopt as check_table
+from redrive.ledgers.adopt.guess import as_code, guess
 from redrive.ledgers.open import open_database
+from redrive.ledgers.sql import migrate as migrations
 from redrive.settings import load_settings
 
 

@@ -14,7 +14,6 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from redrive.as_json import attempt_json, deed_json, explained, id_json, redacted, task_json, try_json
 from redrive.cli.common import (
     PROBLEM,
     AppOption,
@@ -41,6 +40,7 @@ from redrive.core.task import Added, Attempt, Deed, Task, TaskId
 from redrive.engine.redriver import Redriven
 from redrive.errors import UsageError
 from redrive.lane import Lane
+from redrive.operator.json_views import attempt_json, deed_json, explained, id_json, redacted, task_json, try_json
 from redrive.ports import Page, Where
 
 COLOURS = {

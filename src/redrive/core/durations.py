@@ -84,3 +84,9 @@ def _span(amount: float, unit_seconds: float) -> timedelta:
         return timedelta(seconds=amount * unit_seconds)
     except OverflowError:
         raise DurationError(f"that amount of time lies beyond {DURATION_MAX.days} days: give a shorter one") from None
+
+
+def rounded(span: timedelta) -> timedelta:
+    """What a reader wants to know of a span: seconds below an hour, minutes below a day, hours above."""
+    unit = 3600 if abs(span) >= timedelta(days=1) else 60 if abs(span) >= timedelta(hours=1) else 1
+    return timedelta(seconds=round(span.total_seconds() / unit) * unit)

@@ -1,6 +1,6 @@
 """Any table can be a ledger: which column and which word means what.
 
-A `LedgerTable` is a mapping, nothing more; `ledgers/adopt.py` checks it against the real table and `ledgers/statements.py`
+A `LedgerTable` is a mapping, nothing more; `ledgers/adopt/check.py` checks it against the real table and `ledgers/sql/statements.py`
 builds the SQL from it. redrive's own `redrive_task` is the `LedgerTable` whose names are the defaults.
 
     FLAG_SCHEDULES = LedgerTable(

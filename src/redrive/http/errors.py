@@ -14,9 +14,9 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from redrive.as_json import instant_json
 from redrive.core.failure import redact
 from redrive.errors import LedgerAwayError, TooSlowError, UsageError
+from redrive.operator.json_views import instant_json
 
 AWAY_RETRY_AFTER_SECONDS = 5
 

@@ -9,8 +9,8 @@ from typing import Annotated, Protocol
 from fastapi import Request, Security
 from fastapi.security import APIKeyHeader
 
+from redrive.access.keys import ApiKey, Keys, Scope
 from redrive.http.errors import ApiError
-from redrive.ledgers.keys import ApiKey, Keys, Scope
 
 KEY_CHARS_MAX = 500
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")

@@ -7,10 +7,10 @@ from sqlalchemy.exc import ArgumentError
 
 from redrive.core.table import TASKS, LedgerTable
 from redrive.errors import MissingExtraError, SettingsError
-from redrive.ledgers import schema
-from redrive.ledgers.adopt import adopt
-from redrive.ledgers.database import Database
-from redrive.ledgers.sql import BesideActs, SqlLedger
+from redrive.ledgers.adopt.check import adopt
+from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.ledger import BesideActs, SqlLedger
 from redrive.ports import Clock
 
 
@@ -23,12 +23,12 @@ def open_database(url: str, *, clock: Clock | None = None, durable: bool = True)
     parsed = _parse(url)
     match parsed.get_backend_name():
         case "sqlite":
-            from redrive.ledgers.sqlite import SqliteDatabase
+            from redrive.ledgers.sqlite.database import SqliteDatabase
 
             return SqliteDatabase(parsed, clock=clock, durable=durable)
         case "postgresql" | "postgres":
             try:
-                from redrive.ledgers.postgres import PostgresDatabase
+                from redrive.ledgers.postgres.database import PostgresDatabase
             except ModuleNotFoundError as error:
                 raise MissingExtraError("PostgreSQL", "postgres") from error
 

@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from redrive.core.states import State
 from redrive.http.guard import require_unless_loopback
-from redrive.ledgers.figures import Figures
+from redrive.operator.figures import Figures
 from redrive.web.api.overview import amounts_of
 from redrive.web.service import service_of
 from redrive.wiring import Service

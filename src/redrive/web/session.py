@@ -21,13 +21,13 @@ from urllib.parse import urlencode, urlsplit
 from fastapi import APIRouter, Depends, Form, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
-from redrive.as_json import instant_json
+from redrive.access.keys import ApiKey, Keys, Scope
+from redrive.access.secrets import shared_secret
 from redrive.http.errors import ApiError
 from redrive.http.guard import KEY_CHARS_MAX, require_unless_loopback
-from redrive.ledgers.database import Database
-from redrive.ledgers.keys import ApiKey, Keys, Scope
-from redrive.ledgers.secrets import shared_secret
-from redrive.ledgers.times import EPOCH
+from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.times import EPOCH
+from redrive.operator.json_views import instant_json
 
 COOKIE = "redrive_session"
 LASTS = timedelta(hours=12)

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.engine import make_url
 
 from redrive import Redrive
-from redrive.ledgers.migrate import migrate
+from redrive.ledgers.sql.migrate import migrate
 from redrive.systems.commands import Commands, Registry, RetryPolicy
 from redrive.testing import VirtualClock
 from systems.commands.conftest import BAD, DOMAIN, TYPE, Bench

@@ -10,7 +10,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, inspect
 
 from redrive import UsageError, Where
-from redrive.systems.commands.table import make_tables
+from redrive.systems.commands.tables import make_tables
 from systems.commands.conftest import DOMAIN, START, TYPE, Bench
 
 

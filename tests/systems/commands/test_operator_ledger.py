@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from redrive import seconds
-from redrive.ledgers.census import Census
-from redrive.ledgers.figures import Figures
+from redrive.operator.census import Census
+from redrive.operator.figures import Figures
 from redrive.systems.commands import BusinessRuleError, NewCommand, TransientCommandError
 from systems.commands.conftest import BAD, DOMAIN, REPLIES, TYPE, Desk
 

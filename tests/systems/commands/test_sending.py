@@ -21,7 +21,7 @@ from redrive.systems.commands import (
     NewCommand,
     PermanentCommandError,
 )
-from redrive.systems.commands.model import json_text
+from redrive.systems.commands.values import json_text
 from systems.commands.conftest import DOMAIN, TYPE, Bench
 
 

@@ -7,6 +7,7 @@ from sqlalchemy import event, text
 
 from redrive import State, UsageError, Where
 from redrive.events import TasksChanged
+from redrive.extend import Act
 from redrive.ports import Actor
 from redrive.systems.commands import (
     BusinessRuleError,
@@ -14,7 +15,6 @@ from redrive.systems.commands import (
     InvalidOperationError,
     PermanentCommandError,
 )
-from redrive.tables import Act
 from systems.commands.conftest import DOMAIN, Bench
 
 BAD = PermanentCommandError("NO_ACCOUNT", "no such account")

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select, text
 from redrive import Redrive, WorkerSettings
 from redrive.settings import Settings
 from redrive.systems.flags import Flags, FlagSettings, NewSchedule, Schedule
-from redrive.systems.flags.table import make_tables
+from redrive.systems.flags.tables import make_tables
 from redrive.testing import Drained, VirtualClock, drain
 from redrive.web.app import make_web
 from redrive.wiring import Service

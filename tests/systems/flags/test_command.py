@@ -12,7 +12,7 @@ import pytest
 from redrive.errors import SettingsError
 from redrive.settings import load
 from redrive.systems.flags import Flags, FlagSettings, NewSchedule
-from redrive.systems.flags.table import FLAG_SCHEDULES
+from redrive.systems.flags.tables import FLAG_SCHEDULES
 from redrive.testing import VirtualClock
 
 from .conftest import MINUTE, Home, MakeHome

@@ -8,7 +8,7 @@ from sqlalchemy import update
 
 from redrive import State
 from redrive.systems.flags import InvalidStateError, NewSchedule, ScheduleNotFoundError
-from redrive.systems.flags.table import make_tables
+from redrive.systems.flags.tables import make_tables
 from redrive.testing import assert_dead
 
 from .conftest import MINUTE, Home
@@ -374,7 +374,7 @@ async def test_retention_keeps_what_is_not_over(home: Home) -> None:
         from redrive.engine.keeper import Keeper
         from redrive.engine.patience import Patience
         from redrive.engine.settler import Settler
-        from redrive.systems.flags.service import RETENTION
+        from redrive.systems.flags.system import RETENTION
 
         lane, ledger = home.flags.lane, await home.flags.lane.ledger()
         patience = Patience(ledger.name, lane.tell)

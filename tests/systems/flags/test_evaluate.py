@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from redrive.errors import LedgerAwayError
 from redrive.systems.flags.cache import KEPT, FlagCache
 from redrive.systems.flags.evaluate import Facts, bucket, is_on
-from redrive.systems.flags.table import make_tables
+from redrive.systems.flags.tables import make_tables
 
 from .conftest import MINUTE, Home
 

@@ -10,10 +10,10 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from redrive import Redrive
 from redrive.errors import NotMigratedError
-from redrive.ledgers.migrate import check, migrate, migration_sql
 from redrive.ledgers.open import open_database
+from redrive.ledgers.sql.migrate import check, migrate, migration_sql
 from redrive.systems.flags import Flags, FlagSettings
-from redrive.systems.flags.table import make_tables
+from redrive.systems.flags.tables import make_tables
 from redrive.testing import VirtualClock, drain
 
 POSTGRES = {
@@ -183,7 +183,7 @@ async def test_retry_columns_come_in_a_migration_of_their_own(empty_url: str) ->
     """The first revision makes the tables without them, the second adds them."""
     from alembic import command
 
-    from redrive.ledgers import migrate as migrations
+    from redrive.ledgers.sql import migrate as migrations
 
     database = open_database(empty_url)
 

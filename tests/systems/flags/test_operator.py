@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import select
 
 from redrive import State, UsageError, Where
+from redrive.extend import DEEDS
 from redrive.systems.flags import NewSchedule
-from redrive.tables import DEEDS
 
 from ..figures import are_counted_soon, take_long_to_count
 from .conftest import MINUTE, Api, Home, MakeHome, execute

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Connection, event
 
 from redrive.systems.flags import InvalidChangeError, NewSchedule
-from redrive.systems.flags.pages import Section
+from redrive.systems.flags.desk import Section
 from redrive.systems.flags.policy import calculate_next_retry_at
 
 from .conftest import MINUTE, Api, Home, execute

@@ -12,8 +12,8 @@ from sqlalchemy import Connection, insert, select
 from redrive import Redrive, WorkerSettings, seconds
 from redrive.events import AttemptEnded, Event
 from redrive.systems.flags import Flags, FlagSettings, NewSchedule
-from redrive.systems.flags.service import _tuned
-from redrive.systems.flags.table import make_tables
+from redrive.systems.flags.system import _tuned
+from redrive.systems.flags.tables import make_tables
 
 from .conftest import MINUTE, Home, MakeHome, count
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from redrive import Redrive, seconds
-from redrive.systems.relay import service
+from redrive.systems.relay import system as service
 
 from .kit import Broker, broker_at
 

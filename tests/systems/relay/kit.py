@@ -15,7 +15,7 @@ from redrive import Redrive, WorkerSettings
 from redrive.systems.relay import Relay, RelaySettings
 from redrive.systems.relay.message import PROTOBUF, Arrival
 from redrive.systems.relay.relay_pb2 import RetryMessage
-from redrive.systems.relay.table import retry_queue
+from redrive.systems.relay.tables import retry_queue
 
 WAIT_SECONDS = 15.0
 

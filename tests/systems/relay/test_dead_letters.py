@@ -27,9 +27,9 @@ from redrive.ports import Actor
 from redrive.systems.relay import Relay, RelaySettings
 from redrive.systems.relay import broker as links
 from redrive.systems.relay.dead_letters import DeadLetters
+from redrive.systems.relay.desk import Deed
 from redrive.systems.relay.message import PROTOBUF
 from redrive.systems.relay.relay_pb2 import RetryMessage
-from redrive.systems.relay.review import Deed
 from redrive.systems.relay.rules import Rules, Trouble, Verdict, load_rules
 from redrive.systems.relay.settings import DeadLetterSettings
 

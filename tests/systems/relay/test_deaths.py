@@ -12,7 +12,7 @@ from pamqp.commands import Basic
 from redrive.systems.relay import headers as amqp
 from redrive.systems.relay.deaths import DeadLetter, Death, read_death, read_letter
 from redrive.systems.relay.rules import load_rules
-from redrive.systems.relay.table import MESSAGE_ID_CHARS_MAX
+from redrive.systems.relay.tables import MESSAGE_ID_CHARS_MAX
 
 RULES = load_rules()
 WHEN = datetime(2026, 1, 31, tzinfo=UTC)

@@ -13,8 +13,8 @@ import pytest
 from aio_pika.abc import AbstractIncomingMessage
 
 from redrive import Redrive, State
-from redrive.ledgers.migrate import migrate
 from redrive.ledgers.open import open_database
+from redrive.ledgers.sql.migrate import migrate
 from redrive.systems.relay import Relay
 
 from .kit import Broker, amount_of, arrival, broker_at, retry, row, rows, running, until

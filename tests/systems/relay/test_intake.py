@@ -17,8 +17,8 @@ from redrive.errors import LedgerAwayError
 from redrive.systems.relay import Relay
 from redrive.systems.relay import broker as links
 from redrive.systems.relay.intake import _Session
-from redrive.systems.relay.service import LEASE
 from redrive.systems.relay.store import Stored
+from redrive.systems.relay.system import LEASE
 
 from .kit import Broker, amount_of, arrival, retry, row, rows, running, until
 from .test_message import POISON

@@ -19,10 +19,11 @@ from redrive.errors import TooSlowError
 from redrive.observe.logs import LogObserver
 from redrive.ports import Actor
 from redrive.settings import Settings
-from redrive.systems.relay import Relay, RelaySettings, review
+from redrive.systems.relay import Relay, RelaySettings
+from redrive.systems.relay import desk as review
+from redrive.systems.relay.desk import Asked, Deed
 from redrive.systems.relay.preview import READ_BYTES_MAX, TEXT_CHARS_MAX, preview
-from redrive.systems.relay.review import Asked, Deed
-from redrive.systems.relay.table import retry_queue
+from redrive.systems.relay.tables import retry_queue
 from redrive.wiring import Service
 
 from ..figures import are_counted_soon, take_long_to_count

@@ -5,7 +5,7 @@ import json
 from redrive import Redrive
 from redrive.ports import Actor
 from redrive.systems.relay import Relay
-from redrive.systems.relay.review import Asked, Deed
+from redrive.systems.relay.desk import Asked, Deed
 
 from .kit import Broker, retry, row, running, until
 

@@ -23,13 +23,14 @@ from web.conftest import running as serving
 from redrive import Redrive, State, WorkerSettings, seconds
 from redrive.cli.preview import PUBLISHED
 from redrive.errors import MissingExtraError, SettingsError
-from redrive.ledgers.migrate import migrate
+from redrive.extend import NAMES, Instant, IsoText, ledger_indexes
 from redrive.ledgers.open import open_database
+from redrive.ledgers.sql.migrate import migrate
 from redrive.settings import load
-from redrive.systems.relay import Relay, RelaySettings, service
-from redrive.systems.relay.observe import OTHER, QUEUES_MAX, RelayMetrics
-from redrive.systems.relay.table import RETRY_QUEUE, retry_queue
-from redrive.tables import NAMES, Instant, IsoText, ledger_indexes
+from redrive.systems.relay import Relay, RelaySettings
+from redrive.systems.relay import system as service
+from redrive.systems.relay.logs import OTHER, QUEUES_MAX, RelayMetrics
+from redrive.systems.relay.tables import RETRY_QUEUE, retry_queue
 from redrive.wiring import attach_systems
 
 from .kit import Broker, retry, running, until

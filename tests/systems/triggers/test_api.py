@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from redrive.systems.triggers import access, api, store
+from redrive.systems.triggers import access, store
+from redrive.systems.triggers import routes as api
 from redrive.testing import VirtualClock
 
 from .conftest import House

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-
-from redrive import client as c
-from redrive.client import ApiError, AsyncClient, Client, DeliveryFailedError, EventTaken
+import redrive_client as c
+from redrive_client import ApiError, AsyncClient, Client, DeliveryFailedError, EventTaken
 
 from .conftest import settings
 from .receiver import Receiver, status

@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from redrive.systems.triggers.models import ENDPOINT, EVENT
+from redrive.systems.triggers.shapes import ENDPOINT, EVENT
 
 from .conftest import settings as trigger_settings
 from .serving import Serving

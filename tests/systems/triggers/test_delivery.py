@@ -15,10 +15,10 @@ from sqlalchemy import Connection, select
 
 from redrive import Redrive, TransientError
 from redrive.systems.triggers import Triggers, endpoints
-from redrive.systems.triggers import table as t
-from redrive.systems.triggers.delivery import retry_after
+from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.endpoints import matches, new_secret
 from redrive.systems.triggers.store import NewEvent
+from redrive.systems.triggers.work import retry_after
 from redrive.testing import VirtualClock
 
 from .conftest import House, settings

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from redrive.systems.triggers.table import MOVES, STATUSES
+from redrive.systems.triggers.tables import MOVES, STATUSES
 
 from .conftest import House
 from .receiver import Receiver, status

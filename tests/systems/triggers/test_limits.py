@@ -8,9 +8,9 @@ from sqlalchemy import Connection, func, select
 
 from redrive import Redrive
 from redrive.errors import LedgerAwayError
-from redrive.systems.triggers import table as t
+from redrive.extend import Database
+from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.limits import Limiter
-from redrive.tables import Database
 from redrive.testing import VirtualClock
 
 from .conftest import House

@@ -14,7 +14,7 @@ from redrive.core.outcome import Done, Failed, LeaseExpired, Released, Snoozed
 from redrive.core.task import Claim
 from redrive.errors import PermanentError, TransientError
 from redrive.systems.triggers import Triggers
-from redrive.systems.triggers import table as t
+from redrive.systems.triggers import tables as t
 from redrive.testing import VirtualClock
 
 from .conftest import House, settings

@@ -10,10 +10,10 @@ from sqlalchemy import Connection, event, insert, text
 
 from redrive import Where
 from redrive.errors import TooSlowError
-from redrive.systems.triggers import oversight
-from redrive.systems.triggers import table as t
+from redrive.systems.triggers import desk as oversight
+from redrive.systems.triggers import tables as t
+from redrive.systems.triggers.desk import shown_url
 from redrive.systems.triggers.ids import new_id
-from redrive.systems.triggers.oversight import shown_url
 
 from ..figures import are_counted_soon, take_long_to_count
 from .conftest import House

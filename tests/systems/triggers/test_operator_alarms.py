@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from redrive.ledgers.alerts import QUIET
+from redrive.alerting import Watch
+from redrive.operator.alerts import QUIET
 from redrive.settings import Settings
-from redrive.systems.triggers import oversight
-from redrive.watch import Watch
+from redrive.systems.triggers import desk as oversight
 
 from .conftest import House
 from .receiver import Receiver, status

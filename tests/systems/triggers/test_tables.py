@@ -8,11 +8,11 @@ from ledgers import test_migrate
 from sqlalchemy import Connection, MetaData, event, insert, select, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from redrive.ledgers.migrate import migrate, migration_sql
+from redrive.extend import NAMES, Instant, IsoText, ledger_indexes
 from redrive.ledgers.open import open_database
+from redrive.ledgers.sql.migrate import migrate, migration_sql
 from redrive.systems.triggers import store
-from redrive.systems.triggers import table as t
-from redrive.tables import NAMES, Instant, IsoText, ledger_indexes
+from redrive.systems.triggers import tables as t
 
 from .conftest import House
 
@@ -63,7 +63,7 @@ async def test_who_switched_off_what_was_disabled_before_that_was_kept(empty_url
     """By its reason: owners' own are theirs, also those that were made disabled; what failures disabled is nobody's."""
     from alembic import command
 
-    from redrive.ledgers import migrate as migrations
+    from redrive.ledgers.sql import migrate as migrations
 
     database = open_database(empty_url)
     first, second = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)

@@ -15,7 +15,7 @@ from redrive import State
 from redrive.cli import app as cli
 from redrive.settings import Settings
 from redrive.systems.webhooks import WebhookSettings
-from redrive.systems.webhooks.models import WebhookIn
+from redrive.systems.webhooks.shapes import WebhookIn
 from redrive.systems.webhooks.sources import DEFAULTS, load_sources
 from redrive.testing import drain
 from redrive.wiring import load_app

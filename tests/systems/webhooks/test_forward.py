@@ -12,8 +12,8 @@ import pytest
 
 from redrive import Redrive, State, Task, seconds
 from redrive.systems.webhooks import Webhooks
-from redrive.systems.webhooks import forward as module
-from redrive.systems.webhooks.forward import ANSWER_BYTES_MAX, Forward
+from redrive.systems.webhooks import work as module
+from redrive.systems.webhooks.work import ANSWER_BYTES_MAX, Forward
 from redrive.testing import VirtualClock, drain
 
 from .conftest import Make

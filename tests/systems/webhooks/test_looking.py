@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from redrive import Redrive, seconds
-from redrive.ledgers.keys import Keys
+from redrive.access.keys import Keys
 from redrive.settings import Settings
 from redrive.systems.webhooks import Webhooks, WebhookSettings
 from redrive.testing import VirtualClock, drain

@@ -270,7 +270,7 @@ def served(tmp_path: Path) -> Iterator[tuple[int, int]]:
         port = probe.getsockname()[1]
     log = (tmp_path / "log").open("wb")
     process = subprocess.Popen(
-        [sys.executable, "-m", "redrive", "serve", "--app", "redrive.sample:app", "--port", str(port)],
+        [sys.executable, "-m", "redrive", "serve", "--app", "examples.sample:app", "--port", str(port)],
         cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         env=os.environ | {"DATABASE_URL": f"sqlite:///{tmp_path}/a.db", "REDRIVE_SYSTEMS": "webhooks"},
     )  # fmt: skip

@@ -9,10 +9,10 @@ from sqlalchemy import Connection, event, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from redrive import Redrive, State, days, seconds
-from redrive.ledgers.database import Database
-from redrive.ledgers.migrate import migrate
 from redrive.ledgers.open import open_database
-from redrive.systems.webhooks.table import make_table
+from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.migrate import migrate
+from redrive.systems.webhooks.tables import make_table
 from redrive.testing import VirtualClock
 
 from .conftest import Make, execute, rows

@@ -1,6 +1,5 @@
 """A command bus: send a command, a worker somewhere handles it, and everything is on record. See docs/systems/commands.md."""
 
-from redrive.systems.commands.calls import CommandContext
 from redrive.systems.commands.errors import (
     BusinessRuleError,
     CommandBusError,
@@ -12,7 +11,11 @@ from redrive.systems.commands.errors import (
     PermanentCommandError,
     TransientCommandError,
 )
-from redrive.systems.commands.model import (
+from redrive.systems.commands.policy import RetryPolicy
+from redrive.systems.commands.registry import Registry, handler, handles, register
+from redrive.systems.commands.settings import CommandSettings
+from redrive.systems.commands.system import Commands
+from redrive.systems.commands.values import (
     AuditEvent,
     BatchRecord,
     BatchStatus,
@@ -25,10 +28,7 @@ from redrive.systems.commands.model import (
     Outcome,
     Reply,
 )
-from redrive.systems.commands.policy import RetryPolicy
-from redrive.systems.commands.registry import Registry, handler, handles, register
-from redrive.systems.commands.service import Commands
-from redrive.systems.commands.settings import CommandSettings
+from redrive.systems.commands.work import CommandContext
 from redrive.systems.commands.worker import Worker
 
 __all__ = [

@@ -24,10 +24,10 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from redrive import Lane, Policy, describe_error
 from redrive.errors import LedgerAwayError
 from redrive.events import AttemptEnded, SettleLost
+from redrive.extend import Batch, Database, LeaseExpired, SqlLedger, decide
 from redrive.ports import Actor
-from redrive.systems.commands.records import Records
-from redrive.systems.commands.table import Tables
-from redrive.tables import Batch, Database, LeaseExpired, SqlLedger, decide
+from redrive.systems.commands.beside import Records
+from redrive.systems.commands.tables import Tables
 
 EVERY_MAX = timedelta(seconds=15)
 BURIED_AT_ONCE = 500

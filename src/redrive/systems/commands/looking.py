@@ -8,7 +8,9 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Connection, Integer, bindparam, delete, func, literal_column, select
 
 from redrive import Redrive, UsageError
-from redrive.systems.commands.model import (
+from redrive.extend import Instant, Queues, archive_table, message_table, run_within
+from redrive.systems.commands.tables import COUNTED, Tables
+from redrive.systems.commands.values import (
     AuditEvent,
     BatchRecord,
     BatchStatus,
@@ -21,8 +23,6 @@ from redrive.systems.commands.model import (
     check_reply_queue,
     check_text,
 )
-from redrive.systems.commands.table import COUNTED, Tables
-from redrive.tables import Instant, Queues, archive_table, message_table, run_within
 
 PAGE_MAX = 1000
 LOOK_WITHIN = timedelta(seconds=2)

@@ -22,8 +22,8 @@ from typing import Any, Protocol, TypeVar
 
 from redrive import UsageError
 from redrive.systems.commands.errors import HandlerAlreadyRegisteredError
-from redrive.systems.commands.model import check_domain, check_text
 from redrive.systems.commands.policy import RetryPolicy
+from redrive.systems.commands.values import check_domain, check_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__redrive_command__"

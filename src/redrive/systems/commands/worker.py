@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 from redrive import UsageError, WorkerSettings
-from redrive.systems.commands.model import check_domain
 from redrive.systems.commands.policy import RetryPolicy
-from redrive.systems.commands.service import Commands
+from redrive.systems.commands.system import Commands
+from redrive.systems.commands.values import check_domain
 
 
 class Worker:

@@ -9,10 +9,10 @@ from redrive.systems.flags.errors import (
 )
 from redrive.systems.flags.policy import POLICY, calculate_next_retry_at
 from redrive.systems.flags.schedules import Foreseen, NewSchedule, Schedule
-from redrive.systems.flags.service import Flags, Processed, Retries
 from redrive.systems.flags.settings import FlagSettings
 from redrive.systems.flags.store import Flag, Override
-from redrive.systems.flags.table import FLAG_SCHEDULES
+from redrive.systems.flags.system import Flags, Processed, Retries
+from redrive.systems.flags.tables import FLAG_SCHEDULES
 
 __all__ = [
     "FLAG_SCHEDULES",

@@ -15,9 +15,9 @@ import structlog
 from sqlalchemy import Connection, insert
 
 from redrive import describe_error
+from redrive.extend import Database
 from redrive.systems.flags.present import present
-from redrive.systems.flags.table import Tables
-from redrive.tables import Database
+from redrive.systems.flags.tables import Tables
 
 PROCESSOR = "processor"
 """Who applied or retried, where it was no person."""

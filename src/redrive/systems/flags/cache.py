@@ -16,9 +16,9 @@ import structlog
 from sqlalchemy import Connection, select
 
 from redrive import describe_error
+from redrive.extend import Database
 from redrive.systems.flags.evaluate import Facts
-from redrive.systems.flags.table import Tables
-from redrive.tables import Database
+from redrive.systems.flags.tables import Tables
 
 R = TypeVar("R")
 

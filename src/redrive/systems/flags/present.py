@@ -4,7 +4,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, func, select
 
-from redrive.tables import Database, Instant
+from redrive.extend import Database, Instant
 
 
 def present(database: Database, connection: Connection) -> datetime:

@@ -12,7 +12,8 @@ from sqlalchemy import Connection, Row, insert, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from redrive import Lane, Try, preview
-from redrive.as_json import instant_json
+from redrive.extend import EPOCH, Database
+from redrive.operator.json_views import instant_json
 from redrive.systems.flags.audit import Audit, Entry
 from redrive.systems.flags.changes import LastSet, Stamp, Values, read_values, superseded, updates_of
 from redrive.systems.flags.errors import (
@@ -23,8 +24,7 @@ from redrive.systems.flags.errors import (
 from redrive.systems.flags.policy import POLICY
 from redrive.systems.flags.present import present
 from redrive.systems.flags.settings import RETRIES_MAX
-from redrive.systems.flags.table import FLAG_SCHEDULES, Tables, instant
-from redrive.tables import EPOCH, Database
+from redrive.systems.flags.tables import FLAG_SCHEDULES, Tables, instant
 
 OPEN_MAX = 1000
 """How many schedules of one flag may wait at once."""

@@ -12,13 +12,13 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from redrive.extend import DEEDS, Database
 from redrive.systems.flags.cache import FLAGS_MAX, FlagCache
 from redrive.systems.flags.changes import LastSet, Stamp, Values
 from redrive.systems.flags.errors import FlagNotFoundError, InvalidChangeError
 from redrive.systems.flags.present import present
 from redrive.systems.flags.schedules import LISTED_MAX, Acted, Schedules
-from redrive.systems.flags.table import Tables
-from redrive.tables import DEEDS, Database
+from redrive.systems.flags.tables import Tables
 
 OVERRIDES_MAX = 10_000
 """How many users of one flag may have an override."""

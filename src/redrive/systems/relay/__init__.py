@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from redrive.systems.relay.settings import RelaySettings
 
 if TYPE_CHECKING:
-    from redrive.systems.relay.service import Relay
+    from redrive.systems.relay.system import Relay
 
 __all__ = ["Relay", "RelaySettings"]
 
@@ -16,6 +16,6 @@ __all__ = ["Relay", "RelaySettings"]
 def __getattr__(name: str) -> Any:
     if name != "Relay":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from redrive.systems.relay.service import Relay
+    from redrive.systems.relay.system import Relay
 
     return Relay

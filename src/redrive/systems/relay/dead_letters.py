@@ -24,8 +24,8 @@ from redrive.systems.relay import headers as amqp
 from redrive.systems.relay.broker import Consumer, Published, Publisher, bind, require
 from redrive.systems.relay.deaths import DeadLetter, read_letter
 from redrive.systems.relay.frames import unreadable
+from redrive.systems.relay.logs import DeadLetterMetrics, RelayLog
 from redrive.systems.relay.message import PROTOBUF, InvalidMessageError
-from redrive.systems.relay.observe import DeadLetterMetrics, RelayLog
 from redrive.systems.relay.quarantine import quarantine
 from redrive.systems.relay.relay_pb2 import RetryMessage
 from redrive.systems.relay.rules import LetterClass, Rules, Verdict

@@ -17,7 +17,7 @@ from redrive.systems.relay import headers as amqp
 from redrive.systems.relay.message import COUNT_MAX
 from redrive.systems.relay.rules import Rules, Trouble, text_of
 from redrive.systems.relay.settings import QUEUE_BYTES_MAX
-from redrive.systems.relay.table import MESSAGE_ID_CHARS_MAX
+from redrive.systems.relay.tables import MESSAGE_ID_CHARS_MAX
 
 X_DEATH = "x-death"
 FIRST_QUEUE = "x-first-death-queue"

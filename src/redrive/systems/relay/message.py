@@ -14,11 +14,11 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from redrive import safe_text
+from redrive.extend import EPOCH
 from redrive.systems.relay import headers as amqp_headers
 from redrive.systems.relay.relay_pb2 import RetryMessage
 from redrive.systems.relay.settings import QUEUE_BYTES_MAX, RelaySettings
-from redrive.systems.relay.table import MESSAGE_ID_CHARS_MAX
-from redrive.tables import EPOCH
+from redrive.systems.relay.tables import MESSAGE_ID_CHARS_MAX
 
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"

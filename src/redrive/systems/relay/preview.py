@@ -6,7 +6,7 @@ from base64 import b64encode
 from dataclasses import dataclass
 
 from redrive import redact
-from redrive.as_json import redacted
+from redrive.operator.json_views import redacted
 
 READ_BYTES_MAX = 65_536
 """So much of a payload is read to be shown."""

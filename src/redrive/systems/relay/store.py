@@ -10,10 +10,10 @@ from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from redrive import Lane, Policy
+from redrive.extend import Database
 from redrive.ports import Actor, Return
 from redrive.systems.relay.message import HINT_MAX, Arrival
-from redrive.systems.relay.table import RETRY_QUEUE, retry_queue
-from redrive.tables import Database
+from redrive.systems.relay.tables import RETRY_QUEUE, retry_queue
 
 RELAY = Actor(name="relay", reason="it failed again and came back")
 _WORDS = RETRY_QUEUE.words

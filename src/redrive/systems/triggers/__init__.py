@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from redrive.systems.triggers.settings import TriggerSettings
 
 if TYPE_CHECKING:
-    from redrive.systems.triggers.service import Triggers
+    from redrive.systems.triggers.system import Triggers
 
 __all__ = ["TriggerSettings", "Triggers"]
 
@@ -13,7 +13,7 @@ __all__ = ["TriggerSettings", "Triggers"]
 def __getattr__(name: str) -> Any:
     # The settings are read by every process; what delivers, httpx and the signatures, only where it is used.
     if name == "Triggers":
-        from redrive.systems.triggers.service import Triggers
+        from redrive.systems.triggers.system import Triggers
 
         return Triggers
     raise AttributeError(name)

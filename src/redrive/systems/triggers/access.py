@@ -15,11 +15,11 @@ from fastapi.routing import APIRoute
 from sqlalchemy import Connection
 from starlette.requests import ClientDisconnect
 
+from redrive.access.keys import ApiKey, Scope, digest, read_keys
+from redrive.extend import Database, Gather
 from redrive.http.errors import ApiError, ErrorStyle
-from redrive.http.keys import ApiKey, Scope, digest, read_keys
 from redrive.systems.triggers.limits import Limiter
 from redrive.systems.triggers.store import Status, read_statuses
-from redrive.tables import Database, Gather
 
 PREFIX = "/v1"
 KEY_CHARS_MAX = 500

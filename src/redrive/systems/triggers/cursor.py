@@ -13,8 +13,8 @@ import secrets
 from sqlalchemy import Connection, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from redrive.systems.triggers import table as t
-from redrive.tables import Database
+from redrive.extend import Database
+from redrive.systems.triggers import tables as t
 
 CURSOR_CHARS_MAX = 500
 _SIGNATURE_BYTES = 16

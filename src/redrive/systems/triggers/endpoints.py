@@ -10,9 +10,9 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from redrive.errors import UsageError
-from redrive.systems.triggers import table as t
+from redrive.extend import Database, Gather
+from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.ids import new_id
-from redrive.tables import Database, Gather
 
 ENDPOINTS_PER_USER_MAX = 100
 NOTICES_PER_USER_MAX = 100

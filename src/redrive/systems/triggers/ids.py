@@ -5,7 +5,7 @@ import secrets
 import threading
 from datetime import datetime
 
-from redrive.tables import EPOCH
+from redrive.extend import EPOCH
 
 _FORM = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _RANDOM_BITS = 74

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from sqlalchemy import Connection, delete
 from sqlalchemy.dialects import postgresql, sqlite
 
-from redrive.systems.triggers import table as t
-from redrive.tables import EPOCH, Database, Gather
+from redrive.extend import EPOCH, Database, Gather
+from redrive.systems.triggers import tables as t
 
 MINUTE_SECONDS = 60
 SHARE = 50

@@ -17,12 +17,12 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from sqlalchemy import Connection, delete, select
 
-from redrive.as_json import instant_json
 from redrive.errors import LedgerAwayError
 from redrive.events import AttemptEnded, AttemptStarted, Event, TaskAdded
+from redrive.extend import Database
 from redrive.observe.logs import LogObserver
-from redrive.systems.triggers import table as t
-from redrive.tables import Database
+from redrive.operator.json_views import instant_json
+from redrive.systems.triggers import tables as t
 
 _fallback = logging.getLogger("redrive")
 

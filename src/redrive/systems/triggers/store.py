@@ -15,11 +15,11 @@ from sqlalchemy import Connection, Text, any_, bindparam, delete, func, select, 
 from sqlalchemy.dialects import postgresql, sqlite
 
 from redrive.errors import LedgerAwayError
-from redrive.systems.triggers import table as t
+from redrive.extend import ATTEMPTS, Database, Gather
+from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.endpoints import Endpoint, matches, present, read_endpoint
 from redrive.systems.triggers.ids import new_id
 from redrive.systems.triggers.settings import RETRIES_MAX
-from redrive.tables import ATTEMPTS, Database, Gather
 
 LEDGER = t.TRIGGER_DELIVERIES.name
 IDS_PER_STATEMENT = 500

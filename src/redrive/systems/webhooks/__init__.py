@@ -9,9 +9,9 @@
 `service` is the system, `inbox` takes webhooks in, `api` holds the routes, `sources` and `signatures` are for real senders.
 """
 
-from redrive.systems.webhooks.inbox import Receipt
-from redrive.systems.webhooks.service import Webhooks
+from redrive.systems.webhooks.intake import Receipt
 from redrive.systems.webhooks.settings import WebhookSettings
 from redrive.systems.webhooks.sources import Source
+from redrive.systems.webhooks.system import Webhooks
 
 __all__ = ["Receipt", "Source", "WebhookSettings", "Webhooks"]

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from redrive.errors import MissingExtraError, SettingsError
-from redrive.tables import EPOCH
+from redrive.extend import EPOCH
 
 if TYPE_CHECKING:
     from standardwebhooks import Webhook

@@ -11,15 +11,15 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field, model_validator
 
-from redrive.as_json import instant_json
+from redrive.access.keys import ApiKey
 from redrive.core.states import Act, State
 from redrive.core.task import TaskId
 from redrive.errors import UsageError
 from redrive.http.guard import require
 from redrive.http.reason import Reason
 from redrive.lane import Lane
-from redrive.ledgers.browse import Browser, Filter
-from redrive.ledgers.keys import ApiKey
+from redrive.operator.json_views import instant_json
+from redrive.operator.pages import Browser, Filter
 from redrive.ports import Where
 from redrive.web.api.common import Body, FilterBody, in_time, lane_of
 

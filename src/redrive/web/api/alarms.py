@@ -4,8 +4,8 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from redrive.as_json import instant_json
-from redrive.ledgers.alerts import Alerts
+from redrive.operator.alerts import Alerts
+from redrive.operator.json_views import instant_json
 from redrive.web.api.common import LOOKING, app_of
 
 router = APIRouter(prefix="/api", tags=["alerts"], dependencies=LOOKING)

@@ -6,9 +6,9 @@ from fastapi import APIRouter, Query, Request
 from pydantic import AfterValidator, Field
 from sqlalchemy import Connection, select
 
-from redrive.as_json import instant_json
-from redrive.ledgers import schema
-from redrive.ledgers.browse import LOOK_WITHIN
+from redrive.ledgers.sql import schema
+from redrive.operator.json_views import instant_json
+from redrive.operator.pages import LOOK_WITHIN
 from redrive.web.api.common import LOOKING, app_of, in_time
 
 PAGE_MAX = 500

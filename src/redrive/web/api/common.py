@@ -9,7 +9,6 @@ from fastapi import Depends, Request
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from redrive.app import Redrive
-from redrive.as_json import task_json
 from redrive.core.durations import parse_duration
 from redrive.core.failure import redact
 from redrive.core.states import State
@@ -18,7 +17,8 @@ from redrive.errors import TooSlowError
 from redrive.http.errors import ApiError
 from redrive.http.guard import require_unless_loopback
 from redrive.lane import Lane
-from redrive.ledgers.browse import Filter
+from redrive.operator.json_views import task_json
+from redrive.operator.pages import Filter
 from redrive.web.service import service_of
 
 LOOKING = [Depends(require_unless_loopback("viewer"))]

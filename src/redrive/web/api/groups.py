@@ -4,9 +4,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from redrive.as_json import instant_json
 from redrive.core.failure import redact
-from redrive.ledgers.figures import Figures
+from redrive.operator.figures import Figures
+from redrive.operator.json_views import instant_json
 from redrive.web.api.common import LOOKING, app_of, lanes_of
 from redrive.web.api.overview import LedgerQuery
 

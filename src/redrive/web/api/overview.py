@@ -10,14 +10,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 
-from redrive.as_json import instant_json
-from redrive.core.figures import TOOK, TOOK_SECONDS, TRIES, percentile
+from redrive.core.histograms import TOOK, TOOK_SECONDS, TRIES, percentile
 from redrive.core.states import State
 from redrive.lane import Lane
-from redrive.ledgers.browse import Browser
-from redrive.ledgers.figures import Depth, Figures, Point, States
-from redrive.ledgers.sql import SqlLedger
-from redrive.ledgers.times import EPOCH
+from redrive.ledgers.sql.ledger import SqlLedger
+from redrive.ledgers.sql.times import EPOCH
+from redrive.operator.figures import Depth, Figures, Point, States
+from redrive.operator.json_views import instant_json
+from redrive.operator.pages import Browser
 from redrive.web.api.common import LOOKING, app_of, lanes_of, system_names
 from redrive.web.drift import drift_of
 

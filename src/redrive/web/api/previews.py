@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter
 from pydantic import Field
 
-from redrive.as_json import instant_json, try_json
 from redrive.core import jitter as jitters
 from redrive.core.backoff import Backoff, Exponential, Fixed, Linear, Schedule
 from redrive.core.jitter import Jitter
 from redrive.core.policy import Policy
 from redrive.core.preview import preview as tries_of
 from redrive.core.task import KEY_CHARS_MAX
+from redrive.operator.json_views import instant_json, try_json
 from redrive.web.api.common import LOOKING, Body, InstantAt, Span
 
 WAITS_MAX = 1000

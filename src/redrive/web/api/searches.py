@@ -12,16 +12,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import Field, model_validator
 
-from redrive.as_json import redacted
 from redrive.core.failure import describe_error, redact
 from redrive.core.states import State
 from redrive.core.task import KIND_CHARS_MAX, Task, TaskId
 from redrive.errors import LedgerAwayError
 from redrive.http.errors import ApiError
 from redrive.lane import Lane
-from redrive.ledgers.browse import refuse_nul
-from redrive.ledgers.figures import Figures
-from redrive.ledgers.search import Search, Sought
+from redrive.operator.figures import Figures
+from redrive.operator.json_views import redacted
+from redrive.operator.pages import refuse_nul
+from redrive.operator.search import Search, Sought
 from redrive.web.api.common import LOOKING, TEXT_CHARS_MAX, Body, app_of, lane_of, shown
 
 RUNNING_MAX = 4

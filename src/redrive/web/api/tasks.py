@@ -4,7 +4,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 
-from redrive.as_json import attempt_json, deed_json, instant_json
 from redrive.core.durations import parse_duration
 from redrive.core.failure import redact
 from redrive.core.states import State
@@ -12,7 +11,8 @@ from redrive.core.task import KEY_CHARS_MAX, KIND_CHARS_MAX, TaskId
 from redrive.errors import UsageError
 from redrive.http.errors import ApiError
 from redrive.lane import Lane
-from redrive.ledgers.browse import Browser, Filter
+from redrive.operator.json_views import attempt_json, deed_json, instant_json
+from redrive.operator.pages import Browser, Filter
 from redrive.web.api.common import LOOKING, TEXT_CHARS_MAX, in_time, lane_of, shown
 
 PAGE_DEFAULT = 50

@@ -5,9 +5,10 @@ from typing import Annotated
 from fastapi import Query, Request
 from fastapi.responses import HTMLResponse
 
+from redrive.http.panel import query_of
 from redrive.web.api.audit import Audited
 from redrive.web.api.audit import audit as deeds_of
-from redrive.web.pages.frame import Looker, page_router, query_of, render
+from redrive.web.pages.frame import Looker, page_router, render
 from redrive.web.service import service_of
 
 LIMIT = 100

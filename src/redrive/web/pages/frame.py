@@ -4,7 +4,7 @@ Everything that tasks bring along is escaped by the templates. The Content-Secur
 inline: neither script nor style.
 """
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -14,10 +14,10 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from redrive._version import __version__
-from redrive.core.durations import format_duration
+from redrive.core.durations import format_duration, rounded
 from redrive.core.failure import redact
 from redrive.errors import LedgerAwayError, TooSlowError, UsageError
 from redrive.http.errors import ApiError
@@ -41,7 +41,8 @@ ADDRESS_CHARS_MAX = 2000
 """The longest address that a login leads back to."""
 
 templates = Environment(
-    loader=PackageLoader("redrive.web"),
+    # Each system keeps the template of its page beside its code: `flags/page.html`.
+    loader=ChoiceLoader([PackageLoader("redrive.web"), PackageLoader("redrive.systems", ".")]),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,
@@ -155,12 +156,6 @@ def address_of(request: Request) -> str:
     return next((address for address in (whole, path) if len(address) <= ADDRESS_CHARS_MAX), "/")
 
 
-def query_of(path: str, parameters: Mapping[str, object]) -> str:
-    """A path with those parameters that are given."""
-    given = {name: value for name, value in parameters.items() if value not in (None, "")}
-    return f"{path}?{urlencode(given)}" if given else path
-
-
 def task_path(ledger: str, id: object) -> str:
     """The page of a task; ids may hold any sign."""
     return f"/tasks/{quote(ledger, safe='')}/{quote(str(id), safe='')}"
@@ -187,9 +182,3 @@ def when(given: datetime | str, now: datetime) -> str:
 def late(seconds: float | None) -> str:
     """How long something has been due."""
     return format_duration(rounded(timedelta(seconds=seconds))) if seconds is not None and seconds >= 1 else "–"
-
-
-def rounded(span: timedelta) -> timedelta:
-    """To what a reader wants to know: seconds below an hour, minutes below a day, hours above."""
-    unit = 3600 if abs(span) >= timedelta(days=1) else 60 if abs(span) >= timedelta(hours=1) else 1
-    return timedelta(seconds=round(span.total_seconds() / unit) * unit)

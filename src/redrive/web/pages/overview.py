@@ -6,9 +6,10 @@ from fastapi import Query, Request
 from fastapi.responses import HTMLResponse
 
 from redrive.core.states import State
+from redrive.http.panel import query_of
 from redrive.web.api.overview import Range
 from redrive.web.api.overview import overview as figures
-from redrive.web.pages.frame import Looker, page_router, query_of, render
+from redrive.web.pages.frame import Looker, page_router, render
 from redrive.web.pages.static import PLOTLY_VERSION, plotly_style_ids
 from redrive.web.service import service_of
 

@@ -1,7 +1,7 @@
 """The systems on this application: all of them with their ledgers and what they depend on, and a page of each.
 
-What a system shows of its own on its page is a `Panel`, in `panels/`: a template and what to fill it with. Its buttons call
-the system's own routes, with the session's token, through `static/panel.js`.
+What a system shows on its page is the `Panel` that its `panel` method returns: a template and what to fill it with. Its buttons
+call the system's own routes, with the session's token, through `static/panel.js`.
 """
 
 import asyncio
@@ -20,7 +20,6 @@ from redrive.system import System
 from redrive.web.api.overview import Range
 from redrive.web.api.overview import overview as figures
 from redrive.web.pages.frame import Looker, page_router, render
-from redrive.web.pages.panels import PANELS
 from redrive.web.service import service_of
 
 CHECKED_WITHIN_SECONDS = 2.0
@@ -62,7 +61,7 @@ async def systems(request: Request, visitor: Looker) -> HTMLResponse:
 async def one_system(request: Request, visitor: Looker, name: str) -> HTMLResponse:
     """One, with what it shows of its own."""
     system = service_of(request).app.systems.get(name)
-    panel = PANELS.get(name)
+    panel = None if system is None else system.panel()
     if system is None or panel is None:
         raise ApiError(404, "system_unknown", "There is no page of such a system here.")
     view = await _view(system, await _lanes(request))
@@ -88,12 +87,13 @@ async def _view(system: System, lanes: Sequence[Mapping[str, Any]]) -> SystemVie
     except Exception as error:  # one system that is in trouble must not hide the others
         problem = redact(describe_error(error))
     about = (inspect.getdoc(type(system)) or "").partition("\n\n")[0].replace("\n", " ")
+    panel = system.panel()
     return SystemView(
         name=system.name,
         about=about,
         lanes=[lane for lane in lanes if lane["system"] == system.name],
         checks=checks,
-        page=PANELS[system.name].title if system.name in PANELS else None,
+        page=None if panel is None else panel.title,
         problem=problem,
     )
 

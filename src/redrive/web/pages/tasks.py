@@ -8,9 +8,10 @@ from fastapi.responses import HTMLResponse
 from redrive.core.states import State
 from redrive.errors import UsageError
 from redrive.http.errors import ApiError
+from redrive.http.panel import query_of
 from redrive.web.api.common import lane_of
 from redrive.web.api.tasks import page as page_of_tasks
-from redrive.web.pages.frame import Looker, page_router, query_of, render
+from redrive.web.pages.frame import Looker, page_router, render
 from redrive.web.service import service_of
 
 LIMIT = 50

@@ -5,7 +5,7 @@ import re
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.tables import Instant, pgmq_sql
+from redrive.extend import Instant, pgmq_sql
 
 revision = "commands_0001"
 down_revision = None

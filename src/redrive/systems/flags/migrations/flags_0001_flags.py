@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from alembic import context, op
 
 from redrive.errors import NotMigratedError
-from redrive.tables import Instant, IsoText
+from redrive.extend import Instant, IsoText
 
 revision = "flags_0001"
 down_revision = None

@@ -7,7 +7,7 @@ status stay as they are. A schedule that had failed has no time for a next try, 
 import sqlalchemy as sa
 from alembic import context, op
 
-from redrive.tables import Instant, IsoText
+from redrive.extend import Instant, IsoText
 
 revision = "flags_0002"
 down_revision = "flags_0001"

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.tables import Instant, IsoText
+from redrive.extend import Instant, IsoText
 
 revision = "relay_0001"
 down_revision = None

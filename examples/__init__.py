@@ -1,0 +1,1 @@
+"""Applications to try redrive with, and the demo."""

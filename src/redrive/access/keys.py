@@ -1,0 +1,278 @@
+"""API keys: who may do what over HTTP. A key is shown once, when it is made; only its SHA-256 is kept.
+
+Nothing is cached: a key that is revoked or has expired is refused by the very next request.
+"""
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, Text, any_, bindparam, delete, func, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from redrive.core.durations import checked
+from redrive.core.task import check_text
+from redrive.errors import UsageError
+from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.schema import key as table
+
+PREFIX = "rdk_"
+OWNER_CHARS_MAX = 200
+KEYS_LISTED_MAX = 10_000
+_FIRST_ID = "first"
+_ENVIRONMENT_PREFIX = "env-"
+"""The ids of keys that came from the environment; ids made here are hexadecimal."""
+
+
+class Scope(StrEnum):
+    """What a key may be good for."""
+
+    ADMIN = "admin"
+    OPERATOR = "operator"
+    VIEWER = "viewer"
+    EVENTS_WRITE = "events:write"
+    EVENTS_READ = "events:read"
+    ENDPOINTS = "endpoints"
+    WEBHOOKS_WRITE = "webhooks:write"
+
+
+IMPLIED: dict[Scope, frozenset[Scope]] = {
+    Scope.ADMIN: frozenset(Scope),
+    Scope.OPERATOR: frozenset({Scope.OPERATOR, Scope.VIEWER}),
+}
+"""What a scope includes besides itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """What is known of a key; not the key itself."""
+
+    id: str
+    owner: str
+    scopes: tuple[Scope, ...]
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+    def allows(self, scope: Scope) -> bool:
+        """Whether the key is good for this scope, by name or by a scope that includes it."""
+        return any(scope is held or scope in IMPLIED.get(held, ()) for held in self.scopes)
+
+    def is_valid(self, now: datetime) -> bool:
+        """Whether the key is neither revoked nor expired."""
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewKey:
+    """A key that was just made: the one moment at which its text is known."""
+
+    secret: str
+    key: ApiKey
+
+    def __repr__(self) -> str:
+        return f"NewKey(key={self.key!r})"
+
+
+class Keys:
+    """The keys of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(self, owner: str, scopes: Iterable[str], *, expires: timedelta | None = None) -> NewKey:
+        """Make a key; `expires` is how long it is good for, None for ever."""
+        check_text("owner", owner, OWNER_CHARS_MAX)
+        if expires is not None and not checked("expires", expires):
+            raise UsageError("a key must be good for some time: give a longer span than zero")
+        now = self._database.now()
+        made = NewKey(
+            secret=PREFIX + secrets.token_urlsafe(32),
+            key=ApiKey(
+                id=secrets.token_hex(6),
+                owner=owner,
+                scopes=read_scopes(scopes),
+                created_at=now,
+                expires_at=None if expires is None else now + expires,
+            ),
+        )
+        await self._database.write(_insert, made.key, digest(made.secret))
+        return made
+
+    async def list(self) -> list[ApiKey]:
+        """All keys, oldest first, the revoked ones too."""
+        return await self._database.read(_list)
+
+    async def revoke(self, id: str) -> ApiKey | None:
+        """Refuse the key from now on; None if there is no such key. Revoking twice changes nothing."""
+        return await self._database.write(_revoke, id, self._database.now())
+
+    async def find(self, secret: str) -> ApiKey | None:
+        """The valid key with this text; None if it is unknown, revoked or expired."""
+        hashed = digest(secret)
+        found = await self._database.read(_find, hashed)
+        # The index has compared hashes already, which tells an attacker nothing about the key. Once more in constant time,
+        # so that no collation of a database can ever widen what counts as equal.
+        if found is None or not hmac.compare_digest(found[1], hashed) or not found[0].is_valid(self._database.now()):
+            return None
+        return found[0]
+
+    async def page(self, *, owner: str | None = None, after: str | None = None, limit: int = 100) -> Sequence[ApiKey]:
+        """Keys that are not revoked, of one owner or of all, in the order of their ids, from behind `after` on."""
+        return await self._database.read(_page, owner, after, limit)
+
+    async def get(self, id: str) -> ApiKey | None:
+        """The key with this id, if it is not revoked."""
+        return await self._database.read(_get, id)
+
+    async def change(
+        self, id: str, *, scopes: Iterable[str] | None = None, expires_at: datetime | None = None, forever: bool = False
+    ) -> ApiKey | None:
+        """Change what a key is good for, or until when; None if there is no such key or it is revoked."""
+        values: dict[str, Any] = {}
+        if scopes is not None:
+            values["scopes"] = [scope.value for scope in read_scopes(scopes)]
+        if expires_at is not None or forever:
+            values["expires_at"] = None if forever else expires_at
+        return await self._database.write(_change, id, values)
+
+    async def ensure_first(self, given: str | None = None) -> str | None:
+        """See that there is an admin key; returns the text of one that was made here, to be shown once.
+
+        A `given` key is stored, and one that was given at an earlier start is forgotten if it is another. Without it a key
+        is made only where there is none at all.
+        """
+        now = self._database.now()
+        if given is not None:
+            hashed = digest(given)
+            key = ApiKey(
+                id=_ENVIRONMENT_PREFIX + hashed[:12], owner="REDRIVE_ADMIN_KEY", scopes=(Scope.ADMIN,), created_at=now
+            )
+            await self._database.write(_replace_given, key, hashed)
+            return None
+        secret = PREFIX + secrets.token_urlsafe(32)
+        key = ApiKey(id=_FIRST_ID, owner="first start", scopes=(Scope.ADMIN,), created_at=now)
+        return secret if await self._database.write(_insert_first, key, digest(secret)) else None
+
+
+def digest(secret: str) -> str:
+    """The SHA-256 of a key. Keys are long and random, so a plain hash cannot be guessed back."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def read_scopes(names: Iterable[str]) -> tuple[Scope, ...]:
+    """The scopes with these names, each once, or a `UsageError` that lists what there is."""
+    scopes = []
+    for name in dict.fromkeys(names):
+        try:
+            scopes.append(Scope(name))
+        except ValueError:
+            raise UsageError(f"unknown scope {name!r}: use {', '.join(Scope)}") from None
+    if not scopes:
+        raise UsageError(f"a key needs at least one scope: {', '.join(Scope)}")
+    return tuple(scopes)
+
+
+def _values(key: ApiKey, hashed: str) -> dict[str, Any]:
+    return {
+        "id": key.id,
+        "sha256": hashed,
+        "owner": key.owner,
+        "scopes": [scope.value for scope in key.scopes],
+        "created_at": key.created_at,
+        "expires_at": key.expires_at,
+        "revoked_at": key.revoked_at,
+    }
+
+
+def _insert(connection: Connection, key: ApiKey, hashed: str) -> bool:
+    """Store a key; whether it is new."""
+    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    statement = insert(table).values(_values(key, hashed)).on_conflict_do_nothing().returning(table.c.id)
+    return connection.execute(statement).first() is not None
+
+
+def _insert_first(connection: Connection, key: ApiKey, hashed: str) -> bool:
+    # Two processes that start at once both find no key; the fixed id lets only one of them store its own.
+    if connection.execute(select(func.count()).select_from(table)).scalar_one():
+        return False
+    return _insert(connection, key, hashed)
+
+
+def _replace_given(connection: Connection, key: ApiKey, hashed: str) -> None:
+    _insert(connection, key, hashed)
+    earlier = table.c.id.startswith(_ENVIRONMENT_PREFIX, autoescape=True)
+    # Deleted, not revoked: who sets an earlier key again means it. One that a person revoked stays revoked.
+    connection.execute(delete(table).where(earlier, table.c.sha256 != hashed, table.c.revoked_at.is_(None)))
+
+
+def _revoke(connection: Connection, id: str, now: datetime) -> ApiKey | None:
+    row = connection.execute(select(table).where(table.c.id == id)).first()
+    if row is None:
+        return None
+    key = _key(row)
+    if key.revoked_at is not None:
+        return key
+    connection.execute(update(table).where(table.c.id == id).values(revoked_at=now))
+    return replace(key, revoked_at=now)
+
+
+def _list(connection: Connection) -> list[ApiKey]:
+    rows = connection.execute(select(table).order_by(table.c.created_at, table.c.id).limit(KEYS_LISTED_MAX))
+    return [_key(row) for row in rows]
+
+
+def _page(connection: Connection, owner: str | None, after: str | None, limit: int) -> list[ApiKey]:
+    asked = select(table).where(table.c.revoked_at.is_(None))
+    if owner is not None:
+        asked = asked.where(table.c.owner == owner)
+    if after is not None:
+        asked = asked.where(table.c.id > after)
+    return [_key(row) for row in connection.execute(asked.order_by(table.c.id).limit(limit))]
+
+
+def _get(connection: Connection, id: str) -> ApiKey | None:
+    row = connection.execute(select(table).where(table.c.id == id, table.c.revoked_at.is_(None))).first()
+    return None if row is None else _key(row)
+
+
+def _change(connection: Connection, id: str, values: dict[str, Any]) -> ApiKey | None:
+    if values:
+        changed = update(table).where(table.c.id == id, table.c.revoked_at.is_(None)).values(values)
+        connection.execute(changed)
+    return _get(connection, id)
+
+
+def read_keys(connection: Connection, hashes: Sequence[str]) -> dict[str, ApiKey]:
+    """The keys with these hashes, whether valid or not, by their hash: one statement for however many ask at once."""
+    if connection.dialect.name == "sqlite":
+        rows = connection.execute(_KEYS_IN_JSON, {"hashes": json.dumps(list(hashes))})
+    else:
+        rows = connection.execute(_KEYS_IN_ARRAY, {"hashes": list(hashes)})
+    return {row.sha256: _key(row) for row in rows}
+
+
+# The text is the same for one hash and for hundreds, so the database plans it once.
+_hashes = func.json_each(bindparam("hashes", type_=Text)).table_valued("value", name="asked")
+_KEYS_IN_JSON = select(table).where(table.c.sha256.in_(select(_hashes.c.value)))
+_KEYS_IN_ARRAY = select(table).where(table.c.sha256 == any_(bindparam("hashes", type_=postgresql.ARRAY(Text))))
+
+
+def _find(connection: Connection, hashed: str) -> tuple[ApiKey, str] | None:
+    row = connection.execute(select(table).where(table.c.sha256 == hashed)).first()
+    return None if row is None else (_key(row), row.sha256)
+
+
+def _key(row: Any) -> ApiKey:
+    # A scope that this version does not know grants nothing.
+    known = tuple(Scope(name) for name in row.scopes if name in list(Scope))
+    return ApiKey(
+        id=row.id, owner=row.owner, scopes=known,
+        created_at=row.created_at, expires_at=row.expires_at, revoked_at=row.revoked_at,
+    )  # fmt: skip

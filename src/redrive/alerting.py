@@ -1,0 +1,125 @@
+"""The watch that calls a person.
+
+It joins three parts that do not know each other: the figures of the ledgers, the rules over them, and the messenger.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import structlog
+
+from redrive.app import Redrive
+from redrive.core.states import State
+from redrive.lane import Lane
+from redrive.operator.alert_rules import (
+    FAILED_SPAN,
+    SEND_WITHIN,
+    Alarm,
+    Facts,
+    GroupFacts,
+    Limits,
+    Messenger,
+    evaluate,
+    message,
+)
+from redrive.operator.alerts import Alerts, News
+from redrive.operator.figures import Figures, Group, States
+from redrive.operator.turns import give_turn_back, take_turn
+from redrive.settings import Settings
+
+GROUPS_MAX = 200
+TURN = SEND_WITHIN + timedelta(seconds=40)
+
+
+class Watch:
+    """Looks at the figures of an application, and tells what starts and ends to be wrong."""
+
+    def __init__(self, app: Redrive, settings: Settings) -> None:
+        self._app = app
+        self._service = settings.service_name
+        self._figures = Figures(app.database)
+        self._alerts = Alerts(app.database)
+        self._limits = Limits(
+            failed_share=settings.alert_failed_percent / 100,
+            oldest_due=settings.alert_oldest_due,
+            depth=settings.alert_depth,
+        )
+        urls = settings.alert_urls.get_secret_value().split() if settings.alert_urls is not None else []
+        self._messenger = Messenger(urls) if urls else None
+        self._log: Any = structlog.get_logger().bind(system="alerts")
+
+    async def round(self) -> None:
+        """Look once, unless another service does; tell what is new."""
+        if self._messenger is not None:
+            self._messenger.catch_up()
+        until = await take_turn(self._app.database, "alerts", TURN)
+        if until is None:
+            return
+        try:
+            await self._look()
+        finally:
+            await give_turn_back(self._app.database, "alerts", until)
+
+    async def _look(self) -> None:
+        alarms, problem = await self._alarms()
+        # Where something could not be asked, nothing has ended: it may be just what nobody could ask about.
+        found = {alarm.name: (alarm.rule, alarm.text) for alarm in alarms}
+        news = await self._alerts.note(found, complete=problem is None)
+        if news.started or news.ended:
+            await self._tell(news)
+        if problem is not None:
+            raise problem
+
+    async def _tell(self, news: News) -> None:
+        started, ended = [one.text for one in news.started], [one.text for one in news.ended]
+        if self._messenger is not None and not await self._messenger.send(*message(self._service, started, ended)):
+            # Not marked as told: the next round tries again.
+            self._log.warning("alert_not_sent", started=len(started), ended=len(ended))
+            return
+        if self._messenger is not None and self._messenger.owing:
+            self._log.warning("alert_address_away", addresses=self._messenger.owing)
+        for alert in news.started:
+            self._log.warning("alert_started", alert=alert.name, rule=alert.rule, text=alert.text)
+        for alert in news.ended:
+            self._log.info("alert_ended", alert=alert.name, rule=alert.rule, text=alert.text)
+        await self._alerts.told([one.name for one in news.started], [one.name for one in news.ended])
+
+    async def _alarms(self) -> tuple[list[Alarm], Exception | None]:
+        """All that is wrong, and the last thing that could not be asked. One that is broken silences no other."""
+        app, known = self._app, await self._alerts.known()
+        now = await app.database.read((await app.ledger()).present)
+        states = await self._figures.states()
+        alarms, problem = list[Alarm](), None
+
+        async def of_lane(lane: Lane) -> Sequence[Alarm]:
+            return evaluate(await self._facts(lane, now, states.get(lane.name), known), self._limits)
+
+        asked: list[Callable[[], Awaitable[Sequence[Alarm]]]] = [partial(of_lane, lane) for lane in app.lanes.values()]
+        asked += [system.alarms for system in app.systems.values()]
+        for ask in asked:
+            try:
+                alarms += await ask()
+            except Exception as error:
+                problem = error
+        return alarms, problem
+
+    async def _facts(self, lane: Lane, now: datetime, states: States | None, known: frozenset[str]) -> Facts:
+        start = (now - FAILED_SPAN).replace(second=0, microsecond=0)
+        sums = await self._figures.sums([lane.name], start)
+        groups = await self._figures.groups([lane.name], limit=GROUPS_MAX)
+        return Facts(
+            ledger=lane.name,
+            now=now,
+            done=int(sums["done"]),
+            failed=int(sums["retried"] + sums["dead"]),
+            waiting=0 if states is None else states.amounts[State.WAITING],
+            oldest_due=await (await lane.ledger()).oldest_due(),
+            groups=[_group(group) for group in groups],
+            known=known,
+        )
+
+
+def _group(group: Group) -> GroupFacts:
+    return GroupFacts(id=group.id, text=group.text, amount=group.amount, first_seen=group.first_seen)

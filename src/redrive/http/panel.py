@@ -1,0 +1,27 @@
+"""What a system shows on its own page: a template of its own, and what to fill it with."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi import Request
+
+from redrive.system import System
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """A template, and what to fill it with. Buttons are `parts.deed`, rows to choose `parts.pick`, within `data-picks`."""
+
+    title: str
+    """Of the page."""
+    template: str
+    content: Callable[[Request, System], Awaitable[Mapping[str, Any]]]
+    """For a request: its query says which page or filter is asked for."""
+
+
+def query_of(path: str, parameters: Mapping[str, object]) -> str:
+    """A path with those parameters that are given."""
+    given = {name: value for name, value in parameters.items() if value not in (None, "")}
+    return f"{path}?{urlencode(given)}" if given else path

@@ -1,0 +1,1 @@
+"""A queue of PGMQ as a ledger."""

@@ -1,0 +1,349 @@
+"""A ledger whose rows wait in queues of PGMQ: the row says what and how often, its message says when.
+
+A message is hidden until its `vt`. Claiming takes due messages and hides them for the lease; settling with a delay hides
+them for the delay; the other ends delete or archive them. Row and message change in one transaction, the row first.
+
+The fence is the row's `claim_id` and, on the message, its `read_ct` and a `vt` that is not over: each time a message is handed
+out its `read_ct` is raised, so a worker whose time ran out changes nothing, whoever has read the message since. A message
+that is due while its row is claimed belongs to a lost worker; `claim` hands it out marked abandoned.
+
+What is read besides (tasks, attempts) is read from the table by the base class; counts come from the messages as far as
+they can. See ADR 10.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+from sqlalchemy import ColumnElement, Connection, Table
+
+from redrive.core.decide import Settlement
+from redrive.core.states import Act, State
+from redrive.core.table import LedgerTable
+from redrive.core.task import Abandoned, Claim, ClaimLost, TaskId
+from redrive.errors import UsageError
+from redrive.ledgers.pgmq.queues import Queues
+from redrive.ledgers.pgmq.statements import PgmqStatements, QueueLayout
+from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.ledger import Beside, SqlLedger
+from redrive.ledgers.sql.predicates import Branch
+from redrive.ledgers.sql.statements import Own
+from redrive.ports import Actor, Return
+
+Reading = tuple[str, int, int]
+"""A queue, a message in it, and how often it has been read. Ids of messages are unique in their queue only."""
+
+
+class PgmqLedger(SqlLedger):
+    """A table whose open rows have messages in queues of PGMQ."""
+
+    def __init__(
+        self,
+        database: Database,
+        ledger_table: LedgerTable,
+        table: Table,
+        layout: QueueLayout,
+        *,
+        name: str | None = None,
+        beside: Beside | None = None,
+        own: Own | None = None,
+        queues: Queues | None = None,
+    ) -> None:
+        super().__init__(database, ledger_table, table, name=name, beside=beside)
+        self._layout = layout
+        self._statements = self._queued = PgmqStatements(ledger_table, table, database, layout, own)
+        self.queues = queues or Queues(layout.kind_field)
+
+    # --- claim ------------------------------------------------------------------------------------------------------
+
+    async def claim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
+        """See `Ledger.claim`."""
+        known = await self._known(kinds)
+        if limit < 1 or not known:
+            return []
+        return await self.database.write(self._claim_messages, limit, lease, self._in_turn(known))
+
+    def _claim_messages(self, connection: Connection, limit: int, lease: timedelta, kinds: list[str]) -> list[Claim]:
+        claims: list[Claim] = []
+        for queue, fields in self._by_queue(kinds).items():
+            if len(claims) < limit:
+                claims += self._claim_from(connection, queue, fields, limit - len(claims), lease)
+        fresh = [claim for claim in claims if claim.abandoned is None]
+        if self.beside is not None and fresh:
+            self.beside.claimed(connection, fresh)
+        return claims
+
+    def _by_queue(self, kinds: Iterable[str]) -> Mapping[str, list[str]]:
+        queues = defaultdict(list)
+        for kind in kinds:
+            queue, field = self._layout.split(kind)
+            queues[queue].append(field)
+        return queues
+
+    def _claim_from(
+        self, connection: Connection, queue: str, kinds: list[str], limit: int, lease: timedelta
+    ) -> list[Claim]:
+        if not self.queues.exists(connection, queue):
+            return []
+        fence = uuid4()
+        parameters = {"limit": limit, "kinds": kinds, "fence": fence, **self._times(lease=lease)}
+        rows = connection.execute(self._queued.queue(queue).claim, parameters).all()
+        wide = 3 + len(self._layout.same)
+        id_at = wide + [column.name for column in self._statements.claim_columns].index(self._statements.id.name)
+        held = [row for row in rows if row[id_at] is not None]
+        claims = self._claim_reader.claims((row[wide:] for row in held), fence, lease)
+        for claim, row in zip(claims, held, strict=True):
+            claim.task.payload["read_ct"] = row[1]
+            claim.task.payload[self._layout.data_field] = _data(row[2])
+        if len(held) < len(rows):
+            claims += self._take_over(connection, queue, [row for row in rows if row[id_at] is None], fence, lease)
+        return claims
+
+    def _take_over(
+        self, connection: Connection, queue: str, rows: Sequence[Any], fence: UUID, lease: timedelta
+    ) -> list[Claim]:
+        """Messages whose rows do not wait: of lost workers, or left over by what has ended; those are put away."""
+        wide = 3 + len(self._layout.same)
+        same = [tuple(row[3:wide]) for row in rows]
+        found = connection.execute(self._queued.whose, {"same": same, "queue": queue}).all()
+        by_message = {row[0]: row for row in rows}
+        abandoned, message_of = {}, {}
+        for id_, msg_id, claim_id, claimed_at, waits in found:
+            if msg_id not in by_message:
+                continue
+            message = by_message.pop(msg_id)
+            if not waits:  # else somebody was quicker and has let go of it: it is visible again when this lease ends
+                abandoned[id_] = Abandoned(claim_id=claim_id, claimed_at=claimed_at)
+                message_of[id_] = message
+        if by_message:
+            self.queues.archive(connection, queue, sorted(by_message))
+        if not abandoned:
+            return []
+        parameters = {"ids": sorted(abandoned), "fence": fence, **self._times(lease=lease)}
+        taken = connection.execute(self._statements.take_over, parameters)
+        claims = self._claim_reader.claims(taken, fence, lease, abandoned)
+        for claim in claims:
+            claim.task.payload["read_ct"] = message_of[claim.task.id][1]
+            claim.task.payload[self._layout.data_field] = _data(message_of[claim.task.id][2])
+        return claims
+
+    async def reclaim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:  # noqa: ARG002
+        """See `Ledger.reclaim`: what was abandoned is handed out by `claim`."""
+        return []
+
+    async def take_lost(self, kind: str, limit: int, lease: timedelta) -> list[Claim]:
+        """See `SqlLedger.take_lost`."""
+        return await self.database.write(self._take_lost, kind, limit, lease)
+
+    def _take_lost(self, connection: Connection, kind: str, limit: int, lease: timedelta) -> list[Claim]:
+        queue, field = self._layout.split(kind)
+        if not self.queues.exists(connection, queue):
+            return []
+        parameters = {"kind": field, "limit": limit, **self._times(lease=lease)}
+        rows = connection.execute(self._queued.queue(queue).lost, parameters).all()
+        return self._take_over(connection, queue, rows, uuid4(), lease) if rows else []
+
+    # --- settle and extend ------------------------------------------------------------------------------------------
+
+    def _settle_each(self, connection: Connection, settlements: list[Settlement], worker: str) -> list[ClaimLost]:
+        held = self._held(connection, [one.claim for one in settlements])
+        all_ours = len(held) == len(settlements)
+        ours = settlements if all_ours else [one for one in settlements if self._message(one.claim) in held]
+        refused = {one.claim.task.id for one in super()._settle_each(connection, ours, worker)} if ours else set()
+        written = [one for one in ours if one.claim.task.id not in refused] if refused else ours
+        # Only now that everything else is written: whoever sees a message again sees its row as it was left.
+        self._release(connection, written)
+        if len(written) == len(settlements):
+            return []
+        kept = {one.claim.task.id for one in written}
+        return [ClaimLost(one.claim) for one in settlements if one.claim.task.id not in kept]
+
+    def _held(self, connection: Connection, claims: Sequence[Claim]) -> set[Reading]:
+        """Those of the messages that are still as they were claimed. They are locked until the commit."""
+        held: set[Reading] = set()
+        for queue, some in self._claims_by_queue(claims).items():
+            parameters = self._queued.held_batch.parameters(self._message(claim)[1:] for claim in some)
+            rows = connection.execute(self._queued.queue(queue).held, parameters | self._times())
+            held |= {(queue, row[0], row[1]) for row in rows}
+        return held
+
+    def _claims_by_queue(self, claims: Iterable[Claim]) -> Mapping[str, list[Claim]]:
+        queues: dict[str, list[Claim]] = defaultdict(list)
+        for claim in claims:
+            queues[claim.task.payload[self._layout.queue]].append(claim)
+        return dict(sorted(queues.items()))
+
+    def _release(self, connection: Connection, settlements: Sequence[Settlement]) -> None:
+        """Let go of the messages: deleted, archived, or hidden for the delay."""
+        queues: dict[str, list[Settlement]] = defaultdict(list)
+        for one in settlements:
+            queues[one.claim.task.payload[self._layout.queue]].append(one)
+        now = self._now()
+        for queue, some in queues.items():
+            done, ended, delayed = list[int](), list[int](), list[tuple[int, Any]]()
+            for one in some:
+                msg_id = one.claim.task.payload[self._layout.msg_id]
+                if one.state is State.WAITING:
+                    assert one.delay is not None
+                    delayed.append((msg_id, one.delay if now is None else now + one.delay))
+                else:
+                    (done if one.state is State.DONE else ended).append(msg_id)
+            if done:
+                self.queues.delete(connection, queue, done)
+            if ended:
+                self.queues.archive(connection, queue, ended)
+            if delayed:
+                parameters = self._queued.delay_batch.parameters(sorted(delayed)) | self._times()
+                connection.execute(self._queued.queue(queue).delay, parameters)
+
+    async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[ClaimLost]:
+        """See `Ledger.extend`."""
+        if not claims:
+            return []
+        ordered = sorted(claims, key=lambda claim: claim.task.id)
+        return await self.database.write(self._extend, ordered, lease)
+
+    def _extend(self, connection: Connection, claims: list[Claim], lease: timedelta) -> list[ClaimLost]:
+        held = self._held(connection, claims)
+        extended: set[Reading] = set()
+        for queue, some in self._claims_by_queue(claim for claim in claims if self._message(claim) in held).items():
+            statements = self._queued.queue(queue)
+            parameters = {"ids": [self._message(claim)[1] for claim in some], **self._times(lease=lease)}
+            connection.execute(statements.extend, parameters)
+            batch = self._queued.extend_batch.parameters((claim.task.id, claim.claim_id) for claim in some)
+            told = set(connection.execute(statements.tell_leases, batch).scalars())
+            extended |= {self._message(claim) for claim in some if claim.task.id in told}
+        return [ClaimLost(claim) for claim in claims if self._message(claim) not in extended]
+
+    # --- what is due ------------------------------------------------------------------------------------------------
+
+    def _seconds_left(self, connection: Connection, kinds: list[str] | None, *, signed: bool = False) -> float | None:
+        left = []
+        for queue, fields in self._by_queue(kinds or ()).items():
+            if not self.queues.exists(connection, queue):
+                continue
+            heads = self._queued.queue(queue).heads
+            left.append(connection.execute(heads, {"kinds": fields, **self._times()}).scalar())
+        soonest = min((float(one) for one in left if one is not None), default=None)
+        return soonest if signed or soonest is None else max(0.0, soonest)
+
+    async def next_due(self, *, kinds: Sequence[str] | None = None) -> timedelta | None:
+        """See `Ledger.next_due`. A message that is held counts with the end of its lease: it is due then, as abandoned."""
+        known = await self._known(kinds)
+        return await self.database.read(self._next_due, known) if known else None
+
+    def _open_kinds(self, connection: Connection) -> list[str]:
+        found = []
+        for queue in self.queues.ours(connection, self._layout.ending):
+            kinds = connection.execute(self._queued.queue(queue).kinds).scalars()
+            found += [self._layout.join(queue, kind) for kind in kinds]
+        return sorted(found)
+
+    def _overdue(self, connection: Connection, kind: str, age: timedelta, limit: int) -> list[TaskId]:
+        queue, field = self._layout.split(kind)
+        if not self.queues.exists(connection, queue):
+            return []
+        parameters = {"kind": field, "limit": limit, **self._queued.age(self._now(), age)}
+        return list(connection.execute(self._queued.queue(queue).overdue, parameters).scalars())
+
+    async def counts(self, *, counted_max: int = 100_000) -> Mapping[State, int]:
+        """See `LedgerReader.counts`. The table is kept for ever, so nothing here reads all of it.
+
+        What is open is counted by its messages, claimed among the oldest `counted_max` of each queue; dead by its index; done
+        and cancelled among the newest `counted_max` rows only.
+        """
+        return await super().counts(counted_max=counted_max)
+
+    def _counts(self, connection: Connection, counted_max: int) -> dict[State, int]:
+        claimed = messages = 0
+        for queue in self.queues.ours(connection, self._layout.ending):
+            statements = self._queued.queue(queue)
+            held = connection.execute(statements.claimed_count, {"limit": counted_max}).scalar_one()
+            messages += connection.execute(statements.count, {"limit": counted_max + held}).scalar_one()
+            claimed += held
+        done, cancelled = connection.execute(self._queued.ended_counts, {"limit": counted_max}).one()
+        return {
+            State.WAITING: min(messages - claimed, counted_max),
+            State.CLAIMED: min(claimed, counted_max),
+            State.DONE: done,
+            State.DEAD: connection.execute(self._queued.dead_count, {"limit": counted_max}).scalar_one(),
+            State.CANCELLED: cancelled,
+        }
+
+    def open_branches(
+        self, connection: Connection, state: State, kind: str | None, conditions: Sequence[ColumnElement[bool]]
+    ) -> list[Branch]:
+        """See `SqlLedger.open_branches`. The table has no index for it, the messages have."""
+        queue, field = self._layout.split(kind or "")
+        if not self.queues.exists(connection, queue):
+            return []
+        return [self._queued.queue(queue).branch(field, state, conditions)]
+
+    def count_held(self, connection: Connection, counted_max: int) -> int:
+        """See `SqlLedger.count_held`: among the oldest `counted_max` messages of each queue."""
+        return sum(
+            connection.execute(self._queued.queue(queue).claimed_count, {"limit": counted_max}).scalar_one()
+            for queue in self.queues.ours(connection, self._layout.ending)
+        )
+
+    # --- acts of people and systems ---------------------------------------------------------------------------------
+
+    def _act_on(
+        self,
+        connection: Connection,
+        act: Act,
+        state: State,
+        ids: Sequence[TaskId],
+        actor: Actor,
+        note: Any = None,
+        *,
+        alone: bool = True,
+    ) -> list[TaskId]:
+        queues: dict[str, dict[TaskId, int]] = defaultdict(dict)
+        for id_, queue, msg_id in connection.execute(self._queued.messages_of, {"ids": list(ids)}):
+            queues[queue][id_] = msg_id
+        if act is Act.REDRIVE:
+            ids = [id_ for queue, some in queues.items() for id_ in self._in_archive(connection, queue, list(some))]
+        elif act is not Act.RESOLVE:  # what waits has a message: locked first, as everywhere, and in the same order
+            for queue, some in sorted(queues.items()):
+                connection.execute(self._queued.queue(queue).lock, {"ids": sorted(some.values())}).all()
+        changed = super()._act_on(connection, act, state, sorted(ids), actor, note, alone=alone) if ids else []
+        for queue, some in queues.items():
+            here = [id_ for id_ in changed if id_ in some]
+            if here and act is Act.REDRIVE:
+                connection.execute(self._queued.queue(queue).resend, {"ids": here, **self._times()})
+            elif here and act is not Act.RESOLVE:
+                self.queues.archive(connection, queue, [some[id_] for id_ in here])
+        return changed
+
+    def _in_archive(self, connection: Connection, queue: str, ids: list[TaskId]) -> list[TaskId]:
+        """Those whose message can be sent again; the others cannot be redriven."""
+        return list(connection.execute(self._queued.queue(queue).in_archive, {"ids": ids}).scalars())
+
+    def _return(
+        self,
+        connection: Connection,  # noqa: ARG002
+        returns: Sequence[Return],  # noqa: ARG002
+        actor: Actor,  # noqa: ARG002
+        *,
+        soon: bool = False,  # noqa: ARG002
+    ) -> list[TaskId]:
+        raise UsageError(
+            f"{self.name!r} waits in queues, which forget what is done: add it anew instead of returning it"
+        )
+
+    def _message(self, claim: Claim) -> Reading:
+        """The message of a claim, and which reading of it is the claim's."""
+        row = claim.task.payload
+        return row[self._layout.queue], row[self._layout.msg_id], row["read_ct"]
+
+
+def _data(text: str | None) -> Any:
+    return None if text is None else _decode_json(text)[0]
+
+
+_decode_json = json.JSONDecoder().raw_decode
+"""PostgreSQL writes JSON without blanks around it: `json.loads` looks for them, twice for every message."""

@@ -1,0 +1,1 @@
+"""PostgreSQL: what differs from other databases."""

@@ -1,0 +1,154 @@
+"""Which rows of a ledger's table are what, in the table's own words, and the indexes that find them.
+
+Claims stay flat because every branch of a claim reads one partial index that holds just its rows, in the order of their
+due times: with one index for all a claim over a million parked rows took 75 ms and more instead of 2 ms. Words are literals
+in the text of a statement: a bound word hides a partial index from the planner (103 ms).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    FromClause,
+    Index,
+    Integer,
+    Table,
+    Text,
+    and_,
+    func,
+    literal_column,
+    or_,
+    text,
+)
+
+from redrive.core.states import State
+from redrive.core.table import LedgerTable
+from redrive.ledgers.sql.times import comparable
+
+
+def quoted(word: str) -> ColumnElement[str]:
+    """A word as a literal in the statement's text."""
+    return literal_column("'" + word.replace("'", "''") + "'", Text)
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Rows that one index holds: their ids, the instant that it holds them by, and where both come from."""
+
+    id: ColumnElement[Any]
+    at: ColumnElement[Any]
+    source: FromClause
+    where: ColumnElement[bool]
+
+
+class Predicates:
+    """Which rows are what, in the table's own words. Also what the indexes are made of."""
+
+    def __init__(self, ledger_table: LedgerTable, table: Table, dialect: str) -> None:
+        self.ledger_table = ledger_table
+        self.table = table
+        self.dialect = dialect
+        self.words = ledger_table.words
+
+    def column(self, role: str) -> Column[Any]:
+        """The column that plays this role."""
+        return self.table.c[self.ledger_table.columns()[role]]
+
+    def state(self, state: State) -> ColumnElement[bool]:
+        """Rows in this state."""
+        status, due, lease = self.column("status"), self.column("due"), self.column("lease_until")
+        if state is State.CLAIMED:
+            return status == quoted(self.words.claimed) if self.words.claimed else lease.is_not(None)
+        free = [] if self.words.claimed else [lease.is_(None)]
+        if state is State.WAITING:
+            waiting = status == quoted(self.words.waiting)
+            if self._retrying is None:
+                return and_(waiting, *free)
+            again = status == quoted(self._retrying)
+            again = and_(again, due.is_not(None)) if self.words.shared else again
+            return and_(or_(waiting, again), *free)
+        word = getattr(self.words, state.value)
+        if word is None:
+            return literal_column("1 = 0")
+        if state is State.DEAD and self.words.shared:
+            free.append(due.is_(None))
+        if state is State.CANCELLED and self.words.refused is not None:
+            return and_(status.in_([quoted(word), quoted(self.words.refused)]), *free)
+        return and_(status == quoted(word), *free)
+
+    def first_tries(self) -> ColumnElement[bool]:
+        """Waiting rows that have not been tried."""
+        waiting = self.column("status") == quoted(self.words.waiting)
+        return and_(waiting, ~self._tried, self.column("lease_until").is_(None))
+
+    def retries(self) -> ColumnElement[bool]:
+        """All other waiting rows: with `first_tries` they are the rows in the waiting state, each once."""
+        status, due = self.column("status"), self.column("due")
+        if self._retrying is None:
+            again = [status == quoted(self.words.waiting), self._tried]
+        else:
+            # The word for retrying says so itself, whatever the count of a row that somebody else wrote.
+            retrying = status == quoted(self._retrying)
+            again = [status.in_([quoted(self.words.waiting), quoted(self._retrying)])]
+            if self.words.shared:
+                again.append(or_(due.is_not(None), status == quoted(self.words.waiting)))
+            again.append(or_(self._tried, retrying))
+        return and_(*again, self.column("lease_until").is_(None))
+
+    @property
+    def _retrying(self) -> str | None:
+        """The word for retrying, where it is one of its own."""
+        return None if self.words.retrying == self.words.waiting else self.words.retrying
+
+    @property
+    def _tried(self) -> ColumnElement[bool]:
+        """Whether a waiting row has been tried: it has a due time of its own, or a count."""
+        if self.ledger_table.first_due is not None:
+            return self.column("due").is_not(None)
+        return self.count() > literal_column("0")
+
+    def count(self) -> ColumnElement[Any]:
+        """The count; zero where a table of others has none."""
+        column = self.column("count")
+        return func.coalesce(column, literal_column("0"), type_=Integer) if column.nullable else column
+
+    def first_due(self) -> ColumnElement[Any]:
+        """The instant from which a first try is due."""
+        return self._due(self.column("first_due" if self.ledger_table.first_due else "due"))
+
+    def retry_due(self) -> ColumnElement[Any]:
+        """The instant from which a retry is due."""
+        return self._due(self.column("due"))
+
+    def lease_end(self) -> ColumnElement[Any]:
+        """The instant at which a lease ends; claimed without a lease, it has ended."""
+        lease = self.column("lease_until")
+        return self._due(lease) if self.words.claimed else comparable(lease, self.dialect)
+
+    def held(self) -> ColumnElement[bool]:
+        """Rows that somebody holds or held."""
+        return self.state(State.CLAIMED)
+
+    def _due(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        # No due time means now: as the earliest instant of all it keeps its place in the index.
+        # As text, not as a literal column: an index would take that for the column that names its table.
+        instant = comparable(column, self.dialect)
+        earliest = text("0" if self.dialect == "sqlite" else "'-infinity'::timestamptz")
+        return func.coalesce(instant, earliest, type_=instant.type)
+
+
+def ledger_indexes(ledger_table: LedgerTable, table: Table, dialect: str) -> list[Index]:
+    """The three partial indexes that every ledger needs, attached to the table."""
+    rows = Predicates(ledger_table, table, dialect)
+    kind = [rows.column("kind")] if ledger_table.kind else []
+    indexes = []
+    for name, columns, where in (
+        ("first", [*kind, rows.first_due()], rows.first_tries()),
+        ("retry", [*kind, rows.retry_due()], rows.retries()),
+        ("lease", [rows.lease_end()], rows.held()),
+    ):
+        index = Index(f"{ledger_table.name[:45]}_{name}_idx", *columns, postgresql_where=where, sqlite_where=where)
+        indexes.append(index)
+    return indexes

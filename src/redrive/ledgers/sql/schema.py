@@ -1,0 +1,228 @@
+"""redrive's own tables. Migrations create them; a test holds the two equal on both databases."""
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Float,
+    Identity,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    Uuid,
+    text,
+)
+
+from redrive.core.histograms import TOOK, TRIES
+from redrive.core.states import State
+from redrive.core.task import KEY_CHARS_MAX, KIND_CHARS_MAX
+from redrive.ledgers.sql.times import Instant
+
+NAMES = {
+    "ix": "%(table_name)s_%(column_0_name)s_idx",
+    "uq": "%(table_name)s_%(column_0_name)s_key",
+    "ck": "%(table_name)s_%(constraint_name)s_check",
+    "fk": "%(table_name)s_%(column_0_name)s_fkey",
+    "pk": "%(table_name)s_pkey",
+}
+"""How constraints and indexes are called, as PostgreSQL itself would."""
+
+metadata = MetaData(naming_convention=NAMES)
+
+# SQLite counts rows by itself only in a column that is INTEGER to the letter.
+SETTLED = ("done", "retried", "dead", "cancelled", "snoozed", "released", "lease_expired")
+FLOWS = ("added", "pruned", "done", "dead", "cancelled")
+"""What changes how many tasks are in which state from one census to the next."""
+
+_ID = BigInteger().with_variant(Integer(), "sqlite")
+_STATES = ", ".join(f"'{state}'" for state in State)
+
+task = Table(
+    "redrive_task",
+    metadata,
+    Column("id", _ID, Identity(), primary_key=True),
+    Column("key", Text, nullable=False, unique=True),
+    Column("kind", Text, nullable=False),
+    Column("payload", JSON, nullable=False),
+    Column("state", Text, nullable=False, server_default=text("'waiting'")),
+    Column("failures", Integer, nullable=False, server_default=text("0")),
+    Column("failures_max", Integer),
+    Column("redrives", Integer, nullable=False, server_default=text("0")),
+    Column("due_at", Instant),
+    Column("deadline_at", Instant),
+    Column("lease_until", Instant),
+    Column("claim_id", Uuid),
+    Column("claimed_at", Instant),
+    Column("last_error", Text),
+    Column("trace", Text),
+    Column("created_at", Instant, nullable=False),
+    Column("updated_at", Instant, nullable=False),
+    Column("ended_at", Instant),
+    CheckConstraint(f"state IN ({_STATES})", name="state"),
+    CheckConstraint(f"length(key) BETWEEN 1 AND {KEY_CHARS_MAX}", name="key_length"),
+    CheckConstraint(f"length(kind) BETWEEN 1 AND {KIND_CHARS_MAX}", name="kind_length"),
+    CheckConstraint("failures >= 0 AND redrives >= 0 AND failures_max >= 1", name="counts"),
+    CheckConstraint("(state = 'claimed') = (lease_until IS NOT NULL)", name="lease"),
+    CheckConstraint("(lease_until IS NULL) = (claim_id IS NULL)", name="fence"),
+    CheckConstraint("(state IN ('waiting', 'claimed')) OR due_at IS NULL", name="due"),
+    Index("redrive_task_dead_idx", "id", sqlite_where=text("state = 'dead'"), postgresql_where=text("state = 'dead'")),
+    Index(
+        "redrive_task_ended_idx",
+        "ended_at",
+        sqlite_where=text("ended_at IS NOT NULL"),
+        postgresql_where=text("ended_at IS NOT NULL"),
+    ),
+    # The one index that only people need: pages by state and kind. Written once, when a task ends. With the id it gives
+    # pages their whole order; without, PostgreSQL at times preferred the index above and filtered.
+    Index(
+        "redrive_task_kind_idx",
+        "kind",
+        "state",
+        "ended_at",
+        "id",
+        sqlite_where=text("ended_at IS NOT NULL"),
+        postgresql_where=text("ended_at IS NOT NULL"),
+    ),
+)
+"""What shall be done. The indexes that claims need are added by `predicates.ledger_indexes`, as for any table."""
+
+attempt = Table(
+    "redrive_attempt",
+    metadata,
+    Column("ledger", Text, primary_key=True),
+    Column("task_id", Text, primary_key=True),
+    Column("claim_id", Uuid, primary_key=True),
+    Column("number", Integer, nullable=False),
+    Column("started_at", Instant),
+    Column("ended_at", Instant, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("worker", Text, nullable=False),
+    Column("duration_seconds", Float, nullable=False),
+    Column("delay_seconds", Float),
+    Column("error_class", Text),
+    Column("error", Text),
+    Column("explanation", JSON(none_as_null=True)),
+)
+"""The append-only history. The primary key says that each claim ends in exactly one attempt."""
+
+minute = Table(
+    "redrive_minute",
+    metadata,
+    Column("minute", Instant, primary_key=True),
+    Column("ledger", Text, primary_key=True),
+    Column("worker", Text, primary_key=True),
+    *(Column(name, BigInteger, nullable=False, server_default=text("0")) for name in SETTLED),
+    Column("run_seconds", Float, nullable=False, server_default=text("0")),
+    *(
+        Column(name, BigInteger, nullable=False, server_default=text("0"))
+        for name in ("added", "pruned", *TRIES, *TOOK)
+    ),
+)
+"""What each worker settled, and what was added and pruned, in each minute, so that charts do not count the tasks."""
+
+census = Table(
+    "redrive_census",
+    metadata,
+    Column("ledger", Text, primary_key=True),
+    Column("at", Instant, nullable=False),
+    Column("seconds", Float, nullable=False),
+    *(Column(state.value, BigInteger, nullable=False) for state in State),
+    *(Column(f"base_{name}", BigInteger, nullable=False) for name in FLOWS),
+    Column("oldest_due_seconds", Float),
+)
+"""How many tasks were in each state when they were last counted, and what the minute had counted by then."""
+
+sample = Table(
+    "redrive_sample",
+    metadata,
+    Column("minute", Instant, primary_key=True),
+    Column("ledger", Text, primary_key=True),
+    *(Column(state.value, BigInteger, nullable=False) for state in State),
+    Column("oldest_due_seconds", Float),
+)
+"""A census for each minute, so that depths can be drawn over time."""
+
+dead = Table(
+    "redrive_dead",
+    metadata,
+    Column("ledger", Text, primary_key=True),
+    Column("task_id", Text, primary_key=True),
+    Column("cause", Text, nullable=False),
+    Column("since", Instant, nullable=False),
+    Column("listed_at", Instant, nullable=False),
+    Index("redrive_dead_cause_idx", "ledger", "cause", "since", "task_id"),
+    Index("redrive_dead_since_idx", "ledger", "since", "task_id"),
+)
+"""The dead tasks of all ledgers with their causes, as of the last census."""
+
+secret = Table(
+    "redrive_secret",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+"""Random secrets that all processes on a database share, such as the one that signs sessions."""
+
+turn = Table(
+    "redrive_turn",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("until", Instant, nullable=False),
+)
+"""Chores that one of many services does for all: whose turn it is until when."""
+
+alert = Table(
+    "redrive_alert",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("rule", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("started_at", Instant, nullable=False),
+    Column("told_at", Instant),
+    Column("ended_at", Instant),
+)
+"""What is wrong now and has been told, so that it is told once, however many services look and however often they start."""
+
+cause = Table(
+    "redrive_cause",
+    metadata,
+    Column("ledger", Text, primary_key=True),
+    Column("id", Text, primary_key=True),
+    Column("text", Text, nullable=False),
+    Column("sample", Text, nullable=False),
+    Column("first_seen", Instant, nullable=False),
+    Column("last_seen", Instant, nullable=False),
+    Column("amount", BigInteger, nullable=False),
+)
+"""The groups of dead tasks, as of the last census; those that nobody belongs to any more are kept with an amount of zero."""
+
+deed = Table(
+    "redrive_deed",
+    metadata,
+    Column("id", _ID, Identity(), primary_key=True),
+    Column("ledger", Text, nullable=False),
+    Column("task_id", Text, nullable=False),
+    Column("at", Instant, nullable=False),
+    Column("act", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Index("redrive_deed_task_idx", "ledger", "task_id"),
+)
+"""Who redrove, cancelled, resolved or returned which task, and why."""
+
+key = Table(
+    "redrive_key",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("sha256", Text, nullable=False, unique=True),
+    Column("owner", Text, nullable=False),
+    Column("scopes", JSON, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("expires_at", Instant),
+    Column("revoked_at", Instant),
+)
+"""API keys: only the hash of a key is kept."""

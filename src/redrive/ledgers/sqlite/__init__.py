@@ -1,0 +1,1 @@
+"""SQLite: what differs from other databases."""

@@ -1,0 +1,111 @@
+"""What is wrong now, kept in the database: so that it is told once when it starts and once when it ends, whoever looks.
+
+Something that stops and starts again within a few minutes has not ended: a number that wavers about its limit is one alert.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.database import Database
+from redrive.operator.turns import present
+
+QUIET = timedelta(minutes=2)
+"""An alert has ended when nothing was wrong for so long."""
+ACTIVE_MAX = 500
+"""Alerts kept at once: nobody can act on more, and what is wrong with everything has one cause."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """Something that is wrong."""
+
+    name: str
+    rule: str
+    text: str
+    started_at: datetime
+    told_at: datetime | None
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What has not been told yet."""
+
+    started: Sequence[Alert]
+    ended: Sequence[Alert]
+
+
+class Alerts:
+    """The alerts of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def active(self) -> list[Alert]:
+        """What is wrong now, the oldest first."""
+        return [alert for alert in await self._database.read(_all) if alert.ended_at is None]
+
+    async def known(self) -> frozenset[str]:
+        """The names of all that started and whose end was not told yet."""
+        return frozenset(alert.name for alert in await self._database.read(_all))
+
+    async def note(self, found: Mapping[str, tuple[str, str]], *, complete: bool = True) -> News:
+        """Write down what is wrong now, as rule and text by name; what there is to tell of it.
+
+        Unless that is `complete`, what is not in it has not ended.
+        """
+        return await self._database.write(_note, self._database, found, complete=complete)
+
+    async def told(self, started: Collection[str], ended: Collection[str]) -> None:
+        """Note what was told."""
+        await self._database.write(_told, self._database, started, ended)
+
+
+def _all(connection: Connection) -> list[Alert]:
+    a = schema.alert
+    rows = connection.execute(select(a).order_by(a.c.started_at, a.c.name).limit(ACTIVE_MAX * 2))
+    return [Alert(**row._asdict()) for row in rows]
+
+
+def _note(connection: Connection, database: Database, found: Mapping[str, tuple[str, str]], *, complete: bool) -> News:
+    a, now = schema.alert, present(connection, database)
+    there = {alert.name: alert for alert in _all(connection)}
+    free = max(0, ACTIVE_MAX - len(there))
+    new = [
+        {"name": name, "rule": rule, "text": text, "started_at": now}
+        for name, (rule, text) in found.items()
+        if name not in there
+    ][:free]
+    if new:
+        connection.execute(insert(a), new)
+    started, ended, forgotten = list[Alert](), list[Alert](), list[Alert]()
+    for name, alert in there.items():
+        is_wrong = name in found
+        if is_wrong and (alert.ended_at is not None or alert.text != found[name][1]):
+            connection.execute(update(a).where(a.c.name == name).values(ended_at=None, text=found[name][1]))
+        elif not is_wrong and alert.ended_at is None and complete:
+            connection.execute(update(a).where(a.c.name == name).values(ended_at=now))
+        elif alert.ended_at is not None and not is_wrong and complete and now - alert.ended_at >= QUIET:
+            (ended if alert.told_at is not None else forgotten).append(alert)
+        if is_wrong and alert.told_at is None:
+            started.append(alert)
+    _forget(connection, [alert.name for alert in forgotten])
+    started += [Alert(**one, told_at=None, ended_at=None) for one in new]  # type: ignore[arg-type]  # a dict of columns
+    return News(started=started, ended=ended)
+
+
+def _told(connection: Connection, database: Database, started: Collection[str], ended: Collection[str]) -> None:
+    a, now = schema.alert, present(connection, database)
+    if started:
+        connection.execute(update(a).where(a.c.name.in_(started)).values(told_at=now))
+    _forget(connection, ended)
+
+
+def _forget(connection: Connection, names: Collection[str]) -> None:
+    a = schema.alert
+    if names:
+        connection.execute(delete(a).where(a.c.name.in_(names)))

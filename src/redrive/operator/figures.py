@@ -1,0 +1,284 @@
+"""The numbers that charts are drawn from: what each minute counted, added up over ledgers, workers and steps of time.
+
+Nothing here reads a task. Minutes are folded as they grow old, so that a week is a few thousand rows whatever was done in it:
+after five minutes the workers of a minute become one row, after two days the minutes of an hour.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Float,
+    and_,
+    cast,
+    delete,
+    extract,
+    func,
+    literal,
+    literal_column,
+    select,
+    type_coerce,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+
+from redrive.core.histograms import TOOK, TRIES
+from redrive.core.states import State
+from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.times import EPOCH
+
+SUMMED = (*schema.SETTLED, "added", "pruned", "run_seconds", *TRIES, *TOOK)
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+FOLD_WORKERS_AFTER = timedelta(minutes=5)
+"""Soon: everybody who adds tasks in a transaction of their own leaves a row."""
+FOLD_MINUTES_AFTER = timedelta(days=2)
+FORGET_AFTER = timedelta(days=400)
+COMMITTED_WITHIN = HOUR
+"""A transaction may end so long after the minute that it counted in."""
+FOLDED = ""
+"""The worker of a row that stands for all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class States:
+    """How many tasks of a ledger are in which state, when they were last counted, and how long the oldest due one waits."""
+
+    amounts: Mapping[State, int]
+    counted_at: datetime
+    oldest_due: timedelta | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """What happened in one step of time."""
+
+    start: datetime
+    sums: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depth:
+    """How many tasks stood where in one step of time, at its last census."""
+
+    start: datetime
+    amounts: Mapping[State, int]
+    oldest_due: timedelta | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Dead tasks with one cause, as of the last census."""
+
+    ledger: str
+    id: str
+    text: str
+    sample: str
+    first_seen: datetime
+    last_seen: datetime
+    amount: int
+
+
+def flows_from(at: datetime) -> datetime:
+    """The minute from which on flows are added up to carry on a census of this instant.
+
+    Early enough for what was counted before it and committed after; a whole hour, so that no fold moves anything across it.
+    """
+    return (at - COMMITTED_WITHIN).replace(minute=0, second=0, microsecond=0)
+
+
+class Figures:
+    """The numbers of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def states(self) -> dict[str, States]:
+        """Every ledger that was ever counted: its census, and what the minutes have counted since."""
+        return await self._database.read(_states)
+
+    async def series(
+        self, ledgers: Sequence[str], start: datetime, step: timedelta, names: Sequence[str] = SUMMED
+    ) -> list[Point]:
+        """What happened since `start` in these ledgers, step by step; steps without anything are not there."""
+        return await self._database.read(_series, list(ledgers), start, step, names)
+
+    async def sums(self, ledgers: Sequence[str], start: datetime) -> Mapping[str, float]:
+        """All that happened since `start` in these ledgers, added up."""
+        return await self._database.read(_sums, list(ledgers), start)
+
+    async def depths(self, ledgers: Sequence[str], start: datetime, step: timedelta) -> list[Depth]:
+        """How many tasks stood where, step by step."""
+        return await self._database.read(_depths, list(ledgers), start, step)
+
+    async def groups(self, ledgers: Sequence[str], *, limit: int = 100) -> list[Group]:
+        """The causes that tasks are dead of, the largest group first."""
+        return await self._database.read(_groups, list(ledgers), limit)
+
+    async def fold(self, now: datetime) -> int:
+        """Fold what is old; how many rows went. Safe to call from several processes."""
+        return await self._database.write(_fold, now)
+
+
+def _states(connection: Connection) -> dict[str, States]:
+    c, m = schema.census, schema.minute
+    found = {}
+    for row in connection.execute(select(c)):
+        flows = connection.execute(
+            select(*(func.coalesce(func.sum(m.c[name]), 0).label(name) for name in schema.FLOWS)).where(
+                m.c.ledger == row.ledger, m.c.minute >= flows_from(row.at)
+            )
+        ).one()
+        changed = {name: int(getattr(flows, name) - getattr(row, f"base_{name}")) for name in schema.FLOWS}
+        amounts = {state: int(getattr(row, state.value)) for state in State}
+        ended = changed["done"] + changed["dead"] + changed["cancelled"]
+        amounts[State.WAITING] += changed["added"] - ended
+        amounts[State.DONE] += changed["done"] - changed["pruned"]
+        amounts[State.DEAD] += changed["dead"]
+        amounts[State.CANCELLED] += changed["cancelled"]
+        found[row.ledger] = States(
+            amounts={state: max(0, amount) for state, amount in amounts.items()},
+            counted_at=row.at,
+            oldest_due=_span(row.oldest_due_seconds),
+        )
+    return found
+
+
+def _sums(connection: Connection, ledgers: list[str], start: datetime) -> dict[str, float]:
+    m = schema.minute
+    asked = select(*(func.coalesce(func.sum(m.c[name]), 0).label(name) for name in SUMMED)).where(
+        m.c.minute >= start, m.c.ledger.in_(ledgers)
+    )
+    row = connection.execute(asked).one()
+    return {name: float(getattr(row, name)) for name in SUMMED}
+
+
+def _series(
+    connection: Connection, ledgers: list[str], start: datetime, step: timedelta, names: Sequence[str]
+) -> list[Point]:
+    m = schema.minute
+    bucket = _bucket(m.c.minute, step, connection).label("start")
+    asked = (
+        select(bucket, *(func.sum(m.c[name]).label(name) for name in names))
+        .where(m.c.minute >= start, m.c.ledger.in_(ledgers))
+        .group_by(bucket)
+        .order_by(bucket)
+    )
+    return [
+        Point(start=_instant(row.start), sums={name: float(getattr(row, name)) for name in names})
+        for row in connection.execute(asked)
+    ]
+
+
+def _depths(connection: Connection, ledgers: list[str], start: datetime, step: timedelta) -> list[Depth]:
+    s = schema.sample
+    bucket = _bucket(s.c.minute, step, connection).label("start")
+    last = (
+        select(bucket, s.c.ledger, func.max(s.c.minute).label("minute"))
+        .where(s.c.minute >= start, s.c.ledger.in_(ledgers))
+        .group_by(bucket, s.c.ledger)
+        .subquery()
+    )
+    asked = (
+        select(
+            last.c.start,
+            *(func.sum(s.c[state.value]).label(state.value) for state in State),
+            func.max(s.c.oldest_due_seconds).label("oldest"),
+        )
+        .join(last, (s.c.minute == last.c.minute) & (s.c.ledger == last.c.ledger))
+        .group_by(last.c.start)
+        .order_by(last.c.start)
+    )
+    return [
+        Depth(
+            start=_instant(row.start),
+            amounts={state: int(getattr(row, state.value)) for state in State},
+            oldest_due=_span(row.oldest),
+        )
+        for row in connection.execute(asked)
+    ]
+
+
+def _groups(connection: Connection, ledgers: list[str], limit: int) -> list[Group]:
+    c = schema.cause
+    asked = select(c).where(c.c.ledger.in_(ledgers), c.c.amount > 0).order_by(c.c.amount.desc(), c.c.id).limit(limit)
+    return [Group(**row._asdict()) for row in connection.execute(asked)]
+
+
+def _bucket(column: Any, step: timedelta, connection: Connection) -> Any:
+    """The start of the step that an instant lies in, in seconds since 1970."""
+    seconds = int(step.total_seconds())
+    if connection.dialect.name == "sqlite":
+        return type_coerce(column, BigInteger) // (seconds * 1_000_000) * seconds
+    return func.floor(cast(extract("epoch", column), Float) / seconds) * seconds
+
+
+def _instant(seconds: Any) -> datetime:
+    return EPOCH + timedelta(seconds=int(seconds))
+
+
+def _span(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+def _fold(connection: Connection, now: datetime) -> int:
+    m, s = schema.minute, schema.sample
+    whole = now.replace(second=0, microsecond=0)
+    folded = _fold_rows(connection, whole - FOLD_WORKERS_AFTER, MINUTE)
+    folded += _fold_rows(connection, whole.replace(minute=0) - FOLD_MINUTES_AFTER, HOUR)
+    for table in (m, s):
+        folded += connection.execute(delete(table).where(table.c.minute < now - FORGET_AFTER)).rowcount
+    # Of the samples of an old hour the last one stays.
+    old = s.c.minute < whole.replace(minute=0) - FOLD_MINUTES_AFTER
+    kept = select(func.max(s.c.minute)).where(old).group_by(_bucket(s.c.minute, HOUR, connection), s.c.ledger)
+    folded += connection.execute(delete(s).where(old, s.c.minute.not_in(kept))).rowcount
+    return folded
+
+
+def _fold_rows(connection: Connection, before: datetime, step: timedelta) -> int:
+    """Rows older than `before` become one for each ledger and step; how many were folded. What goes is what is added."""
+    m = schema.minute
+    on_sqlite = connection.dialect.name == "sqlite"
+    unfolded = (
+        (m.c.worker != FOLDED) if step == MINUTE else (_bucket(m.c.minute, step, connection) != _seconds(m, connection))
+    )
+    old = and_(m.c.minute < before, unfolded)
+    amount = int(connection.execute(select(func.count()).select_from(m).where(old)).scalar_one())
+    if not amount:
+        return 0
+    # One statement on PostgreSQL, where others write at the same time; on SQLite nobody else does.
+    rows: Any = m if on_sqlite else delete(m).where(old).returning(*m.c).cte("gone")
+    start = _start_of(rows.c.minute, step, on_sqlite=on_sqlite)
+    folded = select(start, rows.c.ledger, literal(FOLDED), *(func.sum(rows.c[name]) for name in SUMMED)).group_by(
+        start, rows.c.ledger
+    )
+    statement: Any = (sqlite.insert if on_sqlite else postgresql.insert)(m).from_select(
+        ["minute", "ledger", "worker", *SUMMED], folded.where(old) if on_sqlite else folded, include_defaults=False
+    )
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=[m.c.minute, m.c.ledger, m.c.worker],
+            set_={name: m.c[name] + statement.excluded[name] for name in SUMMED},
+        )
+    )
+    if on_sqlite:
+        connection.execute(delete(m).where(old))
+    return amount
+
+
+def _start_of(column: Any, step: timedelta, *, on_sqlite: bool) -> Any:
+    if step == MINUTE:
+        return column
+    if on_sqlite:
+        size = int(step.total_seconds()) * 1_000_000
+        return type_coerce(column, BigInteger) // literal_column(str(size)) * literal_column(str(size))
+    return func.date_trunc(literal_column("'hour'"), column)
+
+
+def _seconds(table: Any, connection: Connection) -> Any:
+    if connection.dialect.name == "sqlite":
+        return type_coerce(table.c.minute, BigInteger) // 1_000_000
+    return cast(extract("epoch", table.c.minute), Float)

@@ -1,0 +1,136 @@
+"""Tasks and their history as JSON values, for the command line and the web: instants in ISO 8601 UTC, spans in seconds.
+
+Payloads are shown redacted: what looks like a secret leaves neither by a terminal nor by a page.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from redrive.core.decide import Explanation
+from redrive.core.failure import ErrorClass, redact
+from redrive.core.preview import Try
+from redrive.core.task import Attempt, Deed, Task, TaskId
+from redrive.core.task import encode_payload as encode_payload  # for systems that keep payloads themselves
+
+HIDDEN = "[redacted]"
+PAYLOAD_DEPTH_MAX = 50
+_SAMPLE = "x7Kq2pLz"
+
+
+def instant_json(instant: datetime | None) -> str | None:
+    """`2026-01-31T09:00:00.000000Z`."""
+    return None if instant is None else instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def id_json(id: TaskId) -> int | str:
+    """A number where it is one, else text."""
+    return id if isinstance(id, int) else str(id)
+
+
+def task_json(task: Task, *, payload: bool = False) -> dict[str, Any]:
+    """A task; its payload only where it is asked for."""
+    shown: dict[str, Any] = {
+        "id": id_json(task.id),
+        "key": task.key,
+        "kind": task.kind,
+        "state": task.state.value,
+        "failures": task.failures,
+        "failures_max": task.failures_max,
+        "redrives": task.redrives,
+        "due_at": instant_json(task.due_at),
+        "deadline_at": instant_json(task.deadline_at),
+        "lease_until": instant_json(task.lease_until),
+        "claimed_at": instant_json(task.claimed_at),
+        "created_at": instant_json(task.created_at),
+        "updated_at": instant_json(task.updated_at),
+        "ended_at": instant_json(task.ended_at),
+        "last_error": task.last_error,
+    }
+    return shown | {"payload": redacted(task.payload)} if payload else shown
+
+
+def attempt_json(attempt: Attempt) -> dict[str, Any]:
+    """One try, with the sentence that explains what was decided."""
+    return {
+        "number": attempt.number,
+        "claim_id": str(attempt.claim_id),
+        "started_at": instant_json(attempt.started_at),
+        "ended_at": instant_json(attempt.ended_at),
+        "duration_seconds": _seconds(attempt.duration),
+        "outcome": attempt.outcome,
+        "state": attempt.state.value,
+        "delay_seconds": _seconds(attempt.delay),
+        "worker": attempt.worker,
+        "error_class": attempt.error_class,
+        "error": attempt.error,
+        "explanation": attempt.explanation and dict(attempt.explanation),
+        "sentence": explained(attempt.explanation),
+    }
+
+
+def deed_json(deed: Deed) -> dict[str, Any]:
+    """Who did what to a task, and why."""
+    return {"at": instant_json(deed.at), "act": deed.act, "actor": deed.actor, "reason": deed.reason}
+
+
+def try_json(one: Try) -> dict[str, Any]:
+    """One try to come."""
+    return {"number": one.number, "at": instant_json(one.at), "delay_seconds": one.delay.total_seconds()}
+
+
+def explained(explanation: Mapping[str, Any] | None) -> str | None:
+    """The sentence of an explanation as the history keeps it; None for one that this version cannot read."""
+    if not explanation:
+        return None
+    try:
+        return Explanation(
+            error_class=ErrorClass(explanation["error_class"]),
+            rule=explanation["rule"],
+            policy=explanation["policy"],
+            failures=explanation["failures"],
+            failures_max=explanation["failures_max"],
+            verdict=explanation["verdict"],
+            backoff=explanation.get("backoff"),
+            wait=_span(explanation.get("wait_seconds")),
+            jitter=explanation.get("jitter"),
+            draw=explanation.get("draw"),
+            floor=_span(explanation.get("floor_seconds")),
+            cap=_span(explanation.get("cap_seconds")),
+            delay=_span(explanation.get("delay_seconds")),
+        ).sentence()
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def redacted(value: Any, *, depth: int = 0) -> Any:
+    """A JSON value without what looks like a secret, by its name or by itself; of other types, their text."""
+    if depth > PAYLOAD_DEPTH_MAX:
+        return "…"
+    if isinstance(value, Mapping):
+        return {redact(str(name)): _member(str(name), member, depth) for name, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [redacted(member, depth=depth + 1) for member in value]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, datetime):
+        return instant_json(value)
+    return redact(str(value))
+
+
+def _member(name: str, value: Any, depth: int) -> Any:
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        written = f"{name}={value}"
+        if redact(str(value)) == str(value) and redact(written) != written:
+            return HIDDEN
+    elif isinstance(value, Mapping | list | tuple) and value and redact(f"{name}={_SAMPLE}") != f"{name}={_SAMPLE}":
+        return HIDDEN  # whatever is in there, its name says what it is
+    return redacted(value, depth=depth + 1)
+
+
+def _seconds(span: timedelta | None) -> float | None:
+    return None if span is None else span.total_seconds()
+
+
+def _span(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)

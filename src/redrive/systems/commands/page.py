@@ -1,0 +1,125 @@
+"""The troubleshooting queue: commands that wait for a person, one of them with its story, and what a person may do with them."""
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from fastapi import Request
+
+from redrive.errors import TooSlowError, UsageError
+from redrive.extend import format_duration, rounded
+from redrive.http.errors import ApiError
+from redrive.http.panel import Panel, query_of
+from redrive.system import System
+
+if TYPE_CHECKING:
+    from redrive.systems.commands import Commands
+
+HERE = "/systems/commands"
+PAGE = 50
+TEXT_CHARS_MAX = 150
+LOOKS = {
+    "SENT": "added",
+    "RECEIVED": "claimed",
+    "COMPLETED": "done",
+    "FAILED": "failed",
+    "BUSINESS_RULE_FAILED": "failed",
+    "MOVED_TO_TROUBLESHOOTING_QUEUE": "dead",
+}
+"""How a line of the audit is drawn; what a person did is a deed, all else plain."""
+STATES = {
+    "PENDING": "waiting",
+    "IN_PROGRESS": "claimed",
+    "COMPLETED": "done",
+    "FAILED": "cancelled",
+    "CANCELED": "cancelled",
+    "IN_TROUBLESHOOTING_QUEUE": "dead",
+}
+"""The state of the task of a command that stands so: gives its colour."""
+
+
+async def content(request: Request, system: System) -> Mapping[str, Any]:
+    """A page of the queue, or the command that is asked for."""
+    bus = cast("Commands", system)
+    asked = {name: _text(request, name) for name in ("domain", "type")}
+    if of := _text(request, "of"):
+        back = {**asked, "cursor": _text(request, "cursor")}
+        one = await _one(bus, of, _text(request, "command") or "")
+        return {"one": one, "states": STATES, "back": query_of(HERE, back)}
+    return {"one": None, **await _page(bus, request, asked)}
+
+
+async def _one(bus: "Commands", domain: str, command_id: str) -> Mapping[str, Any]:
+    from redrive.systems.commands.routes import AUDIT_MAX
+    from redrive.systems.commands.shapes import details_json
+
+    found = await bus.get_command(domain, command_id)
+    if found is None:
+        raise ApiError(404, "command_unknown", "There is no such command on the bus.")
+    said = details_json(found, await bus.audit_trail(command_id, domain, latest=AUDIT_MAX))
+    shown = None if said["data"] is None else json.dumps(said["data"], indent=2, ensure_ascii=False)
+    return said | {"data": shown, "audit": [_line(line) for line in said["audit"]]}
+
+
+def _line(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A line of the audit for the story: what it says, in the words of a reader."""
+    details, event = dict(line["details"]), line["event_type"]
+    by = details.pop("operator", None)
+    delay = details.pop("delay_seconds", None)
+    error = ": ".join(str(one) for name in ("code", "message") if (one := details.pop(name, None)))
+    attempt, reason, kind = (details.pop(name, None) for name in ("attempt", "reason", "type"))
+    more = details["details"] if details.keys() == {"details"} else details
+    return {
+        "at": line["at"],
+        "look": "deed" if by is not None else LOOKS.get(event, ""),
+        "title": event.removeprefix("OPERATOR_").replace("_", " ").capitalize(),
+        "by": by,
+        "attempt": attempt,
+        "reason": reason,
+        "type": kind,
+        "error": error,
+        "again_after": None if delay is None else format_duration(rounded(timedelta(seconds=float(delay)))),
+        "more": json.dumps(more, ensure_ascii=False) if more else None,
+    }
+
+
+async def _page(bus: "Commands", request: Request, asked: Mapping[str, str | None]) -> Mapping[str, Any]:
+    from redrive.systems.commands.looking import COUNTED_MAX
+    from redrive.systems.commands.shapes import page_json
+    from redrive.systems.commands.values import CommandStatus
+
+    cursor, troubled = _text(request, "cursor"), CommandStatus.IN_TROUBLESHOOTING_QUEUE
+    waiting: Mapping[str, int] | None = None
+    page: Mapping[str, Any] = {"commands": [], "cursor": None}
+    problem = None
+    try:
+        waiting = await bus.troubleshooting.count_by_domain()
+        found = await bus.browse_commands(asked["domain"], troubled, asked["type"], limit=PAGE, cursor=cursor)
+        page = page_json(found)
+    except TooSlowError:
+        problem = "The database needed too long for this look. Try again in a moment."
+    except UsageError as refused:
+        problem = f"{str(refused)[:1].upper()}{str(refused)[1:]}."
+    place = {**asked, "cursor": cursor}
+    domains = {one["domain"] for one in page["commands"]}
+    return {
+        "waiting": waiting,
+        "total": None if waiting is None else sum(waiting.values()),
+        "counted_max": COUNTED_MAX,
+        "asked": asked,
+        "commands": page["commands"],
+        # Commands are named by their ids within a domain, so many can be chosen only where all are of one.
+        "domain": next(iter(domains)) if len(domains) == 1 else None,
+        "problem": problem,
+        "first_page": query_of(HERE, asked) if cursor else None,
+        "next_page": query_of(HERE, {**asked, "cursor": page["cursor"]}) if page["cursor"] else None,
+        "path_of": lambda one: query_of(HERE, {**place, "of": one["domain"], "command": one["command_id"]}),
+    }
+
+
+def _text(request: Request, name: str) -> str | None:
+    return request.query_params.get(name, "").replace("\0", "").strip()[:TEXT_CHARS_MAX] or None
+
+
+PANEL = Panel(title="Troubleshooting", template="commands/page.html", content=content)

@@ -1,0 +1,168 @@
+"""`/api/commands`: looking at commands and their batches, and what people do to those in the troubleshooting queue.
+
+An act names commands by their ids within a domain and answers how many of them changed, and of the others why not: of two
+operators who press the same button one is told that the other was quicker.
+"""
+
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query
+from fastapi.responses import JSONResponse
+from pydantic import AfterValidator
+
+from redrive.http.errors import ApiError, ErrorAnswer
+from redrive.http.guard import require, require_unless_loopback
+from redrive.systems.commands import shapes as bodies
+from redrive.systems.commands.values import TEXT_CHARS_MAX, Bulk, CommandStatus
+
+if TYPE_CHECKING:
+    from redrive.systems.commands.system import Commands
+
+PAGE_MAX = 500
+AUDIT_MAX = 500
+
+Looking = Depends(require_unless_loopback("viewer"))
+Operator = Annotated[Any, Depends(require("operator"))]
+
+DomainQuery = Annotated[
+    str | None, Query(min_length=1, max_length=bodies.DOMAIN_CHARS_MAX, description="Of this domain only")
+]
+TypeQuery = Annotated[str | None, Query(min_length=1, max_length=TEXT_CHARS_MAX, description="Of this type only")]
+LimitQuery = Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many a page holds")]
+CursorQuery = Annotated[str | None, Query(max_length=18, description="The one that the page before gave")]
+DomainPath = Annotated[str, Path(max_length=bodies.DOMAIN_CHARS_MAX, examples=["payments"])]
+
+
+def _with_zone(instant: datetime) -> datetime:
+    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant
+
+
+InstantQuery = Annotated[datetime | None, AfterValidator(lambda given: given and _with_zone(given)), Query()]
+
+
+def _refusals(**meanings: str) -> dict[int | str, dict[str, Any]]:
+    return {int(code[1:]): {"model": ErrorAnswer, "description": meaning} for code, meaning in meanings.items()}
+
+
+_LOOK = _refusals(
+    _400="A parameter cannot be used",
+    _401="The caller is elsewhere and has sent no valid key",
+    _403="The key lacks the scope viewer",
+    _503="The store cannot be reached now, or does not answer in time",
+)
+_ACT = _refusals(
+    _400="What was given cannot be used; nothing was changed",
+    _401="No valid key",
+    _403="The key lacks the scope operator",
+    _503="The store cannot be reached now",
+)
+
+
+def make_routes(bus: "Commands") -> APIRouter:
+    """The routes of one bus."""
+    router = APIRouter(prefix="/api/commands", tags=["commands"])
+    _add_troubleshooting(router, bus)
+    _add_looks(router, bus)
+    return router
+
+
+def _add_looks(router: APIRouter, bus: "Commands") -> None:
+    @router.get(
+        "",
+        summary="A page of commands, newest first",
+        response_model=bodies.PageOut,
+        responses=_LOOK,
+        dependencies=[Looking],
+    )
+    async def page(
+        domain: DomainQuery = None,
+        status: Annotated[CommandStatus | None, Query(description="Which stand so")] = None,
+        type: TypeQuery = None,
+        created_after: InstantQuery = None,
+        created_before: InstantQuery = None,
+        limit: LimitQuery = 100,
+        cursor: CursorQuery = None,
+    ) -> JSONResponse:
+        """No index tells one status from another, but for the troubleshooting queue; so a page looks at 50,000 commands at most.
+
+        Where the filter fits few of them the page is short, or empty, and its cursor goes on behind what was looked at.
+        """
+        found = await bus.browse_commands(domain, status, type, created_after, created_before, limit, cursor)
+        return JSONResponse(bodies.page_json(found))
+
+    # Before the next route, which takes whatever has two parts: ids may hold a slash.
+    @router.get(
+        "/batches/{domain}/{batch_id:path}",
+        summary="A batch, with its commands counted by state",
+        response_model=bodies.BatchOut,
+        responses=_LOOK | _refusals(_404="There is no such batch"),
+        dependencies=[Looking],
+    )
+    async def batch(domain: DomainPath, batch_id: str) -> JSONResponse:
+        """It is complete when none of its commands is open and none waits for a person."""
+        found = await bus.get_batch(domain, batch_id)
+        if found is None:
+            raise ApiError(404, "batch_unknown", f"{domain!r} has no batch {batch_id!r:.80}")
+        return JSONResponse(bodies.batch_json(found))
+
+    @router.get(
+        "/{domain}/{command_id:path}",
+        summary="A command with its data, its last error and its audit",
+        response_model=bodies.CommandDetails,
+        responses=_LOOK | _refusals(_404="There is no such command"),
+        dependencies=[Looking],
+    )
+    async def one(domain: DomainPath, command_id: str) -> JSONResponse:
+        """What looks like a secret is hidden. The attempts with what was decided after each are at the task."""
+        found = await bus.get_command(domain, command_id)
+        if found is None:
+            raise ApiError(404, "command_unknown", f"{domain!r} has no command {command_id!r:.80}")
+        audit = await bus.audit_trail(command_id, domain, latest=AUDIT_MAX)
+        return JSONResponse(bodies.details_json(found, audit))
+
+
+def _add_troubleshooting(router: APIRouter, bus: "Commands") -> None:
+    queue = bus.troubleshooting
+
+    @router.get(
+        "/troubleshooting",
+        summary="What waits for a person, newest first, and how much of it there is",
+        response_model=bodies.QueueOut,
+        responses=_LOOK,
+        dependencies=[Looking],
+    )
+    async def troubled(
+        domain: DomainQuery = None, type: TypeQuery = None, limit: LimitQuery = 100, cursor: CursorQuery = None
+    ) -> JSONResponse:
+        """Served by an index that holds nothing else."""
+        status = CommandStatus.IN_TROUBLESHOOTING_QUEUE
+        found = await bus.browse_commands(domain, status, type, limit=limit, cursor=cursor)
+        waiting = dict(await queue.count_by_domain()) if cursor is None else None
+        return JSONResponse(bodies.page_json(found) | {"waiting": waiting})
+
+    def act(name: str, summary: str) -> Callable[[Any], Any]:
+        path = f"/troubleshooting/{name}"
+        return router.post(path, summary=summary, response_model=bodies.ActOut, responses=_ACT)
+
+    @act("retry", "Send commands again: a new message, a fresh budget, due now")
+    async def retry(given: bodies.ActIn, key: Operator) -> JSONResponse:
+        """Their history stays. Only from the troubleshooting queue, each for itself."""
+        return await _told(queue.retry_many(given.domain, given.ids, key.owner, reason=given.reason))
+
+    @act("cancel", "End commands as CANCELED, and reply that with the reason")
+    async def cancel(given: bodies.ActIn, key: Operator) -> JSONResponse:
+        """Only from the troubleshooting queue, each for itself."""
+        return await _told(queue.cancel_many(given.domain, given.ids, key.owner, reason=given.reason))
+
+    @act("complete", "End commands as COMPLETED, because somebody did them by hand, and reply SUCCESS with the result")
+    async def complete(given: bodies.CompleteIn, key: Operator) -> JSONResponse:
+        """Only from the troubleshooting queue, each for itself."""
+        done = queue.complete_many(given.domain, given.ids, key.owner, result=given.result, reason=given.reason)
+        return await _told(done)
+
+
+async def _told(done: Coroutine[Any, Any, Bulk]) -> JSONResponse:
+    bulk = await done
+    return JSONResponse({"changed": len(bulk.changed), "refused": dict(bulk.refused)})

@@ -1,0 +1,253 @@
+"""What goes over the bus, and what is on record about it."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from redrive import UsageError
+from redrive.errors import PayloadError
+from redrive.observe.traces import current_trace
+from redrive.operator.json_views import encode_payload
+from redrive.systems.commands.tables import QUEUE_CHARS_MAX
+
+ENDING = "__commands"
+DOMAIN = re.compile(rf"[a-z][a-z0-9_]{{0,{QUEUE_CHARS_MAX - len(ENDING) - 1}}}")
+QUEUE = re.compile(rf"[a-z][a-z0-9_]{{0,{QUEUE_CHARS_MAX - 1}}}")
+TEXT_CHARS_MAX = 150
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+class CommandStatus(StrEnum):
+    """Where a command stands."""
+
+    PENDING = "PENDING"
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
+    IN_TROUBLESHOOTING_QUEUE = "IN_TROUBLESHOOTING_QUEUE"
+
+
+class BatchStatus(StrEnum):
+    """Where a batch stands. It is complete when none of its commands is open and none waits for a person."""
+
+    OPEN = "OPEN"
+    COMPLETED = "COMPLETED"
+    COMPLETED_WITH_FAILURES = "COMPLETED_WITH_FAILURES"
+
+
+class Outcome(StrEnum):
+    """What a reply says."""
+
+    SUCCESS = "SUCCESS"
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewCommand:
+    """A command to be sent. Checked here, so that the bus only sees what it can store."""
+
+    domain: str
+    command_type: str
+    command_id: str | UUID
+    data: Any = None
+    correlation_id: str | UUID | None = None
+    reply_to: str | None = None
+    max_attempts: int | None = None
+    data_json: str = field(init=False, repr=False)
+    trace: str | None = field(init=False, repr=False, compare=False)
+    """The trace that it is made in: sends that share a commit are written in another."""
+
+    def __post_init__(self) -> None:
+        check_domain(self.domain)
+        check_text("command_type", self.command_type)
+        if "*" in self.command_type:
+            raise UsageError(f"command_type must be a plain name without *, not {self.command_type!r}")
+        for name in ("command_id", "correlation_id"):
+            given = getattr(self, name)
+            if isinstance(given, UUID):
+                object.__setattr__(self, name, str(given))
+            elif given is not None or name == "command_id":
+                check_text(name, given)
+        if self.reply_to is not None:
+            check_reply_queue("reply_to", self.reply_to)
+        most = self.max_attempts
+        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= 1_000_000):
+            raise UsageError(f"max_attempts must be a whole number from 1 to 1,000,000, not {most!r}")
+        object.__setattr__(self, "data_json", json_text(self.data))
+        object.__setattr__(self, "trace", current_trace())
+
+
+class Command(NamedTuple):
+    """What a handler gets."""
+
+    domain: str
+    command_type: str
+    command_id: str
+    data: Any
+    correlation_id: str | None = None
+    reply_to: str | None = None
+    batch_id: str | None = None
+    created_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandRecord:
+    """What is known of a command. `data` is there where one command is asked for and its message still exists."""
+
+    id: int
+    """Of its row: its task in the ledger `commands` has the same."""
+    domain: str
+    command_id: str
+    command_type: str
+    status: CommandStatus
+    attempts: int
+    max_attempts: int | None
+    """The command's own limit, if it has one; else the handler's or the worker's holds."""
+    queue_name: str
+    msg_id: int | None
+    due_at: datetime | None
+    lease_until: datetime | None
+    last_error_type: str | None
+    last_error_code: str | None
+    last_error_msg: str | None
+    reply_to: str | None
+    correlation_id: str | None
+    batch_id: str | None
+    created_at: datetime
+    updated_at: datetime
+    troubled_at: datetime | None
+    """Since when it waits for a person."""
+    data: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandPage:
+    """Some commands, newest first, and the cursor for the next page; None after the last."""
+
+    commands: list[CommandRecord]
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEvent:
+    """One line of the record of a command."""
+
+    domain: str
+    command_id: str
+    event_type: str
+    at: datetime
+    details: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRecord:
+    """Commands that were sent together, counted by state."""
+
+    domain: str
+    batch_id: str
+    name: str | None
+    custom_data: Any
+    status: BatchStatus
+    total: int
+    pending: int
+    in_progress: int
+    completed: int
+    failed: int
+    canceled: int
+    in_troubleshooting: int
+    created_at: datetime
+    completed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a sender hears in the end."""
+
+    domain: str
+    command_id: str
+    command_type: str
+    correlation_id: str | None
+    outcome: Outcome
+    result: Any = None
+    error: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bulk:
+    """What an act on many commands came to: the ids that changed, and why the others did not."""
+
+    changed: Sequence[str]
+    refused: Mapping[str, str]
+
+
+def queue_of(domain: str) -> str:
+    """The queue that the commands of a domain wait in."""
+    return f"{domain}{ENDING}"
+
+
+def split_kind(kind: str) -> tuple[str, str]:
+    """From `domain/type` to the queue and the type."""
+    domain, _, command_type = kind.partition("/")
+    return queue_of(domain), command_type
+
+
+def join_kind(queue: str, command_type: str) -> str:
+    """From the queue and the type back to `domain/type`."""
+    return f"{queue.removesuffix(ENDING)}/{command_type}"
+
+
+def check_domain(domain: str) -> str:
+    """Return the domain if a queue can be named after it, else raise `UsageError`."""
+    if not isinstance(domain, str) or not DOMAIN.fullmatch(domain):
+        raise UsageError(
+            f"domain must be 1 to {QUEUE_CHARS_MAX - len(ENDING)} small letters, digits and _, beginning with a letter, "
+            f"such as payments, not {domain!r:.80}"
+        )
+    return domain
+
+
+def check_reply_queue(name: str, queue: str) -> str:
+    """Return the queue if replies can go there, else raise `UsageError`."""
+    if not isinstance(queue, str) or not QUEUE.fullmatch(queue):
+        raise UsageError(
+            f"{name} must be the name of a queue, up to {QUEUE_CHARS_MAX} small letters, digits and _ "
+            f"such as payments__replies, not {queue!r:.80}"
+        )
+    if queue.endswith(ENDING):
+        raise UsageError(f"{name} must be a queue for replies: {queue!r} would be one for commands, as it ends so")
+    return queue
+
+
+def check_text(name: str, given: Any) -> str:
+    """Return the text if it is neither empty, too long nor unstorable, else raise `UsageError`."""
+    if not isinstance(given, str) or not 1 <= len(given) <= TEXT_CHARS_MAX:
+        raise UsageError(f"{name} must be 1 to {TEXT_CHARS_MAX} characters of text, not {given!r:.80}")
+    if "\0" in given or given != given.encode("utf-8", "replace").decode():
+        raise UsageError(f"{name} holds a character that no database stores: {given!r:.80}")
+    return given
+
+
+def can_be_stored(*texts: str) -> bool:
+    """Whether something on the bus could be called so. If not, there is none, and no database is asked: some refuse such texts."""
+    try:
+        for one in texts:
+            check_text("it", one)
+    except UsageError:
+        return False
+    return True
+
+
+def json_text(value: Any) -> str:
+    """The value as JSON text that a message can hold, or a `PayloadError`."""
+    if value is None:
+        return "null"
+    text = encode_payload(value)
+    if _NUL.search(text):
+        raise PayloadError("the payload holds a NUL character, which PostgreSQL stores in no message: leave it out")
+    return text

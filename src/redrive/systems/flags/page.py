@@ -1,0 +1,149 @@
+"""The flags and their schedules: what is due next, what is tried again, what failed for good, and what a person may do about it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from fastapi import Request
+
+from redrive.http.errors import ApiError
+from redrive.http.panel import Panel, query_of
+from redrive.system import System
+from redrive.systems.flags.picture import SHOWN_MAX, Coming, draw
+
+if TYPE_CHECKING:
+    from redrive.systems.flags import Flags, Schedule
+    from redrive.systems.flags.desk import SchedulePage, Seen
+
+HERE = "/systems/flags"
+PRODUCTION = "production"
+PAGE, FLAGS_PAGE = 50, 50
+TEXT_CHARS_MAX = 100
+SECTIONS = {
+    "pending": ("Due next", "waiting", "Nothing is planned."),
+    "retrying": ("Failed, and tried again by themselves", "waiting", "No change has failed that is tried again."),
+    "failed": ("Failed for good", "dead", "No change has failed for good."),
+    "applied": ("Applied, the last first", "done", "Nothing was applied in the last 90 days."),
+    "cancelled": ("Cancelled, the last first", "cancelled", "Nothing was cancelled in the last 30 days."),
+}
+"""Of each section its title, its colour, and what is said when it is empty."""
+OVERVIEW = ("pending", "retrying", "failed", "applied")
+"""What is seen without a filter by status."""
+
+
+async def content(request: Request, system: System) -> Mapping[str, Any]:
+    """The heads of the sections, or a page of one of them; and the flags."""
+    flags = cast("Flags", system)
+    environments = await flags.environments()
+    usual = PRODUCTION if PRODUCTION in environments or not environments else environments[0]
+    asked = {
+        "environment": _text(request, "environment").strip() or usual,
+        "flag": _text(request, "flag").strip(),
+        "status": _text(request, "status"),
+    }
+    if asked["status"] not in ("", *SECTIONS):
+        raise ApiError(400, "status_unknown", f"There is no such status: choose from {', '.join(SECTIONS)}.")
+    cursor = _text(request, "cursor")
+    pages = await _pages(flags, asked, cursor)
+    return {
+        "asked": asked,
+        "environments": environments,
+        "statuses": SECTIONS,
+        "sections": [_section(name, page, asked, cursor) for name, page in pages.items()],
+        "picture": _picture(pages),
+        **await _flags(flags, request, asked),
+    }
+
+
+async def _pages(flags: "Flags", asked: Mapping[str, str], cursor: str) -> dict[str, "SchedulePage"]:
+    from redrive.systems.flags.desk import Section
+
+    names, limit = ([asked["status"]], PAGE) if asked["status"] else (OVERVIEW, SHOWN_MAX)
+    return {
+        name: await flags.page(
+            Section(name), environment=asked["environment"], key=asked["flag"] or None, limit=limit,
+            cursor=cursor or None if asked["status"] else None,
+        )
+        for name in names
+    }  # fmt: skip
+
+
+def _section(name: str, page: "SchedulePage", asked: Mapping[str, str], cursor: str) -> dict[str, Any]:
+    title, look, empty = SECTIONS[name]
+    one = {**asked, "status": name}
+    whole = bool(asked["status"])
+    return {
+        "name": name,
+        "title": title,
+        "empty": empty,
+        "schedules": [_row(each, look) for each in page.seen],
+        "all": None if whole else query_of(HERE, one),
+        "first_page": query_of(HERE, one) if whole and cursor else None,
+        "next_page": query_of(HERE, {**one, "cursor": page.cursor}) if whole and page.cursor else None,
+    }
+
+
+def _row(seen: "Seen", look: str) -> dict[str, Any]:
+    schedule = seen.schedule
+    applying = schedule.lease_until is not None
+    return {
+        "schedule": schedule,
+        "sets": sets(schedule),
+        "look": "claimed" if applying else look,
+        "status": "being applied" if applying else schedule.status,
+        "tries": seen.tries,
+        "upcoming": seen.upcoming,
+    }
+
+
+def _picture(pages: Mapping[str, "SchedulePage"]) -> Any:
+    """Of what is to come, by when it is tried next."""
+    ahead: Sequence[Seen] = [one for name in ("pending", "retrying") if name in pages for one in pages[name].seen]
+    coming = [
+        Coming(name=one.schedule.flag_key, sets=sets(one.schedule), tries=[each.at for each in one.upcoming])
+        for one in ahead
+        if one.upcoming
+    ]
+    return draw(sorted(coming, key=lambda one: one.tries[0]), datetime.now(UTC))
+
+
+async def _flags(flags: "Flags", request: Request, asked: Mapping[str, str]) -> dict[str, Any]:
+    from redrive.systems.flags import FlagNotFoundError
+
+    after = _text(request, "after")
+    if asked["flag"]:
+        try:
+            found = [await flags.get(asked["flag"], environment=asked["environment"])]
+        except FlagNotFoundError:
+            found = []
+        return {"flags": found, "flags_next": None, "flags_first": None}
+    found = await flags.all_flags(environment=asked["environment"], limit=FLAGS_PAGE + 1, after=after or None)
+    more = found[FLAGS_PAGE - 1].flag_key if len(found) > FLAGS_PAGE else None
+    return {
+        "flags": found[:FLAGS_PAGE],
+        "flags_next": query_of(HERE, {**asked, "after": more}) if more else None,
+        "flags_first": query_of(HERE, asked) if after else None,
+    }
+
+
+def sets(schedule: "Schedule") -> str:
+    """What a schedule sets, in words."""
+    from redrive.systems.flags import InvalidChangeError
+    from redrive.systems.flags.changes import read_values
+
+    try:
+        values = read_values(schedule.updates)
+    except InvalidChangeError:  # others wrote it; it says so itself when it is tried
+        return json.dumps(schedule.updates, ensure_ascii=False)[:TEXT_CHARS_MAX]
+    said = ["on" if values["enabled"] else "off"] if "enabled" in values else []
+    if "rollout_percentage" in values:
+        said.append(f"for {values['rollout_percentage']} %")
+    return ", ".join(said)
+
+
+def _text(request: Request, name: str) -> str:
+    return request.query_params.get(name, "").replace("\0", "")[:TEXT_CHARS_MAX]
+
+
+PANEL = Panel(title="Flags", template="flags/page.html", content=content)

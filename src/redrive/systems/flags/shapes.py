@@ -1,0 +1,347 @@
+"""What comes in and goes out over HTTP: names in camelCase, times in ISO 8601 with a zone, nothing without a limit."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StrictBool,
+    StrictInt,
+)
+from pydantic.alias_generators import to_camel
+
+from redrive import Attempt, Try
+from redrive.operator.json_views import instant_json
+from redrive.systems.flags.schedules import Foreseen, NewSchedule, Schedule
+from redrive.systems.flags.settings import RETRIES_MAX
+from redrive.systems.flags.store import Flag, Override
+from redrive.systems.flags.system import Retries
+
+KEY = r"^[A-Za-z0-9][A-Za-z0-9._:-]*$"
+BULK_MAX = 50
+_AT = "2026-12-01T08:00:00.000000Z"
+
+
+def storable(text: str) -> str:
+    """A validator: text that every database stores."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("it holds half a character") from None
+    if "\0" in text:
+        raise ValueError("it holds a NUL")
+    return text
+
+
+def read_instant(given: Any) -> Any:
+    """A validator: an instant as ISO 8601 text with a zone."""
+    if not isinstance(given, str):
+        raise ValueError(f"write it as text, such as {_AT}")  # noqa: TRY004 - pydantic takes these for an answer
+    try:
+        read = datetime.fromisoformat(given)
+        if read.tzinfo is None:
+            raise ValueError
+        return read.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ValueError(f"write it in ISO 8601 with a zone, such as {_AT}") from None
+
+
+Text = Annotated[str, AfterValidator(storable)]
+Given = Annotated[datetime, BeforeValidator(read_instant)]
+Shown = Annotated[datetime, PlainSerializer(instant_json, return_type=str)]
+
+
+class Body(BaseModel):
+    """The names outside are camelCase; what is not known is refused."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", from_attributes=True)
+
+
+# --- in -----------------------------------------------------------------------------------------------------------------
+
+
+class FlagChange(Body):
+    """What a flag shall be. What is left out stays as it is, or has its default in a new flag: off, for 0 percent."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"enabled": True, "rolloutPercentage": 10, "description": "The new checkout"}]}
+    )
+    enabled: StrictBool | None = Field(default=None, description="Whether it is on at all")
+    rollout_percentage: Annotated[StrictInt, Field(ge=0, le=100)] | None = Field(
+        default=None, description="For how many of a hundred users it is on"
+    )
+    description: Annotated[Text, Field(max_length=2000)] | None = Field(default=None, description="For people")
+
+
+class UserOverride(Body):
+    """A user for whom the percentage does not speak."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"userId": "u-17", "overrideType": "include", "reason": "beta tester"}]}
+    )
+    user_id: Annotated[Text, Field(min_length=1, max_length=200)]
+    override_type: Literal["include", "exclude"]
+    reason: Annotated[Text, Field(max_length=500)] | None = None
+
+
+class Updates(Body):
+    """What a schedule sets: at least one of both."""
+
+    enabled: StrictBool | None = Field(default=None, description="Whether the flag is on at all")
+    rollout_percentage: Annotated[StrictInt, Field(ge=0, le=100)] | None = Field(
+        default=None, description="For how many of a hundred users it is on"
+    )
+
+    def given(self) -> dict[str, Any]:
+        """What was given, by the names outside."""
+        return self.model_dump(by_alias=True, exclude_none=True)
+
+
+class ScheduleRequest(Body):
+    """A change that shall take effect at a set time."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "scheduledAt": _AT,
+                    "updates": {"enabled": True, "rolloutPercentage": 100},
+                    "maxRetries": 5,
+                    "expiresAt": "2026-12-01T12:00:00.000000Z",
+                }
+            ]
+        }
+    )
+    scheduled_at: Given = Field(description="When it takes effect: in the future")
+    updates: Updates
+    max_retries: Annotated[StrictInt, Field(ge=0, le=RETRIES_MAX)] | None = Field(
+        default=None, description="How often it is tried again if it fails; without it FLAG_SCHEDULE_MAX_RETRIES"
+    )
+    expires_at: Given | None = Field(default=None, description="From then on it is too late: it fails as expired")
+
+    def new(self) -> NewSchedule:
+        """The schedule to be made."""
+        return NewSchedule(
+            scheduled_at=self.scheduled_at, updates=self.updates.given(),
+            max_retries=self.max_retries, expires_at=self.expires_at,
+        )  # fmt: skip
+
+
+class BulkRequest(Body):
+    """Several schedules of one flag, made together or not at all."""
+
+    schedules: Annotated[list[ScheduleRequest], Field(min_length=1, max_length=BULK_MAX)]
+
+
+# --- out ----------------------------------------------------------------------------------------------------------------
+
+
+class FlagBody(Body):
+    """A flag in one environment."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "id": 7,
+                    "flagKey": "new-checkout",
+                    "environment": "production",
+                    "enabled": True,
+                    "rolloutPercentage": 10,
+                    "description": "The new checkout",
+                    "createdAt": "2026-11-01T09:00:00.000000Z",
+                    "updatedAt": "2026-11-02T09:00:00.000000Z",
+                }
+            ]
+        }
+    )
+    id: int
+    flag_key: str
+    environment: str
+    enabled: bool
+    rollout_percentage: int
+    description: str | None
+    created_at: Shown | None
+    updated_at: Shown | None
+
+    @classmethod
+    def of(cls, flag: Flag) -> "FlagBody":
+        """The flag as it is shown."""
+        return cls.model_validate(flag)
+
+
+class FlagList(Body):
+    """The flags of an environment by their keys."""
+
+    environment: str
+    flags: list[FlagBody]
+
+
+class OverrideBody(Body):
+    """A user for whom the percentage does not speak."""
+
+    user_id: str
+    override_type: str
+    reason: str | None
+    created_by: str | None
+    created_at: Shown | None
+
+    @classmethod
+    def of(cls, override: Override) -> "OverrideBody":
+        """The override as it is shown."""
+        return cls.model_validate(override)
+
+
+class OverrideList(Body):
+    """The overrides of a flag by user."""
+
+    flag_key: str
+    environment: str
+    users: list[OverrideBody]
+
+
+class OverrideRemoved(Body):
+    """Whether there was an override to take away."""
+
+    removed: bool
+
+
+_SCHEDULE: dict[str, Any] = {
+    "id": 17,
+    "flagKey": "new-checkout",
+    "scheduledAt": _AT,
+    "status": "failed",
+    "updates": {"enabled": True},
+    "appliedAt": None,
+    "retryCount": 1,
+    "maxRetries": 3,
+    "nextRetryAt": "2026-12-01T08:02:17.250000Z",
+    "lastError": "OperationalError: the database does not answer",
+    "createdBy": "ada",
+    "cancelledBy": None,
+    "cancelledAt": None,
+    "createdAt": "2026-11-02T09:00:00.000000Z",
+    "expiresAt": None,
+}
+
+
+class ScheduleBody(Body):
+    """A change that takes effect at a set time. `failed` with a `nextRetryAt` is tried again; without, it is over."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_SCHEDULE]})
+    id: int
+    flag_key: str
+    scheduled_at: Shown
+    status: Literal["pending", "applied", "failed", "cancelled"]
+    updates: dict[str, Any]
+    applied_at: Shown | None
+    retry_count: int
+    max_retries: int
+    next_retry_at: Shown | None
+    last_error: str | None
+    created_by: str | None
+    cancelled_by: str | None
+    cancelled_at: Shown | None
+    created_at: Shown | None
+    expires_at: Shown | None
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> "ScheduleBody":
+        """The schedule as it is shown."""
+        return cls.model_validate(schedule)
+
+
+class ScheduleList(Body):
+    """The schedules of a flag by their time."""
+
+    flag_key: str
+    environment: str
+    schedules: list[ScheduleBody]
+
+
+class PreviewBody(Body):
+    """The state of a flag at a time to come, if each schedule until then succeeds at its next try."""
+
+    flag_key: str
+    environment: str
+    at: Shown
+    enabled: bool
+    rollout_percentage: int
+    applied: list[int] = Field(description="The schedules that will have been applied by then, in their order")
+
+    @classmethod
+    def of(cls, key: str, environment: str, seen: Foreseen) -> "PreviewBody":
+        """What is foreseen, as it is shown."""
+        return cls(
+            flag_key=key, environment=environment, at=seen.at, enabled=seen.enabled,
+            rollout_percentage=seen.rollout_percentage, applied=list(seen.applied),
+        )  # fmt: skip
+
+
+class AttemptBody(Body):
+    """One try that was."""
+
+    number: int
+    started_at: Shown | None
+    ended_at: Shown
+    outcome: str = Field(description="done, failed, lease_expired, cancelled or released")
+    error: str | None
+    retry_after_seconds: float | None = Field(description="How long after its end the next try was due")
+
+    @classmethod
+    def of(cls, attempt: Attempt) -> "AttemptBody":
+        """The try as it is shown."""
+        return cls(
+            number=attempt.number, started_at=attempt.started_at, ended_at=attempt.ended_at, outcome=attempt.outcome,
+            error=attempt.error, retry_after_seconds=None if attempt.delay is None else attempt.delay.total_seconds(),
+        )  # fmt: skip
+
+
+class UpcomingBody(Body):
+    """One try to come, if all before it fail."""
+
+    number: int
+    at: Shown
+
+    @classmethod
+    def of(cls, one: Try) -> "UpcomingBody":
+        """The try as it is shown."""
+        return cls(number=one.number, at=one.at)
+
+
+class RetriesBody(Body):
+    """The tries of a schedule: those that were, and the exact times of those to come if each of them fails."""
+
+    schedule_id: int
+    status: str
+    retry_count: int
+    max_retries: int
+    attempts: list[AttemptBody]
+    upcoming: list[UpcomingBody]
+
+    @classmethod
+    def of(cls, retries: Retries) -> "RetriesBody":
+        """The tries as they are shown."""
+        schedule = retries.schedule
+        return cls(
+            schedule_id=schedule.id, status=schedule.status, retry_count=schedule.retry_count,
+            max_retries=schedule.max_retries,
+            attempts=[AttemptBody.of(one) for one in retries.attempts],
+            upcoming=[UpcomingBody.of(one) for one in retries.upcoming],
+        )  # fmt: skip
+
+
+class Evaluated(Body):
+    """Whether one flag is on."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"flagKey": "new-checkout", "environment": "production", "enabled": True}]}
+    )
+    flag_key: str
+    environment: str
+    enabled: bool

@@ -1,0 +1,277 @@
+"""What people do with messages whose retries are spent: look, send them out again, or close them.
+
+All of it are acts of the ledger, so the tasks page, the command line and the routes here mean the same: a redrive is a
+resubmission, wherever somebody asks for it. What it writes into the headers of the message stands in the same commit.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import partial
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, LargeBinary, bindparam, func, literal_column, select, update
+
+from redrive import Lane, State, UsageError, safe_text
+from redrive.errors import TooSlowError
+from redrive.events import TasksChanged
+from redrive.extend import Act, Database
+from redrive.operator.json_views import instant_json
+from redrive.ports import Actor
+from redrive.systems.relay import headers as amqp
+from redrive.systems.relay.preview import READ_BYTES_MAX
+from redrive.systems.relay.tables import RETRY_QUEUE, WHEN, retry_queue
+
+R = TypeVar("R")
+
+PAGE = 500
+LOOK_WITHIN = timedelta(seconds=2)
+COUNT_WITHIN = timedelta(seconds=10)
+ACT_WITHIN_SECONDS = 8.0
+"""An act on all that match stops after this between two pages, and says that it is not complete."""
+COUNTED_MAX = 10_000
+"""Beyond this a number is shown as “or more”. An act on all that match takes all of them."""
+QUEUES_MAX = 20
+"""So many queues are named: those whose messages are the oldest, so that a new one pushes none of them out."""
+QUEUES_READ_MAX = 1000
+"""Of so many queues, the first by name, it is known which are the oldest."""
+NAME_CHARS_MAX = 200
+_c = retry_queue.c
+_WORDS = RETRY_QUEUE.words
+# As a literal: bound, it hides the partial indexes.
+_IN_REVIEW = _c.status == literal_column(f"'{_WORDS.dead}'")
+
+
+class Deed(StrEnum):
+    """What a person may do with a message in review."""
+
+    RESUBMIT = "resubmit"
+    RESOLVE = "resolve"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Which messages in review: all conditions must hold, None asks nothing.
+
+    `until` takes only what was in review at that instant already, so who acts on what was shown acts on nothing else.
+    """
+
+    queue: str | None = None
+    error: str | None = None
+    message_id: str | None = None
+    ids: Sequence[int] | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """How much waits for a person; each number is counted up to a limit."""
+
+    total: int
+    queues: Sequence[tuple[str, int]]
+    more: bool
+    """Whether messages of queues wait that are not named."""
+
+
+class ActsOnMessages:
+    """Writes beside every act on the table of the relay; see `BesideActs`."""
+
+    never = frozenset({State.DONE})
+
+    def acted(
+        self, connection: Connection, act: Act, state: State, ids: Sequence[Any], actor: Actor, note: Any
+    ) -> None:
+        """Say in the headers of what goes out again who wanted it and when."""
+        del act, note
+        if state in self.never:
+            raise UsageError(
+                f"a message is {_WORDS.done!r} when the broker has confirmed it, not because somebody says so: "
+                f"resolve it as cancelled, which is {_WORDS.cancelled!r} in this table"
+            )
+        if state is not State.WAITING:
+            return
+        # Read and written, not changed by SQL: PostgreSQL's functions refuse a NUL in any of them. The rows are ours until the
+        # commit, and the act has just set when they changed.
+        by = safe_text(actor.name)[:NAME_CHARS_MAX]
+        found = connection.execute(select(_c.id, _c.headers, _c.updated_at).where(_c.id.in_(ids)))
+        marked = [
+            {
+                "marked_id": row.id,
+                "marked": (row.headers or {})
+                | {amqp.RESUBMITTED_BY: by, amqp.RESUBMITTED_AT: instant_json(row.updated_at)},
+            }
+            for row in found
+        ]
+        connection.execute(_MARK, marked)
+
+
+_MARK = (
+    update(retry_queue)
+    .where(_c.id == bindparam("marked_id"))
+    .values(headers=bindparam("marked", type_=_c.headers.type))
+)
+
+_SHOWN = (
+    _c.id, _c.message_id, _c.original_queue, _c.error_reason, _c.retry_count, _c.max_retries, _c.status, _c.last_error,
+    _c.next_retry_at, _c.lease_until, _c.created_at, _c.updated_at, _c.content_type,
+    func.length(_c.original_payload).label("payload_bytes"),
+)  # fmt: skip
+"""What a list shows of a row: never its payload."""
+
+
+class Review:
+    """The messages that wait for a person."""
+
+    def __init__(self, database: Database, lane: Lane) -> None:
+        self._database = database
+        self._lane = lane
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    async def page(self, asked: Asked, *, before: int | None = None, limit: int = 50) -> tuple[list[Any], int | None]:
+        """Messages in review, the newest first, and where the next page begins; `TooSlowError` where that takes long."""
+        found = select(*_SHOWN).where(*self._conditions(asked)).order_by(_c.id.desc()).limit(limit + 1)
+        if before is not None:
+            found = found.where(_c.id < before)
+        rows = await self._look(lambda connection: list(connection.execute(found)))
+        return rows[:limit], rows[limit - 1].id if len(rows) > limit else None
+
+    async def get(self, id: int) -> Any | None:
+        """A message, wherever it stands now, with its headers and the beginning of its payload (`head`)."""
+        head = func.substr(_c.original_payload, 1, READ_BYTES_MAX, type_=LargeBinary).label("head")
+        found = select(*_SHOWN, _c.headers, head).where(_c.id == id)
+        return await self._look(lambda connection: connection.execute(found).one_or_none())
+
+    async def waiting(self) -> Waiting:
+        """How many there are, and of which queues."""
+        return await self._look(_waiting, COUNT_WITHIN)
+
+    async def count(self, asked: Asked) -> int:
+        """How many match. Exact, and limited like every look."""
+        counted = select(func.count()).select_from(retry_queue).where(*self._conditions(asked))
+        return await self._look(lambda connection: int(connection.execute(counted).scalar_one()), COUNT_WITHIN)
+
+    async def present(self) -> datetime:
+        """The instant, as the table sees it."""
+        return await self._database.read((await self._lane.ledger()).present)
+
+    async def _look(self, run: Callable[[Connection], R], within: timedelta = LOOK_WITHIN) -> R:
+        await self._lane.ledger()
+        return await self._database.look(within, run)
+
+    def _conditions(self, asked: Asked) -> list[ColumnElement[bool]]:
+        where: list[ColumnElement[bool]] = [_IN_REVIEW]
+        if asked.queue is not None:
+            where.append(_c.original_queue == asked.queue)
+        if asked.error is not None:
+            where.append(_c.error_reason.contains(asked.error, autoescape=True))
+        if asked.message_id is not None:
+            where.append(_c.message_id == asked.message_id)
+        if asked.ids is not None:
+            where.append(_c.id.in_(asked.ids))
+        if asked.until is not None:
+            # What is in review has not changed since it came there. Instants are compared, never their text.
+            until: ColumnElement[Any] = bindparam(None, asked.until, type_=WHEN)
+            is_sqlite = self._database.dialect.name == "sqlite"
+            where.append(
+                func.julianday(_c.updated_at) <= func.julianday(until) if is_sqlite else _c.updated_at <= until
+            )
+        return where
+
+    # --- acting -----------------------------------------------------------------------------------------------------
+
+    async def act(self, deed: Deed, ids: Sequence[int], actor: Actor) -> tuple[list[int], dict[int, str]]:
+        """Those that changed, and of the others why not. Who comes second finds that there is nothing left to do."""
+        changed = await self._act_on(deed, ids, actor)
+        if changed:
+            await self._lane.count_soon()
+        return changed, await self._why_not(set(ids) - set(changed))
+
+    async def act_on_all(
+        self, deed: Deed, asked: Asked, actor: Actor, *, at_most: int | None = None
+    ) -> tuple[int, int, bool]:
+        """Page by page: how many matched, how many changed, and whether that was all.
+
+        `at_most` is the number that was shown. What ended before `until` and was committed after the look is not among it.
+        """
+        ends = time.monotonic() + ACT_WITHIN_SECONDS
+        matched = changed = after = 0
+        while True:
+            limit = PAGE if at_most is None else min(PAGE, at_most - matched)
+            where = [*self._conditions(asked), _c.id > after]
+            try:
+                ids = await self._look(partial(_ids, where=where, limit=limit), COUNT_WITHIN)
+                changed += len(await self._act_on(deed, ids, actor))
+            except TooSlowError:
+                if not changed:
+                    raise
+                complete = False  # what has changed must be told
+                break
+            matched += len(ids)
+            complete = len(ids) < PAGE
+            if complete or time.monotonic() > ends:
+                break
+            after = ids[-1]
+        if changed:
+            await self._lane.count_soon()
+        return matched, changed, complete
+
+    async def _act_on(self, deed: Deed, ids: Sequence[int], actor: Actor) -> list[Any]:
+        if not ids:
+            return []
+        if deed is Deed.RESOLVE:
+            return await self._lane.resolve(ids, State.CANCELLED, actor=actor.name, reason=actor.reason)
+        # Not by the lane, which would read the rows first: five hundred payloads.
+        changed = await (await self._lane.ledger()).redrive(ids, actor)
+        if changed:
+            self._lane.tell([TasksChanged(self._lane.name, Act.REDRIVE, tuple(changed), actor.name, actor.reason)])
+        return changed
+
+    async def _why_not(self, rest: set[int]) -> dict[int, str]:
+        if not rest:
+            return {}
+        found = select(_c.id, _c.status, _c.lease_until).where(_c.id.in_(rest))
+        try:
+            rows = await self._look(lambda connection: {row.id: row for row in connection.execute(found)})
+        except TooSlowError:  # the others have changed, and that must be told
+            return dict.fromkeys(sorted(rest), "it was left alone; the database needed too long to say why")
+        return {id_: _why_not(rows.get(id_)) for id_ in sorted(rest)}
+
+
+def _ids(connection: Connection, where: Sequence[ColumnElement[bool]], limit: int) -> list[int]:
+    return list(connection.execute(select(_c.id).where(*where).order_by(_c.id).limit(limit)).scalars())
+
+
+def _why_not(row: Any | None) -> str:
+    if row is None:
+        return "there is no such message"
+    if row.status == _WORDS.waiting:
+        return "it waits for its retry already" if row.lease_until is None else "it is being published right now"
+    if row.status == _WORDS.done:
+        return "it has gone out again already"
+    if row.status == _WORDS.cancelled:
+        return "it was resolved already"
+    return "it changed meanwhile and is in review again: look once more"
+
+
+def _waiting(connection: Connection) -> Waiting:
+    scan = select(func.min(_c.original_queue).label("queue")).where(_IN_REVIEW).cte("queues", recursive=True)
+    following = select(func.min(_c.original_queue)).where(_IN_REVIEW, _c.original_queue > scan.c.queue)
+    # One probe of the index for each queue, however many messages there are.
+    scan = scan.union_all(select(following.scalar_subquery()).where(scan.c.queue.is_not(None)))
+    oldest = select(func.min(_c.id)).where(_IN_REVIEW, _c.original_queue == scan.c.queue).scalar_subquery()
+    known = select(scan.c.queue, oldest.label("oldest")).where(scan.c.queue.is_not(None)).limit(QUEUES_READ_MAX)
+    found = sorted(connection.execute(known), key=lambda one: one.oldest)
+    queues = [(one.queue, _count(connection, _c.original_queue == one.queue)) for one in found[:QUEUES_MAX]]
+    return Waiting(
+        total=_count(connection),
+        queues=sorted(queues, key=lambda one: (-one[1], one[0])),
+        more=len(found) > QUEUES_MAX,
+    )
+
+
+def _count(connection: Connection, *where: ColumnElement[bool]) -> int:
+    few = select(_c.id).where(_IN_REVIEW, *where).limit(COUNTED_MAX).subquery()
+    return int(connection.execute(select(func.count()).select_from(few)).scalar_one())

@@ -1,0 +1,153 @@
+"""`/v1/endpoints`: where a user's events go."""
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from redrive.errors import TaskError
+from redrive.http.errors import ApiError
+from redrive.http.outgoing import TargetRefusedError, UnresolvedError
+from redrive.operator.json_views import instant_json
+from redrive.systems.triggers import shapes as m
+from redrive.systems.triggers.access import needs
+from redrive.systems.triggers.endpoints import Endpoint, TooManyEndpointsError, new_secret
+from redrive.systems.triggers.ids import new_id, read_id
+from redrive.systems.triggers.routes import attempts_json, invalid, not_found, owner_of, refusals, with_body
+
+if TYPE_CHECKING:
+    from redrive.systems.triggers.system import Triggers
+
+EndpointId = Annotated[str, Path(description="The endpoint's id", examples=[m.ENDPOINT])]
+TEST_BODY = b'{"type":"redrive.test","timestamp":"%s","data":{"message":"a test of this endpoint"}}'
+
+
+def endpoint_json(endpoint: Endpoint, *, secret: bool = False) -> dict[str, Any]:
+    """An endpoint; its secret only where it was just made or changed."""
+    shown = {
+        "endpoint_id": endpoint.id,
+        "url": endpoint.url,
+        "event_types": list(endpoint.event_types),
+        "description": endpoint.description,
+        "policy": dict(endpoint.policy),
+        "enabled": endpoint.enabled,
+        "disabled_at": instant_json(endpoint.disabled_at),
+        "disabled_reason": endpoint.disabled_reason,
+        "failing_since": instant_json(endpoint.failing_since),
+        "old_secret_until": instant_json(endpoint.old_secret_until),
+        "created_at": instant_json(endpoint.created_at),
+        "updated_at": instant_json(endpoint.updated_at),
+    }
+    return shown | {"secret": endpoint.secret} if secret else shown
+
+
+def add_endpoint_routes(router: APIRouter, system: "Triggers") -> None:
+    """The routes of endpoints."""
+
+    async def check(url: str) -> None:
+        try:
+            await system.guard.check(url)
+        except (TargetRefusedError, UnresolvedError) as error:
+            raise invalid(str(error), "body", "url") from None
+
+    async def found(request: Request, endpoint_id: str) -> Endpoint:
+        endpoint = await system.endpoints.get(owner_of(request), read_id(endpoint_id))
+        if endpoint is None:
+            raise not_found()
+        return endpoint
+
+    @router.post("/endpoints", status_code=201, tags=["endpoints"], response_model=m.EndpointMade,
+                 responses=with_body(409))  # fmt: skip
+    @needs("endpoints")
+    async def create_endpoint(request: Request, given: m.EndpointIn) -> JSONResponse:
+        """Subscribe a URL to events. The secret that signs them is shown now and not again."""
+        await check(given.url)
+        values = given.model_dump() | {"user_id": owner_of(request), "secret": given.secret or new_secret()}
+        try:
+            made = await system.endpoints.create(values)
+        except TooManyEndpointsError as error:
+            raise ApiError(409, "CONFLICT", str(error)) from None
+        return JSONResponse(endpoint_json(made, secret=True), status_code=201)
+
+    @router.get("/endpoints", tags=["endpoints"], response_model=m.Endpoints, responses=refusals())
+    @needs("endpoints")
+    async def list_endpoints(request: Request) -> JSONResponse:
+        """All endpoints of the user, oldest first."""
+        listed = await system.endpoints.of_user(owner_of(request))
+        return JSONResponse({"endpoints": [endpoint_json(endpoint) for endpoint in listed]})
+
+    @router.get("/endpoints/{endpoint_id}", tags=["endpoints"], response_model=m.EndpointOut, responses=refusals(404))
+    @needs("endpoints")
+    async def get_endpoint(request: Request, endpoint_id: EndpointId) -> JSONResponse:
+        """One endpoint."""
+        return JSONResponse(endpoint_json(await found(request, endpoint_id)))
+
+    @router.patch("/endpoints/{endpoint_id}", tags=["endpoints"], response_model=m.EndpointMade,
+                  responses=with_body(404))  # fmt: skip
+    @needs("endpoints")
+    async def change_endpoint(request: Request, endpoint_id: EndpointId, given: m.EndpointChange) -> JSONResponse:
+        """Change an endpoint. After a change of its secret both sign for 24 hours."""
+        values = {
+            name: value for name, value in given.model_dump(exclude={"rotate_secret"}).items() if value is not None
+        }
+        if given.rotate_secret and given.secret is None:
+            values["secret"] = new_secret()
+        if given.url is not None:
+            await found(request, endpoint_id)  # no name is looked up for somebody else's endpoint
+            await check(given.url)
+        rotated = "secret" in values
+        changed = await system.endpoints.change(owner_of(request), read_id(endpoint_id), values, rotate=rotated)
+        if changed is None:
+            raise not_found()
+        return JSONResponse(endpoint_json(changed, secret=rotated))
+
+    @router.delete("/endpoints/{endpoint_id}", status_code=204, tags=["endpoints"], response_class=Response,
+                   responses=refusals(404))  # fmt: skip
+    @needs("endpoints")
+    async def delete_endpoint(request: Request, endpoint_id: EndpointId) -> Response:
+        """Forget an endpoint; what waits for it is cancelled."""
+        if not await system.endpoints.delete(owner_of(request), read_id(endpoint_id)):
+            raise not_found()
+        return Response(status_code=204)
+
+    @router.post("/endpoints/{endpoint_id}/test", tags=["endpoints"], response_model=m.Tested, responses=refusals(404))
+    @needs("endpoints")
+    async def test_endpoint(request: Request, endpoint_id: EndpointId) -> JSONResponse:
+        """Send a signed event of type `redrive.test`, once and now, and say what came back."""
+        endpoint = await found(request, endpoint_id)
+        started = time.monotonic()
+        status, error = None, None
+        now = system.database.now()
+        body = TEST_BODY % str(instant_json(now)).encode()
+        try:
+            answer = await system.deliverer.send(new_id(now), body, endpoint, request.state.request_id)
+            status = answer.status
+            error = None if 200 <= status < 300 else f"the endpoint answered {status}"
+        except TaskError as raised:
+            error = str(raised)
+        took = round(time.monotonic() - started, 6)
+        return JSONResponse(
+            {"delivered": error is None, "status_code": status, "error": error, "duration_seconds": took}
+        )
+
+    @router.get("/endpoints/{endpoint_id}/attempts", tags=["endpoints"], response_model=m.Attempts,
+                responses=refusals(400, 404))  # fmt: skip
+    @needs("endpoints")
+    async def get_endpoint_attempts(
+        request: Request, endpoint_id: EndpointId, limit: Annotated[int, Query(ge=1, le=100)] = 50
+    ) -> JSONResponse:
+        """The tries of the latest deliveries to this endpoint, newest first: of at most `limit` deliveries, `limit` tries."""
+        endpoint = await found(request, endpoint_id)
+        rows = await system.events.attempts(owner_of(request), endpoint_id=endpoint.id, limit=limit)
+        return JSONResponse({"attempts": attempts_json(rows)})
+
+    @router.get("/notices", tags=["endpoints"], response_model=m.Notices, responses=refusals())
+    @needs("endpoints")
+    async def list_notices(request: Request) -> JSONResponse:
+        """What the user must know, newest first: which endpoints others have switched, and why. The newest hundred are kept."""
+        found = await system.endpoints.notices(owner_of(request))
+        notices = [
+            {"endpoint_id": row.endpoint_id, "timestamp": instant_json(row.at), "message": row.message} for row in found
+        ]
+        return JSONResponse({"notices": notices})

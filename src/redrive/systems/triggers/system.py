@@ -1,0 +1,141 @@
+"""The system itself: its lane, its stores, its loops, its routes."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from redrive import Policy, Redrive, Schedule, State, WorkerSettings, __version__, describe_error, jitter
+from redrive.errors import LedgerAwayError
+from redrive.http.outgoing import Guard, Outgoing
+from redrive.operator.alert_rules import Alarm
+from redrive.settings import load
+from redrive.system import System
+from redrive.systems.triggers.desk import LEDGER, Oversight
+from redrive.systems.triggers.endpoints import EndpointStore
+from redrive.systems.triggers.logs import ChangeLog, DeliveryLog, TriggerMetrics
+from redrive.systems.triggers.settings import TriggerSettings
+from redrive.systems.triggers.store import EventStore
+from redrive.systems.triggers.tables import TRIGGER_DELIVERIES
+from redrive.systems.triggers.work import Deliverer
+
+PRUNE_EVERY_SECONDS = 60.0
+
+
+class Triggers(System):
+    """Events in, deliveries tracked.
+
+        app = Redrive("sqlite:///work.db")
+        triggers = Triggers(app)
+
+    `redrive serve --app module:app` then serves the API under `/v1` and delivers.
+    """
+
+    name: ClassVar[str] = "triggers"
+    audited = (LEDGER,)
+
+    def __init__(self, app: Redrive, settings: TriggerSettings | None = None, *, guard: Guard | None = None) -> None:
+        super().__init__(app)
+        self.settings = settings or load(TriggerSettings)
+        self.database = app.database
+        self.guard = guard or Guard(self.settings.delivery_allow_networks)
+        self.outgoing = Outgoing(self.guard, user_agent=f"redrive/{__version__}")
+        self.events = EventStore(app.database, retries_max=self.settings.max_retry_attempts)
+        self.endpoints = EndpointStore(app.database)
+        self.changes = ChangeLog(app.database)
+        self.deliverer = Deliverer(
+            app.database, self.endpoints, self.outgoing, retry_all=self.settings.delivery_retry_all
+        )
+        self.policy = policy_of(self.settings)
+        self._retention: timedelta | None = None
+        self._log: Any = structlog.get_logger(system="triggers")
+        self.lane = app.adopt(TRIGGER_DELIVERIES, observers=[DeliveryLog()], tune=self._tune)
+        self.lane.handler(policy=self.policy)(self.deliverer.deliver)
+        self.oversight = Oversight(app.database, self.lane)
+
+    def panel(self) -> Any:
+        """See `System`."""
+        from redrive.systems.triggers.page import PANEL
+
+        return PANEL
+
+    def routes(self) -> Sequence[Any]:
+        """See `System.routes`."""
+        from redrive.systems.triggers.routes import make_routes
+
+        return make_routes(self)
+
+    def error_styles(self) -> Sequence[Any]:
+        """See `System.error_styles`."""
+        from redrive.systems.triggers.access import STYLE
+
+        return (STYLE,)
+
+    def measure(self, registry: CollectorRegistry) -> None:
+        """See `System.measure`."""
+        self.changes.metrics = TriggerMetrics(registry)
+
+    async def refresh(self) -> None:
+        """See `System.refresh`."""
+        if self.changes.metrics is not None:
+            totals = await self.events.totals()
+            self.changes.metrics.received.set(totals.get("received", 0))
+            self.changes.metrics.queued.set(totals.get("queued", 0))
+
+    async def checks(self) -> Mapping[str, bool]:
+        """See `System.checks`: it depends on nothing but the database."""
+        return {}
+
+    async def alarms(self) -> Sequence[Alarm]:
+        """See `System.alarms`: endpoints that their failures have disabled."""
+        return await self.oversight.alarms()
+
+    async def run(self, stopped: asyncio.Event) -> None:
+        """Log what the store wrote down and forget what was delivered long ago, until told to stop."""
+        pruning = asyncio.create_task(self._prune(stopped))
+        try:
+            await self.changes.run(stopped)
+            await pruning
+        finally:
+            pruning.cancel()
+            await asyncio.gather(pruning, return_exceptions=True)
+        # The workers stop at the same time and may still be delivering, within their grace.
+        await self.deliverer.idle.wait()
+        await self.outgoing.close()
+
+    def _tune(self, settings: WorkerSettings) -> WorkerSettings:
+        # Deliveries live as long as their events, which are pruned here; failed ones are kept for ever.
+        self._retention = settings.retention.get(State.DONE)
+        return replace(settings, retention={})
+
+    async def _prune(self, stopped: asyncio.Event) -> None:
+        while not stopped.is_set():
+            try:
+                if self._retention is not None:
+                    await self._forget(self.database.now() - self._retention)
+            except LedgerAwayError:
+                pass  # the workers say so; it is tried again in a minute
+            except Exception as error:  # whatever a driver says: the service goes on, and it is tried again
+                self._log.error("prune_failed", error=describe_error(error))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stopped.wait(), PRUNE_EVERY_SECONDS)
+
+    async def _forget(self, before: datetime) -> None:
+        while await self.events.forget_delivered(before):
+            pass
+
+
+def policy_of(settings: TriggerSettings) -> Policy:
+    """How a failed delivery is tried again: 1, 5 and 15 minutes later, unless the settings say otherwise."""
+    percent = settings.retry_jitter_percent
+    return Policy(
+        Schedule(settings.delays),
+        retries=settings.max_retry_attempts,
+        jitter=jitter.percent(percent) if percent else jitter.none,
+        name="triggers",
+    )

@@ -1,0 +1,178 @@
+"""The system: the table `events` with its policy, its handlers, its door and its routes."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from prometheus_client import CollectorRegistry
+
+from redrive import (
+    Exponential,
+    NewTask,
+    Page,
+    Policy,
+    Redrive,
+    State,
+    Task,
+    Where,
+    WorkerSettings,
+    jitter,
+    make_task,
+)
+from redrive.errors import MissingExtraError
+from redrive.settings import load
+from redrive.system import System
+from redrive.systems.webhooks.intake import Inbox, Receipt
+from redrive.systems.webhooks.logs import WebhookLogs, WebhookMetrics
+from redrive.systems.webhooks.settings import WebhookSettings
+from redrive.systems.webhooks.sources import Source, load_sources
+from redrive.systems.webhooks.tables import EVENTS
+
+if TYPE_CHECKING:
+    from redrive.systems.webhooks.work import Forward
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEPTH_COUNTED_MAX = 100_000
+
+
+class Webhooks(System):
+    """The inbox of an application.
+
+        webhooks = Webhooks(app)
+
+        @webhooks.handler("order.*")
+        async def order(task): ...
+
+    Without `settings` they come from the environment, without `sources` from `redrive.toml`.
+    """
+
+    name: ClassVar[str] = "webhooks"
+
+    def __init__(
+        self, app: Redrive, settings: WebhookSettings | None = None, *, sources: Iterable[Source] | None = None
+    ) -> None:
+        self.settings = load(WebhookSettings) if settings is None else settings
+        self.sources: dict[str, Source] = (
+            load_sources(self.settings.redrive_config)
+            if sources is None
+            else {source.name: source for source in sources}
+        )
+        self.policy = retry_policy(self.settings)
+        super().__init__(app)
+        self.database = app.database
+        self.logs = WebhookLogs()
+        self.metrics = WebhookMetrics()
+        self.lane = app.adopt(EVENTS, observers=[self.logs, self.metrics], tune=self._tune)
+        self.inbox = Inbox(app.database, self.lane, self.settings.queue_maxsize)
+        self._forward: Forward | None = None
+
+    # --- working ----------------------------------------------------------------------------------------------------
+
+    def handler(
+        self,
+        event_type: str,
+        *,
+        policy: Policy | None = None,
+        transactional: bool = False,
+        timeout: timedelta | None = None,
+    ) -> Callable[[F], F]:
+        """Register a function, sync or async, for the webhooks of a type; `*` stands for any text.
+
+        It takes the task, whose `payload` is the webhook's, or the task and a `Context`. A type without a handler waits. The
+        policy is that of the settings unless another is given.
+        """
+        return self.lane.handler(event_type, policy=policy or self.policy, transactional=transactional, timeout=timeout)
+
+    def prepare(self) -> None:
+        """See `System.prepare`: without any handler webhooks are forwarded, if there is a URL for it."""
+        url = self.settings.webhook_forward_url
+        if url is None or len(self.lane.handlers):
+            return
+        try:
+            from redrive.systems.webhooks.work import Forward, forward_policy
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("WEBHOOK_FORWARD_URL", "service") from error
+
+        self._forward = Forward(str(url))
+        self.lane.handler("*", policy=forward_policy(self.policy))(self._forward)
+
+    def _tune(self, worker: WorkerSettings) -> WorkerSettings:
+        kept = timedelta(days=self.settings.retention_days)
+        return replace(
+            worker,
+            concurrency=self.settings.worker_count,
+            retention={State.DONE: kept, State.DEAD: kept} if kept else {},
+            prune_every=timedelta(hours=self.settings.cleanup_interval_hours),
+        )
+
+    # --- taking in --------------------------------------------------------------------------------------------------
+
+    async def accept(self, event_type: str, payload: dict[str, Any], *, idempotency_key: str) -> Receipt | None:
+        """Take a webhook in, as POST /webhooks does: when this returns it is durable; None if the queue is full.
+
+        A key that is known gives the receipt of the webhook that is there.
+        """
+        return await self.take_in(make_task(event_type, payload, key=idempotency_key))
+
+    async def take_in(self, task: NewTask) -> Receipt | None:
+        """The same for a webhook that is made already, which is what raises `UsageError` for one that cannot be stored."""
+        receipt = await self.inbox.accept(task)
+        if receipt is None and self.speaks:
+            self.logs.queue_full(
+                idempotency_key=task.key, event_type=task.kind, queue_maxsize=self.settings.queue_maxsize
+            )
+        elif receipt is not None and receipt.event_type != task.kind and self.speaks:
+            self.logs.key_reused(
+                event_id=receipt.id, idempotency_key=task.key,
+                event_type=task.kind, known_event_type=receipt.event_type,
+            )  # fmt: skip
+        return receipt
+
+    @property
+    def speaks(self) -> bool:
+        """Whether log lines are wanted: a library user may have no observer for them."""
+        return self.logs in self.lane.observers
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    async def get(self, id: str) -> Task | None:
+        """The webhook with this id."""
+        return await self.lane.get_by_id(id)
+
+    async def find(self, idempotency_key: str) -> Task | None:
+        """The webhook with this key."""
+        return await self.lane.get(idempotency_key)
+
+    async def page(self, state: State | None = None, *, after: str | None = None, limit: int = 100) -> Page:
+        """Webhooks in a state, or all, oldest first; pass `page.after` for the next ones."""
+        return await self.lane.find(Where(state=state), after=after, limit=limit)
+
+    # --- what a service asks for ------------------------------------------------------------------------------------
+
+    def routes(self) -> Sequence[Any]:
+        """See `System.routes`."""
+        from redrive.systems.webhooks.routes import make_routes
+
+        return make_routes(self)
+
+    def measure(self, registry: CollectorRegistry) -> None:
+        """See `System.measure`."""
+        self.metrics.register(registry)
+
+    async def refresh(self) -> None:
+        """See `System.refresh`."""
+        self.metrics.depth.set(await self.inbox.depth(DEPTH_COUNTED_MAX))
+
+    async def close(self) -> None:
+        """See `System.close`."""
+        if self._forward is not None:
+            await self._forward.close()
+
+
+def retry_policy(settings: WebhookSettings) -> Policy:
+    """`min(RETRY_BASE_DELAY * 2^attempts, RETRY_MAX_DELAY)` after each failure; the count is raised when it is computed."""
+    cap = settings.retry_max_delay
+    first = min(2 * settings.retry_base_delay, cap)
+    return Policy(Exponential(first, cap), attempts=settings.max_attempts, jitter=jitter.none, name="webhooks")
