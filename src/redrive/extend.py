@@ -11,6 +11,7 @@ from redrive.core.durations import format_duration, rounded
 from redrive.core.outcome import LeaseExpired
 from redrive.core.states import Act
 from redrive.core.task import Claim
+from redrive.events import AttemptEnded, SettleLost, TasksChanged
 from redrive.ledgers.pgmq.ledger import PgmqLedger
 from redrive.ledgers.pgmq.queues import Queues, archive_table, message_table, pgmq_sql
 from redrive.ledgers.pgmq.statements import QueueLayout
@@ -25,6 +26,8 @@ from redrive.ledgers.sql.schema import attempt as ATTEMPTS  # noqa: N812 - the h
 from redrive.ledgers.sql.schema import deed as DEEDS  # noqa: N812 - the audit log, for acts on what is no task
 from redrive.ledgers.sql.statements import ExtraColumns
 from redrive.ledgers.sql.times import EPOCH, Instant, IsoText
+from redrive.ports import Actor
+from redrive.system import System
 
 __all__ = [
     "ATTEMPTS",
@@ -32,6 +35,8 @@ __all__ = [
     "EPOCH",
     "NAMES",
     "Act",
+    "Actor",
+    "AttemptEnded",
     "Batch",
     "Beside",
     "Claim",
@@ -44,8 +49,11 @@ __all__ = [
     "PgmqLedger",
     "QueueLayout",
     "Queues",
+    "SettleLost",
     "Settlement",
     "SqlLedger",
+    "System",
+    "TasksChanged",
     "archive_table",
     "decide",
     "format_duration",

@@ -20,16 +20,14 @@ from redrive.errors import PermanentError, TableError
 from redrive.ledgers.adopt.check import adopt
 from redrive.ledgers.open import open_database, open_ledger
 from redrive.ledgers.pgmq.ledger import PgmqLedger
-from redrive.ledgers.pgmq.queues import Queues, message_table
+from redrive.ledgers.pgmq.queues import message_table
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger, schema
 from redrive.ledgers.sql.migrate import migrate
 from redrive.ports import Actor, Clock
-from redrive.systems.commands.beside import Records
-from redrive.systems.commands.intake import Sender
-from redrive.systems.commands.system import LAYOUT
-from redrive.systems.commands.tables import LANE, make_tables
-from redrive.systems.commands.values import NewCommand, queue_of
+from redrive.systems.commands.beside import CommandBeside
+from redrive.systems.commands.messages import InQueues, Messages, open_messages
+from redrive.systems.commands.values import NewCommand, queue_of, queues_of
 
 DOMAIN = "work"
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -84,7 +82,7 @@ class Home:
     clock: Any
     database: Database
     ledger: SqlLedger
-    sender: Sender | None = None
+    messages: Messages | None = None
     _opened: list[Database] = field(default_factory=list)
     _serial: int = 0
 
@@ -119,7 +117,7 @@ class Home:
         self, amount: int = 1, *, kind: str = "mail", delay: timedelta = ZERO, failures_max: int | None = None
     ) -> list[TaskId]:
         """Tasks in the ledger, as their owner puts them there; their ids."""
-        if self.sender is not None:
+        if self.messages is not None:
             return await self._send(amount, kind, delay, failures_max)
         if self.table.payload is not None:
             tasks = [self.new(kind, delay=delay, payload={"n": n}, failures_max=failures_max) for n in range(amount)]
@@ -146,7 +144,9 @@ class Home:
             )  # fmt: skip
 
         def send(connection: Connection) -> list[TaskId]:
-            self.sender.send(connection, commands)
+            self.messages.make_queues(connection, queues_of(commands))
+            self.messages.send(connection, DOMAIN, commands, None)
+            self.database.announce(connection, self.ledger.name, soon=False)
             c = self.sql_table.c
             ids = select(c.id).where(c.command_id.in_([one.command_id for one in commands])).order_by(c.id)
             found = list(connection.execute(ids).scalars())
@@ -292,27 +292,24 @@ async def _has_queue(connection: psycopg.AsyncConnection[Any]) -> bool:
     return bool(there)
 
 
-def command_ledger(database: Database) -> tuple[SqlLedger, Sender]:
-    """The ledger of the command bus, and who puts commands into it. All of its kinds are of one domain."""
-    tables, queues = make_tables(database.dialect.name), Queues(LAYOUT.kind_field)
-    records = Records(database, tables, queues)
-    sender = Sender(database, tables, records, queues)
-    if database.dialect.name == "sqlite":
-        return SqlLedger(database, COMMANDS.table, tables.command, name=LANE, beside=records, extra=records.extra), sender
-    layout = replace(LAYOUT, split=lambda kind: (queue_of(DOMAIN), kind), join=lambda _, kind: kind)
-    table = COMMANDS.on("postgres")
-    return PgmqLedger(
-        database, table, tables.command, layout, name=LANE, beside=records, extra=records.extra, queues=queues
-    ), sender
+def command_ledger(database: Database) -> tuple[SqlLedger, Messages]:
+    """The ledger of the command bus, and its messages. All of its kinds are of one domain."""
+    messages = open_messages(database)
+    messages.ledger_table = replace(messages.ledger_table, kind="command_type")
+    if isinstance(messages, InQueues):
+        layout = replace(messages.layout, split=lambda kind: (queue_of(DOMAIN), kind), join=lambda _, kind: kind)
+        messages.layout = layout
+    beside = CommandBeside(messages)
+    return messages.ledger(beside, beside.extra), messages
 
 
 async def open_home(store: str, shape: Shape, url: str, clock: Clock) -> Home:
     """A ledger over tables that are there."""
     given = None if isinstance(clock, ServerClock) else clock
     database = open_database(url, clock=given, durable=False)
-    sender = None
+    messages = None
     if shape is COMMANDS:
-        ledger, sender = command_ledger(database)
+        ledger, messages = command_ledger(database)
     else:
         ledger = await open_ledger(database, shape.on(store))
-    return Home(store=store, shape=shape, url=url, clock=clock, database=database, ledger=ledger, sender=sender)
+    return Home(store=store, shape=shape, url=url, clock=clock, database=database, ledger=ledger, messages=messages)

@@ -5,57 +5,38 @@ press the same button one is told that the other was quicker.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
+from sqlalchemy import Connection, func, select
+
 from redrive import Lane, State, UsageError
-from redrive.events import TasksChanged
-from redrive.extend import Act, SqlLedger
-from redrive.ports import Actor
+from redrive.extend import Act, Actor, SqlLedger, TasksChanged
 from redrive.systems.commands.errors import CommandNotFoundError, InvalidOperationError
-from redrive.systems.commands.values import Bulk, CommandPage, CommandRecord, CommandStatus, check_domain, json_text
+from redrive.systems.commands.reader import LOOK_WITHIN, Reader
+from redrive.systems.commands.tables import Tables
+from redrive.systems.commands.values import (
+    Bulk,
+    CommandPage,
+    CommandRecord,
+    CommandStatus,
+    can_be_stored,
+    check_domain,
+    json_text,
+)
 
 BULK_MAX = 1000
+COUNTED_MAX = 100_000
+"""Up to how many commands that wait are counted by domain."""
 TROUBLED = CommandStatus.IN_TROUBLESHOOTING_QUEUE
-
-
-class Looks(Protocol):
-    """How the bus looks commands up."""
-
-    async def get_command(self, domain: str, command_id: str | UUID) -> CommandRecord | None:
-        """One command with its data."""
-        ...
-
-    async def query_commands(
-        self,
-        domain: str | None = None,
-        status: CommandStatus | None = None,
-        type: str | None = None,
-        *,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> CommandPage:
-        """A page of commands."""
-        ...
-
-    async def ids_of(self, domain: str, command_ids: Sequence[str]) -> dict[str, tuple[int, str]]:
-        """The rows of commands and where they stand."""
-        ...
-
-    async def count_troubled(self, domain: str | None) -> int:
-        """How many wait for a person."""
-        ...
-
-    async def count_troubled_by_domain(self) -> Mapping[str, int]:
-        """How many of each domain do."""
-        ...
 
 
 class Troubleshooting:
     """The troubleshooting queue of a bus."""
 
-    def __init__(self, looks: Looks, lane: Lane, ledger: SqlLedger) -> None:
-        self._looks = looks
+    def __init__(self, reader: Reader, tables: Tables, lane: Lane, ledger: SqlLedger) -> None:
+        self._reader = reader
+        self._c = tables.command.c
         self._lane = lane
         self._ledger = ledger
 
@@ -70,24 +51,37 @@ class Troubleshooting:
         cursor: str | None = None,
     ) -> CommandPage:
         """A page of the commands that wait for a person, newest first."""
-        return await self._looks.query_commands(domain, TROUBLED, type, limit=limit, cursor=cursor)
-
-    async def count(self, domain: str | None = None) -> int:
-        """How many commands wait for a person."""
-        return await self._looks.count_troubled(domain)
-
-    async def count_by_domain(self) -> Mapping[str, int]:
-        """How many commands of each domain wait for a person, among the latest 100,000 that do; the most first."""
-        return await self._looks.count_troubled_by_domain()
+        return await self._reader.query_commands(domain, TROUBLED, type, limit=limit, cursor=cursor)
 
     async def get(self, domain: str, command_id: str | UUID) -> CommandRecord:
         """One of them, with its data; `InvalidOperationError` if it does not wait for a person."""
-        found = await self._looks.get_command(domain, command_id)
+        found = await self._reader.get_command(domain, command_id)
         if found is None:
             raise CommandNotFoundError(domain, str(command_id))
         if found.status is not TROUBLED:
             raise InvalidOperationError(_refusal(str(command_id), found.status))
         return found
+
+    async def count(self, domain: str | None = None) -> int:
+        """How many commands wait for a person."""
+        await self._lane.ledger()  # opens the application
+        return await self._ledger.database.read(self._count, domain)
+
+    def _count(self, connection: Connection, domain: str | None) -> int:
+        asked = select(func.count()).where(self._c.troubled_at.is_not(None))
+        return int(connection.execute(asked if domain is None else asked.where(self._c.domain == domain)).scalar_one())
+
+    async def count_by_domain(self) -> Mapping[str, int]:
+        """How many commands of each domain wait for a person, among the latest 100,000 that do; the most first."""
+        await self._lane.ledger()
+        return await self._ledger.database.look(LOOK_WITHIN, self._count_by_domain)
+
+    def _count_by_domain(self, connection: Connection) -> dict[str, int]:
+        c = self._c
+        latest = select(c.domain).where(c.troubled_at.is_not(None)).order_by(c.id.desc()).limit(COUNTED_MAX).subquery()
+        counted = select(latest.c.domain, func.count()).group_by(latest.c.domain)
+        rows = connection.execute(counted.order_by(func.count().desc(), latest.c.domain))
+        return {row[0]: row[1] for row in rows}
 
     # --- acting -----------------------------------------------------------------------------------------------------
 
@@ -147,8 +141,8 @@ class Troubleshooting:
         asked = list(dict.fromkeys(str(one) for one in command_ids))
         if len(asked) > BULK_MAX:
             raise UsageError(f"at most {BULK_MAX:,} commands at once, not {len(asked):,}: take them in parts")
-        await self._lane.ledger()  # opens the application
-        before = await self._looks.ids_of(domain, asked)
+        await self._lane.ledger()
+        before = await self._standing(domain, asked)
         ids = [id_ for id_, status in before.values() if status == TROUBLED]
         actor = Actor(name=operator, reason=reason)
         if act is Act.REDRIVE:
@@ -159,9 +153,16 @@ class Troubleshooting:
             self._lane.tell([TasksChanged(self._lane.name, act, tuple(sorted(changed, key=str)), operator, reason)])
             await self._lane.count_soon()
         done = [one for one in asked if one in before and before[one][0] in changed]
-        after = await self._looks.ids_of(domain, [one for one in asked if one not in done])
+        after = await self._standing(domain, [one for one in asked if one not in done])
         refused = {one: _why_not(one, act, before.get(one), after.get(one)) for one in asked if one not in done}
         return Bulk(changed=done, refused=refused)
+
+    async def _standing(self, domain: str, command_ids: Sequence[str]) -> dict[str, tuple[int, str]]:
+        """The rows of commands, by their ids, and where they stand."""
+        c, known = self._c, [one for one in command_ids if can_be_stored(domain, one)]
+        asked = select(c.command_id, c.id, c.status).where(c.domain == domain, c.command_id.in_(known))
+        rows = await self._ledger.database.read(lambda connection: connection.execute(asked).all())
+        return {command_id: (id_, status) for command_id, id_, status in rows}
 
 
 def _single(domain: str, command_id: str | UUID, bulk: Bulk) -> None:

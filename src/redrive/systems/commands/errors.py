@@ -18,9 +18,15 @@ its class as the code.
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-from redrive import BusinessError, PermanentError, RedriveError, TransientError
+from redrive import BusinessError, PermanentError, RedriveError, TransientError, describe_error
+from redrive.errors import PayloadError
+from redrive.operator.json_views import redacted
+from redrive.systems.commands.values import json_text
+
+CODE_CHARS_MAX = 200
 
 
 class CommandBusError(RedriveError):
@@ -99,3 +105,33 @@ class PermanentCommandError(Coded, PermanentError):
 
 class BusinessRuleError(Coded, BusinessError):
     """A rule of the business says no: the command has failed, its sender is told, and nobody has to look."""
+
+
+class Trouble(NamedTuple):
+    """An error as it is kept: what kind, its code, and a message without secrets."""
+
+    type: str
+    code: str
+    message: str
+    details: Any = None
+
+
+def trouble_of(error: BaseException) -> Trouble:
+    """What is kept of an error that a handler raised."""
+    kind = "BUSINESS_RULE" if isinstance(error, BusinessError) else "TRANSIENT"
+    kind = "PERMANENT" if isinstance(error, PermanentError) else kind
+    if not isinstance(error, Coded):
+        code, message = type(error).__name__, describe_error(error)
+        return Trouble(kind, code[:CODE_CHARS_MAX], "" if message == code else message.removeprefix(f"{code}: "))
+    details = redacted(error.details)
+    try:
+        json_text(details)
+    except PayloadError:
+        details = None
+    return Trouble(kind, _safe(str(error.code))[:CODE_CHARS_MAX], _safe(str(error.message)), details)
+
+
+@lru_cache(maxsize=512)
+def _safe(text: str) -> str:
+    """The text without secrets, shortened, as the engine would keep it. When a thousand commands fail they mostly say the same."""
+    return describe_error(Exception(text)).removeprefix("Exception: ") if text else ""

@@ -1,6 +1,6 @@
 """What the operator's routes take and answer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -20,6 +20,7 @@ from redrive.systems.commands.values import (
 )
 
 DOMAIN_CHARS_MAX = 50
+AUDIT_MAX = 500
 
 Instant = Annotated[str, Field(examples=["2026-01-31T09:00:00.000000Z"])]
 
@@ -137,26 +138,8 @@ class ActOut(BaseModel):
 def command_json(one: CommandRecord) -> dict[str, Any]:
     """A command, without its data."""
     error = {"type": one.last_error_type, "code": one.last_error_code, "message": one.last_error_msg}
-    return {
-        "domain": one.domain,
-        "command_id": one.command_id,
-        "command_type": one.command_type,
-        "status": one.status.value,
-        "attempts": one.attempts,
-        "max_attempts": one.max_attempts,
-        "last_error": redacted(error) if one.last_error_type is not None else None,
-        "troubled_at": instant_json(one.troubled_at),
-        "due_at": instant_json(one.due_at),
-        "lease_until": instant_json(one.lease_until),
-        "queue_name": one.queue_name,
-        "msg_id": one.msg_id,
-        "reply_to": one.reply_to,
-        "correlation_id": one.correlation_id,
-        "batch_id": one.batch_id,
-        "created_at": instant_json(one.created_at),
-        "updated_at": instant_json(one.updated_at),
-        "task_id": one.id,
-    }
+    last_error = redacted(error) if one.last_error_type is not None else None
+    return _shown(one, CommandOut, last_error=last_error, task_id=one.id)
 
 
 def page_json(page: CommandPage) -> dict[str, Any]:
@@ -166,15 +149,16 @@ def page_json(page: CommandPage) -> dict[str, Any]:
 
 def details_json(one: CommandRecord, audit: Sequence[AuditEvent]) -> dict[str, Any]:
     """A command with its data and its audit."""
-    lines = [
-        {"at": instant_json(event.at), "event_type": event.event_type, "details": redacted(event.details)}
-        for event in audit
-    ]
+    lines = [_shown(event, EventOut, details=redacted(event.details)) for event in audit]
     return command_json(one) | {"data": redacted(one.data), "audit": lines}
 
 
 def batch_json(batch: BatchRecord) -> dict[str, Any]:
     """A batch."""
-    shown: Mapping[str, Any] = {name: getattr(batch, name) for name in BatchOut.model_fields}
-    written = {name: instant_json(value) for name, value in shown.items() if isinstance(value, datetime)}
-    return dict(shown) | written | {"custom_data": redacted(batch.custom_data)}
+    return _shown(batch, BatchOut, custom_data=redacted(batch.custom_data))
+
+
+def _shown(value: object, shape: type[BaseModel], **given: Any) -> dict[str, Any]:
+    """The fields of a shape: those that are given, the others as the value has them."""
+    shown = {name: given[name] if name in given else getattr(value, name) for name in shape.model_fields}
+    return {name: instant_json(one) if isinstance(one, datetime) else one for name, one in shown.items()}

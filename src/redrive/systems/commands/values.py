@@ -1,23 +1,25 @@
 """What goes over the bus, and what is on record about it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from uuid import UUID
 
 from redrive import UsageError
 from redrive.errors import PayloadError
 from redrive.observe.traces import current_trace
 from redrive.operator.json_views import encode_payload
-from redrive.systems.commands.tables import QUEUE_CHARS_MAX
 
+QUEUE_CHARS_MAX = 47
+"""What PGMQ allows."""
 ENDING = "__commands"
 DOMAIN = re.compile(rf"[a-z][a-z0-9_]{{0,{QUEUE_CHARS_MAX - len(ENDING) - 1}}}")
 QUEUE = re.compile(rf"[a-z][a-z0-9_]{{0,{QUEUE_CHARS_MAX - 1}}}")
 TEXT_CHARS_MAX = 150
+PAGE_MAX = 1000
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -177,6 +179,14 @@ class Reply:
     result: Any = None
     error: Mapping[str, Any] | None = None
 
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> Self:
+        """The reply that a message in a queue stands for."""
+        named = {name: message[name] for name in ("domain", "command_id", "command_type", "correlation_id")}
+        return cls(
+            **named, outcome=Outcome(message["outcome"]), result=message.get("result"), error=message.get("error")
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bulk:
@@ -184,6 +194,16 @@ class Bulk:
 
     changed: Sequence[str]
     refused: Mapping[str, str]
+
+
+def queues_of(commands: Iterable[NewCommand]) -> dict[str, bool]:
+    """The queues that commands need, in order, and whether workers choose there by kind."""
+    needed: dict[str, bool] = {}
+    for command in commands:
+        if command.reply_to is not None:
+            needed.setdefault(command.reply_to, False)
+        needed[queue_of(command.domain)] = True
+    return dict(sorted(needed.items()))
 
 
 def queue_of(domain: str) -> str:
@@ -231,6 +251,12 @@ def check_text(name: str, given: Any) -> str:
     if "\0" in given or given != given.encode("utf-8", "replace").decode():
         raise UsageError(f"{name} holds a character that no database stores: {given!r:.80}")
     return given
+
+
+def check_limit(limit: int) -> None:
+    """Raise `UsageError` if a page cannot hold so many."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= PAGE_MAX:
+        raise UsageError(f"limit must lie between 1 and {PAGE_MAX}, not {limit!r}")
 
 
 def can_be_stored(*texts: str) -> bool:

@@ -136,23 +136,23 @@ async def test_no_handler(bench: Bench) -> None:
     """A type that nobody handles stays pending and uncharged, and goes before a person after ten minutes."""
     await bench.bus.send(DOMAIN, "Refund", "c-1", reply_to="payments__replies")
     await bench.send("c-2")
-    chores = bench.bus.chores(bench.bus.lane)
+    watch = bench.bus.unhandled(bench.bus.lane)
     await bench.work()
-    assert await chores.once() == 0
+    assert await watch.once() == 0
     assert (await bench.get("c-2")).status == "COMPLETED"
     row = await bench.get()
     assert (row.status, row.attempts) == ("PENDING", 0)
     bench.advance(minutes=9, seconds=59)
-    assert await chores.once() == 0
+    assert await watch.once() == 0
     assert await bench.events() == ["SENT"]
     bench.advance(seconds=1)
-    assert await chores.once() == 1
+    assert await watch.once() == 1
     row = await bench.get()
     assert (row.status, row.attempts, row.last_error_type) == ("IN_TROUBLESHOOTING_QUEUE", 0, "NO_HANDLER")
     assert "payments/Refund" in (row.last_error_msg or "")
     assert await bench.message() == "archived"
     assert await bench.events() == ["SENT", "MOVED_TO_TROUBLESHOOTING_QUEUE NO_HANDLER"]
-    assert await chores.once() == 0
+    assert await watch.once() == 0
     await bench.bus.troubleshooting.retry(DOMAIN, "c-1", "ada")
     assert await bench.message() == "queued for 0 s"
 

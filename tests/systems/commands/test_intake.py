@@ -158,7 +158,7 @@ async def test_each_sender_keeps_its_own_trace(bench: Bench) -> None:
             await bench.send(f"c-{number}")
 
     await asyncio.gather(*(send(number) for number in range(20)))
-    c = bench.bus._tables.command.c
+    c = bench.bus.messages.tables.command.c
     rows = await bench.app.database.read(lambda connection: connection.execute(select(c.command_id, c.trace)).all())
     assert {row.command_id: row.trace for row in rows} == {f"c-{n}": f"00-{n + 1:032x}-{1:016x}-01" for n in range(20)}
 
@@ -346,7 +346,7 @@ async def test_without_reply_to_nothing_is_replied(bench: Bench) -> None:
     await bench.work()
     assert (await bench.get()).status == "COMPLETED"
     if bench.store == "sqlite":
-        table = bench.bus._tables.reply
+        table = bench.bus.messages.tables.reply
         assert await bench.app.database.read(lambda connection: connection.execute(select(table)).all()) == []
 
 

@@ -1,15 +1,15 @@
-"""Looking things up on the bus, which never changes anything; and taking replies, which does."""
+"""Reading the bus: commands, their audit, their batches. Nothing is changed here."""
 
-from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Integer, bindparam, delete, func, literal_column, select
+from sqlalchemy import ColumnElement, Connection, func, literal_column, select
 
 from redrive import Redrive, UsageError
-from redrive.extend import Instant, Queues, archive_table, message_table, run_within
-from redrive.systems.commands.tables import COUNTED, Tables
+from redrive.systems.commands.messages import Messages
+from redrive.systems.commands.tables import COUNTED
 from redrive.systems.commands.values import (
     AuditEvent,
     BatchRecord,
@@ -17,25 +17,17 @@ from redrive.systems.commands.values import (
     CommandPage,
     CommandRecord,
     CommandStatus,
-    Outcome,
-    Reply,
     can_be_stored,
-    check_reply_queue,
+    check_limit,
     check_text,
 )
 
-PAGE_MAX = 1000
 LOOK_WITHIN = timedelta(seconds=2)
 """How long a look may take while a person waits."""
 LOOKED_AT_MAX = 50_000
 """How many commands a page for people looks at: 50 ms where no index serves its filter."""
-COUNTED_MAX = 100_000
-"""Up to how many of what waits for a person is counted."""
-_KNOWN = (
-    "id", "domain", "command_id", "command_type", "status", "attempts", "max_attempts", "queue_name", "msg_id", "due_at",
-    "lease_until", "last_error_type", "last_error_code", "last_error_msg", "correlation_id", "batch_id", "created_at",
-    "updated_at", "troubled_at",
-)  # fmt: skip
+_KNOWN = tuple(one.name for one in fields(CommandRecord) if one.name not in ("reply_to", "data"))
+"""What a record has from the column of the same name."""
 
 
 class _Asked(NamedTuple):
@@ -45,14 +37,13 @@ class _Asked(NamedTuple):
     by_row: list[ColumnElement[bool]]
 
 
-class Looking:
+class Reader:
     """What can be asked of the bus."""
 
-    def __init__(self, app: Redrive, tables: Tables, queues: Queues) -> None:
+    def __init__(self, app: Redrive, messages: Messages) -> None:
         self._app = app
-        self._tables = tables
-        self._queues = queues
-        self._postgres = app.database.dialect.name == "postgresql"
+        self._messages = messages
+        self._tables = messages.tables
 
     async def get_command(self, domain: str, command_id: str | UUID) -> CommandRecord | None:
         """One command, with its data as long as its message is there; None if there is no such command."""
@@ -63,23 +54,11 @@ class Looking:
 
     def _get_command(self, connection: Connection, domain: str, command_id: str) -> CommandRecord | None:
         c = self._tables.command.c
-        found = (
-            connection.execute(select(self._tables.command).where(c.domain == domain, c.command_id == command_id))
-            .mappings()
-            .first()
-        )
+        asked = select(self._tables.command).where(c.domain == domain, c.command_id == command_id)
+        found = connection.execute(asked).mappings().first()
         if found is None:
             return None
-        return _record(found, data=self._data(connection, found))
-
-    def _data(self, connection: Connection, row: Any) -> Any:
-        if not self._postgres:
-            return row["data"]
-        for table in (message_table(row["queue_name"]), archive_table(row["queue_name"])):
-            asked = select(table.c.message["data"]).where(table.c.msg_id == row["msg_id"])
-            if found := connection.execute(asked).first():
-                return found[0]
-        return None
+        return _record(found, data=self._messages.data_of(connection, found))
 
     async def query_commands(
         self,
@@ -128,7 +107,7 @@ class Looking:
         type: str | None,
         created_after: datetime | None,
         created_before: datetime | None,
-    ) -> "_Asked":
+    ) -> _Asked:
         for name, instant in (("created_after", created_after), ("created_before", created_before)):
             if instant is not None and (not isinstance(instant, datetime) or instant.tzinfo is None):
                 raise UsageError(f"{name} must be a datetime with a time zone, not {instant!r}")
@@ -153,7 +132,7 @@ class Looking:
         return asked
 
     def _query(
-        self, connection: Connection, asked: "_Asked", last: int | None, limit: int, *, lowest: int | None = None
+        self, connection: Connection, asked: _Asked, last: int | None, limit: int, *, lowest: int | None = None
     ) -> CommandPage:
         c = self._tables.command.c
         found = select(c.reply_queue, *(c[name] for name in _KNOWN)).where(*asked.by_index, *asked.by_row)
@@ -165,7 +144,7 @@ class Looking:
         cursor = str(rows[limit - 1]["id"]) if len(rows) > limit else None
         return CommandPage(commands=[_record(row) for row in rows[:limit]], cursor=cursor)
 
-    def _browse(self, connection: Connection, asked: "_Asked", last: int | None, limit: int) -> CommandPage:
+    def _browse(self, connection: Connection, asked: _Asked, last: int | None, limit: int) -> CommandPage:
         if not asked.by_row:  # then whatever is looked at is shown
             return self._query(connection, asked, last, limit)
         lowest = self._lowest_looked_at(connection, asked, last)
@@ -174,7 +153,7 @@ class Looking:
             return page
         return CommandPage(commands=page.commands, cursor=str(lowest))
 
-    def _lowest_looked_at(self, connection: Connection, asked: "_Asked", last: int | None) -> int | None:
+    def _lowest_looked_at(self, connection: Connection, asked: _Asked, last: int | None) -> int | None:
         """The id that a page looks down to; None where it can look at all that are left."""
         c = self._tables.command.c
         ids = select(c.id).where(*asked.by_index).order_by(c.id.desc()).offset(LOOKED_AT_MAX - 1).limit(1)
@@ -203,15 +182,10 @@ class Looking:
         # In an order that no index has: by that of the ids PostgreSQL might look for a few lines through all there are.
         newest_first = (c.id + literal_column("0")).desc()
         found = connection.execute(asked.order_by(newest_first).limit(latest))
+        names = ("domain", "command_id", "event_type", "at")
         return [
-            AuditEvent(
-                domain=row.domain,
-                command_id=row.command_id,
-                event_type=row.event_type,
-                at=row.at,
-                details=row.details or {},
-            )
-            for row in reversed(found.all())
+            AuditEvent(**{name: row[name] for name in names}, details=row["details"] or {})
+            for row in reversed(found.mappings().all())
         ]
 
     async def get_batch(self, domain: str, batch_id: str | UUID) -> BatchRecord | None:
@@ -223,11 +197,8 @@ class Looking:
 
     def _get_batch(self, connection: Connection, domain: str, batch_id: str) -> BatchRecord | None:
         c, command = self._tables.batch.c, self._tables.command.c
-        row = (
-            connection.execute(select(self._tables.batch).where(c.domain == domain, c.batch_id == batch_id))
-            .mappings()
-            .first()
-        )
+        asked = select(self._tables.batch).where(c.domain == domain, c.batch_id == batch_id)
+        row = connection.execute(asked).mappings().first()
         if row is None:
             return None
         running = select(func.count()).where(
@@ -235,88 +206,13 @@ class Looking:
         )
         open_ = row["total"] - sum(row[name] for name in COUNTED)
         in_progress = min(connection.execute(running).scalar_one(), open_)
+        same = ("domain", "batch_id", "name", "custom_data", "total", *COUNTED, "created_at", "completed_at")
         return BatchRecord(
-            domain=domain,
-            batch_id=batch_id,
-            name=row["name"],
-            custom_data=row["custom_data"],
+            **{name: row[name] for name in same},
             status=BatchStatus(row["status"]),
-            total=row["total"],
             pending=open_ - in_progress,
             in_progress=in_progress,
-            **{name: row[name] for name in COUNTED},
-            created_at=row["created_at"],
-            completed_at=row["completed_at"],
         )
-
-    async def ids_of(self, domain: str, command_ids: Sequence[str]) -> dict[str, tuple[int, str]]:
-        """The rows of commands, by their ids, and where they stand."""
-        known = [one for one in command_ids if can_be_stored(domain, one)]
-        return await self._app.database.read(self._ids_of, domain, known)
-
-    def _ids_of(self, connection: Connection, domain: str, command_ids: Sequence[str]) -> dict[str, tuple[int, str]]:
-        c = self._tables.command.c
-        asked = select(c.command_id, c.id, c.status).where(c.domain == domain, c.command_id.in_(command_ids))
-        return {command_id: (id_, status) for command_id, id_, status in connection.execute(asked)}
-
-    async def count_troubled(self, domain: str | None) -> int:
-        """How many commands wait for a person."""
-        await self._app.open()
-        return await self._app.database.read(self._count_troubled, domain)
-
-    def _count_troubled(self, connection: Connection, domain: str | None) -> int:
-        c = self._tables.command.c
-        asked = select(func.count()).where(c.troubled_at.is_not(None))
-        return int(connection.execute(asked if domain is None else asked.where(c.domain == domain)).scalar_one())
-
-    async def count_troubled_by_domain(self) -> Mapping[str, int]:
-        """How many commands of each domain wait for a person, among the latest 100,000 that do; the most first."""
-        await self._app.open()
-        return await self._app.database.look(LOOK_WITHIN, self._count_by_domain)
-
-    def _count_by_domain(self, connection: Connection) -> dict[str, int]:
-        c = self._tables.command.c
-        latest = select(c.domain).where(c.troubled_at.is_not(None)).order_by(c.id.desc()).limit(COUNTED_MAX).subquery()
-        counted = select(latest.c.domain, func.count()).group_by(latest.c.domain)
-        rows = connection.execute(counted.order_by(func.count().desc(), latest.c.domain))
-        return {row[0]: row[1] for row in rows}
-
-    # --- replies ----------------------------------------------------------------------------------------------------
-
-    async def take_replies(self, queue: str, *, limit: int = 100, connection: Any = None) -> list[Reply]:
-        """Take replies out of their queue, oldest first.
-
-        With your own `connection` they are gone only when your transaction commits, so none is lost if you fail. On
-        PostgreSQL the queue is one of PGMQ's, and any of its clients can read it instead.
-        """
-        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= PAGE_MAX:
-            raise UsageError(f"limit must lie between 1 and {PAGE_MAX}, not {limit!r}")
-        check_reply_queue("queue", queue)
-        await self._app.open()
-        if connection is not None:
-            return await run_within(connection, self._take_replies, queue, limit)
-        return await self._app.database.write(self._take_replies, queue, limit)
-
-    def _take_replies(self, connection: Connection, queue: str, limit: int) -> list[Reply]:
-        if self._postgres:
-            self._queues.ensure(connection, queue)
-        table = message_table(queue) if self._postgres else self._tables.reply
-        assert table is not None
-        oldest = select(table.c.msg_id).order_by(table.c.msg_id).limit(bindparam("limit", type_=Integer))
-        if self._postgres:  # what another client has read is hidden until it has dealt with it
-            database = self._app.database
-            now = (
-                func.statement_timestamp() if database.server_clock else bindparam(None, database.now(), type_=Instant)
-            )
-            oldest = oldest.where(table.c.vt <= now).with_for_update(skip_locked=True)
-        else:
-            oldest = oldest.where(table.c.queue_name == queue)
-        ids = list(connection.execute(oldest, {"limit": limit}).scalars())
-        if not ids:
-            return []
-        taken = delete(table).where(table.c.msg_id.in_(ids)).returning(table.c.msg_id, table.c.message)
-        rows = sorted(connection.execute(taken).all(), key=lambda row: int(row[0]))
-        return [_reply(message) for _, message in rows]
 
 
 def _record(row: Any, *, data: Any = None) -> CommandRecord:
@@ -325,26 +221,11 @@ def _record(row: Any, *, data: Any = None) -> CommandRecord:
     return CommandRecord(**known, reply_to=row["reply_queue"], data=data)
 
 
-def _reply(message: Any) -> Reply:
-    return Reply(
-        domain=message["domain"],
-        command_id=message["command_id"],
-        command_type=message["command_type"],
-        correlation_id=message["correlation_id"],
-        outcome=Outcome(message["outcome"]),
-        result=message.get("result"),
-        error=message.get("error"),
-    )
-
-
 def _checked_page(limit: int, cursor: str | None) -> int | None:
     """The id that the page before ended with, if any."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= PAGE_MAX:
-        raise UsageError(f"limit must lie between 1 and {PAGE_MAX}, not {limit!r}")
-    return None if cursor is None else _cursor(cursor)
-
-
-def _cursor(text: str) -> int:
-    if not isinstance(text, str) or not text.isdecimal() or len(text) > 18:
-        raise UsageError(f"cursor must be the one that the last page gave, not {text!r:.80}")
-    return int(text)
+    check_limit(limit)
+    if cursor is None:
+        return None
+    if not isinstance(cursor, str) or not cursor.isdecimal() or len(cursor) > 18:
+        raise UsageError(f"cursor must be the one that the last page gave, not {cursor!r:.80}")
+    return int(cursor)

@@ -17,17 +17,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import Connection, Text, select
-from sqlalchemy.dialects.postgresql import insert as postgres_insert
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+from sqlalchemy import Connection, select
 
 from redrive import Lane, Policy, describe_error
 from redrive.errors import LedgerAwayError
-from redrive.events import AttemptEnded, SettleLost
-from redrive.extend import Batch, Database, LeaseExpired, SqlLedger, decide
-from redrive.ports import Actor
-from redrive.systems.commands.beside import Records
-from redrive.systems.commands.tables import Tables
+from redrive.extend import Actor, AttemptEnded, LeaseExpired, SettleLost, SqlLedger, decide
+from redrive.systems.commands.messages import Messages
 
 EVERY_MAX = timedelta(seconds=15)
 BURIED_AT_ONCE = 500
@@ -38,33 +33,23 @@ WORKER = "chores"
 NO_HANDLER = "NO_HANDLER"
 
 
-class Chores:
-    """Keeps house for the handlers of one lane."""
+class UnhandledCommands:
+    """Looks after the commands that nobody handles, for the worker of one lane."""
 
-    def __init__(
-        self,
-        database: Database,
-        tables: Tables,
-        records: Records,
-        ledger: SqlLedger,
-        lane: Lane,
-        unhandled_after: timedelta,
-        policy: Policy,
-    ) -> None:
-        self._database = database
-        self._tables = tables
-        self._records = records
+    def __init__(self, messages: Messages, ledger: SqlLedger, lane: Lane, *, after: timedelta, policy: Policy) -> None:
+        """After how long without a handler they are given up; `policy` charges the tries of lost workers."""
+        self._database = messages.database
+        self._messages = messages
         self._ledger = ledger
         self._lane = lane
-        self._after = unhandled_after
+        self._after = after
         self._policy = policy
-        self._batch = Batch(database.dialect, {"domain": Text(), "command_type": Text()})
         self._began: datetime | None = None
         self._told: set[type[Exception]] = set()
         self._log: Any = structlog.get_logger(system="commands")
 
     async def run(self, stopped: asyncio.Event) -> None:
-        """Keep until told to stop, whatever happens: no trouble here may stop the worker.
+        """Look until told to stop, whatever happens: no trouble here may stop the worker.
 
         It is logged once for as long as it lasts; a store that is away not at all, because the worker says so already.
         """
@@ -88,7 +73,7 @@ class Chores:
         kinds = sorted(one.kind for one in self._lane.handlers)
         if not kinds:
             return 0
-        now, handled = await self._database.write(self._beat, kinds)
+        now, handled = await self._database.write(self._say, kinds)
         if self._began is None:
             self._began = now
         if now - self._began < self._after:
@@ -121,19 +106,14 @@ class Chores:
                 [SettleLost(name, one) if one.claim.task.id in lost else AttemptEnded(name, one) for one in group]
             )
 
-    def _beat(self, connection: Connection, kinds: Sequence[str]) -> tuple[datetime, set[str]]:
-        table = self._tables.handler
-        sqlite = self._database.dialect.name == "sqlite"
-        make: Any = sqlite_insert if sqlite else postgres_insert
-        rows = [tuple(kind.split("/", 1)) for kind in kinds]
-        batch = self._batch.rows
-        seen = select(batch.c.domain, batch.c.command_type, self._records.now().label("seen_at")).select_from(batch)
-        seen = seen.where(batch.c.domain.is_not(None))  # SQLite reads ON CONFLICT as a join without a condition
-        upsert = make(table).from_select(["domain", "command_type", "seen_at"], seen)
-        upsert = upsert.on_conflict_do_update(
-            index_elements=["domain", "command_type"], set_={"seen_at": upsert.excluded.seen_at}
+    def _say(self, connection: Connection, kinds: Sequence[str]) -> tuple[datetime, set[str]]:
+        """Say what is handled here; the present, and what is handled anywhere."""
+        table, now = self._messages.tables.handler, self._database.present(connection)
+        rows = [dict(zip(("domain", "command_type"), kind.split("/", 1), strict=True), seen_at=now) for kind in kinds]
+        said = self._database.insert(table).values(rows)
+        said = said.on_conflict_do_update(
+            index_elements=["domain", "command_type"], set_={"seen_at": said.excluded.seen_at}
         )
-        connection.execute(upsert, self._batch.parameters(rows) | self._records.times())
-        now = self._database.present(connection)
+        connection.execute(said)
         alive = select(table.c.domain, table.c.command_type).where(table.c.seen_at > now - self._after)
         return now, {f"{domain}/{command_type}" for domain, command_type in connection.execute(alive)}

@@ -212,14 +212,14 @@ async def test_one_that_comes_into_the_queue_meanwhile(bench: Bench, monkeypatch
     """What was not in the queue when it was asked for, and is now, is not called lost: the operator may ask again."""
     bench.raises = [PermanentCommandError("NO", "no such account")]
     await bench.send()
-    looked = bench.bus.ids_of
+    looked = bench.bus.troubleshooting._standing
 
     async def late(domain, command_ids):
         found = await looked(domain, command_ids)
         await bench.work()
         return found
 
-    monkeypatch.setattr(bench.bus, "ids_of", late)
+    monkeypatch.setattr(bench.bus.troubleshooting, "_standing", late)
     with pytest.raises(InvalidOperationError, match="has just come into the troubleshooting queue"):
         await bench.bus.troubleshooting.retry(DOMAIN, "c-1", "ada")
     await bench.bus.troubleshooting.retry(DOMAIN, "c-1", "ada")
@@ -231,7 +231,7 @@ async def test_queues_are_locked_in_one_order(bench: Bench, monkeypatch: pytest.
     for domain in ("b", "c", "a"):
         await bench.bus.send(domain, "Pack", "c-1")
     ids = [one.id for one in (await bench.bus.lane.find(Where())).tasks]
-    statements, column = bench.bus.ledger._queued, bench.bus._tables.command.c.queue_name
+    statements, column = bench.bus.ledger._queued, bench.bus.messages.tables.command.c.queue_name
     backwards = statements.messages_of.order_by(None).order_by(column.desc())
     monkeypatch.setitem(vars(statements), "messages_of", backwards)
     locked = []

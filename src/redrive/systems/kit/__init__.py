@@ -1,0 +1,1 @@
+"""What systems share. A file is one idea; whoever needs it imports that file."""
