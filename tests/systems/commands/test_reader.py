@@ -1,16 +1,11 @@
 """Looking things up, and what the migration makes."""
 
-import warnings
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, inspect
 
 from redrive import UsageError, Where
-from redrive.systems.commands.tables import make_tables
 from systems.commands.conftest import DOMAIN, START, TYPE, Bench
 
 
@@ -80,38 +75,3 @@ async def test_the_engines_tools_see_commands(bench: Bench) -> None:
     assert (attempt.outcome, attempt.error) == ("failed", "ConnectionError: down")
     assert (await bench.bus.lane.counts())["waiting"] == 1
     assert bench.app.lanes["commands"] is bench.bus.lane
-
-
-async def test_the_migration_makes_these_tables(bench: Bench) -> None:
-    """Columns, constraints and indexes of the code are those of the migration."""
-    tables = make_tables(bench.app.database.dialect.name)
-    metadata = tables.command.metadata
-
-    def look(connection: Connection) -> tuple[list[Any], list[str], list[str]]:
-        names = {table.name for table in metadata.sorted_tables}
-        options = {
-            "compare_type": True,
-            "compare_server_default": False,
-            "include_schemas": True,
-            "include_name": lambda name, kind, parents: (
-                name == metadata.schema if kind == "schema" else kind != "table" or name in names
-            ),
-        }
-        context = MigrationContext.configure(connection, opts=options)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it cannot read indexes on expressions back
-            different = compare_metadata(context, metadata)
-            found = inspect(connection)
-            unique = found.get_unique_constraints(tables.command.name, schema=metadata.schema)
-            checks = found.get_check_constraints(tables.command.name, schema=metadata.schema)
-        return (
-            different,
-            [column for one in unique for column in one["column_names"]],
-            sorted(str(one["name"]) for one in checks),
-        )
-
-    different, unique, checks = await bench.app.database.read(look)
-    assert different == []
-    assert unique == ["domain", "command_id"]
-    prefix = "commandbus_" if bench.store == "sqlite" else ""
-    assert checks == [f"{prefix}command_attempts_check", f"{prefix}command_status_check"]

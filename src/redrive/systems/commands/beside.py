@@ -12,12 +12,14 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     Connection,
     FromClause,
     Text,
     bindparam,
     case,
+    cast,
     func,
     insert,
     literal_column,
@@ -74,18 +76,16 @@ class CommandBeside(Beside):
         self._messages = messages
         self._tables = messages.tables
         self._lines = Batch(messages.database.dialect, {name: Text() for name in Line._fields})
+        self._ids = Batch(messages.database.dialect, {"id": BigInteger()})
         self._insert_audit = self._build_audit()
+        self._insert_received = self._build_received()
         self._update_batch = self._build_batch()
 
     # --- called by the ledger ---------------------------------------------------------------------------------------
 
     def claimed(self, connection: Connection, claims: Sequence[Claim]) -> None:
         """See `Beside.claimed`."""
-        lines = []
-        for claim in claims:
-            row = claim.task.payload
-            lines.append(Line(row["domain"], row["command_id"], "RECEIVED", _tried(claim.number)))
-        self._write(connection, _Writes(audit=lines))
+        connection.execute(self._insert_received, self._ids.parameters((claim.task.id,) for claim in claims))
 
     def settled(self, connection: Connection, settlements: Sequence[Settlement]) -> None:
         """See `Beside.settled`."""
@@ -195,6 +195,17 @@ class CommandBeside(Beside):
         batch, audit = self._lines.rows, self._tables.audit
         details = self._messages.as_json(batch.c.details, audit.c.details)
         rows = select(batch.c.domain, batch.c.command_id, batch.c.event_type, self._messages.now, details)
+        return insert(audit).from_select(["domain", "command_id", "event_type", "at", "details"], rows)
+
+    def _build_received(self) -> Any:
+        """A line for each command that was claimed, from its row: sending only the ids takes half the time."""
+        command, audit = self._tables.command, self._tables.audit
+        attempts: ColumnElement[str] = cast(command.c.attempts, Text)
+        said = literal_column("'{\"attempt\": '", Text).concat(attempts).concat(literal_column("'}'", Text))
+        details = self._messages.as_json(said, audit.c.details)
+        received: ColumnElement[str] = literal_column("'RECEIVED'")
+        rows = select(command.c.domain, command.c.command_id, received, self._messages.now, details)
+        rows = rows.where(self._ids.match("id", command.c.id))
         return insert(audit).from_select(["domain", "command_id", "event_type", "at", "details"], rows)
 
     def _build_batch(self) -> Any:
