@@ -220,7 +220,7 @@ async def test_one_that_comes_into_the_queue_meanwhile(bench: Bench, monkeypatch
         return found
 
     monkeypatch.setattr(bench.bus.troubleshooting, "_standing", late)
-    with pytest.raises(InvalidOperationError, match="has just come into the troubleshooting queue"):
+    with pytest.raises(InvalidOperationError, match="has only just come into the troubleshooting queue"):
         await bench.bus.troubleshooting.retry(DOMAIN, "c-1", "ada")
     await bench.bus.troubleshooting.retry(DOMAIN, "c-1", "ada")
 

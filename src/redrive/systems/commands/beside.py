@@ -153,7 +153,7 @@ class CommandBeside(Beside):
             found = select(*(command.c[name] for name in wanted)).where(these).order_by(command.c.id)
             for row in connection.execute(found).mappings():
                 self._act_one(writes, row, act, state, actor, note)
-            if act is not Act.CANCEL:  # what waits for a worker does not wait for a person
+            if act is not Act.CANCEL:  # commands that wait for a worker are not in the troubleshooting queue
                 connection.execute(update(command).where(these).values(changed))
         self._write(connection, writes)
 

@@ -1,7 +1,7 @@
-"""The troubleshooting queue: what a person must look at, and what that person may do.
+"""The troubleshooting queue: the commands that need a person, and what that person can do about them.
 
-Every act is recorded with the operator's name, and is done only where the command still waits there: of two operators who
-press the same button one is told that the other was quicker.
+Every act is recorded with the operator's name, and changes a command only if it is still in the queue: of two operators who
+press the same button, one is told that the other was quicker.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ from redrive.systems.commands.values import (
 
 BULK_MAX = 1000
 COUNTED_MAX = 100_000
-"""Up to how many commands that wait are counted by domain."""
+"""How many commands of the queue are counted by domain, at most."""
 TROUBLED = CommandStatus.IN_TROUBLESHOOTING_QUEUE
 
 
@@ -50,11 +50,11 @@ class Troubleshooting:
         limit: int = 100,
         cursor: str | None = None,
     ) -> CommandPage:
-        """A page of the commands that wait for a person, newest first."""
+        """A page of the commands in the queue, newest first."""
         return await self._reader.query_commands(domain, TROUBLED, type, limit=limit, cursor=cursor)
 
     async def get(self, domain: str, command_id: str | UUID) -> CommandRecord:
-        """One of them, with its data; `InvalidOperationError` if it does not wait for a person."""
+        """One of them, with its data; `InvalidOperationError` if it is not in the queue."""
         found = await self._reader.get_command(domain, command_id)
         if found is None:
             raise CommandNotFoundError(domain, str(command_id))
@@ -63,7 +63,7 @@ class Troubleshooting:
         return found
 
     async def count(self, domain: str | None = None) -> int:
-        """How many commands wait for a person."""
+        """How many commands are in the queue."""
         await self._lane.ledger()  # opens the application
         return await self._ledger.database.read(self._count, domain)
 
@@ -72,7 +72,7 @@ class Troubleshooting:
         return int(connection.execute(asked if domain is None else asked.where(self._c.domain == domain)).scalar_one())
 
     async def count_by_domain(self) -> Mapping[str, int]:
-        """How many commands of each domain wait for a person, among the latest 100,000 that do; the most first."""
+        """How many commands of each domain are in the queue, among the latest 100,000; the largest number first."""
         await self._lane.ledger()
         return await self._ledger.database.look(LOOK_WITHIN, self._count_by_domain)
 
@@ -96,20 +96,20 @@ class Troubleshooting:
     async def complete(
         self, domain: str, command_id: str | UUID, operator: str, *, result: Any = None, reason: str = ""
     ) -> None:
-        """End it as `COMPLETED`, because somebody has done it by hand, and reply `SUCCESS` with the result."""
+        """End it as `COMPLETED`, because somebody did it by hand, and reply `SUCCESS` with the result."""
         done = await self.complete_many(domain, [command_id], operator, result=result, reason=reason)
         _single(domain, command_id, done)
 
     async def retry_many(
         self, domain: str, command_ids: Iterable[str | UUID], operator: str, *, reason: str = ""
     ) -> Bulk:
-        """Send many again; each for itself."""
+        """Send many again, each on its own."""
         return await self._act(Act.REDRIVE, State.WAITING, domain, command_ids, operator, reason)
 
     async def cancel_many(self, domain: str, command_ids: Iterable[str | UUID], operator: str, *, reason: str) -> Bulk:
-        """End many as `CANCELED`; each for itself."""
+        """End many as `CANCELED`, each on its own."""
         if not reason.strip():
-            raise UsageError("a command is cancelled for a reason, which its sender is told: give one")
+            raise UsageError("give a reason: the sender is told why its command was cancelled")
         return await self._act(Act.RESOLVE, State.CANCELLED, domain, command_ids, operator, reason)
 
     async def complete_many(
@@ -121,7 +121,7 @@ class Troubleshooting:
         result: Any = None,
         reason: str = "",
     ) -> Bulk:
-        """End many as `COMPLETED` with the same result; each for itself."""
+        """End many as `COMPLETED` with the same result, each on its own."""
         json_text(result)
         return await self._act(Act.RESOLVE, State.DONE, domain, command_ids, operator, reason, result)
 
@@ -137,10 +137,10 @@ class Troubleshooting:
     ) -> Bulk:
         check_domain(domain)
         if not isinstance(operator, str) or not operator.strip():
-            raise UsageError("who does it is recorded: give the operator's name")
+            raise UsageError("give the operator's name: it is recorded")
         asked = list(dict.fromkeys(str(one) for one in command_ids))
         if len(asked) > BULK_MAX:
-            raise UsageError(f"at most {BULK_MAX:,} commands at once, not {len(asked):,}: take them in parts")
+            raise UsageError(f"at most {BULK_MAX:,} commands at once, not {len(asked):,}: split them up")
         await self._lane.ledger()
         before = await self._standing(domain, asked)
         ids = [id_ for id_, status in before.values() if status == TROUBLED]
@@ -158,7 +158,7 @@ class Troubleshooting:
         return Bulk(changed=done, refused=refused)
 
     async def _standing(self, domain: str, command_ids: Sequence[str]) -> dict[str, tuple[int, str]]:
-        """The rows of commands, by their ids, and where they stand."""
+        """By id, the rows of these commands and their status."""
         c, known = self._c, [one for one in command_ids if can_be_stored(domain, one)]
         asked = select(c.command_id, c.id, c.status).where(c.domain == domain, c.command_id.in_(known))
         rows = await self._ledger.database.read(lambda connection: connection.execute(asked).all())
@@ -166,7 +166,7 @@ class Troubleshooting:
 
 
 def _single(domain: str, command_id: str | UUID, bulk: Bulk) -> None:
-    """What happened to the one that was asked for."""
+    """Raise what was refused to the one command."""
     name = str(command_id)
     if name in bulk.refused:
         if bulk.refused[name] == _MISSING:
@@ -187,9 +187,7 @@ def _why_not(name: str, act: Act, before: tuple[int, str] | None, after: tuple[i
             f"command {name!r} cannot be sent again: its message is no longer in PGMQ's archive; "
             "complete or cancel it, and send what it asked for as a new command"
         )
-    return (
-        f"command {name!r} has just come into the troubleshooting queue; nothing was changed: look at it and ask again"
-    )
+    return f"command {name!r} has only just come into the troubleshooting queue; nothing was changed: look at it, then try again"
 
 
 def _refusal(name: str, status: str) -> str:

@@ -9,11 +9,11 @@
         └── HandlerAlreadyRegisteredError   two handlers for one type of a domain
     TaskError                          what a handler raises
     ├── TransientError ── TransientCommandError    try again with backoff
-    ├── PermanentError ── PermanentCommandError    never works like this: a person must look
+    ├── PermanentError ── PermanentCommandError    can never work: a person must look
     └── BusinessError  ── BusinessRuleError        a rule says no: failed, and the sender is told
 
-The last three carry a code, a message and details. Anything else that a handler raises counts as transient, with the name of
-its class as the code.
+The last three carry a code, a message and details. Any other exception of a handler counts as transient, with the name of its
+class as the code.
 """
 
 from collections.abc import Mapping
@@ -40,8 +40,8 @@ class DuplicateCommandError(CommandBusError):
         self.domain = domain
         self.command_id = command_id
         super().__init__(
-            f"{domain!r} has a command {command_id!r} already: sending it again is safe to ignore, "
-            "another command needs an id of its own"
+            f"{domain!r} has a command {command_id!r} already: if you sent it twice this is safe to ignore, "
+            "a different command needs an id of its own"
         )
 
 
@@ -100,11 +100,11 @@ class TransientCommandError(Coded, TransientError):
 
 
 class PermanentCommandError(Coded, PermanentError):
-    """It will never work like this: into the troubleshooting queue at once, for a person to look at."""
+    """It can never work as it is: into the troubleshooting queue at once, for a person to look at."""
 
 
 class BusinessRuleError(Coded, BusinessError):
-    """A rule of the business says no: the command has failed, its sender is told, and nobody has to look."""
+    """A business rule says no: the command has failed, its sender is told, and nobody has to look."""
 
 
 class Trouble(NamedTuple):
@@ -117,7 +117,7 @@ class Trouble(NamedTuple):
 
 
 def trouble_of(error: BaseException) -> Trouble:
-    """What is kept of an error that a handler raised."""
+    """What is kept of an exception that a handler raised."""
     kind = "BUSINESS_RULE" if isinstance(error, BusinessError) else "TRANSIENT"
     kind = "PERMANENT" if isinstance(error, PermanentError) else kind
     if not isinstance(error, Coded):

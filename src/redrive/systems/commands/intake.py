@@ -89,9 +89,9 @@ class Intake:
         custom_data: Any = None,
         connection: Any = None,
     ) -> str:
-        """Send many commands of a domain as a batch that is counted and complete in the end; all or none. Returns its id.
+        """Send many commands of a domain as a batch, all or none; it counts them until it is complete. Returns its id.
 
-        A `batch_id` that the domain has already is a `DuplicateBatchError`.
+        A `batch_id` that the domain already has is a `DuplicateBatchError`.
         """
         check_domain(domain)
         given = _checked(commands)
@@ -193,5 +193,5 @@ def _checked(commands: Iterable[NewCommand]) -> list[NewCommand]:
                 f"commands are sent as NewCommand(domain=…, command_type=…, command_id=…), not {one!r:.80}"
             )
     if len(given) > COMMANDS_MAX:
-        raise UsageError(f"at most {COMMANDS_MAX:,} commands at once, not {len(given):,}: send them in parts")
+        raise UsageError(f"at most {COMMANDS_MAX:,} commands at once, not {len(given):,}: split them up")
     return given

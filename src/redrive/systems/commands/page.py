@@ -1,4 +1,4 @@
-"""The troubleshooting queue: commands that wait for a person, one of them with its story, and what a person may do with them."""
+"""The troubleshooting queue: the commands that need attention, and one of them with its story."""
 
 import json
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ LOOKS = {
     "BUSINESS_RULE_FAILED": "failed",
     "MOVED_TO_TROUBLESHOOTING_QUEUE": "dead",
 }
-"""How a line of the audit is drawn; what a person did is a deed, all else plain."""
+"""How a line of the audit is drawn. What a person did is drawn as a deed, everything else plainly."""
 STATES = {
     "PENDING": "waiting",
     "IN_PROGRESS": "claimed",
@@ -35,7 +35,7 @@ STATES = {
     "CANCELED": "cancelled",
     "IN_TROUBLESHOOTING_QUEUE": "dead",
 }
-"""The state of the task of a command that stands so: gives its colour."""
+"""The state of the task behind a command of this status: it gives the colour."""
 
 
 def make_panel(reader: Reader, desk: Troubleshooting) -> Panel:
@@ -96,7 +96,7 @@ async def _page(
         found = await reader.browse_commands(asked["domain"], TROUBLED, asked["type"], limit=PAGE, cursor=cursor)
         page = page_json(found)
     except TooSlowError:
-        problem = "The database needed too long for this look. Try again in a moment."
+        problem = "The database took too long to answer. Try again in a moment."
     except UsageError as refused:
         problem = f"{str(refused)[:1].upper()}{str(refused)[1:]}."
     place = {**asked, "cursor": cursor}

@@ -23,15 +23,15 @@ from redrive.systems.commands.values import (
 )
 
 LOOK_WITHIN = timedelta(seconds=2)
-"""How long a look may take while a person waits."""
+"""How long a person is kept waiting for an answer."""
 LOOKED_AT_MAX = 50_000
-"""How many commands a page for people looks at: 50 ms where no index serves its filter."""
+"""How many commands a page for people reads: 50 ms if no index serves its filter."""
 _KNOWN = tuple(one.name for one in fields(CommandRecord) if one.name not in ("reply_to", "data"))
 """What a record has from the column of the same name."""
 
 
 class _Asked(NamedTuple):
-    """What a filter asks for: what an index holds the commands of, and what each row must say for itself."""
+    """The conditions of a filter: those that an index answers, and those that each row must be read for."""
 
     by_index: list[ColumnElement[bool]]
     by_row: list[ColumnElement[bool]]
@@ -72,8 +72,8 @@ class Reader:
     ) -> CommandPage:
         """A page of commands, newest first; pass its cursor for the next one. `created_before` is not included.
 
-        A filter that few commands match may have to read all of them: no index tells one status from another, but for the
-        troubleshooting queue.
+        A filter that few commands match may have to read all of them: of the statuses only the troubleshooting queue has an
+        index.
         """
         asked = self._conditions(domain, status, type, created_after, created_before)
         last = _checked_page(limit, cursor)
@@ -90,9 +90,9 @@ class Reader:
         limit: int = 100,
         cursor: str | None = None,
     ) -> CommandPage:
-        """The same for a person who waits: a page that looks at no more than 50,000 commands.
+        """The same for a person who is waiting: a page reads no more than 50,000 commands.
 
-        So it may hold fewer than `limit`, even none, and still have a cursor that goes on behind what it has looked at.
+        So it may hold fewer than `limit`, even none, and still have a cursor that continues after the last one read.
         `TooSlowError` if the database does not answer within two seconds.
         """
         asked = self._conditions(domain, status, type, created_after, created_before)
@@ -145,7 +145,7 @@ class Reader:
         return CommandPage(commands=[_record(row) for row in rows[:limit]], cursor=cursor)
 
     def _browse(self, connection: Connection, asked: _Asked, last: int | None, limit: int) -> CommandPage:
-        if not asked.by_row:  # then whatever is looked at is shown
+        if not asked.by_row:  # then every command that is read is shown
             return self._query(connection, asked, last, limit)
         lowest = self._lowest_looked_at(connection, asked, last)
         page = self._query(connection, asked, last, limit, lowest=lowest)
@@ -154,7 +154,7 @@ class Reader:
         return CommandPage(commands=page.commands, cursor=str(lowest))
 
     def _lowest_looked_at(self, connection: Connection, asked: _Asked, last: int | None) -> int | None:
-        """The id that a page looks down to; None where it can look at all that are left."""
+        """The lowest id that a page reads; None if it can read all that are left."""
         c = self._tables.command.c
         ids = select(c.id).where(*asked.by_index).order_by(c.id.desc()).offset(LOOKED_AT_MAX - 1).limit(1)
         found = connection.execute(ids if last is None else ids.where(c.id < last)).scalar()
@@ -163,9 +163,9 @@ class Reader:
     async def audit_trail(
         self, command_id: str | UUID, domain: str | None = None, *, latest: int | None = None
     ) -> list[AuditEvent]:
-        """Everything that happened to a command, oldest first; name the domain where several use the id.
+        """Everything that happened to a command, oldest first; name the domain if several use the id.
 
-        With `latest` no more than the last so many.
+        With `latest`, only the last so many lines.
         """
         await self._app.open()
         if not can_be_stored(str(command_id), *([] if domain is None else [domain])):

@@ -1,7 +1,7 @@
-"""`/api/commands`: looking at commands and their batches, and what people do to those in the troubleshooting desk.
+"""`/api/commands`: commands and their batches, and what people do with the troubleshooting queue.
 
-An act names commands by their ids within a domain and answers how many of them changed, and of the others why not: of two
-operators who press the same button one is told that the other was quicker.
+An act names commands by their ids within a domain, and answers how many of them changed and why the others did not: of two
+operators who press the same button, one is told that the other was quicker.
 """
 
 from collections.abc import Callable, Coroutine
@@ -29,7 +29,7 @@ DomainQuery = Annotated[
 ]
 TypeQuery = Annotated[str | None, Query(min_length=1, max_length=TEXT_CHARS_MAX, description="Of this type only")]
 LimitQuery = Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many a page holds")]
-CursorQuery = Annotated[str | None, Query(max_length=18, description="The one that the page before gave")]
+CursorQuery = Annotated[str | None, Query(max_length=18, description="The cursor of the previous page")]
 DomainPath = Annotated[str, Path(max_length=shapes.DOMAIN_CHARS_MAX, examples=["payments"])]
 
 
@@ -76,16 +76,16 @@ def _add_looks(router: APIRouter, reader: Reader) -> None:
     )
     async def page(
         domain: DomainQuery = None,
-        status: Annotated[CommandStatus | None, Query(description="Which stand so")] = None,
+        status: Annotated[CommandStatus | None, Query(description="With this status only")] = None,
         type: TypeQuery = None,
         created_after: InstantQuery = None,
         created_before: InstantQuery = None,
         limit: LimitQuery = 100,
         cursor: CursorQuery = None,
     ) -> JSONResponse:
-        """No index tells one status from another, but for the troubleshooting queue; so a page looks at 50,000 commands at most.
+        """Only the troubleshooting queue has an index, so a page reads 50,000 commands at most.
 
-        Where the filter fits few of them the page is short, or empty, and its cursor goes on behind what was looked at.
+        If few of them match, the page is short, or even empty, and its cursor continues after the last one read.
         """
         found = await reader.browse_commands(domain, status, type, created_after, created_before, limit, cursor)
         return JSONResponse(shapes.page_json(found))
@@ -99,7 +99,7 @@ def _add_looks(router: APIRouter, reader: Reader) -> None:
         dependencies=[Looking],
     )
     async def batch(domain: DomainPath, batch_id: str) -> JSONResponse:
-        """It is complete when none of its commands is open and none waits for a person."""
+        """It is complete when none of its commands is open or in the troubleshooting queue."""
         found = await reader.get_batch(domain, batch_id)
         if found is None:
             raise ApiError(404, "batch_unknown", f"{domain!r} has no batch {batch_id!r:.80}")
@@ -113,7 +113,7 @@ def _add_looks(router: APIRouter, reader: Reader) -> None:
         dependencies=[Looking],
     )
     async def one(domain: DomainPath, command_id: str) -> JSONResponse:
-        """What looks like a secret is hidden. The attempts with what was decided after each are at the task."""
+        """Anything that looks like a secret is hidden. The attempts, with what was decided after each, belong to the task."""
         found = await reader.get_command(domain, command_id)
         if found is None:
             raise ApiError(404, "command_unknown", f"{domain!r} has no command {command_id!r:.80}")
@@ -124,7 +124,7 @@ def _add_looks(router: APIRouter, reader: Reader) -> None:
 def _add_troubleshooting(router: APIRouter, reader: Reader, desk: Troubleshooting) -> None:
     @router.get(
         "/troubleshooting",
-        summary="What waits for a person, newest first, and how much of it there is",
+        summary="The troubleshooting queue, newest first, and how many commands it holds",
         response_model=shapes.QueueOut,
         responses=_LOOK,
         dependencies=[Looking],
@@ -143,17 +143,17 @@ def _add_troubleshooting(router: APIRouter, reader: Reader, desk: Troubleshootin
 
     @act("retry", "Send commands again: a new message, a fresh budget, due now")
     async def retry(given: shapes.ActIn, key: Operator) -> JSONResponse:
-        """Their history stays. Only from the troubleshooting queue, each for itself."""
+        """Their history is kept. Only commands in the troubleshooting queue change, each on its own."""
         return await _told(desk.retry_many(given.domain, given.ids, key.owner, reason=given.reason))
 
     @act("cancel", "End commands as CANCELED, and reply that with the reason")
     async def cancel(given: shapes.ActIn, key: Operator) -> JSONResponse:
-        """Only from the troubleshooting queue, each for itself."""
+        """Only commands in the troubleshooting queue change, each on its own."""
         return await _told(desk.cancel_many(given.domain, given.ids, key.owner, reason=given.reason))
 
     @act("complete", "End commands as COMPLETED, because somebody did them by hand, and reply SUCCESS with the result")
     async def complete(given: shapes.CompleteIn, key: Operator) -> JSONResponse:
-        """Only from the troubleshooting queue, each for itself."""
+        """Only commands in the troubleshooting queue change, each on its own."""
         return await _told(
             desk.complete_many(given.domain, given.ids, key.owner, result=given.result, reason=given.reason)
         )

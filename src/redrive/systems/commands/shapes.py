@@ -29,7 +29,7 @@ class ErrorOut(BaseModel):
     """What went wrong last. Texts that look like secrets are hidden."""
 
     type: str | None = Field(description="TRANSIENT, PERMANENT, BUSINESS_RULE, WORKER_LOST or NO_HANDLER")
-    code: str | None = Field(description="The word that the handler gave, or the class of what it raised")
+    code: str | None = Field(description="The code that the handler gave, or the class of the exception")
     message: str | None
 
 
@@ -41,9 +41,11 @@ class CommandOut(BaseModel):
     command_type: str
     status: CommandStatus
     attempts: int = Field(description="How often it was tried since it was sent, or sent again")
-    max_attempts: int | None = Field(description="Its own limit; null: the handler's or the worker's holds")
+    max_attempts: int | None = Field(description="Its own limit; null if the handler's or the worker's applies")
     last_error: ErrorOut | None
-    troubled_at: Instant | None = Field(description="Since when it waits for a person; null if it does not")
+    troubled_at: Instant | None = Field(
+        description="Since when it has been in the troubleshooting queue; null if it is not"
+    )
     due_at: Instant | None
     lease_until: Instant | None
     queue_name: str
@@ -67,7 +69,7 @@ class EventOut(BaseModel):
 
 
 class CommandDetails(CommandOut):
-    """A command with all that is known of it."""
+    """Everything that is known about a command."""
 
     data: Any = Field(description="Redacted; on PostgreSQL null once its message is gone")
     audit: list[EventOut] = Field(description="Oldest first, no more than the latest 500 lines")
@@ -78,16 +80,16 @@ class PageOut(BaseModel):
 
     commands: list[CommandOut]
     cursor: str | None = Field(
-        description="For the next page; null after the last. A page looks at 50,000 commands at most: where its filter fits few "
-        "of them it is short, and the cursor goes on from there"
+        description="For the next page; null after the last. A page reads 50,000 commands at most: if few of them match it is "
+        "short, and the cursor continues from there"
     )
 
 
 class QueueOut(PageOut):
-    """Commands that wait for a person, newest first."""
+    """The troubleshooting queue, newest first."""
 
     waiting: dict[str, int] | None = Field(
-        description="How many of each domain wait, counted among the latest 100,000; null with a cursor"
+        description="How many commands of each domain are in the queue, among the latest 100,000; null with a cursor"
     )
 
 
@@ -125,14 +127,14 @@ class ActIn(BaseModel):
 class CompleteIn(ActIn):
     """Which commands of a domain, why, and what their senders are told."""
 
-    result: Any = Field(default=None, description="Any JSON; the reply of each holds it", examples=[{"debited": 10}])
+    result: Any = Field(default=None, description="Any JSON; it is part of each reply", examples=[{"debited": 10}])
 
 
 class ActOut(BaseModel):
-    """What an act came to."""
+    """The result of an act."""
 
     changed: int = Field(description="How many commands changed")
-    refused: dict[str, str] = Field(description="Of the others, by id, why not")
+    refused: dict[str, str] = Field(description="Why the others did not, by id")
 
 
 def command_json(one: CommandRecord) -> dict[str, Any]:

@@ -1,12 +1,12 @@
-"""Commands that nobody handles: noticed, and after a while put before a person.
+"""Commands that no worker handles: after a while they are moved to the troubleshooting queue.
 
-Each worker says from time to time what it can handle. A command that has been due for `unhandled_after` while no worker at all
-could handle its type, in a domain that this worker looks after, is moved to the troubleshooting queue. It is not enough that
-this worker cannot: another may, and be behind. The time counts from when this worker began to look, so that the first worker
-to come back after an outage does not give up what the next one is for.
+Each worker says from time to time which types it handles. A command is moved when it has been due for `unhandled_after`, is in
+a domain that this worker serves, and no worker at all has said that it handles the type. It is not enough that this worker does
+not: another one may, and be behind. The time counts from when this worker started, so the first worker to come back after an
+outage does not give up what the next one is for.
 
-A command of such a type may also be held by a worker that was lost, and workers look only for types that they handle. It is
-settled here as theirs are, and then waits like the others.
+A lost worker may still hold a command of such a type, and other workers only claim types that they handle. Its try is charged
+here as any other lost try, and the command then waits like the rest.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ from redrive.systems.commands.messages import Messages
 EVERY_MAX = timedelta(seconds=15)
 BURIED_AT_ONCE = 500
 LEASE = timedelta(seconds=5)
-"""How long what was lost is held while it is settled: a write takes milliseconds."""
+"""How long a lost command is held while its try is charged: a write takes milliseconds."""
 WORKER = "chores"
-"""Who settles it, in the history."""
+"""The name in the history of who charged it."""
 NO_HANDLER = "NO_HANDLER"
 
 
@@ -49,9 +49,9 @@ class UnhandledCommands:
         self._log: Any = structlog.get_logger(system="commands")
 
     async def run(self, stopped: asyncio.Event) -> None:
-        """Look until told to stop, whatever happens: no trouble here may stop the worker.
+        """Run until told to stop, whatever happens: no error here may stop the worker.
 
-        It is logged once for as long as it lasts; a store that is away not at all, because the worker says so already.
+        An error is logged once for as long as it lasts. A store that is away is not logged: the worker does that already.
         """
         every = min(EVERY_MAX, self._after / 4).total_seconds()
         while not stopped.is_set():
@@ -69,7 +69,7 @@ class UnhandledCommands:
                     await stopped.wait()
 
     async def once(self) -> int:
-        """Say what is handled here, and see to what nobody handles; how many commands were given up."""
+        """Say what is handled here, and deal with what nobody handles; returns how many commands were given up."""
         kinds = sorted(one.kind for one in self._lane.handlers)
         if not kinds:
             return 0
@@ -97,7 +97,7 @@ class UnhandledCommands:
         return buried
 
     async def _settle_lost(self, kind: str) -> None:
-        """Charge the tries of workers that were lost: the commands wait again, or have spent their budget."""
+        """Charge the tries of lost workers: the commands wait again, or have spent their budget."""
         name = self._ledger.name
         while claims := await self._ledger.take_lost(kind, BURIED_AT_ONCE, LEASE):
             group = [decide(claim, LeaseExpired(), self._policy) for claim in claims]
@@ -107,7 +107,7 @@ class UnhandledCommands:
             )
 
     def _say(self, connection: Connection, kinds: Sequence[str]) -> tuple[datetime, set[str]]:
-        """Say what is handled here; the present, and what is handled anywhere."""
+        """Say what is handled here. Returns the time, and what is handled anywhere."""
         table, now = self._messages.tables.handler, self._database.present(connection)
         rows = [dict(zip(("domain", "command_type"), kind.split("/", 1), strict=True), seen_at=now) for kind in kinds]
         said = self._database.insert(table).values(rows)

@@ -24,7 +24,7 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class CommandStatus(StrEnum):
-    """Where a command stands."""
+    """The status of a command."""
 
     PENDING = "PENDING"
     IN_PROGRESS = "IN_PROGRESS"
@@ -35,7 +35,7 @@ class CommandStatus(StrEnum):
 
 
 class BatchStatus(StrEnum):
-    """Where a batch stands. It is complete when none of its commands is open and none waits for a person."""
+    """The status of a batch. It is complete when none of its commands is open or in the troubleshooting queue."""
 
     OPEN = "OPEN"
     COMPLETED = "COMPLETED"
@@ -124,7 +124,7 @@ class CommandRecord:
     created_at: datetime
     updated_at: datetime
     troubled_at: datetime | None
-    """Since when it waits for a person."""
+    """Since when it has been in the troubleshooting queue."""
     data: Any = None
 
 
@@ -169,7 +169,7 @@ class BatchRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What a sender hears in the end."""
+    """What the sender of a command is told in the end."""
 
     domain: str
     command_id: str
@@ -190,7 +190,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bulk:
-    """What an act on many commands came to: the ids that changed, and why the others did not."""
+    """The result of an act on many commands: the ids that changed, and why the others did not."""
 
     changed: Sequence[str]
     refused: Mapping[str, str]
@@ -260,7 +260,7 @@ def check_limit(limit: int) -> None:
 
 
 def can_be_stored(*texts: str) -> bool:
-    """Whether something on the bus could be called so. If not, there is none, and no database is asked: some refuse such texts."""
+    """Whether anything on the bus could have such a name. If not, no database is asked: some refuse such texts."""
     try:
         for one in texts:
             check_text("it", one)
@@ -275,5 +275,5 @@ def json_text(value: Any) -> str:
         return "null"
     text = encode_payload(value)
     if _NUL.search(text):
-        raise PayloadError("the payload holds a NUL character, which PostgreSQL stores in no message: leave it out")
+        raise PayloadError("the payload holds a NUL character, which no PostgreSQL message can hold: leave it out")
     return text

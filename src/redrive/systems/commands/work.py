@@ -128,7 +128,7 @@ def command_of(task: Task) -> Command:
 
 
 def _answer(result: Any, *, transactional: bool = False) -> Snoozed | str | None:
-    """The result as the JSON text that is replied; not now is passed on."""
+    """The result as the JSON text of the reply; `Snoozed` is passed on."""
     if result is None or isinstance(result, Snoozed):
         return result
     try:
@@ -141,7 +141,7 @@ def _answer(result: Any, *, transactional: bool = False) -> Snoozed | str | None
 
 
 def _refused(error: BusinessError) -> Cancelled:
-    """A rule that says no ends the command; what to do about any other error is the engine's to decide."""
+    """A rule that says no ends the command; about any other error the engine decides."""
     trouble = trouble_of(error)
     return Cancelled(f"{trouble.code}: {trouble.message}", result=error)
 

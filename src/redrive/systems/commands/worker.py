@@ -32,7 +32,7 @@ class Worker:
         """Set when the worker has looked for work once."""
 
     def stop(self) -> None:
-        """Take no more commands, let those that run come to their end, give back the rest; `run` then returns."""
+        """Take no more commands, let the running handlers finish, give back the rest; `run` then returns."""
         self._stopped.set()
 
     async def run(
