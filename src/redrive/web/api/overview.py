@@ -218,7 +218,7 @@ def _latest(depths: dict[datetime, Depth], start: datetime, step: timedelta) -> 
 
 async def present(app: Any) -> datetime:
     """The instant by the clock of the store."""
-    ledger = await app.ledger()
+    ledger = await app.tasks.ledger()
     now: datetime = await app.database.read(ledger.present)
     return now
 
