@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from redrive.core.durations import checked
 from redrive.core.failure import safe_text
@@ -9,7 +10,9 @@ from redrive.core.failure import safe_text
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The handler came back without an error."""
+    """The handler came back without an error, with this result. A `Beside` gets it; the ledger itself stores none."""
+
+    result: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +36,10 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """No longer wanted: end without a failure. A handler returns this."""
+    """No longer wanted: end without a failure. A handler returns this; a `Beside` gets its result."""
 
     reason: str = ""
+    result: Any = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", safe_text(self.reason))

@@ -336,7 +336,7 @@ class SqlLedger:
         return [ClaimLost(one.claim) for one in settlements if one.claim.task.id not in written]
 
     def _settlement_row(self, settlement: Settlement, now: datetime | None) -> tuple[Any, ...]:
-        claim, outcome, _, failures, delay, error, explained, elapsed = settlement
+        claim, outcome, _, failures, delay, error, explained, elapsed, _ = settlement
         task = claim.task
         count = self.table.count_to_store(settlement)
         statements = self._statements
@@ -358,7 +358,7 @@ class SqlLedger:
 
     def _attempt_row(self, settlement: Settlement, worker: str, now: int) -> tuple[Any, ...]:
         """The history of a settlement in the order and the form of SQLite's columns."""
-        claim, outcome, state, _, delay, error, explained, elapsed = settlement
+        claim, outcome, state, _, delay, error, explained, elapsed, _ = settlement
         started_at = _started_at(claim)
         return (
             self.name,
