@@ -57,6 +57,12 @@ def test_done_ends_the_task():
     assert settled.elapsed == seconds(3)
 
 
+def test_a_result_travels_with_the_settlement():
+    """What the handler returned is there for whoever writes beside the ledger; without one it is None."""
+    assert decide(claim_of(), Done({"sent": 3}), Policy()).result == {"sent": 3}
+    assert decide(claim_of(), Done(), Policy()).result is None
+
+
 @given(SPANS, st.integers(min_value=0, max_value=100))
 def test_snoozing_charges_nothing(delay, failures):
     """A snoozed task waits exactly as long as it asked and keeps its failures, however many there were."""

@@ -93,7 +93,10 @@ def _shared_json(
 
 
 class Settlement(NamedTuple):
-    """What the ledger must write for a claim: the next state, the count, the delay, the error and why."""
+    """What the ledger must write for a claim: the next state, the count, the delay, the error and why.
+
+    It has a delay if its state is waiting, and only then.
+    """
 
     claim: Claim
     outcome: str
@@ -103,6 +106,8 @@ class Settlement(NamedTuple):
     error: str | None = None
     explanation: Explanation | None = None
     elapsed: timedelta = ZERO
+    result: Any = None
+    """What the handler returned. It is not stored: a `Beside` that wants it kept reads it here."""
 
     @property
     def error_class(self) -> ErrorClass | None:
@@ -114,8 +119,8 @@ def decide(claim: Claim, outcome: Outcome, policy: Policy, *, elapsed: timedelta
     """What must be written because of what a run came to. `elapsed` is how long it ran."""
     failures = claim.task.failures
     match outcome:
-        case Done():
-            return Settlement(claim=claim, outcome="done", state=State.DONE, failures=failures, elapsed=elapsed)
+        case Done(result):
+            return Settlement(claim, "done", State.DONE, failures, elapsed=elapsed, result=result)
         case Failed(error):
             error_class, rule = policy.classify(error)
             return _fail(

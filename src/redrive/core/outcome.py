@@ -1,7 +1,8 @@
-"""What a run came to. Outcomes are values: handlers may return `Snoozed` or `Cancelled`, the engine makes the rest."""
+"""What a run came to. Outcomes are values: handlers may return `Done`, `Snoozed` or `Cancelled`, the engine makes the rest."""
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from redrive.core.durations import checked
 from redrive.core.failure import safe_text
@@ -9,7 +10,9 @@ from redrive.core.failure import safe_text
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The handler came back without an error."""
+    """The handler came back without an error; what it returned is the result."""
+
+    result: Any = None
 
 
 @dataclass(frozen=True, slots=True)

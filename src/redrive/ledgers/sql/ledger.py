@@ -336,7 +336,7 @@ class SqlLedger:
         return [ClaimLost(one.claim) for one in settlements if one.claim.task.id not in written]
 
     def _settlement_row(self, settlement: Settlement, now: datetime | None) -> tuple[Any, ...]:
-        claim, outcome, state, failures, delay, error, explained, elapsed = settlement
+        claim, outcome, state, failures, delay, error, explained, elapsed, _ = settlement
         if (delay is None) is (state is State.WAITING):
             raise UsageError(
                 f"a settlement has a delay if its task waits again, and only then, not {delay} and {state}"
@@ -359,7 +359,7 @@ class SqlLedger:
 
     def _attempt_row(self, settlement: Settlement, worker: str, now: int) -> tuple[Any, ...]:
         """The history of a settlement in the order and the form of SQLite's columns."""
-        claim, outcome, state, _, delay, error, explained, elapsed = settlement
+        claim, outcome, state, _, delay, error, explained, elapsed, _ = settlement
         started_at = _started_at(claim)
         return (
             self.name,
