@@ -57,10 +57,12 @@ def test_done_ends_the_task():
     assert settled.elapsed == seconds(3)
 
 
-def test_a_result_travels_with_the_settlement():
-    """What the handler returned is there for whoever writes beside the ledger; without one it is None."""
-    assert decide(claim_of(), Done({"sent": 3}), Policy()).result == {"sent": 3}
-    assert decide(claim_of(), Done(), Policy()).result is None
+@pytest.mark.parametrize("outcome", [Done({"paid": 7}), Cancelled("no", result={"paid": 7}), BOOM], ids=repr)
+def test_what_the_handler_left_travels_with_the_settlement(outcome):
+    """What is written beside gets the result, or the error itself; a try that left nothing gives nothing."""
+    left = outcome.error if isinstance(outcome, Failed) else outcome.result
+    assert decide(claim_of(), outcome, Policy()).result is left
+    assert decide(claim_of(), LeaseExpired(), Policy()).result is None
 
 
 @given(SPANS, st.integers(min_value=0, max_value=100))

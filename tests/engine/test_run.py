@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from workbench import STEADY, add
 
-from redrive.core.outcome import Cancelled, Done, Snoozed
+from redrive.core.outcome import Cancelled, Snoozed
 from redrive.core.policy import Policy
 from redrive.core.states import State
 from redrive.engine.handlers import make_handler
@@ -48,7 +48,7 @@ def bench(ledger, threads):
 
 @pytest.mark.parametrize("returned", [None, 7, {"any": "thing"}, False])
 async def test_returning_anything_is_done(bench, returned):
-    """A handler that comes back has done it; the settlement carries what it returned."""
+    """A handler that comes back has done it, whatever it returns, and that is the result."""
 
     async def handle(task):
         return returned
@@ -58,16 +58,6 @@ async def test_returning_anything_is_done(bench, returned):
     assert ran.settlement.result is returned
     assert not ran.written
     assert not ran.lost
-
-
-async def test_returning_done_itself(bench):
-    """`Done(result)` and the bare result say the same."""
-
-    async def handle(task):
-        return Done({"sent": 3})
-
-    ran = await bench.run(handle)
-    assert (ran.settlement.state, ran.settlement.result) == (State.DONE, {"sent": 3})
 
 
 async def test_snoozed_is_due_later_and_charges_nothing(bench):

@@ -107,7 +107,7 @@ class Settlement(NamedTuple):
     explanation: Explanation | None = None
     elapsed: timedelta = ZERO
     result: Any = None
-    """What the handler returned. It is not stored: a `Beside` that wants it kept reads it here."""
+    """What the handler returned, or the error that it raised: for what is written beside. The ledger does not store it."""
 
     @property
     def error_class(self) -> ErrorClass | None:
@@ -120,11 +120,13 @@ def decide(claim: Claim, outcome: Outcome, policy: Policy, *, elapsed: timedelta
     failures = claim.task.failures
     match outcome:
         case Done(result):
-            return Settlement(claim, "done", State.DONE, failures, elapsed=elapsed, result=result)
+            return Settlement(
+                claim=claim, outcome="done", state=State.DONE, failures=failures, elapsed=elapsed, result=result
+            )
         case Failed(error):
             error_class, rule = policy.classify(error)
             return _fail(
-                claim, policy, elapsed, "failed", error_class, rule, describe_error(error), asked_patience(error)
+                claim, policy, elapsed, "failed", error_class, rule, describe_error(error), asked_patience(error), error
             )
         case Snoozed(delay, reason):
             return Settlement(
@@ -135,10 +137,10 @@ def decide(claim: Claim, outcome: Outcome, policy: Policy, *, elapsed: timedelta
             return Settlement(
                 claim=claim, outcome="released", state=State.WAITING, failures=failures, delay=ZERO, elapsed=elapsed
             )
-        case Cancelled(reason):
+        case Cancelled(reason, result):
             return Settlement(
                 claim=claim, outcome="cancelled", state=State.CANCELLED, failures=failures,
-                error=reason or None, elapsed=elapsed,
+                error=reason or None, elapsed=elapsed, result=result,
             )  # fmt: skip
         case LeaseExpired():
             return _fail(
@@ -170,6 +172,7 @@ def _fail(
     rule: str,
     error: str,
     patience: timedelta | None,
+    raised: BaseException | None = None,
 ) -> Settlement:
     failures = claim.task.failures + 1
     failures_max = failures_max_of(claim, policy)
@@ -196,9 +199,9 @@ def _fail(
 
     if delay is None:
         explanation = Explanation(error_class, rule, policy.name, failures, failures_max, verdict, floor=floor)
-        return Settlement(claim, outcome, State.DEAD, failures, None, error, explanation, elapsed)
+        return Settlement(claim, outcome, State.DEAD, failures, None, error, explanation, elapsed, raised)
     explanation = Explanation(
         error_class, rule, policy.name, failures, failures_max, verdict,
         policy.backoff_words, wait, policy.jitter_words, draw, floor, policy.backoff.cap, delay,
     )  # fmt: skip
-    return Settlement(claim, outcome, State.WAITING, failures, delay, error, explanation, elapsed)
+    return Settlement(claim, outcome, State.WAITING, failures, delay, error, explanation, elapsed, raised)
