@@ -11,8 +11,9 @@ from redrive.errors import HandlerError, UsageError
 from redrive.lane import Lane
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql import migrate
+from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
-from redrive.ledgers.sql.ledger import BesideActs, SqlLedger
+from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.observe.traces import span_around
 from redrive.ports import Clock, Observer
 from redrive.system import System
@@ -67,12 +68,12 @@ class Redrive:
         observers: Iterable[Observer] = (),
         tune: Callable[[WorkerSettings], WorkerSettings] | None = None,
         ledger: SqlLedger | None = None,
-        beside_acts: BesideActs | None = None,
+        beside: Beside | None = None,
     ) -> Lane:
         """A lane over a table of yours; it is checked when the application opens.
 
-        `observers` are told what happens in this lane alone, and `tune` may change how its worker works. `beside_acts` writes
-        in the same commit as every act of a person. A system may bring a `ledger` of its own over a table that its
+        `observers` are told what happens in this lane alone, and `tune` may change how its worker works. `beside` writes
+        in the same commits as the engine. A system may bring a `ledger` of its own over a table that its
         migrations made; the lane then has that ledger's name.
         """
         name = table.name if ledger is None else ledger.name
@@ -80,7 +81,7 @@ class Redrive:
             raise UsageError(f"table {name!r} has a lane already: keep what the first `adopt` returned")
         lane = Lane(
             self.database, table, open_app=self.open, observers=self.observers, own_observers=observers, tune=tune,
-            ledger=ledger, beside_acts=beside_acts,
+            ledger=ledger, beside=beside,
         )  # fmt: skip
         self._lanes[name] = lane
         return lane

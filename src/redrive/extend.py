@@ -15,14 +15,15 @@ from redrive.ledgers.pgmq.ledger import PgmqLedger
 from redrive.ledgers.pgmq.queues import Queues, archive_table, message_table, pgmq_sql
 from redrive.ledgers.pgmq.statements import QueueLayout
 from redrive.ledgers.sql.batches import Batch
+from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database, run_within, sync_connection
 from redrive.ledgers.sql.gather import Gather
-from redrive.ledgers.sql.ledger import Beside, BesideActs, SqlLedger
+from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import ledger_indexes
 from redrive.ledgers.sql.schema import NAMES
 from redrive.ledgers.sql.schema import attempt as ATTEMPTS  # noqa: N812 - the history of all ledgers, to be joined
 from redrive.ledgers.sql.schema import deed as DEEDS  # noqa: N812 - the audit log, for acts on what is no task
-from redrive.ledgers.sql.statements import Own
+from redrive.ledgers.sql.statements import ExtraColumns
 from redrive.ledgers.sql.times import EPOCH, Instant, IsoText
 
 __all__ = [
@@ -33,14 +34,13 @@ __all__ = [
     "Act",
     "Batch",
     "Beside",
-    "BesideActs",
     "Claim",
     "Database",
     "Gather",
     "Instant",
     "IsoText",
     "LeaseExpired",
-    "Own",
+    "ExtraColumns",
     "PgmqLedger",
     "QueueLayout",
     "Queues",

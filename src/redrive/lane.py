@@ -21,8 +21,9 @@ from redrive.engine.worker import WorkerSettings
 from redrive.errors import HandlerError, LedgerAwayError, UsageError
 from redrive.events import Event, TaskAdded
 from redrive.ledgers.open import open_ledger, own_ledger
+from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
-from redrive.ledgers.sql.ledger import BesideActs, SqlLedger
+from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.observe.logs import LogObserver
 from redrive.observe.traces import current_trace
 from redrive.operator.census import Census
@@ -44,7 +45,7 @@ class Lane:
         own_observers: Iterable[Observer] = (),
         tune: Callable[[WorkerSettings], WorkerSettings] | None = None,
         ledger: SqlLedger | None = None,
-        beside_acts: BesideActs | None = None,
+        beside: Beside | None = None,
     ) -> None:
         self.name = table.name if ledger is None else ledger.name
         self.table = table
@@ -55,13 +56,13 @@ class Lane:
         self.own_observers = list(own_observers)
         self.tune = tune
         self._ledger = own_ledger(database) if table is TASKS else ledger
-        self._beside_acts = beside_acts
+        self._beside = beside
 
     def again(self) -> "Lane":
         """Another set of handlers over the same ledger, for a worker of its own."""
         return Lane(
             self._database, self.table, open_app=self._open_app, observers=self._shared_observers,
-            own_observers=self.own_observers, tune=self.tune, ledger=self._ledger, beside_acts=self._beside_acts,
+            own_observers=self.own_observers, tune=self.tune, ledger=self._ledger, beside=self._beside,
         )  # fmt: skip
 
     @property
@@ -86,16 +87,15 @@ class Lane:
         announce(self.observers, events)
 
     @property
-    def never(self) -> frozenset[State]:
-        """How no task here can be ended by a person, because `beside_acts` refuses it always and says so in its own `never`."""
-        refused: frozenset[State] = getattr(self._beside_acts, "never", frozenset())
-        return refused
+    def refused_ends(self) -> frozenset[State]:
+        """How no task here can be ended by a person, because what is written beside refuses it always."""
+        return frozenset() if self._beside is None else self._beside.refused_ends
 
     async def ledger(self) -> SqlLedger:
         """The ledger; the application is opened and a foreign table is checked when it is first asked for."""
         await self._open_app()
         if self._ledger is None:
-            self._ledger = await open_ledger(self._database, self.table, beside_acts=self._beside_acts)
+            self._ledger = await open_ledger(self._database, self.table, beside=self._beside)
         return self._ledger
 
     # --- handlers ---------------------------------------------------------------------------------------------------

@@ -298,11 +298,11 @@ def command_ledger(database: Database) -> tuple[SqlLedger, Sender]:
     records = Records(database, tables, queues)
     sender = Sender(database, tables, records, queues)
     if database.dialect.name == "sqlite":
-        return SqlLedger(database, COMMANDS.table, tables.command, name=LANE, beside=records, own=records.own), sender
+        return SqlLedger(database, COMMANDS.table, tables.command, name=LANE, beside=records, extra=records.extra), sender
     layout = replace(LAYOUT, split=lambda kind: (queue_of(DOMAIN), kind), join=lambda _, kind: kind)
     table = COMMANDS.on("postgres")
     return PgmqLedger(
-        database, table, tables.command, layout, name=LANE, beside=records, own=records.own, queues=queues
+        database, table, tables.command, layout, name=LANE, beside=records, extra=records.extra, queues=queues
     ), sender
 
 

@@ -1,6 +1,7 @@
 """What a run came to. Outcomes are values: handlers may return `Snoozed` or `Cancelled`, the engine makes the rest."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from redrive.core.durations import SpanField
 from redrive.core.failure import safe_text
@@ -8,7 +9,9 @@ from redrive.core.failure import safe_text
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The handler came back without an error."""
+    """The handler came back without an error, with this result. A `Beside` gets it; the ledger itself stores none."""
+
+    result: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +34,10 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """No longer wanted: end without a failure. A handler returns this."""
+    """No longer wanted: end without a failure. A handler returns this; a `Beside` gets its result."""
 
     reason: str = ""
+    result: Any = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", safe_text(self.reason))

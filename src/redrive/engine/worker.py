@@ -234,7 +234,7 @@ class Worker:
         if at < self._retry_at:
             self._retry_at = at
             nap = self._napping
-            if nap is not None and not nap.expired() and at < (nap.when() or math.inf):
+            if nap is not None and not nap.expired() and ((ends := nap.when()) is None or at < ends):
                 nap.reschedule(at)
 
     def _answered(self, asked_at: float) -> None:

@@ -9,8 +9,9 @@ from redrive.core.table import TASKS, LedgerTable
 from redrive.errors import MissingExtraError, SettingsError
 from redrive.ledgers.adopt.check import adopt
 from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
-from redrive.ledgers.sql.ledger import BesideActs, SqlLedger
+from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ports import Clock
 
 
@@ -38,12 +39,12 @@ def open_database(url: str, *, clock: Clock | None = None, durable: bool = True)
 
 
 async def open_ledger(
-    database: Database, ledger_table: LedgerTable = TASKS, *, beside_acts: BesideActs | None = None
+    database: Database, ledger_table: LedgerTable = TASKS, *, beside: Beside | None = None
 ) -> SqlLedger:
     """The ledger in a table: our own, or a foreign one that is checked first."""
     if ledger_table is TASKS:
         return own_ledger(database)
-    return SqlLedger(database, ledger_table, await database.read(adopt, ledger_table), beside_acts=beside_acts)
+    return SqlLedger(database, ledger_table, await database.read(adopt, ledger_table), beside=beside)
 
 
 def own_ledger(database: Database) -> SqlLedger:

@@ -11,7 +11,6 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.database import Database
-from redrive.operator.turns import present
 
 QUIET = timedelta(minutes=2)
 """An alert has ended when nothing was wrong for so long."""
@@ -72,7 +71,7 @@ def _all(connection: Connection) -> list[Alert]:
 
 
 def _note(connection: Connection, database: Database, found: Mapping[str, tuple[str, str]], *, complete: bool) -> News:
-    a, now = schema.alert, present(connection, database)
+    a, now = schema.alert, database.present(connection)
     there = {alert.name: alert for alert in _all(connection)}
     free = max(0, ACTIVE_MAX - len(there))
     new = [
@@ -99,7 +98,7 @@ def _note(connection: Connection, database: Database, found: Mapping[str, tuple[
 
 
 def _told(connection: Connection, database: Database, started: Collection[str], ended: Collection[str]) -> None:
-    a, now = schema.alert, present(connection, database)
+    a, now = schema.alert, database.present(connection)
     if started:
         connection.execute(update(a).where(a.c.name.in_(started)).values(told_at=now))
     _forget(connection, ended)

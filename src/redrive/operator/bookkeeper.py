@@ -10,7 +10,7 @@ from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.operator.census import Census
 from redrive.operator.figures import Figures
-from redrive.operator.turns import present, take_turn
+from redrive.operator.turns import take_turn
 
 EVERY = timedelta(seconds=1)
 """How often a bookkeeper looks whether something is due."""
@@ -33,7 +33,7 @@ class Bookkeeper:
             except Exception as error:  # told after the others had their turn
                 problem = error
         if await take_turn(self._database, "fold", FOLD_EVERY):
-            now = await self._database.read(present, self._database)
+            now = await self._database.read(self._database.present)
             await Figures(self._database).fold(now)
         if problem is not None:
             raise problem

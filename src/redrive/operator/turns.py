@@ -6,7 +6,7 @@ A turn ends by itself, so that a service that dies with it holds nobody up.
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, update
 
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.database import Database
@@ -23,16 +23,8 @@ async def give_turn_back(database: Database, name: str, until: datetime) -> None
     await database.write(_give_back, database, name, until)
 
 
-def present(connection: Connection, database: Database) -> datetime:
-    """The instant, by the clock that all services of a database share."""
-    if not database.server_clock:
-        return database.now()
-    now: datetime = connection.execute(select(func.statement_timestamp())).scalar_one()
-    return now
-
-
 def _take(connection: Connection, database: Database, name: str, lasts: timedelta) -> datetime | None:
-    t, now = schema.turn, present(connection, database)
+    t, now = schema.turn, database.present(connection)
     statement: Any = upsert(t, connection.dialect.name, where=t.c.until <= now).returning(t.c.until)
     until: datetime | None = connection.execute(statement, {"name": name, "until": now + lasts}).scalar()
     return until
@@ -41,4 +33,4 @@ def _take(connection: Connection, database: Database, name: str, lasts: timedelt
 def _give_back(connection: Connection, database: Database, name: str, until: datetime) -> None:
     t = schema.turn
     ours = update(t).where(t.c.name == name, t.c.until == until)
-    connection.execute(ours.values(until=present(connection, database)))
+    connection.execute(ours.values(until=database.present(connection)))

@@ -27,10 +27,11 @@ from redrive.core.task import Abandoned, Claim, ClaimLost, TaskId
 from redrive.errors import UsageError
 from redrive.ledgers.pgmq.queues import Queues
 from redrive.ledgers.pgmq.statements import PgmqStatements, QueueLayout
+from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
-from redrive.ledgers.sql.ledger import Beside, SqlLedger
+from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import Branch
-from redrive.ledgers.sql.statements import Own
+from redrive.ledgers.sql.statements import ExtraColumns
 from redrive.ports import Actor, Return
 
 Reading = tuple[str, int, int]
@@ -49,12 +50,12 @@ class PgmqLedger(SqlLedger):
         *,
         name: str | None = None,
         beside: Beside | None = None,
-        own: Own | None = None,
+        extra: ExtraColumns | None = None,
         queues: Queues | None = None,
     ) -> None:
         super().__init__(database, ledger_table, table, name=name, beside=beside)
         self._layout = layout
-        self._statements = self._queued = PgmqStatements(ledger_table, table, database, layout, own)
+        self._statements = self._queued = PgmqStatements(ledger_table, table, database, layout, extra)
         self.queues = queues or Queues(layout.kind_field)
 
     # --- claim ------------------------------------------------------------------------------------------------------
@@ -72,7 +73,7 @@ class PgmqLedger(SqlLedger):
             if len(claims) < limit:
                 claims += self._claim_from(connection, queue, fields, limit - len(claims), lease)
         fresh = [claim for claim in claims if claim.abandoned is None]
-        if self.beside is not None and fresh:
+        if self._tells_claims and fresh:
             self.beside.claimed(connection, fresh)
         return claims
 

@@ -40,7 +40,7 @@ from redrive.ledgers.pgmq.queues import archive_table, message_table
 from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.predicates import Branch, Predicates
-from redrive.ledgers.sql.statements import KINDS_LISTED_MAX, Own, Statements
+from redrive.ledgers.sql.statements import KINDS_LISTED_MAX, ExtraColumns, Statements
 from redrive.ledgers.sql.times import Instant
 
 
@@ -294,9 +294,14 @@ class PgmqStatements(Statements):
     """The statements of the table, and those of each queue."""
 
     def __init__(
-        self, ledger_table: LedgerTable, table: Table, database: Database, layout: QueueLayout, own: Own | None = None
+        self,
+        ledger_table: LedgerTable,
+        table: Table,
+        database: Database,
+        layout: QueueLayout,
+        extra: ExtraColumns | None = None,
     ) -> None:
-        super().__init__(ledger_table, table, database.dialect, server_clock=database.server_clock, own=own)
+        super().__init__(ledger_table, table, database.dialect, server_clock=database.server_clock, extra=extra)
         self.layout = layout
         self.rows = QueuePredicates(ledger_table, table, database.dialect.name, layout.dead_since)
         self._queues: dict[str, QueueStatements] = {}

@@ -7,6 +7,7 @@ gets connections from a pool of its own without that setting.
 
 import asyncio
 import json
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -14,7 +15,8 @@ from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import URL, Connection, func, select
+from sqlalchemy import URL, Connection, Table, func, select
+from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.exc import DBAPIError, InterfaceError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -64,6 +66,17 @@ class PostgresDatabase:
     def now(self) -> datetime:
         """See `Database.now`."""
         return self._clock.now() if self._clock is not None else datetime.now(UTC)
+
+    def present(self, connection: Connection) -> datetime:
+        """See `Database.present`."""
+        if self._clock is not None:
+            return self._clock.now()
+        now: datetime = connection.execute(select(func.statement_timestamp())).scalar_one()
+        return now
+
+    def insert(self, table: Table) -> Insert:
+        """See `Database.insert`."""
+        return insert(table)
 
     async def open(self) -> None:
         """See `Database.open`."""
@@ -167,7 +180,7 @@ class PostgresDatabase:
     def announce(self, connection: Connection, ledger: str, *, soon: bool) -> None:
         """See `Database.announce`."""
         now = time.monotonic()
-        if soon and now - self._announced.get(ledger, 0) < ANNOUNCE_EVERY_SECONDS:
+        if soon and now - self._announced.get(ledger, -math.inf) < ANNOUNCE_EVERY_SECONDS:
             return
         if soon:
             self._announced[ledger] = now

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from sqlalchemy import Connection, Dialect
+from sqlalchemy import Connection, Dialect, Table
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
@@ -42,6 +42,14 @@ class Database(Protocol):
 
     def now(self) -> datetime:
         """The instant, where the database has no clock of its own."""
+        ...
+
+    def present(self, connection: Connection) -> datetime:
+        """The instant as the statements of a ledger see it: the database's own, or `now`."""
+        ...
+
+    def insert(self, table: Table) -> Any:
+        """An insert that knows `on_conflict_do_nothing` and `on_conflict_do_update`."""
         ...
 
     async def statement(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:

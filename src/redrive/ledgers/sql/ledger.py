@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID, uuid4
 
 from sqlalchemy import (
@@ -35,40 +35,15 @@ from redrive.core.table import LedgerTable
 from redrive.core.task import Abandoned, Added, Attempt, Claim, ClaimLost, Deed, NewTask, Task, TaskId
 from redrive.errors import KeyTakenError, LedgerError, UsageError
 from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database, run_within, sync_connection
 from redrive.ledgers.sql.gather import Gather
 from redrive.ledgers.sql.ids import uuid7
 from redrive.ledgers.sql.predicates import Branch, Predicates
 from redrive.ledgers.sql.rows import RowReader
-from redrive.ledgers.sql.statements import KINDS_PER_CLAIM_MAX, MEASURED, Own, Statements
+from redrive.ledgers.sql.statements import KINDS_PER_CLAIM_MAX, MEASURED, ExtraColumns, Statements
 from redrive.ledgers.sql.times import EPOCH, MICROSECOND
 from redrive.ports import Actor, Page, Return, Transaction, Waiter, Where, Within
-
-
-class BesideActs(Protocol):
-    """What a system writes in the same commit as what people and systems do to its tasks.
-
-    It may have `never`, a set of states: ends that it refuses whatever the task, and that nobody is offered.
-    """
-
-    def acted(
-        self, connection: Connection, act: Act, state: State, ids: Sequence[TaskId], actor: Actor, note: Any
-    ) -> None:
-        """These tasks were changed to `state` by a person or a system, which may have left a note. Raising undoes it."""
-        ...
-
-
-class Beside(BesideActs, Protocol):
-    """What a system writes in the same commit as its ledger, before anything is released to others."""
-
-    def claimed(self, connection: Connection, claims: list[Claim]) -> None:
-        """These tasks were claimed to be run."""
-        ...
-
-    def settled(self, connection: Connection, settlements: list[Settlement]) -> None:
-        """These settlements were written; those that the fence refused are not among them."""
-        ...
-
 
 ENDING_ACTS = {Act.CANCEL: "cancelled", Act.BURY: "dead"}
 """Acts that end waiting tasks, and the column of the minute that counts them as settlements do."""
@@ -81,8 +56,8 @@ IDS_MAX = 1000
 class SqlLedger:
     """A table of a database as a ledger, and its reader.
 
-    `beside` writes what else must be in the same commits; `beside_acts` does so for acts alone, so that claims and settlements
-    stay one statement each. `own` fills columns of the rows themselves.
+    `beside` writes what else must be in the same commits; where it does not listen to claims or settlements, these stay one
+    statement each. `extra` fills columns of the rows themselves.
     """
 
     def __init__(
@@ -93,16 +68,16 @@ class SqlLedger:
         *,
         name: str | None = None,
         beside: Beside | None = None,
-        beside_acts: BesideActs | None = None,
-        own: Own | None = None,
+        extra: ExtraColumns | None = None,
     ) -> None:
         self.name = name or ledger_table.name
-        self.beside = beside
-        self.beside_acts = beside if beside_acts is None else beside_acts
+        self.beside = beside or Beside()
+        self._tells_claims = self.beside.listens("claimed")
+        self._tells_settled = self.beside.listens("settled")
         self.table = ledger_table
         self.database = database
         self._statements = Statements(
-            ledger_table, table, database.dialect, server_clock=database.server_clock, own=own
+            ledger_table, table, database.dialect, server_clock=database.server_clock, extra=extra
         )
         self._reader = RowReader(ledger_table, table.columns)
         self._claim_reader = RowReader(ledger_table, self._statements.claim_columns)
@@ -244,7 +219,7 @@ class SqlLedger:
         if limit < 1 or known == []:
             return []
         self._turn += 1
-        run = self.database.statement if self.beside is None else self.database.write
+        run = self.database.write if self._tells_claims else self.database.statement
         return await run(self._claim, limit, lease, known and self._in_turn(known), self._turn)
 
     def _claim(
@@ -261,7 +236,7 @@ class SqlLedger:
         }
         rows = connection.execute(self._statements.claim(len(kinds or ())), parameters)
         claims = self._claim_reader.claims(rows, fence, lease)
-        if self.beside is not None and claims:
+        if self._tells_claims and claims:
             self.beside.claimed(connection, claims)
         return claims
 
@@ -324,7 +299,7 @@ class SqlLedger:
             self.table.words.word(state)  # raises where the table has no word for it
         if within is not None:
             return await run_within(within, self._settle, ordered, worker)
-        alone = self._statements.one_statement and self.beside is None
+        alone = self._statements.one_statement and not self._tells_settled
         run = self.database.statement if alone else self.database.write
         return await run(self._settle, ordered, worker)
 
@@ -354,22 +329,22 @@ class SqlLedger:
             history = [self._attempt_row(one, worker, ended_at) for one in settled]
             connection.exec_driver_sql(statements.record_attempts, history)
             connection.execute(statements.roll_up, self._rollup_row(settled, worker, now))
-        if self.beside is not None and settled:
+        if self._tells_settled and settled:
             self.beside.settled(connection, settled)
         if len(settled) == len(settlements):
             return []
         return [ClaimLost(one.claim) for one in settlements if one.claim.task.id not in written]
 
     def _settlement_row(self, settlement: Settlement, now: datetime | None) -> tuple[Any, ...]:
-        claim, outcome, _, failures, delay, error, explained, elapsed = settlement
+        claim, outcome, _, failures, delay, error, explained, elapsed, _ = settlement
         task = claim.task
         count = self.table.count_to_store(settlement)
         statements = self._statements
         again = (failures > 0,) if statements.names_retries else ()
-        own = () if statements.own is None else statements.own.row(settlement)
+        extra = () if statements.extra is None else statements.extra.row(settlement)
         if not statements.one_statement:
             due = None if delay is None or now is None else now + delay
-            return (task.id, claim.claim_id, count, due, outcome, error, *again, *own)
+            return (task.id, claim.claim_id, count, due, outcome, error, *again, *extra)
         number = () if statements.counts_tries else (task.failures + 1,)
         began = () if statements.keeps_start else (_started_at(claim),)
         error_class = explanation = None
@@ -378,12 +353,12 @@ class SqlLedger:
         seconds = elapsed.total_seconds()
         return (
             task.id, claim.claim_id, count, delay, outcome, error, *again, seconds, error_class, explanation,
-            *number, *began, *own,
+            *number, *began, *extra,
         )  # fmt: skip
 
     def _attempt_row(self, settlement: Settlement, worker: str, now: int) -> tuple[Any, ...]:
         """The history of a settlement in the order and the form of SQLite's columns."""
-        claim, outcome, state, _, delay, error, explained, elapsed = settlement
+        claim, outcome, state, _, delay, error, explained, elapsed, _ = settlement
         started_at = _started_at(claim)
         return (
             self.name,
@@ -585,8 +560,8 @@ class SqlLedger:
         if changed and act in ENDING_ACTS:
             worker = self._actor if alone else f"act:{uuid4()}"
             self._count_flow(connection, ENDING_ACTS[act], len(changed), worker, self._now())
-        if self.beside_acts is not None and changed:
-            self.beside_acts.acted(connection, act, state, changed, actor, note)
+        if changed:
+            self.beside.acted(connection, act, state, changed, actor, note)
         if changed and state is State.WAITING:
             self.database.announce(connection, self.name, soon=True)
         return changed
@@ -603,10 +578,7 @@ class SqlLedger:
 
     def present(self, connection: Connection) -> datetime:
         """The instant, as this ledger's statements see it."""
-        if not self.database.server_clock:
-            return self.database.now()
-        now: datetime = connection.execute(select(func.statement_timestamp())).scalar_one()
-        return now
+        return self.database.present(connection)
 
     async def return_(self, returns: Sequence[Return], actor: Actor, *, within: Within | None = None) -> list[TaskId]:
         """See `Ledger.return_`."""

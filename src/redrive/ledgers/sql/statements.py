@@ -84,7 +84,7 @@ def upsert(table: Table, dialect: str, *, keep: bool = False, where: ColumnEleme
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Own:
+class ExtraColumns:
     """Columns of its rows that a system fills in itself as they are settled, in the same update."""
 
     columns: Columns
@@ -110,10 +110,10 @@ class Statements:
         dialect: Dialect,
         *,
         server_clock: bool,
-        own: Own | None = None,
+        extra: ExtraColumns | None = None,
     ) -> None:
         self.ledger_table = ledger_table
-        self.own = own
+        self.extra = extra
         self.table = table
         self.dialect = dialect
         self.server_clock = server_clock
@@ -357,8 +357,8 @@ class Statements:
                 columns |= {"number": Integer()}
             if not self.keeps_start:
                 columns |= {"started_at": Instant()}
-        if self.own is not None:
-            columns |= self.own.columns
+        if self.extra is not None:
+            columns |= self.extra.columns
         return Batch(self.dialect, columns)
 
     @cached_property
@@ -389,7 +389,9 @@ class Statements:
         fence = self.rows.column("claim_id")
         mine = self.settle_batch.match("id", self.id), fence == batch.c.claim_id
         settled = self._update(values).where(*mine)
-        return settled if self.own is None else settled.values(self.own.values(batch, self._state(batch), self._now()))
+        return (
+            settled if self.extra is None else settled.values(self.extra.values(batch, self._state(batch), self._now()))
+        )
 
     @cached_property
     def same_words(self) -> bool:
@@ -424,8 +426,8 @@ class Statements:
             if self.has("created_at")
             else cast(null(), Instant)
         )
-        own = () if self.own is None else self.own.columns
-        said = [column for column in batch.c if column.name not in own]
+        extra = () if self.extra is None else self.extra.columns
+        said = [column for column in batch.c if column.name not in extra]
         settled = self.settle_rows.returning(*said, began.label("began"), born.label("born")).cte("settled")
         c = settled.c
         history = (

@@ -20,7 +20,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, event
+from sqlalchemy.dialects.sqlite import Insert, insert
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool, QueuePool
@@ -81,6 +82,14 @@ class SqliteDatabase:
     def now(self) -> datetime:
         """See `Database.now`."""
         return self._clock.now()
+
+    def present(self, connection: Connection) -> datetime:  # noqa: ARG002 - SQLite has no clock of its own
+        """See `Database.present`."""
+        return self._clock.now()
+
+    def insert(self, table: Table) -> Insert:
+        """See `Database.insert`."""
+        return insert(table)
 
     async def open(self) -> None:
         """See `Database.open`."""

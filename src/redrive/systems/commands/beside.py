@@ -32,7 +32,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.types import TypeEngine
 
 from redrive import State
-from redrive.extend import Act, Batch, Claim, Database, Instant, Own, Queues, Settlement, message_table
+from redrive.extend import Act, Batch, Beside, Claim, Database, ExtraColumns, Instant, Queues, Settlement, message_table
 from redrive.ports import Actor
 from redrive.systems.commands.tables import COUNTED, Tables
 from redrive.systems.commands.values import Outcome, json_text
@@ -76,7 +76,7 @@ class _Writes(NamedTuple):
             self.replies[row["reply_queue"]].append(f"{said[:-1]}, {answer}}}")
 
 
-class Records:
+class Records(Beside):
     """Writes beside the ledger of one database."""
 
     def __init__(self, database: Database, tables: Tables, queues: Queues) -> None:
@@ -97,12 +97,12 @@ class Records:
 
     # --- called by the ledger ---------------------------------------------------------------------------------------
 
-    def claimed(self, connection: Connection, claims: list[Claim]) -> None:
+    def claimed(self, connection: Connection, claims: Sequence[Claim]) -> None:
         """See `Beside.claimed`."""
         ids = [claim.task.id for claim in claims]
         connection.execute(self._receive, {"ids": ids if self._postgres else json.dumps(ids)} | self.times())
 
-    def settled(self, connection: Connection, settlements: list[Settlement]) -> None:
+    def settled(self, connection: Connection, settlements: Sequence[Settlement]) -> None:
         """See `Beside.settled`."""
         writes = _Writes.none()
         for one in settlements:
@@ -136,16 +136,16 @@ class Records:
             writes.add_up(row, in_troubleshooting=1)
 
     @property
-    def own(self) -> Own:
+    def extra(self) -> ExtraColumns:
         """What the row itself says of an error: written as it is settled."""
         columns: Mapping[str, TypeEngine[Any]] = {
             "error_type": Text(),
             "error_code": Text(),
             "error_message": Text(),
         }
-        return Own(columns=columns, row=_own_row, values=self._own_values)
+        return ExtraColumns(columns=columns, row=_extra_row, values=self._extra_values)
 
-    def _own_values(
+    def _extra_values(
         self, batch: FromClause, state: ColumnElement[str], now: ColumnElement[Any]
     ) -> dict[str, ColumnElement[Any]]:
         command = self._tables.command
@@ -316,7 +316,7 @@ class Records:
         return insert(self._tables.reply).from_select(names, rows), batch
 
 
-def _own_row(one: Settlement) -> tuple[Any, ...]:
+def _extra_row(one: Settlement) -> tuple[Any, ...]:
     if one.state is State.DONE or one.outcome in NO_VERDICT:
         return (None, None, None)
     trouble = _trouble(one)

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import Connection, Text, func, select
+from sqlalchemy import Connection, Text, select
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
@@ -134,12 +134,6 @@ class Chores:
             index_elements=["domain", "command_type"], set_={"seen_at": upsert.excluded.seen_at}
         )
         connection.execute(upsert, self._batch.parameters(rows) | self._records.times())
-        now = self._present(connection)
+        now = self._database.present(connection)
         alive = select(table.c.domain, table.c.command_type).where(table.c.seen_at > now - self._after)
         return now, {f"{domain}/{command_type}" for domain, command_type in connection.execute(alive)}
-
-    def _present(self, connection: Connection) -> datetime:
-        if not self._database.server_clock:
-            return self._database.now()
-        now: datetime = connection.execute(select(func.statement_timestamp())).scalar_one()
-        return now

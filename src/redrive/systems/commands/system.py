@@ -111,9 +111,9 @@ class Commands(Looking, System):
         database, records = self._app.database, self._records
         table = ledger_table(database.dialect.name)
         if database.dialect.name == "sqlite":
-            return SqlLedger(database, table, tables.command, name=LANE, beside=records, own=records.own)
+            return SqlLedger(database, table, tables.command, name=LANE, beside=records, extra=records.extra)
         return PgmqLedger(
-            database, table, tables.command, LAYOUT, name=LANE, beside=records, own=records.own, queues=queues
+            database, table, tables.command, LAYOUT, name=LANE, beside=records, extra=records.extra, queues=queues
         )
 
     # --- handling ---------------------------------------------------------------------------------------------------

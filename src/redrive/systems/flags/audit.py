@@ -16,7 +16,6 @@ from sqlalchemy import Connection, insert
 
 from redrive import describe_error
 from redrive.extend import Database
-from redrive.systems.flags.present import present
 from redrive.systems.flags.tables import Tables
 
 PROCESSOR = "processor"
@@ -77,7 +76,7 @@ class Audit:
             self._complain(entries, error)
 
     def _insert(self, connection: Connection, entries: list[Entry]) -> None:
-        now = present(self._database, connection)
+        now = self._database.present(connection)
         rows = [
             {
                 "at": entry.at or now,

@@ -9,18 +9,17 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 
 from redrive import State, UsageError
-from redrive.extend import Act, Database
+from redrive.extend import Act, Beside, Database
 from redrive.ports import Actor
 from redrive.systems.flags.audit import Audit
-from redrive.systems.flags.present import present
 from redrive.systems.flags.schedules import Schedule, as_schedule
 from redrive.systems.flags.tables import Tables
 
 
-class ActsOnSchedules:
-    """Writes beside every act on the table of schedules; see `BesideActs`."""
+class ActsOnSchedules(Beside):
+    """Writes beside every act on the table of schedules; see `Beside`."""
 
-    never = frozenset({State.DONE})
+    refused_ends = frozenset({State.DONE})
 
     def __init__(self, database: Database, tables: Tables, audit: Audit) -> None:
         self._database = database
@@ -32,7 +31,7 @@ class ActsOnSchedules:
     ) -> None:
         """Record a schedule that was cancelled or brought back."""
         del act, note
-        if state in self.never:
+        if state in self.refused_ends:
             raise UsageError(
                 "a schedule is applied when its flag was changed, not because somebody says so: change the flag by hand, and "
                 "resolve the schedule as cancelled"
@@ -46,7 +45,7 @@ class ActsOnSchedules:
 
     def cancelled(self, connection: Connection, schedules: Sequence[Schedule], by: Actor) -> None:
         """Write who cancelled schedules, and record why. The state itself is the ledger's to write."""
-        values = {"cancelled_by": by.name, "cancelled_at": present(self._database, connection)}
+        values = {"cancelled_by": by.name, "cancelled_at": self._database.present(connection)}
         named = self._table.c.id.in_([one.id for one in schedules])
         connection.execute(update(self._table).where(named).values(values))
         why = {"reason": by.reason} if by.reason else {}

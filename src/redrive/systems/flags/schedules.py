@@ -22,7 +22,6 @@ from redrive.systems.flags.errors import (
     ScheduleNotFoundError,
 )
 from redrive.systems.flags.policy import POLICY
-from redrive.systems.flags.present import present
 from redrive.systems.flags.settings import RETRIES_MAX
 from redrive.systems.flags.tables import FLAG_SCHEDULES, Tables, instant
 
@@ -135,7 +134,7 @@ class Schedules:
         self, connection: Connection, key: str, environment: str, new: Sequence[NewSchedule], actor: str
     ) -> list[Schedule]:
         """Store schedules, all or none."""
-        now = present(self._database, connection)
+        now = self._database.present(connection)
         rows = [self._row(number, one, now) for number, one in enumerate(new)]
         flag = self._flag(connection, key, environment, stays=True)
         if flag is None:
@@ -196,7 +195,7 @@ class Schedules:
     def to_retry(self, connection: Connection, ids: Collection[int]) -> tuple[dict[int, Schedule], dict[int, str]]:
         """Those that a person may bring back, and of the others why not."""
         found, t = self._by_id(connection, ids), self._tables.flags
-        now = present(self._database, connection)
+        now = self._database.present(connection)
         named = select(t.c.id, t.c.last_set).where(t.c.id.in_({one.flag_id for one in found.values()} - {None}))
         last_set = {row.id: LastSet(row.last_set) for row in connection.execute(named)}
         refused = {id_: _absent(id_) for id_ in ids if id_ not in found}
@@ -211,7 +210,7 @@ class Schedules:
         flag = self._flag(connection, key, environment)
         if flag is None:
             raise FlagNotFoundError(key, environment)
-        if at < present(self._database, connection):
+        if at < self._database.present(connection):
             raise InvalidChangeError("at lies in the past: only what is to come can be foreseen")
         waiting = [as_schedule(row) for row in self._rows(connection, self._waits & (self._table.c.flag_id == flag.id))]
         due = [(one.due_at or EPOCH, one.scheduled_at, one.id, one) for one in waiting]

@@ -16,7 +16,6 @@ from redrive.extend import DEEDS, Database
 from redrive.systems.flags.cache import FLAGS_MAX, FlagCache
 from redrive.systems.flags.changes import LastSet, Stamp, Values
 from redrive.systems.flags.errors import FlagNotFoundError, InvalidChangeError
-from redrive.systems.flags.present import present
 from redrive.systems.flags.schedules import LISTED_MAX, Acted, Schedules
 from redrive.systems.flags.tables import Tables
 
@@ -67,7 +66,7 @@ class FlagStore:
         self, connection: Connection, key: str, environment: str, values: Values, described: Values, actor: str
     ) -> tuple[Flag, bool]:
         """Create or change a flag; whether it is new. Older retries of what is set here end as superseded."""
-        t, now = self._flags, present(self._database, connection)
+        t, now = self._flags, self._database.present(connection)
         new = {"flag_key": key, "environment": environment, "created_at": now, "updated_at": now, "last_set": {}}
         make = self._insert(t).values(new).on_conflict_do_nothing(index_elements=[t.c.flag_key, t.c.environment])
         created = connection.execute(make.returning(t.c.id)).first() is not None
@@ -76,7 +75,7 @@ class FlagStore:
         row = self.lock(connection, (t.c.flag_key == key) & (t.c.environment == environment))
         if row is None:  # deleted by another at this very moment
             raise FlagNotFoundError(key, environment)
-        stamp = Stamp(present(self._database, connection))
+        stamp = Stamp(self._database.present(connection))
         self.change(connection, row, values | described, stamp, set(values), actor)
         if created or values or described:
             act = "create" if created else "change"
@@ -94,7 +93,7 @@ class FlagStore:
             elif row.enabled == enabled:
                 refused[id_] = f"{row.flag_key!r} in {row.environment!r} is {word} already"
             else:
-                stamp = Stamp(present(self._database, connection))
+                stamp = Stamp(self._database.present(connection))
                 self.change(connection, row, {"enabled": enabled}, stamp, {"enabled"}, actor)
                 self._note(connection, f"switch {word}", row.environment, row.flag_key, actor=actor, reason=reason)
                 changed.append(id_)
@@ -110,7 +109,7 @@ class FlagStore:
         """Change a flag that is locked, end older retries of the same fields, and let all caches know at the commit."""
         last_set = LastSet(row.last_set)
         last_set.mark(fields, stamp)
-        new = values | {"last_set": last_set.as_json(), "updated_at": present(self._database, connection)}
+        new = values | {"last_set": last_set.as_json(), "updated_at": self._database.present(connection)}
         connection.execute(update(self._flags).where(self._flags.c.id == row.id).values(new))
         if fields:
             self._schedules.end_superseded(connection, row.id, fields, stamp, actor)
@@ -119,7 +118,7 @@ class FlagStore:
     def _note(self, connection: Connection, act: str, environment: str, key: str, *, actor: str, reason: str) -> None:
         """Write down what a person did to a flag, in the commit that does it."""
         deed = {"ledger": self._flags.name, "task_id": f"{environment}/{key}", "act": act, "actor": actor}
-        at = present(self._database, connection)
+        at = self._database.present(connection)
         connection.execute(insert(DEEDS), deed | {"at": at, "reason": reason})
 
     def delete(self, connection: Connection, key: str, environment: str, actor: str) -> None:
@@ -173,7 +172,7 @@ class FlagStore:
         if flag is None:
             raise FlagNotFoundError(key, environment)
         values: dict[str, Any] = {
-            "override_type": kind, "reason": reason, "created_by": actor, "created_at": present(self._database, connection)
+            "override_type": kind, "reason": reason, "created_by": actor, "created_at": self._database.present(connection)
         }  # fmt: skip
         named = self._insert(t).values(flag_id=flag.id, user_id=user_id, **values)
         connection.execute(named.on_conflict_do_update(index_elements=[t.c.flag_id, t.c.user_id], set_=values))

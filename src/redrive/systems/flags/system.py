@@ -94,7 +94,7 @@ class Flags(System):
         acts = ActsOnSchedules(database, tables, self.audit)
         self.lane: Lane = app.adopt(
             FLAG_SCHEDULES, observers=[FlagLogs(database), Aftermath(database, self.audit, self.cache)], tune=_tuned,
-            beside_acts=acts,
+            beside=acts,
         )  # fmt: skip
         self._schedules = Schedules(
             database, tables, self.lane, self.audit, max_retries=check_retries(given.flag_schedule_max_retries)

@@ -13,7 +13,6 @@ from redrive.systems.flags.audit import PROCESSOR, Audit
 from redrive.systems.flags.beside import ActsOnSchedules
 from redrive.systems.flags.changes import LastSet, Stamp, read_values, superseded
 from redrive.systems.flags.errors import InvalidChangeError
-from redrive.systems.flags.present import present
 from redrive.systems.flags.schedules import Schedule, Schedules
 from redrive.systems.flags.store import FlagStore
 from redrive.systems.flags.tables import Tables
@@ -63,7 +62,7 @@ class Applier:
                 f"flag {schedule.flag_key!r} in environment {schedule.environment!r} does not exist any more"
             )
         # Only now: waiting for the lock may have taken its time.
-        now = present(self._database, connection)
+        now = self._database.present(connection)
         if schedule.expires_by(now):
             raise ScheduleExpired(f"expired: it was not to be applied after {schedule.expires_at}")
         newer = LastSet(flag.last_set).newer_than(values, schedule.scheduled_at, schedule.id)

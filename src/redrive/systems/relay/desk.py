@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, LargeBinary, bindparam, func, 
 from redrive import Lane, State, UsageError, safe_text
 from redrive.errors import TooSlowError
 from redrive.events import TasksChanged
-from redrive.extend import Act, Database
+from redrive.extend import Act, Beside, Database
 from redrive.operator.json_views import instant_json
 from redrive.ports import Actor
 from redrive.systems.relay import headers as amqp
@@ -75,17 +75,17 @@ class Waiting:
     """Whether messages of queues wait that are not named."""
 
 
-class ActsOnMessages:
-    """Writes beside every act on the table of the relay; see `BesideActs`."""
+class ActsOnMessages(Beside):
+    """Writes beside every act on the table of the relay; see `Beside`."""
 
-    never = frozenset({State.DONE})
+    refused_ends = frozenset({State.DONE})
 
     def acted(
         self, connection: Connection, act: Act, state: State, ids: Sequence[Any], actor: Actor, note: Any
     ) -> None:
         """Say in the headers of what goes out again who wanted it and when."""
         del act, note
-        if state in self.never:
+        if state in self.refused_ends:
             raise UsageError(
                 f"a message is {_WORDS.done!r} when the broker has confirmed it, not because somebody says so: "
                 f"resolve it as cancelled, which is {_WORDS.cancelled!r} in this table"

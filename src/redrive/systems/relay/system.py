@@ -89,7 +89,7 @@ class Relay(System):
         self._log = RelayLog()
         self._metrics = RelayMetrics()
         self.lane = app.adopt(
-            RETRY_QUEUE, observers=[self._log, self._metrics], tune=self._tune, beside_acts=ActsOnMessages()
+            RETRY_QUEUE, observers=[self._log, self._metrics], tune=self._tune, beside=ActsOnMessages()
         )
         # What the handler fails with brings its own wait along. What is left is a crash: due again at once.
         crashed = Policy(Fixed(timedelta(0)), attempts=TRIES_MAX, jitter=jitter.additive(JITTER), name="relay")

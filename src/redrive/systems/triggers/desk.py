@@ -17,7 +17,7 @@ from redrive.extend import DEEDS, Database
 from redrive.operator.alert_rules import Alarm
 from redrive.operator.json_views import instant_json
 from redrive.systems.triggers import tables as t
-from redrive.systems.triggers.endpoints import SWITCHED_ON, leave_notices, present, switched_off
+from redrive.systems.triggers.endpoints import SWITCHED_ON, leave_notices, switched_off
 from redrive.systems.triggers.ids import read_id
 
 LEDGER = t.endpoints.name
@@ -318,7 +318,7 @@ def _switch(
     there = set(
         connection.execute(select(e.c.id).where(e.c.id.in_(known)).order_by(e.c.id).with_for_update()).scalars()
     )
-    now = present(connection, database)
+    now = database.present(connection)
     still: ColumnElement[bool] = e.c.enabled.is_(False)
     values = dict(SWITCHED_ON)
     if not enabled:

@@ -169,17 +169,9 @@ class EndpointStore:
         return await self._database.read(_notices, user_id)
 
 
-def present(connection: Connection, database: Database) -> datetime:
-    """The instant, as the ledger in this database has it."""
-    if not database.server_clock:
-        return database.now()
-    now: datetime = connection.execute(select(func.statement_timestamp())).scalar_one()
-    return now
-
-
 def _create(connection: Connection, values: Mapping[str, Any], database: Database) -> Endpoint:
     e = t.endpoints
-    now = present(connection, database)
+    now = database.present(connection)
     held = connection.execute(select(func.count()).where(e.c.user_id == values["user_id"])).scalar_one()
     if held >= ENDPOINTS_PER_USER_MAX:
         raise TooManyEndpointsError(f"a user has at most {ENDPOINTS_PER_USER_MAX} endpoints: delete one first")
@@ -204,7 +196,7 @@ def _change(
     connection: Connection, user_id: str, id: str, values: Mapping[str, Any], database: Database, *, rotate: bool
 ) -> Endpoint | None:
     e = t.endpoints
-    now = present(connection, database)
+    now = database.present(connection)
     mine = (e.c.id == id, e.c.user_id == user_id)
     row = {**values, "updated_at": now}
     if rotate:
@@ -220,7 +212,7 @@ def _delete(connection: Connection, user_id: str, id: str, database: Database) -
     gone = connection.execute(delete(e).where(e.c.id == id, e.c.user_id == user_id).returning(e.c.id)).first()
     if gone is None:
         return False
-    now = present(connection, database)
+    now = database.present(connection)
     waiting = (d.c.endpoint_id == id, d.c.status == "waiting", d.c.lease_until.is_(None))
     ended = {"status": "cancelled", "due_at": None, "ended_at": now, "updated_at": now}
     connection.execute(update(d).where(*waiting).values(ended | {"last_error": "the endpoint was deleted"}))
@@ -234,7 +226,7 @@ def _note(connection: Connection, delivered: Mapping[str, bool], database: Datab
     if well:
         connection.execute(update(e).where(e.c.id.in_(well)).values(failing_since=None))
     if unwell:
-        since = {"failing_since": present(connection, database)}
+        since = {"failing_since": database.present(connection)}
         connection.execute(update(e).where(e.c.id.in_(unwell), e.c.failing_since.is_(None)).values(since))
 
 
@@ -242,7 +234,7 @@ def _disable(
     connection: Connection, endpoint: Endpoint, reason: str, failing_since: datetime | None, database: Database
 ) -> bool:
     e = t.endpoints
-    now = present(connection, database)
+    now = database.present(connection)
     still = [e.c.id == endpoint.id, e.c.enabled.is_(True)]
     if failing_since is not None:
         still.append(e.c.failing_since <= failing_since)

@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from redrive.errors import LedgerAwayError
 from redrive.extend import ATTEMPTS, Database, Gather
 from redrive.systems.triggers import tables as t
-from redrive.systems.triggers.endpoints import Endpoint, matches, present, read_endpoint
+from redrive.systems.triggers.endpoints import Endpoint, matches, read_endpoint
 from redrive.systems.triggers.ids import new_id
 from redrive.systems.triggers.settings import RETRIES_MAX
 
@@ -89,7 +89,7 @@ class EventStore:
         return await self.database.write(self._take, events)
 
     def _take(self, connection: Connection, events: Sequence[NewEvent]) -> list[Taken]:
-        now = present(connection, self.database)
+        now = self.database.present(connection)
         ids = [new_id(now) for _ in events]
         rows = [
             {
@@ -169,7 +169,7 @@ class EventStore:
         return await self.database.write(self._acknowledge, user_id, id)
 
     def _acknowledge(self, connection: Connection, user_id: str, id: str) -> str | None:
-        now = present(connection, self.database)
+        now = self.database.present(connection)
         e = t.events
         mine = (e.c.id == id, e.c.user_id == user_id)
         _lock_deliveries(connection, id, user_id)

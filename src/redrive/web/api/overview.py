@@ -101,7 +101,7 @@ async def _overview(
     request: Request, lanes: Sequence[Lane], systems: Any, ledger: str | None, range: Range
 ) -> dict[str, Any]:
     app = app_of(request)
-    figures, now = Figures(app.database), await present(app)
+    figures, now = Figures(app.database), await app.database.read(app.database.present)
     counted = await figures.states()
     starts = STEPS[range].starts(now)
     sums = await figures.sums([lane.name for lane in lanes], starts[0])
@@ -169,7 +169,7 @@ async def series(request: Request, ledger: LedgerQuery = None, range: RangeQuery
 
 async def _series(request: Request, lanes: Sequence[Lane], range: Range) -> dict[str, Any]:
     app, steps = app_of(request), STEPS[range]
-    figures, now = Figures(app.database), await present(app)
+    figures, now = Figures(app.database), await app.database.read(app.database.present)
     starts = steps.starts(now)
     points = await figures.series([lane.name for lane in lanes], starts[0], steps.step, DRAWN)
     # From a little earlier, so that the first steps know the depth before them.
@@ -214,13 +214,6 @@ def _latest(depths: dict[datetime, Depth], start: datetime, step: timedelta) -> 
         if (found := depths.get(start - step * back)) is not None:
             return found
     return None
-
-
-async def present(app: Any) -> datetime:
-    """The instant by the clock of the store."""
-    ledger = await app.tasks.ledger()
-    now: datetime = await app.database.read(ledger.present)
-    return now
 
 
 def _answers(request: Request) -> Answers:

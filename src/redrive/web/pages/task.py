@@ -45,7 +45,7 @@ async def task(request: Request, visitor: Looker, ledger: str, id: str) -> HTMLR
 
 def _acts(lane: Lane, state: str) -> list[tuple[str, str, str]]:
     """What may be done here: a table without a word for cancelled has no such end, and others are never taken from people."""
-    without = {str(end) for end in lane.never}
+    without = {str(end) for end in lane.refused_ends}
     if lane.table.words.cancelled is None:
         without |= {"cancel", "cancelled"}
     return [act for act in ACTS.get(state, ()) if act[0] not in without]
