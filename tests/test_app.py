@@ -1,6 +1,7 @@
 """The public door: what a user does with `redrive`, on both databases."""
 
 import asyncio
+import functools
 import inspect
 import subprocess
 import sys
@@ -287,13 +288,57 @@ async def test_handler_keeps_the_function(app):
     assert send("x") == "sent x"
 
 
-async def test_a_lane_with_kinds_wants_one(app):
-    """redrive's own table needs to know the kind; twice the same is refused."""
-    with pytest.raises(UsageError, match="name the kind"):
-        app.handler()
+async def test_a_handler_without_a_kind_has_its_own_name(app):
+    """Without parentheses, or with empty ones, the function's name is the kind; the function stays what it was."""
+
+    @app.handler
+    async def send_mail(task):
+        return task.payload
+
+    @app.handler(retries=1)
+    def send_letter(task):
+        pass
+
+    assert [handler.kind for handler in app.tasks.handlers] == ["send_mail", "send_letter"]
+    assert inspect.iscoroutinefunction(send_mail)
+    await app.add("send_mail", key="a")
+    await drain(app)
+    await assert_done(app, "a")
+
+
+async def test_a_nameless_handler_must_be_given_a_kind(app):
+    """A lambda or an object has no name to take; twice the same kind is refused."""
+    for nameless in (lambda task: None, functools.partial(lambda task: None)):
+        with pytest.raises(HandlerError, match=r"has no name to take as its kind: \.handler\('send_invoice'\)"):
+            app.handler(nameless)
+        with pytest.raises(HandlerError, match="has no name"):
+            app.handler()(nameless)
+    with pytest.raises(HandlerError, match="has no name"):
+        app.handler(7)
     app.handler("mail")(lambda task: None)
     with pytest.raises(HandlerError, match="already"):
         app.handler("mail")(lambda task: None)
+
+
+async def test_a_handler_says_its_policy_in_words(app):
+    """The words of a policy stand on the decorator for the simple case; a whole policy and words are not said together."""
+
+    @app.handler(
+        "mail", retries=2, wait=[1, 5], jitter=redrive.jitter.none, permanent=ValueError, deadline=60, timeout=5
+    )
+    async def send(task):
+        pass
+
+    [handler] = app.tasks.handlers
+    assert handler.policy == Policy(
+        redrive.Schedule([1, 5]), retries=2, jitter=redrive.jitter.none, permanent=[ValueError], deadline=seconds(60)
+    )
+    assert handler.timeout == seconds(5)
+    with pytest.raises(UsageError, match="say either policy= or attempts=, not both"):
+        app.handler("letter", policy=Policy(), attempts=3)
+    with pytest.raises(UsageError, match="retries must be a whole number"):
+        app.handler("letter", retries=-1)
+    assert len(app.tasks.handlers) == 1
 
 
 # --- lanes ------------------------------------------------------------------------------------------------------------
@@ -383,6 +428,8 @@ async def test_an_adopted_lane_has_one_handler_and_no_kinds(app, jobs):
     """A table without a kind column has one handler; its rows are the user's to insert."""
     with pytest.raises(UsageError, match="no kind column"):
         jobs.handler("mail")
+    jobs.handler(_fail)
+    assert [handler.kind for handler in jobs.handlers] == ["jobs"]
     with pytest.raises(UsageError, match="yours to insert"):
         await jobs.add("mail")
     with pytest.raises(UsageError, match="has a lane already"):
