@@ -6,60 +6,22 @@ reads one index that holds just its rows in just that order, so it costs the sam
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, func, literal_column, or_, select, text
 
-from redrive import Try, redact
+from redrive import redact
 from redrive.extend import ATTEMPTS, Database, Instant
 from redrive.systems.flags.errors import InvalidChangeError
-from redrive.systems.flags.schedules import LISTED_MAX, Schedule, as_schedule
-from redrive.systems.flags.tables import AHEAD, FLAG_SCHEDULES, OVER, Stretch, Tables
+from redrive.systems.flags.tables import AHEAD, FLAG_SCHEDULES, OVER, Tables
+from redrive.systems.flags.values import LISTED_MAX, FlagSchedule, SchedulePage, ScheduleStatus, SeenSchedule
 
 PAGE_SIZE = 50
 LOOK_WITHIN = timedelta(seconds=5)
 """How long one statement of a page may take. Its index answers in milliseconds, unless the database has other troubles."""
 CURSOR_CHARS_MAX = 100
-
-
-class Section(StrEnum):
-    """What people tell apart. `failed` is one word in the table: with a next try it is still to come, without it is over."""
-
-    PENDING = "pending"
-    RETRYING = "retrying"
-    FAILED = "failed"
-    APPLIED = "applied"
-    CANCELLED = "cancelled"
-
-    @property
-    def stretch(self) -> Stretch:
-        """Where its rows are found."""
-        return AHEAD if self in (Section.PENDING, Section.RETRYING) else OVER
-
-    @property
-    def word(self) -> str:
-        """The status of its rows."""
-        return "failed" if self is Section.RETRYING else self.value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """A schedule with its tries: how many there were, and when those to come are if each of them fails."""
-
-    schedule: Schedule
-    tries: int
-    upcoming: Sequence[Try]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulePage:
-    """Some schedules of a section, and where the next page begins, if there is one."""
-
-    seen: Sequence[Seen]
-    cursor: str | None
 
 
 class Pages:
@@ -72,7 +34,7 @@ class Pages:
     def page(
         self,
         connection: Connection,
-        section: Section,
+        status: ScheduleStatus,
         *,
         environment: str,
         key: str | None,
@@ -85,11 +47,11 @@ class Pages:
         if self._dialect != "sqlite":
             # A plan for every flag alike would read through the schedules of all others to find those of one that has few.
             connection.execute(select(func.set_config("plan_cache_mode", "force_custom_plan", True)))
-        c, stretch = self._table.c, section.stretch
+        c, stretch = self._table.c, AHEAD if status.is_ahead else OVER
         place: Any = literal_column(stretch.place(self._dialect), None if self._dialect == "sqlite" else Instant())
         where: list[Any] = [
             c.environment == environment,
-            c.status == literal_column(f"'{section.word}'"),
+            c.status == literal_column(f"'{status.word}'"),
             text(f"({stretch.where})"),
         ]
         if key is not None:
@@ -101,7 +63,7 @@ class Pages:
         rows = connection.execute(found).all()
         following = _write(rows[limit - 1]) if len(rows) > limit else None
         tries = self._tries(connection, [row.id for row in rows[:limit]])
-        seen = [_seen(as_schedule(row), tries.get(row.id, 0)) for row in rows[:limit]]
+        seen = [_seen(FlagSchedule.of(row), tries.get(row.id, 0)) for row in rows[:limit]]
         return SchedulePage(seen=seen, cursor=following)
 
     def _behind(self, place: Any, at: float | datetime, id: int, *, forward: bool) -> Any:
@@ -146,7 +108,7 @@ def _write(row: Any) -> str:
     return f"{row.id}@{place.isoformat() if isinstance(place, datetime) else repr(place)}"
 
 
-def _seen(schedule: Schedule, tries: int) -> Seen:
+def _seen(schedule: FlagSchedule, tries: int) -> SeenSchedule:
     if schedule.last_error is not None:  # others may have written it
         schedule = replace(schedule, last_error=redact(schedule.last_error))
-    return Seen(schedule=schedule, tries=tries, upcoming=schedule.upcoming())
+    return SeenSchedule(schedule=schedule, tries=tries, upcoming=schedule.upcoming())

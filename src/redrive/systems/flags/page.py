@@ -13,8 +13,8 @@ from redrive.system import System
 from redrive.systems.flags.picture import SHOWN_MAX, Coming, draw
 
 if TYPE_CHECKING:
-    from redrive.systems.flags import Flags, Schedule
-    from redrive.systems.flags.desk import SchedulePage, Seen
+    from redrive.systems.flags import Flags
+    from redrive.systems.flags.values import FlagSchedule, SchedulePage, SeenSchedule
 
 HERE = "/systems/flags"
 PRODUCTION = "production"
@@ -57,12 +57,12 @@ async def content(request: Request, system: System) -> Mapping[str, Any]:
 
 
 async def _pages(flags: "Flags", asked: Mapping[str, str], cursor: str) -> dict[str, "SchedulePage"]:
-    from redrive.systems.flags.desk import Section
+    from redrive.systems.flags.values import ScheduleStatus
 
     names, limit = ([asked["status"]], PAGE) if asked["status"] else (OVERVIEW, SHOWN_MAX)
     return {
         name: await flags.page(
-            Section(name), environment=asked["environment"], key=asked["flag"] or None, limit=limit,
+            ScheduleStatus(name), environment=asked["environment"], key=asked["flag"] or None, limit=limit,
             cursor=cursor or None if asked["status"] else None,
         )
         for name in names
@@ -84,7 +84,7 @@ def _section(name: str, page: "SchedulePage", asked: Mapping[str, str], cursor: 
     }
 
 
-def _row(seen: "Seen", look: str) -> dict[str, Any]:
+def _row(seen: "SeenSchedule", look: str) -> dict[str, Any]:
     schedule = seen.schedule
     applying = schedule.lease_until is not None
     return {
@@ -99,7 +99,9 @@ def _row(seen: "Seen", look: str) -> dict[str, Any]:
 
 def _picture(pages: Mapping[str, "SchedulePage"]) -> Any:
     """Of what is to come, by when it is tried next."""
-    ahead: Sequence[Seen] = [one for name in ("pending", "retrying") if name in pages for one in pages[name].seen]
+    ahead: Sequence[SeenSchedule] = [
+        one for name in ("pending", "retrying") if name in pages for one in pages[name].seen
+    ]
     coming = [
         Coming(name=one.schedule.flag_key, sets=sets(one.schedule), tries=[each.at for each in one.upcoming])
         for one in ahead
@@ -127,7 +129,7 @@ async def _flags(flags: "Flags", request: Request, asked: Mapping[str, str]) -> 
     }
 
 
-def sets(schedule: "Schedule") -> str:
+def sets(schedule: "FlagSchedule") -> str:
     """What a schedule sets, in words."""
     from redrive.systems.flags import InvalidChangeError
     from redrive.systems.flags.changes import read_values

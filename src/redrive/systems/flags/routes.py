@@ -21,7 +21,6 @@ from redrive.systems.flags.errors import (
     InvalidStateError,
     ScheduleNotFoundError,
 )
-from redrive.systems.flags.schedules import LISTED_MAX
 from redrive.systems.flags.shapes import (
     KEY,
     BulkRequest,
@@ -41,7 +40,8 @@ from redrive.systems.flags.shapes import (
     UserOverride,
     storable,
 )
-from redrive.systems.flags.system import PRODUCTION, Flags
+from redrive.systems.flags.system import Flags
+from redrive.systems.flags.values import LISTED_MAX, PRODUCTION
 
 BODY_BYTES_MAX = 64 * 1024
 BODY_SECONDS_MAX = 30.0

@@ -10,11 +10,11 @@ from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt
 
 from redrive.http.guard import require, require_unless_loopback
 from redrive.http.reason import Reason
-from redrive.systems.flags.desk import CURSOR_CHARS_MAX, PAGE_SIZE, Section, Seen
+from redrive.systems.flags.desk import CURSOR_CHARS_MAX, PAGE_SIZE
 from redrive.systems.flags.routes import AdminRoute, Environment, FlagsRoute, refusals
-from redrive.systems.flags.schedules import LISTED_MAX, Acted
 from redrive.systems.flags.shapes import Body, ScheduleBody, UpcomingBody, storable
-from redrive.systems.flags.system import PRODUCTION, Flags
+from redrive.systems.flags.system import Flags
+from redrive.systems.flags.values import LISTED_MAX, PRODUCTION, Acted, ScheduleStatus, SeenSchedule
 
 IDS_MAX = 1000
 
@@ -58,7 +58,7 @@ class ActedBody(Body):
     @classmethod
     def of(cls, acted: Acted) -> "ActedBody":
         """The act as it is told."""
-        return cls(changed=len(acted.changed), refused=acted.refused)
+        return cls(changed=len(acted.changed), refused=dict(acted.refused))
 
 
 class SeenBody(Body):
@@ -70,7 +70,7 @@ class SeenBody(Body):
     upcoming: list[UpcomingBody] = Field(description="The exact times of the tries to come, if each of them fails")
 
     @classmethod
-    def of(cls, seen: Seen) -> "SeenBody":
+    def of(cls, seen: SeenSchedule) -> "SeenBody":
         """The schedule as it is shown."""
         return cls(
             environment=seen.schedule.environment, schedule=ScheduleBody.of(seen.schedule), tries=seen.tries,
@@ -117,9 +117,9 @@ def _add_looking(router: APIRouter, flags: Flags) -> None:
     @router.get("/schedules", summary="The schedules of an environment, across its flags")
     async def schedules(
         status: Annotated[
-            Section,
+            ScheduleStatus,
             Query(description="`retrying` are those that failed and are tried again; `failed` those that are over"),
-        ] = Section.PENDING,
+        ] = ScheduleStatus.PENDING,
         environment: Environment = PRODUCTION,
         flag: OfFlag | None = None,
         limit: Annotated[int, Query(ge=1, le=LISTED_MAX, description="How many are shown at most")] = PAGE_SIZE,

@@ -3,136 +3,49 @@
 A schedule is a task of the lane, which claims, settles, cancels and redrives it. Here is what a person does with one.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from redrive import Lane, Try, preview
-from redrive.extend import EPOCH, Database
+from redrive import Lane
+from redrive.extend import EPOCH, Actor, Database
 from redrive.operator.json_views import instant_json
-from redrive.systems.flags.audit import Audit, Entry
+from redrive.systems.flags.beside import Entry, FlagBeside
 from redrive.systems.flags.changes import LastSet, Stamp, Values, read_values, superseded, updates_of
 from redrive.systems.flags.errors import (
     FlagNotFoundError,
     InvalidChangeError,
     ScheduleNotFoundError,
 )
-from redrive.systems.flags.policy import POLICY
 from redrive.systems.flags.settings import RETRIES_MAX
 from redrive.systems.flags.tables import FLAG_SCHEDULES, Tables, instant
+from redrive.systems.flags.values import LISTED_MAX, Acted, FlagSchedule, Foreseen, NewSchedule
 
 OPEN_MAX = 1000
 """How many schedules of one flag may wait at once."""
-LISTED_MAX = 1000
 AHEAD_MAX = timedelta(days=3660)
 """How far ahead a change may be planned: ten years."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewSchedule:
-    """A change that shall take effect at a set time."""
-
-    scheduled_at: datetime
-    updates: dict[str, Any]
-    max_retries: int | None = None
-    expires_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """A change that takes effect at a set time, as it stands."""
-
-    id: int
-    flag_id: int | None
-    flag_key: str
-    environment: str
-    scheduled_at: datetime
-    status: str
-    updates: dict[str, Any]
-    applied_at: datetime | None
-    retry_count: int
-    max_retries: int
-    next_retry_at: datetime | None
-    last_error: str | None
-    created_by: str | None
-    cancelled_by: str | None
-    cancelled_at: datetime | None
-    created_at: datetime | None
-    updated_at: datetime | None
-    expires_at: datetime | None
-    lease_until: datetime | None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it may still be applied: it waits for its time or for a retry, or is being applied."""
-        return self.status == "pending" or self.next_retry_at is not None or self.lease_until is not None
-
-    @property
-    def due_at(self) -> datetime | None:
-        """When it is tried next, if it waits."""
-        if not self.is_open:
-            return None
-        return self.next_retry_at or self.scheduled_at
-
-    def upcoming(self) -> list[Try]:
-        """The exact times of the tries to come, if each of them fails."""
-        if self.due_at is None or self.expires_by(self.due_at):
-            return []
-        return preview(
-            POLICY, str(self.id), self.due_at, failures=self.retry_count, failures_max=self.max_retries + 1,
-            deadline_at=self.expires_at,
-        )  # fmt: skip
-
-    def entry(self, action: str, actor: str, details: Mapping[str, Any]) -> Entry:
-        """What the audit records of it."""
-        return Entry(
-            action=action, actor=actor, schedule_id=self.id, flag_key=self.flag_key, environment=self.environment,
-            details=details,
-        )  # fmt: skip
-
-    def expires_by(self, now: datetime) -> bool:
-        """Whether it is too late for it then."""
-        return self.expires_at is not None and now >= self.expires_at
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acted:
-    """What a person's act on several came to: the ids of those that changed, and of the others why not."""
-
-    changed: list[int]
-    refused: dict[int, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Foreseen:
-    """The state of a flag at some time, if every schedule until then succeeds at its next try."""
-
-    at: datetime
-    enabled: bool
-    rollout_percentage: int
-    applied: tuple[int, ...]
 
 
 class Schedules:
     """The schedules of one database."""
 
-    def __init__(self, database: Database, tables: Tables, lane: Lane, audit: Audit, *, max_retries: int) -> None:
+    def __init__(self, database: Database, tables: Tables, lane: Lane, beside: FlagBeside, *, max_retries: int) -> None:
         self._database = database
         self._tables = tables
         self._table = tables.schedules
         self._lane = lane
-        self._audit = audit
+        self._beside = beside
         self._max_retries = max_retries
 
     # --- making -----------------------------------------------------------------------------------------------------
 
     def create(
         self, connection: Connection, key: str, environment: str, new: Sequence[NewSchedule], actor: str
-    ) -> list[Schedule]:
+    ) -> list[FlagSchedule]:
         """Store schedules, all or none."""
         now = self._database.present(connection)
         rows = [self._row(number, one, now) for number, one in enumerate(new)]
@@ -150,8 +63,8 @@ class Schedules:
             connection.execute(insert(self._table).values(**common, **row).returning(self._table.c.id)).scalar_one()
             for row in rows
         ]
-        made = [as_schedule(row) for row in self._rows(connection, self._table.c.id.in_(ids))]
-        self._audit.record(connection, [one.entry("created", actor, _planned(one)) for one in made])
+        made = [FlagSchedule.of(row) for row in self._rows(connection, self._table.c.id.in_(ids))]
+        self._beside.record(connection, [_planned(one) for one in made], Actor(name=actor))
         # Also for what is due later: the worker may sleep for longer than that.
         self._database.announce(connection, FLAG_SCHEDULES.name, soon=True)
         return sorted(made, key=lambda one: one.id)
@@ -178,21 +91,21 @@ class Schedules:
 
     def listed(
         self, connection: Connection, key: str, environment: str, *, limit: int = LISTED_MAX, offset: int = 0
-    ) -> list[Schedule]:
+    ) -> list[FlagSchedule]:
         """All schedules of a flag by their time, also of one that was deleted since."""
         rows = self._rows(connection, self._of(key, environment), limit=limit, offset=offset)
         if not rows and not offset and self._flag(connection, key, environment) is None:
             raise FlagNotFoundError(key, environment)
-        return [as_schedule(row) for row in rows]
+        return [FlagSchedule.of(row) for row in rows]
 
-    def get(self, connection: Connection, key: str, environment: str, id: int) -> Schedule:
+    def get(self, connection: Connection, key: str, environment: str, id: int) -> FlagSchedule:
         """One schedule of the flag."""
         rows = self._rows(connection, self._of(key, environment) & (self._table.c.id == id), limit=1)
         if not rows:
             raise ScheduleNotFoundError(key, environment, id)
-        return as_schedule(rows[0])
+        return FlagSchedule.of(rows[0])
 
-    def to_retry(self, connection: Connection, ids: Collection[int]) -> tuple[dict[int, Schedule], dict[int, str]]:
+    def to_retry(self, connection: Connection, ids: Collection[int]) -> tuple[dict[int, FlagSchedule], dict[int, str]]:
         """Those that a person may bring back, and of the others why not."""
         found, t = self._by_id(connection, ids), self._tables.flags
         now = self._database.present(connection)
@@ -212,7 +125,9 @@ class Schedules:
             raise FlagNotFoundError(key, environment)
         if at < self._database.present(connection):
             raise InvalidChangeError("at lies in the past: only what is to come can be foreseen")
-        waiting = [as_schedule(row) for row in self._rows(connection, self._waits & (self._table.c.flag_id == flag.id))]
+        waiting = [
+            FlagSchedule.of(row) for row in self._rows(connection, self._waits & (self._table.c.flag_id == flag.id))
+        ]
         due = [(one.due_at or EPOCH, one.scheduled_at, one.id, one) for one in waiting]
         values: Values = {"enabled": flag.enabled, "rollout_percentage": flag.rollout_percentage}
         last_set, applied = LastSet(flag.last_set), list[int]()
@@ -244,8 +159,8 @@ class Schedules:
         """End the retries that wait to set what was just set by a newer change, in its transaction."""
         waits_again = self._waits & self._table.c.next_retry_at.is_not(None)
         rows = self._rows(connection, waits_again & (self._table.c.flag_id == flag_id))
-        older = dict[str, list[Schedule]]()
-        for schedule in map(as_schedule, rows):
+        older = dict[str, list[FlagSchedule]]()
+        for schedule in map(FlagSchedule.of, rows):
             shared = [column for column in _values(schedule) if column in columns]
             if shared and stamp.is_newer_than(schedule.scheduled_at, schedule.id):
                 older.setdefault(superseded(shared[0], stamp), []).append(schedule)
@@ -262,16 +177,16 @@ class Schedules:
 
     # --- rows -------------------------------------------------------------------------------------------------------
 
-    def read(self, connection: Connection, id: int) -> Schedule | None:
+    def read(self, connection: Connection, id: int) -> FlagSchedule | None:
         """The schedule with this id, whosever it is."""
         rows = self._rows(connection, self._table.c.id == id, limit=1)
-        return as_schedule(rows[0]) if rows else None
+        return FlagSchedule.of(rows[0]) if rows else None
 
-    def _by_id(self, connection: Connection, ids: Collection[int]) -> dict[int, Schedule]:
+    def _by_id(self, connection: Connection, ids: Collection[int]) -> dict[int, FlagSchedule]:
         """Those of the ids that there are, by their time."""
         if not ids:
             return {}
-        return {row.id: as_schedule(row) for row in self._rows(connection, self._table.c.id.in_(ids))}
+        return {row.id: FlagSchedule.of(row) for row in self._rows(connection, self._table.c.id.in_(ids))}
 
     def _flag(self, connection: Connection, key: str, environment: str, *, stays: bool = False) -> Row[Any] | None:
         """The row of a flag; if it `stays`, nobody deletes it before the transaction ends."""
@@ -299,17 +214,6 @@ class Schedules:
         return connection.execute(found).all()
 
 
-def as_schedule(row: Row[Any]) -> Schedule:
-    """A row of the table."""
-    known = {name: getattr(row, name) for name in Schedule.__slots__}
-    # What others wrote and nobody can read: such a time is due, as in a claim, and such updates say nothing.
-    read = {
-        "scheduled_at": row.scheduled_at or EPOCH,
-        "updates": row.updates if isinstance(row.updates, dict) else {},
-    }
-    return Schedule(**known | read)
-
-
 def check_retries(retries: object) -> int:
     """The number of retries, or an `InvalidChangeError` unless it lies between 0 and 10."""
     if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= RETRIES_MAX:
@@ -317,7 +221,7 @@ def check_retries(retries: object) -> int:
     return retries
 
 
-def _values(schedule: Schedule) -> Values:
+def _values(schedule: FlagSchedule) -> Values:
     """What it sets; nothing where somebody else wrote what cannot be set, which it will say itself when it runs."""
     try:
         return read_values(schedule.updates)
@@ -329,7 +233,7 @@ def _absent(id: int) -> str:
     return f"there is no schedule {id}"
 
 
-def _not_to_retry(schedule: Schedule, last_set: LastSet | None, now: datetime) -> str | None:
+def _not_to_retry(schedule: FlagSchedule, last_set: LastSet | None, now: datetime) -> str | None:
     """Why a person may not bring it back: it has not failed for good, or would end the same way at once."""
     if schedule.status != "failed" or schedule.is_open:
         state = "waiting for its next try" if schedule.is_open else schedule.status
@@ -342,10 +246,11 @@ def _not_to_retry(schedule: Schedule, last_set: LastSet | None, now: datetime) -
     return None if newer is None else f"would be {superseded(*newer)}: make a new one instead"
 
 
-def _planned(schedule: Schedule) -> dict[str, Any]:
-    return {
+def _planned(schedule: FlagSchedule) -> Entry:
+    details = {
         "scheduledAt": instant_json(schedule.scheduled_at),
         "expiresAt": instant_json(schedule.expires_at),
         "updates": schedule.updates,
         "maxRetries": schedule.max_retries,
     }
+    return Entry(schedule=schedule, action="created", details=details)

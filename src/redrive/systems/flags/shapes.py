@@ -17,10 +17,8 @@ from pydantic.alias_generators import to_camel
 
 from redrive import Attempt, Try
 from redrive.operator.json_views import instant_json
-from redrive.systems.flags.schedules import Foreseen, NewSchedule, Schedule
 from redrive.systems.flags.settings import RETRIES_MAX
-from redrive.systems.flags.store import Flag, Override
-from redrive.systems.flags.system import Retries
+from redrive.systems.flags.values import Flag, FlagSchedule, Foreseen, NewSchedule, Override, Retries
 
 KEY = r"^[A-Za-z0-9][A-Za-z0-9._:-]*$"
 BULK_MAX = 50
@@ -251,7 +249,7 @@ class ScheduleBody(Body):
     expires_at: Shown | None
 
     @classmethod
-    def of(cls, schedule: Schedule) -> "ScheduleBody":
+    def of(cls, schedule: FlagSchedule) -> "ScheduleBody":
         """The schedule as it is shown."""
         return cls.model_validate(schedule)
 

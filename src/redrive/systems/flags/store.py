@@ -5,8 +5,6 @@ Flags are no tasks: who changed one by hand, and how, stands in the audit log of
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
@@ -16,37 +14,13 @@ from redrive.extend import DEEDS, Database
 from redrive.systems.flags.cache import FLAGS_MAX, FlagCache
 from redrive.systems.flags.changes import LastSet, Stamp, Values
 from redrive.systems.flags.errors import FlagNotFoundError, InvalidChangeError
-from redrive.systems.flags.schedules import LISTED_MAX, Acted, Schedules
+from redrive.systems.flags.schedules import Schedules
 from redrive.systems.flags.tables import Tables
+from redrive.systems.flags.values import LISTED_MAX, Acted, Flag, Override
 
 OVERRIDES_MAX = 10_000
 """How many users of one flag may have an override."""
 NOTE_CHARS_MAX = 500
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flag:
-    """A flag in one environment."""
-
-    id: int
-    flag_key: str
-    environment: str
-    enabled: bool
-    rollout_percentage: int
-    description: str | None
-    created_at: datetime | None
-    updated_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Override:
-    """A user for whom a flag is on or off whatever its percentage."""
-
-    user_id: str
-    override_type: str
-    reason: str | None
-    created_by: str | None
-    created_at: datetime | None
 
 
 class FlagStore:

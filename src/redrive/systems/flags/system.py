@@ -2,69 +2,47 @@
 
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from redrive import Attempt, Lane, Redrive, State, Try, Where, WorkerSettings, days
-from redrive.events import AttemptEnded, Event
+from redrive import Lane, Redrive, State, Where, WorkerSettings, days
+from redrive.extend import AttemptEnded, Event, System
 from redrive.settings import load
-from redrive.system import System
-from redrive.systems.flags.audit import Audit
-from redrive.systems.flags.beside import ActsOnSchedules
+from redrive.systems.flags.beside import FlagBeside
 from redrive.systems.flags.cache import FlagCache
 from redrive.systems.flags.changes import Values, read_values
-from redrive.systems.flags.desk import LOOK_WITHIN, PAGE_SIZE, Pages, SchedulePage, Section
+from redrive.systems.flags.desk import LOOK_WITHIN, PAGE_SIZE, Pages
 from redrive.systems.flags.errors import InvalidStateError
 from redrive.systems.flags.evaluate import is_on
-from redrive.systems.flags.logs import Aftermath, FlagLogs
+from redrive.systems.flags.logs import FlagLogs, Forgetting
 from redrive.systems.flags.policy import POLICY
-from redrive.systems.flags.schedules import (
+from redrive.systems.flags.schedules import Schedules, check_retries
+from redrive.systems.flags.settings import FlagSettings
+from redrive.systems.flags.store import FlagStore
+from redrive.systems.flags.tables import FLAG_SCHEDULES, make_tables
+from redrive.systems.flags.values import (
     LISTED_MAX,
+    PRODUCTION,
     Acted,
+    Flag,
+    FlagSchedule,
     Foreseen,
     NewSchedule,
-    Schedule,
-    Schedules,
-    check_retries,
+    Override,
+    Processed,
+    Retries,
+    SchedulePage,
+    ScheduleStatus,
 )
-from redrive.systems.flags.settings import FlagSettings
-from redrive.systems.flags.store import Flag, FlagStore, Override
-from redrive.systems.flags.tables import FLAG_SCHEDULES, make_tables
 from redrive.systems.flags.work import Applier
 
-PRODUCTION = "production"
 CLAIM_MAX = 100
 """How many schedules are claimed at once."""
 POLL_MAX = timedelta(seconds=60)
 """A schedule that nobody announced is found at the latest after this."""
 RETENTION = {State.DONE: days(90), State.CANCELLED: days(30)}
 """How long schedules are kept that were applied or cancelled; those that failed stay for a person."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retries:
-    """The tries of a schedule: those that were, and the exact times of those to come if each of them fails."""
-
-    schedule: Schedule
-    attempts: list[Attempt]
-    upcoming: list[Try]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Processed:
-    """What one run of the processor did."""
-
-    processed: int
-    """How many tries ended, in whatever way."""
-    failed: int
-    """How many schedules failed for good."""
-    retried: int
-    """How many failed and are tried again later."""
-    duration_ms: int
-
-    def as_json(self) -> dict[str, int]:
-        return asdict(self)
 
 
 class Flags(System):
@@ -89,19 +67,18 @@ class Flags(System):
         tables = make_tables(database.dialect.name)
         self._app = app
         self._database = database
-        self.audit = Audit(database, tables)
         self.cache = FlagCache(database, tables)
-        acts = ActsOnSchedules(database, tables, self.audit)
+        beside = FlagBeside(database, tables)
         self.lane: Lane = app.adopt(
-            FLAG_SCHEDULES, observers=[FlagLogs(database), Aftermath(database, self.audit, self.cache)], tune=_tuned,
-            beside=acts,
+            FLAG_SCHEDULES, observers=[FlagLogs(database), Forgetting(self.cache)], tune=_tuned,
+            beside=beside,
         )  # fmt: skip
         self._schedules = Schedules(
-            database, tables, self.lane, self.audit, max_retries=check_retries(given.flag_schedule_max_retries)
+            database, tables, self.lane, beside, max_retries=check_retries(given.flag_schedule_max_retries)
         )
         self._flags = FlagStore(database, tables, self.cache, self._schedules)
         self._pages = Pages(database, tables)
-        applier = Applier(database, tables, self._flags, self._schedules, acts, self.audit)
+        applier = Applier(database, tables, self._flags, self._schedules)
         self.lane.handler(policy=POLICY, transactional=True)(applier.apply)
 
     def panel(self) -> Any:
@@ -119,7 +96,6 @@ class Flags(System):
 
     async def close(self) -> None:
         """See `System.close`."""
-        await self.audit.flush()
         await self.cache.close()
 
     # --- evaluating -------------------------------------------------------------------------------------------------
@@ -231,7 +207,9 @@ class Flags(System):
 
     # --- schedules --------------------------------------------------------------------------------------------------
 
-    async def schedule(self, key: str, *new: NewSchedule, actor: str, environment: str = PRODUCTION) -> list[Schedule]:
+    async def schedule(
+        self, key: str, *new: NewSchedule, actor: str, environment: str = PRODUCTION
+    ) -> list[FlagSchedule]:
         """Plan changes of a flag, all or none."""
         await self._app.open()
         made = await self._database.write(self._schedules.create, key, environment, new, actor)
@@ -240,12 +218,12 @@ class Flags(System):
 
     async def schedules(
         self, key: str, *, environment: str = PRODUCTION, limit: int = LISTED_MAX, offset: int = 0
-    ) -> list[Schedule]:
+    ) -> list[FlagSchedule]:
         """All schedules of a flag by their time."""
         await self._app.open()
         return await self._database.read(self._schedules.listed, key, environment, limit=limit, offset=offset)
 
-    async def cancel(self, key: str, id: int, *, actor: str, environment: str = PRODUCTION) -> Schedule:
+    async def cancel(self, key: str, id: int, *, actor: str, environment: str = PRODUCTION) -> FlagSchedule:
         """End a schedule that waits, for its time or for a retry; `InvalidStateError` for any other."""
         await self.get_schedule(key, id, environment=environment)
         acted = await self.cancel_all([id], actor=actor)
@@ -259,14 +237,14 @@ class Flags(System):
             await self.lane.count_soon()
         return acted
 
-    async def get_schedule(self, key: str, id: int, *, environment: str = PRODUCTION) -> Schedule:
+    async def get_schedule(self, key: str, id: int, *, environment: str = PRODUCTION) -> FlagSchedule:
         """One schedule of a flag."""
         await self._app.open()
         return await self._database.read(self._schedules.get, key, environment, id)
 
     async def page(
         self,
-        section: Section,
+        status: ScheduleStatus,
         *,
         environment: str = PRODUCTION,
         key: str | None = None,
@@ -276,7 +254,7 @@ class Flags(System):
         """Schedules of an environment, across its flags: those ahead by when they are due, those over by their end, last first."""
         await self._app.open()
         return await self._database.look(
-            LOOK_WITHIN, self._pages.page, section, environment=environment, key=key, cursor=cursor, limit=limit
+            LOOK_WITHIN, self._pages.page, status, environment=environment, key=key, cursor=cursor, limit=limit
         )
 
     async def retries(self, key: str, id: int, *, environment: str = PRODUCTION) -> Retries:
@@ -289,7 +267,7 @@ class Flags(System):
         await self._app.open()
         return await self._database.read(self._schedules.foresee, key, environment, at)
 
-    async def retry(self, key: str, id: int, *, actor: str, environment: str = PRODUCTION) -> Schedule:
+    async def retry(self, key: str, id: int, *, actor: str, environment: str = PRODUCTION) -> FlagSchedule:
         """Bring a schedule back that has failed for good, due now and with all its retries."""
         await self.get_schedule(key, id, environment=environment)
         acted = await self.retry_all([id], actor=actor)
@@ -308,7 +286,7 @@ class Flags(System):
             refused[id_] = f"schedule {id_} was brought back by somebody else just now"
         return Acted(changed=sorted(id_ for id_ in dead if id_ in changed), refused=refused)
 
-    async def _after(self, acted: Acted, key: str, id: int, environment: str) -> Schedule:
+    async def _after(self, acted: Acted, key: str, id: int, environment: str) -> FlagSchedule:
         """The one schedule that was acted on, as it stands; `InvalidStateError` if it was left alone."""
         if acted.refused:
             raise InvalidStateError(acted.refused[id])
@@ -325,7 +303,6 @@ class Flags(System):
             await self._app.work_off(self.lane, settings)
         finally:
             self.lane.own_observers.remove(tally)
-        await self.audit.flush()
         took = round((time.monotonic() - began) * 1000)
         return Processed(processed=tally.ended, failed=tally.dead, retried=tally.retried, duration_ms=took)
 

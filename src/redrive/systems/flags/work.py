@@ -8,12 +8,9 @@ from sqlalchemy import Connection
 
 from redrive import Cancelled, Context, PermanentError, Task
 from redrive.extend import Database
-from redrive.ports import Actor
-from redrive.systems.flags.audit import PROCESSOR, Audit
-from redrive.systems.flags.beside import ActsOnSchedules
 from redrive.systems.flags.changes import LastSet, Stamp, read_values, superseded
 from redrive.systems.flags.errors import InvalidChangeError
-from redrive.systems.flags.schedules import Schedule, Schedules
+from redrive.systems.flags.schedules import Schedules
 from redrive.systems.flags.store import FlagStore
 from redrive.systems.flags.tables import Tables
 
@@ -35,15 +32,11 @@ class Applier:
         tables: Tables,
         flags: FlagStore,
         schedules: Schedules,
-        acts: ActsOnSchedules,
-        audit: Audit,
     ) -> None:
         self._database = database
         self._tables = tables
         self._flags = flags
         self._schedules = schedules
-        self._acts = acts
-        self._audit = audit
 
     def apply(self, task: Task, context: Context) -> Cancelled | None:
         """Set what the schedule says, unless it is too late, the flag is gone, or a newer change has been made."""
@@ -67,15 +60,7 @@ class Applier:
             raise ScheduleExpired(f"expired: it was not to be applied after {schedule.expires_at}")
         newer = LastSet(flag.last_set).newer_than(values, schedule.scheduled_at, schedule.id)
         if newer is not None:
-            return self._give_way(connection, schedule, *newer)
+            return Cancelled(superseded(*newer))
         stamp = Stamp(schedule.scheduled_at, schedule.id)
         self._flags.change(connection, flag, values, stamp, set(values), f"schedule {schedule.id}")
-        applied = {"updates": schedule.updates, "retryCount": schedule.retry_count}
-        self._audit.record(connection, [schedule.entry("applied", PROCESSOR, applied)])
         return None
-
-    def _give_way(self, connection: Connection, schedule: Schedule, column: str, stamp: Stamp) -> Cancelled:
-        reason = superseded(column, stamp)
-        self._acts.cancelled(connection, [schedule], Actor(name=PROCESSOR, reason=reason))
-        self._schedules.mark_superseded(connection, [schedule.id], reason)
-        return Cancelled(reason)
