@@ -97,9 +97,8 @@ class Home:
         self.clock.advance(instant - self.now)
 
     async def schedule(self, id: int) -> FlagSchedule:
-        found = await self.app.database.read(self.flags._schedules.read, id)
-        assert found is not None
-        return found
+        tables = make_tables(self.app.database.dialect.name)
+        return (await self.app.database.read(tables.read_by_id, [id]))[id]
 
     async def row(self, id: int) -> dict[str, Any]:
         """A schedule's row as it stands."""

@@ -142,7 +142,7 @@ def explained(connection: Connection, home: Home, section: ScheduleStatus, key: 
 
     event.listen(connection, "before_cursor_execute", note)
     try:
-        home.flags._pages.page(connection, section, environment="production", key=key, cursor=cursor, limit=5)
+        home.flags._desk._page(connection, section, "production", key, cursor, 5)
     finally:
         event.remove(connection, "before_cursor_execute", note)
     [(statement, parameters)] = [one for one in seen if "feature_flag_schedules.id" in one[0]]

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, insert, update
 
 from redrive import State, UsageError, describe_error
 from redrive.extend import Act, Actor, Beside, Database, Settlement
 from redrive.operator.json_views import instant_json
-from redrive.systems.flags.tables import Tables
+from redrive.systems.flags.tables import FlagTables
 from redrive.systems.flags.values import FlagSchedule
 
 PROCESSOR = Actor(name="processor")
@@ -36,16 +36,17 @@ class FlagBeside(Beside):
 
     refused_ends = frozenset({State.DONE})
 
-    def __init__(self, database: Database, tables: Tables) -> None:
+    def __init__(self, database: Database, tables: FlagTables) -> None:
         self._database = database
-        self._schedules = tables.schedules
-        self._audit = tables.audit
+        self._tables = tables
         self._log: Any = structlog.get_logger(system="flags")
 
     def settled(self, connection: Connection, settlements: Sequence[Settlement]) -> None:
         """Record what a try came to. One that was given back was not a try."""
         ended = {one.claim.task.id: one for one in settlements if one.state is not State.WAITING or one.explanation}
-        entries = [_outcome(schedule, ended[schedule.id]) for schedule in self._read(connection, list(ended))]
+        entries = [
+            _outcome(schedule, ended[schedule.id]) for schedule in self._tables.read_by_id(connection, ended).values()
+        ]
         gave_way = [one.schedule.id for one in entries if one.action == "cancelled"]
         if gave_way:
             self._mark_cancelled(connection, gave_way, PROCESSOR, error_message="superseded")
@@ -61,7 +62,7 @@ class FlagBeside(Beside):
                 "a schedule is applied when its flag was changed, not because somebody says so: change the flag by hand, and "
                 "resolve the schedule as cancelled"
             )
-        schedules = self._read(connection, ids)
+        schedules = self._tables.read_by_id(connection, ids).values()
         if state is State.CANCELLED:
             self._mark_cancelled(connection, ids, actor)
             entries = [_cancelled(one, actor.reason) for one in schedules]
@@ -92,7 +93,7 @@ class FlagBeside(Beside):
                     }
                     for one in entries
                 ]
-                connection.execute(insert(self._audit), rows)
+                connection.execute(insert(self._tables.audit), rows)
         except Exception as error:  # whatever is wrong with the audit, the change goes on
             for one in entries:
                 self._log.error(
@@ -103,13 +104,8 @@ class FlagBeside(Beside):
     def _mark_cancelled(self, connection: Connection, ids: Sequence[Any], by: Actor, **more: str) -> None:
         """Write into the rows who cancelled them. The state itself is the ledger's to write."""
         values = {"cancelled_by": by.name, "cancelled_at": self._database.present(connection), **more}
-        connection.execute(update(self._schedules).where(self._schedules.c.id.in_(ids)).values(values))
-
-    def _read(self, connection: Connection, ids: Sequence[Any]) -> list[FlagSchedule]:
-        if not ids:
-            return []
-        found = select(self._schedules).where(self._schedules.c.id.in_(ids)).order_by(self._schedules.c.id)
-        return [FlagSchedule.of(row) for row in connection.execute(found)]
+        t = self._tables.schedules
+        connection.execute(update(t).where(t.c.id.in_(ids)).values(values))
 
 
 def _outcome(schedule: FlagSchedule, settlement: Settlement) -> Entry:
