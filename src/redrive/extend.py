@@ -11,6 +11,7 @@ from redrive.core.durations import format_duration, rounded
 from redrive.core.outcome import LeaseExpired
 from redrive.core.states import Act
 from redrive.core.task import Claim
+from redrive.events import AttemptEnded, AttemptStarted, Event, TaskAdded, TasksChanged
 from redrive.ledgers.pgmq.ledger import PgmqLedger
 from redrive.ledgers.pgmq.queues import Queues, archive_table, message_table, pgmq_sql
 from redrive.ledgers.pgmq.statements import QueueLayout
@@ -25,6 +26,8 @@ from redrive.ledgers.sql.schema import attempt as ATTEMPTS  # noqa: N812 - the h
 from redrive.ledgers.sql.schema import deed as DEEDS  # noqa: N812 - the audit log, for acts on what is no task
 from redrive.ledgers.sql.statements import ExtraColumns
 from redrive.ledgers.sql.times import EPOCH, Instant, IsoText
+from redrive.ports import Actor, Return
+from redrive.system import System
 
 __all__ = [
     "ATTEMPTS",
@@ -32,10 +35,14 @@ __all__ = [
     "EPOCH",
     "NAMES",
     "Act",
+    "Actor",
+    "AttemptEnded",
+    "AttemptStarted",
     "Batch",
     "Beside",
     "Claim",
     "Database",
+    "Event",
     "Gather",
     "Instant",
     "IsoText",
@@ -44,8 +51,12 @@ __all__ = [
     "PgmqLedger",
     "QueueLayout",
     "Queues",
+    "Return",
     "Settlement",
     "SqlLedger",
+    "System",
+    "TaskAdded",
+    "TasksChanged",
     "archive_table",
     "decide",
     "format_duration",
