@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 import redrive
-from redrive import LedgerTable, Policy, Redrive, State, UsageError, Where, Words, WorkerSettings, make_task, seconds
+from redrive import Filter, LedgerTable, Policy, Redrive, State, UsageError, Words, WorkerSettings, make_task, seconds
 from redrive.errors import HandlerError, KeyTakenError, NotMigratedError, PayloadError, SettingsError, TableError
 from redrive.events import AttemptEnded, TaskAdded
 from redrive.ledgers.sql.migrate import migrate
@@ -361,7 +361,7 @@ async def test_dead_rows_of_an_adopted_table_are_redriven(app, jobs):
     jobs.handler(policy=Policy(attempts=1))(_fail)
     await drain(app)
     assert (await jobs.counts())[State.DEAD] == 2
-    redriven = await jobs.redrive(Where(), actor="ada", reason="fixed")
+    redriven = await jobs.redrive(Filter(), actor="ada", reason="fixed")
     assert sorted(redriven.changed) == [1, 2]
     assert [(deed.actor, deed.reason) for deed in await jobs.deeds(1)] == [("ada", "fixed")]
 
@@ -432,10 +432,10 @@ async def dead(app):
 
 async def test_redrive_find_attempts(app, dead):
     """A dead task is found by its error, redriven, and its history stays."""
-    page = await app.find(Where(state=State.DEAD, error="odd"))
-    assert [task.id for task in page.tasks] == [dead]
-    assert (await app.redrive(Where(error="odd"), actor="ada", dry_run=True)).matched == 1
-    assert (await app.redrive(Where(error="odd"), actor="ada")).changed == (dead,)
+    page = await app.find(Filter(state=State.DEAD, error="odd"))
+    assert [task.id for task in page.items] == [dead]
+    assert (await app.redrive(Filter(error="odd"), actor="ada", dry_run=True)).matched == 1
+    assert (await app.redrive(Filter(error="odd"), actor="ada")).changed == (dead,)
     assert [attempt.outcome for attempt in await app.attempts(dead)] == ["failed"]
 
 
@@ -450,7 +450,7 @@ async def test_resolve_needs_a_name(app, dead):
 async def test_cancel_ends_what_waits(app):
     """Waiting tasks can be called off."""
     added = await app.add("mail", key="a", delay=timedelta(days=1))
-    assert (await app.cancel(Where(key="a"), actor="ada")).changed == (added.id,)
+    assert (await app.cancel(Filter(key="a"), actor="ada")).changed == (added.id,)
     assert (await app.get("a")).state is State.CANCELLED
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.async_api import Page, expect
 
-from redrive import NewTask, State, Where, hours, make_task
+from redrive import Filter, NewTask, State, hours, make_task
 
 from .conftest import log_in
 from .site import Site
@@ -334,7 +334,7 @@ async def test_a_task_that_is_not_there(page: Page, site: Site, watch):
 async def test_the_audit_log(page: Page, site: Site):
     """Every act, with who and why, leads to its task; and nothing else is there."""
     [key] = await dead_tasks(site, "broken.audit", 1)
-    await site.app.redrive(Where(key=key), actor="grace", reason="asked by <support>")
+    await site.app.redrive(Filter(key=key), actor="grace", reason="asked by <support>")
     await page.goto(f"{site.url}/audit")
     row = page.locator("tbody tr", has_text="grace")
     await expect(row).to_contain_text("redrive")

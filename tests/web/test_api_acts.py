@@ -199,8 +199,8 @@ async def test_resolve(web: Standing):
 async def test_a_large_act_stops_and_goes_on(web: Standing, monkeypatch: pytest.MonkeyPatch):
     """It says that it is not complete; sent again with its `until` it takes the rest, and nothing else."""
     await web.dead(*["x"] * 7)
-    monkeypatch.setattr(acts, "PAGE", 3)
-    monkeypatch.setattr(acts, "ACT_WITHIN_SECONDS", -1.0)
+    monkeypatch.setattr("redrive.operator.acts.CHUNK", 3)
+    monkeypatch.setattr(acts, "ACT_WITHIN", seconds(-1))
     first = await web.post("/api/tasks/redrive", {"filter": {}, "reason": "x"})
     assert (first["changed"], first["complete"]) == (3, False)
     web.clock.advance(seconds(1))

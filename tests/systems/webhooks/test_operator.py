@@ -52,7 +52,7 @@ async def test_a_redrive_begins_anew(inbox: tuple[Redrive, Webhooks], operator: 
     assert (await act(operator, "redrive", id_)).json()["changed"] == 1
     [row] = await rows(app)
     assert (row["status"], row["attempts"], row["lease_until"]) == ("pending", 0, None)
-    assert [task.id for task in (await webhooks.page(State.WAITING)).tasks if task.due_at <= app.database.now()] == [
+    assert [task.id for task in (await webhooks.page(State.WAITING)).items if task.due_at <= app.database.now()] == [
         id_
     ]
     again = await webhooks.accept("order.paid", {}, idempotency_key="order-7")

@@ -93,8 +93,8 @@ async def test_ids_are_in_the_order_of_arrival(make: Make, clock: VirtualClock):
     found = await rows(app)
     assert all(UUID(row["id"]).version == 7 for row in found)
     page = await webhooks.page(limit=1000)
-    assert sorted(task.key for task in page.tasks) == keys
-    assert [task.created_at for task in page.tasks] == sorted(task.created_at for task in page.tasks)
+    assert sorted(task.key for task in page.items) == keys
+    assert [task.created_at for task in page.items] == sorted(task.created_at for task in page.items)
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from redrive import Attempt, Lane, Redrive, State, Try, Where, WorkerSettings, days
+from redrive import Attempt, Filter, Lane, Redrive, State, Try, WorkerSettings, days
 from redrive.events import AttemptEnded, Event
 from redrive.settings import load
 from redrive.system import System
@@ -301,7 +301,7 @@ class Flags(System):
         dead, refused = await self._database.read(self._schedules.to_retry, ids)
         changed = set[object]()
         if dead:
-            changed |= {*(await self.lane.redrive(Where(ids=[*dead]), actor=actor, reason=reason)).changed}
+            changed |= {*(await self.lane.redrive(Filter(ids=[*dead]), actor=actor, reason=reason)).changed}
         if changed:
             await self.lane.count_soon()
         for id_ in dead.keys() - changed:

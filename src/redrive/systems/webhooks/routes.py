@@ -150,8 +150,8 @@ def _described(webhooks: "Webhooks", door: "_Door") -> APIRouter:
             return JSONResponse(webhook_json(task))
         state = None if status is None else STATUSES[status]
         page = await webhooks.page(state, after=None if after is None else _storable(after), limit=limit)
-        shown = [webhook_json(task) for task in page.tasks]
-        return JSONResponse({"webhooks": shown, "after": None if page.after is None else str(page.after)})
+        shown = [webhook_json(task) for task in page.items]
+        return JSONResponse({"webhooks": shown, "after": None if page.cursor is None else str(page.cursor)})
 
     @router.get(
         "/{id}",

@@ -9,13 +9,13 @@ from prometheus_client import CollectorRegistry
 
 from redrive import (
     Exponential,
+    Filter,
     NewTask,
     Page,
     Policy,
     Redrive,
     State,
     Task,
-    Where,
     WorkerSettings,
     jitter,
     make_task,
@@ -145,9 +145,9 @@ class Webhooks(System):
         """The webhook with this key."""
         return await self.lane.get(idempotency_key)
 
-    async def page(self, state: State | None = None, *, after: str | None = None, limit: int = 100) -> Page:
-        """Webhooks in a state, or all, oldest first; pass `page.after` for the next ones."""
-        return await self.lane.find(Where(state=state), after=after, limit=limit)
+    async def page(self, state: State | None = None, *, after: str | None = None, limit: int = 100) -> Page[Task]:
+        """Webhooks in a state, or all, oldest first; pass `page.cursor` as `after` for the next ones."""
+        return await self.lane.find(Filter(state=state), cursor=after, limit=limit)
 
     # --- what a service asks for ------------------------------------------------------------------------------------
 

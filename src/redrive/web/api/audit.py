@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select
 
 from redrive.ledgers.sql import schema
 from redrive.operator.json_views import instant_json
-from redrive.operator.pages import LOOK_WITHIN
+from redrive.operator.looks import LOOK_WITHIN
 from redrive.web.api.common import LOOKING, app_of, in_time
 
 PAGE_MAX = 500

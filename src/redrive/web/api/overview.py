@@ -13,11 +13,10 @@ from fastapi import APIRouter, Query, Request
 from redrive.core.histograms import TOOK, TOOK_SECONDS, TRIES, percentile
 from redrive.core.states import State
 from redrive.lane import Lane
-from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.times import EPOCH
+from redrive.operator.census import amounts_now
 from redrive.operator.figures import Depth, Figures, Point, States
 from redrive.operator.json_views import instant_json
-from redrive.operator.pages import Browser
 from redrive.web.api.common import LOOKING, app_of, lanes_of, system_names
 from redrive.web.drift import drift_of
 
@@ -135,7 +134,7 @@ async def _ledger(lane: Lane, system: str | None, counted: States | None) -> dic
     kinds = await ledger.open_kinds()
     known = set(lane.handlers.among(kinds))
     oldest = await ledger.oldest_due()
-    amounts = await amounts_of(ledger, counted) if counted is not None else dict.fromkeys(State, 0)
+    amounts = await amounts_now(ledger, counted) if counted is not None else dict.fromkeys(State, 0)
     return {
         "ledger": lane.name,
         "system": system,
@@ -144,18 +143,6 @@ async def _ledger(lane: Lane, system: str | None, counted: States | None) -> dic
         "oldest_due_seconds": None if oldest is None else oldest.total_seconds(),
         "without_handler": [kind for kind in kinds if kind not in known],
     }
-
-
-async def amounts_of(ledger: SqlLedger, counted: States) -> dict[State, int]:
-    """How many tasks stand where now.
-
-    The minutes know what is added and what ends. Which of the open tasks are held changes too often to be written down.
-    """
-    amounts = dict(counted.amounts)
-    is_open = amounts[State.WAITING] + amounts[State.CLAIMED]
-    amounts[State.CLAIMED] = min(is_open, await Browser(ledger).claimed())
-    amounts[State.WAITING] = is_open - amounts[State.CLAIMED]
-    return amounts
 
 
 @router.get("/series", summary="What happened step by step, and how many tasks stood where")

@@ -18,11 +18,12 @@ from redrive.core.task import KIND_CHARS_MAX, Task, TaskId
 from redrive.errors import LedgerAwayError
 from redrive.http.errors import ApiError
 from redrive.lane import Lane
+from redrive.operator.asked import TEXT_CHARS_MAX, read_filter
 from redrive.operator.figures import Figures
 from redrive.operator.json_views import redacted
-from redrive.operator.pages import refuse_nul
-from redrive.operator.search import Search, Sought
-from redrive.web.api.common import LOOKING, TEXT_CHARS_MAX, Body, app_of, lane_of, shown
+from redrive.operator.search import Search
+from redrive.ports import Filter
+from redrive.web.api.common import LOOKING, Body, app_of, lane_of, shown
 
 RUNNING_MAX = 4
 KEPT_MAX = 50
@@ -47,8 +48,12 @@ class SearchBody(Body):
     def _asks_something(self) -> "SearchBody":
         if not (self.text.strip() or self.state or self.kind):
             raise ValueError("say what to look for: a text, a state or a kind")
-        refuse_nul(self.text, self.kind)
+        self.filter()
         return self
+
+    def filter(self) -> Filter:
+        """The same for the search."""
+        return read_filter(text=self.text.strip(), state=self.state, kind=self.kind)
 
 
 @dataclass(slots=True)
@@ -57,7 +62,7 @@ class Job:
 
     id: str
     ledger: str
-    sought: Sought
+    asked: Filter
     total: int | None
     began: float = field(default_factory=time.monotonic)
     state: str = "running"
@@ -70,7 +75,7 @@ class Job:
     def as_json(self) -> dict[str, Any]:
         """The search as the API shows it."""
         return {
-            "id": self.id, "ledger": self.ledger, "text": self.sought.text, "state": self.state, "looked_at": self.looked_at,
+            "id": self.id, "ledger": self.ledger, "text": self.asked.text or "", "state": self.state, "looked_at": self.looked_at,
             "total": self.total, "found": self.found, "problem": self.problem,
             "tasks": [shown(task, self.ledger) for task in self.tasks],
         }  # fmt: skip
@@ -82,7 +87,7 @@ class Searches:
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
 
-    async def begin(self, lane: Lane, sought: Sought) -> Job:
+    async def begin(self, lane: Lane, asked: Filter) -> Job:
         """Begin a search; 429 where enough are running."""
         self._forget_old()
         if sum(job.state == "running" for job in self._jobs.values()) >= RUNNING_MAX:
@@ -93,9 +98,10 @@ class Searches:
         ledger = await lane.ledger()
         counted = (await Figures(ledger.database).states()).get(lane.name)
         total = None if counted is None else sum(counted.amounts.values())
-        job = Job(secrets.token_hex(8), lane.name, sought, total)
+        search = Search(ledger, asked, redacted)
+        job = Job(secrets.token_hex(8), lane.name, asked, total)
         self._jobs[job.id] = job
-        job.task = asyncio.create_task(self._run(job, Search(ledger, sought, redacted)), name=f"search {job.id}")
+        job.task = asyncio.create_task(self._run(job, search), name=f"search {job.id}")
         return job
 
     def get(self, id: str) -> Job:
@@ -124,11 +130,11 @@ class Searches:
             async with asyncio.timeout(RUN_SECONDS_MAX):
                 while True:
                     asked = time.monotonic()
-                    stretch = await search.stretch(after)
-                    job.looked_at += stretch.looked_at
-                    job.found += len(stretch.tasks)
-                    job.tasks += stretch.tasks[: TASKS_MAX - len(job.tasks)]
-                    after = stretch.last
+                    chunk = await search.chunk(after)
+                    job.looked_at += chunk.looked_at
+                    job.found += len(chunk.tasks)
+                    job.tasks += chunk.tasks[: TASKS_MAX - len(job.tasks)]
+                    after = chunk.last
                     if after is None:
                         break
                     await asyncio.sleep((time.monotonic() - asked) * PAUSE_SHARE)
@@ -165,10 +171,7 @@ SearchId = Annotated[str, Path(max_length=64)]
 @router.post("", summary="Begin a text search in the background", status_code=202)
 async def begin(request: Request, body: SearchBody) -> dict[str, Any]:
     """Answers its id at once."""
-    lane = lane_of(request, body.ledger)
-    if body.kind and lane.table.kind is None:
-        raise ApiError(400, "bad_request", f"{lane.name!r} has no column for kind: it cannot be asked for by it")
-    job = await _searches(request).begin(lane, Sought(text=body.text.strip(), state=body.state, kind=body.kind or None))
+    job = await _searches(request).begin(lane_of(request, body.ledger), body.filter())
     return {"id": job.id}
 
 

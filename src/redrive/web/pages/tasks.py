@@ -9,12 +9,13 @@ from redrive.core.states import State
 from redrive.errors import UsageError
 from redrive.http.errors import ApiError
 from redrive.http.panel import query_of
+from redrive.lane import Lane
+from redrive.operator.asked import read_filter
 from redrive.web.api.common import lane_of
-from redrive.web.api.tasks import page as page_of_tasks
+from redrive.web.api.tasks import page_of
 from redrive.web.pages.frame import Looker, page_router, render
 from redrive.web.service import service_of
 
-LIMIT = 50
 KINDS_SUGGESTED_MAX = 100
 STATES = tuple(state.value for state in (State.DEAD, State.WAITING, State.CLAIMED, State.DONE, State.CANCELLED))
 
@@ -43,7 +44,7 @@ async def tasks(
     asked = {name: given.strip() for name, given in asked.items() if given.strip()}
     # What waits is read from what is due next, all else from what happened last.
     newest = newest_first if newest_first is not None else state != State.WAITING
-    found, problem = await _found(request, lane.name, asked, cursor, newest_first=newest)
+    found, problem = await _found(lane, asked, cursor, newest_first=newest)
     place = {"ledger": lane.name, **asked, "newest_first": None if newest_first is None else str(newest).lower()}
     following = found["cursor"] and query_of("/tasks", {**place, "cursor": found["cursor"]})
     return render(
@@ -64,25 +65,17 @@ class _Asked(dict[str, str]):
 
 
 async def _found(
-    request: Request, ledger: str, asked: dict[str, str], cursor: str, *, newest_first: bool
+    lane: Lane, asked: dict[str, str], cursor: str, *, newest_first: bool
 ) -> tuple[dict[str, Any], str | None]:
-    nothing: dict[str, Any] = {"tasks": [], "cursor": None}
-    given: dict[str, Any] = dict(asked)
-    if "state" in given:
-        if given["state"] not in STATES:
-            return nothing, f"There is no state {given['state']!r:.80}: choose from {', '.join(STATES)}."
-        given["state"] = State(given["state"])
     try:
-        page = await page_of_tasks(
-            request, ledger=ledger, limit=LIMIT, cursor=cursor or None, newest_first=newest_first, **given
-        )
+        return await page_of(lane, read_filter(**asked), cursor=cursor, newest_first=newest_first), None
     except ApiError as refused:
         if refused.status >= 500:
             raise
-        return nothing, _sentence(refused.message)
+        said = refused.message
     except UsageError as refused:
-        return nothing, _sentence(str(refused))
-    return page, None
+        said = str(refused)
+    return {"tasks": [], "cursor": None}, _sentence(said)
 
 
 def _sentence(said: str) -> str:
