@@ -254,7 +254,7 @@ async def test_what_others_brought_back_is_not_counted_as_dead(home: Home) -> No
     assert await pages.count(Filter(state=State.DEAD)) == 3
     await home.change(first, status=home.table.words.done)
     assert await pages.count(Filter(state=State.DEAD)) == 2
-    assert len((await pages.ids(Filter(state=State.DEAD)))[0]) == 2
+    assert len((await pages.ids(Filter(state=State.DEAD))).items) == 2
 
 
 async def found(search: Search) -> AsyncIterator[TaskId]:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -200,7 +201,7 @@ async def test_a_large_act_stops_and_goes_on(web: Standing, monkeypatch: pytest.
     """It says that it is not complete; sent again with its `until` it takes the rest, and nothing else."""
     await web.dead(*["x"] * 7)
     monkeypatch.setattr("redrive.operator.acts.CHUNK", 3)
-    monkeypatch.setattr(acts, "ACT_WITHIN", seconds(-1))
+    monkeypatch.setattr(acts, "ACT_WITHIN", timedelta(seconds=-1))
     first = await web.post("/api/tasks/redrive", {"filter": {}, "reason": "x"})
     assert (first["changed"], first["complete"]) == (3, False)
     web.clock.advance(seconds(1))

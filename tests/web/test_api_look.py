@@ -195,7 +195,7 @@ async def test_a_nul_is_refused_wherever_it_is_asked_for(shop: Standing):
             assert (answer.status_code, "without it" in answer.json()["error"]["message"]) == (400, True), name
         page = await shop.local.get("/tasks", params={name: NUL}, headers={"Accept": "text/html"})
         assert page.status_code == 200  # as with every filter that cannot be used, the page says so
-        assert "No task holds a NUL: ask without it." in page.text
+        assert "No task holds a NUL character: ask without it." in page.text
         acted = {"filter": {name: NUL}, "reason": "x"}
         assert "without it" in str(await shop.post("/api/tasks/redrive", acted, status=400))
     for asked in ({"text": f"a{NUL}b"}, {"kind": NUL}, {"text": "a", "kind": NUL}):

@@ -81,7 +81,9 @@ async def act_on_pages(
             break
         tally.matched += len(page.items)
         tally.changed += changed
-        tally.unchanged += [id_ for id_ in page.items if id_ not in set(changed)]
+        if len(changed) < len(page.items):
+            done = set(changed)
+            tally.unchanged += [id_ for id_ in page.items if id_ not in done]
         if progress is not None:
             progress(len(page.items))
         cursor = page.cursor
