@@ -159,6 +159,32 @@ async def _payload(url):
         return (await app.tasks.get("a")).payload
 
 
+async def test_a_kind_that_nobody_handles_is_warned_of_once(app, caplog):
+    """A typing error in a kind would wait for ever in silence: the log names it once, and the task is stored."""
+    await app.add("mial", key="a")
+    assert caplog.text == ""  # a process without handlers adds for others
+    app.handler("mail")(lambda task: None)
+    app.handler("letter.*")(lambda task: None)
+    for key in ("b", "c"):
+        await app.add("mail")
+        await app.add("letter.sent")
+        assert (await app.add("mial", key=key)).new
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == (
+        "nobody here handles 'mial': its tasks wait for a worker that does; there is mail, letter.*"
+    )
+
+
+async def test_a_key_with_another_payload_is_said(app):
+    """Adding again says whether the payload is the one that is stored; nothing is overwritten."""
+    assert (await app.add("mail", {"to": "ada"}, key="a")).same_payload
+    assert (await app.add("mail", {"to": "ada"}, key="a")).same_payload
+    added = await app.add("mail", {"to": "bob"}, key="a")
+    assert (added.new, added.same_payload) == (False, False)
+    assert (await app.tasks.get("a")).payload == {"to": "ada"}
+
+
 # --- opening ----------------------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """A lane: one ledger together with the handlers that work it off. An application has one for each table."""
 
+import logging
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
@@ -31,6 +32,11 @@ from redrive.ports import Actor, Observer, Page, Where, Within
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+SEEN_KINDS_MAX = 10_000
+"""How many kinds are remembered, so that each is looked up and warned of once."""
+
+_log = logging.getLogger("redrive")
+
 
 class Lane:
     """Handlers over one table, and all that can be asked and done there."""
@@ -57,6 +63,7 @@ class Lane:
         self.tune = tune
         self._ledger = own_ledger(database) if table is TASKS else ledger
         self._beside = beside
+        self._seen_kinds: set[str] = set()
 
     def again(self) -> "Lane":
         """Another set of handlers over the same ledger, for a worker of its own."""
@@ -185,7 +192,8 @@ class Lane:
     ) -> Added:
         """Store a task; when this returns it is durable.
 
-        Idempotent on the key: adding again returns the task that is there. `delay` postpones the first try, `attempts`
+        Idempotent on the key: adding again returns the task that is there, and says whether its payload is the same.
+        A kind that no handler here takes is stored all the same, with one warning in the log. `delay` postpones the first try, `attempts`
         overrides the policy's number of tries, and after `deadline` it is not tried any more. `within` takes your own
         SQLAlchemy connection or session: the task is then stored if and only if your transaction commits.
         """
@@ -229,9 +237,21 @@ class Lane:
         return added
 
     def _announce(self, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
+        self._warn_of_unhandled({task.kind for task in tasks})
         if self.observers:
             pairs = zip(tasks, added, strict=True)
             self.tell([TaskAdded(self.name, task.kind, one.key, one.id, one.new) for task, one in pairs])
+
+    def _warn_of_unhandled(self, kinds: set[str]) -> None:
+        """Once for each kind. A process without handlers only adds, and others work: it is not warned."""
+        if not len(self.handlers) or kinds <= self._seen_kinds:
+            return
+        for kind in sorted(kinds - self._seen_kinds):
+            if self.handlers.find(kind) is None:
+                there = ", ".join(handler.kind for handler in self.handlers)
+                _log.warning("nobody here handles %r: its tasks wait for a worker that does; there is %s", kind, there)
+        if len(self._seen_kinds) < SEEN_KINDS_MAX:
+            self._seen_kinds |= kinds
 
     # --- looking ----------------------------------------------------------------------------------------------------
 

@@ -298,7 +298,9 @@ def command_ledger(database: Database) -> tuple[SqlLedger, Sender]:
     records = Records(database, tables, queues)
     sender = Sender(database, tables, records, queues)
     if database.dialect.name == "sqlite":
-        return SqlLedger(database, COMMANDS.table, tables.command, name=LANE, beside=records, extra=records.extra), sender
+        return SqlLedger(
+            database, COMMANDS.table, tables.command, name=LANE, beside=records, extra=records.extra
+        ), sender
     layout = replace(LAYOUT, split=lambda kind: (queue_of(DOMAIN), kind), join=lambda _, kind: kind)
     table = COMMANDS.on("postgres")
     return PgmqLedger(
