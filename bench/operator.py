@@ -94,7 +94,7 @@ class Measured:
 
 async def fill(app: Redrive, total: int, console: Console, calm: Callable[[], None]) -> None:
     """The tasks, a week of minutes and samples, and a census over them."""
-    ledger = await app.ledger()
+    ledger = await app.tasks.ledger()
     now = await app.database.read(ledger.present)
     micros = int(now.timestamp() * 1_000_000)
     began = time.monotonic()

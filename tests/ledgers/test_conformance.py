@@ -778,6 +778,24 @@ async def test_a_hundred_concurrent_adds_of_one_key(home: Home) -> None:
 
 
 @addable
+async def test_a_key_with_another_payload_is_told(home: Home) -> None:
+    """Adding again says whether the payload is the one that is there, also within one batch; what is there stays."""
+    first = home.new(payload={"a": (1, 2.0), "b": None})
+    [added] = await home.ledger.add([first])
+    assert (added.new, added.same_payload) == (True, True)
+    same = home.new(key=first.key, payload={"b": None, "a": [1, 2]})
+    other = home.new(key=first.key, payload={"a": [1, 3], "b": None})
+    fresh = home.new(payload=[1])
+    again = home.new(key=fresh.key, payload=[2])
+    told = await home.ledger.add([same, other, fresh, again, fresh])
+    assert [one.new for one in told] == [False, False, True, False, False]
+    assert [one.same_payload for one in told] == [True, False, True, False, True]
+    task = await home.ledger.get_by_key(first.key)
+    assert task is not None
+    assert task.payload == {"a": [1, 2], "b": None}
+
+
+@addable
 async def test_concurrent_batches_in_opposite_order(home: Home) -> None:
     """Batches that add the same keys in opposite order at once all succeed."""
     tasks, other = [home.new() for _ in range(40)], await home.another()

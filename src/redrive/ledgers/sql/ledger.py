@@ -30,7 +30,7 @@ from redrive.core.durations import ZERO
 from redrive.core.histograms import took_bucket, tries_bucket
 from redrive.core.states import Act, State, check_transition
 from redrive.core.table import LedgerTable
-from redrive.core.task import Abandoned, Added, Attempt, Claim, ClaimLost, Deed, NewTask, Task, TaskId
+from redrive.core.task import Abandoned, Added, Attempt, Claim, ClaimLost, Deed, NewTask, Task, TaskId, same_json
 from redrive.errors import KeyTakenError, LedgerError, UsageError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.beside import Beside
@@ -147,18 +147,18 @@ class SqlLedger:
             rows = [(self._new_id(begun, serial), *row) for serial, row in enumerate(rows)]
         parameters = statements.add_batch.parameters(rows) | statements.times(now)
         new = {key: id_ for id_, key in connection.execute(statements.add, parameters)}
-        there: dict[Any, tuple[TaskId, str | None]] = {}
+        there: dict[Any, tuple[TaskId, str | None, Any]] = {}
         missing = [key for key in keys if key not in new]
         for start in range(0, len(missing), IDS_MAX):
             found = connection.execute(statements.find_keys, {"keys": missing[start : start + IDS_MAX]})
-            there |= {key: (id_, kind) for id_, key, kind in found}
+            there |= {key: (id_, kind, payload) for id_, key, kind, payload in found}
         added = []
         for task, key in zip(tasks, keys, strict=True):
             if key in new and key not in there:
-                there[key] = (new[key], task.kind)
+                there[key] = (new[key], task.kind, task.payload)
                 added.append(Added(id=new[key], key=task.key, new=True))
             elif key in there:
-                id_, kind = there[key]
+                id_, kind, payload = there[key]
                 if kind is not None and kind != task.kind:
                     # All or nothing also for a caller who goes on with its transaction after the error.
                     for start in range(0, len(new), IDS_MAX):
@@ -167,7 +167,7 @@ class SqlLedger:
                         f"key {task.key!r} belongs to a task of kind {kind!r}, not {task.kind!r}; "
                         f"keys are unique in a ledger: put the kind into it, such as '{task.kind}:{task.key}'"
                     )
-                added.append(Added(id=id_, key=task.key, new=False))
+                added.append(Added(id=id_, key=task.key, new=False, same_payload=same_json(task.payload, payload)))
             else:
                 raise LedgerError(
                     f"the task with key {task.key!r} was deleted while it was added again: add it once more"
@@ -337,7 +337,7 @@ class SqlLedger:
         return [ClaimLost(one.claim) for one in settlements if one.claim.task.id not in written]
 
     def _settlement_row(self, settlement: Settlement, now: datetime | None) -> tuple[Any, ...]:
-        claim, outcome, _, failures, delay, error, explained, elapsed = settlement
+        claim, outcome, _, failures, delay, error, explained, elapsed, _ = settlement
         task = claim.task
         count = self.table.count_to_store(settlement)
         statements = self._statements
@@ -359,7 +359,7 @@ class SqlLedger:
 
     def _attempt_row(self, settlement: Settlement, worker: str, now: int) -> tuple[Any, ...]:
         """The history of a settlement in the order and the form of SQLite's columns."""
-        claim, outcome, state, _, delay, error, explained, elapsed = settlement
+        claim, outcome, state, _, delay, error, explained, elapsed, _ = settlement
         started_at = _started_at(claim)
         return (
             self.name,
