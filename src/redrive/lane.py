@@ -29,7 +29,7 @@ from redrive.observe.logs import LogObserver
 from redrive.observe.traces import current_trace
 from redrive.operator.acts import Acted, Acts, Progress, Which
 from redrive.operator.census import Census
-from redrive.operator.pages import Pages
+from redrive.operator.pages import TaskPages
 from redrive.ports import Actor, Filter, Observer, Page, Within
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -270,7 +270,7 @@ class Lane:
         self, filter: Filter = EVERYTHING, *, cursor: TaskId | None = None, limit: int = 100, newest_first: bool = False
     ) -> Page[Task]:
         """A page of tasks in the order of their ids; pass `page.cursor` for the next one."""
-        pages = Pages(await self.ledger(), limited=False)
+        pages = TaskPages(await self.ledger(), limited=False)
         return await pages.page(filter, cursor=cursor, limit=limit, newest_first=newest_first)
 
     async def attempts(self, id: TaskId) -> list[Attempt]:

@@ -19,6 +19,7 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
 from redrive.core.decide import Settlement
+from redrive.core.durations import OptionalSpanField
 from redrive.core.states import State
 from redrive.core.task import Added, Attempt, Claim, ClaimLost, Deed, NewTask, Task, TaskId
 from redrive.errors import UsageError
@@ -150,7 +151,7 @@ class Ledger(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Filter:
     """Which tasks: all conditions must hold, None asks nothing.
 
@@ -164,7 +165,7 @@ class Filter:
     key: str | None = None
     error: str | None = None
     cause: str | None = None
-    older_than: timedelta | None = None
+    older_than: OptionalSpanField = OptionalSpanField()
     until: datetime | None = None
     ids: Sequence[TaskId] | None = None
     text: str | None = None

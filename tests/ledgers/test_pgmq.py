@@ -24,8 +24,8 @@ from redrive.core.task import ClaimLost
 from redrive.errors import MissingExtraError, UsageError
 from redrive.ledgers.pgmq.ledger import PgmqLedger, queues
 from redrive.operator.index_order import IndexOrder
-from redrive.operator.looks import Looks
-from redrive.operator.pages import Pages
+from redrive.operator.pages import TaskPages
+from redrive.operator.reads import Reads
 from redrive.ports import Filter, Page, Return
 
 pytestmark = pytest.mark.homes(lambda table: table.schema == "commandbus")
@@ -377,7 +377,7 @@ async def test_counts_read_no_more_than_they_may(home: Home) -> None:
 
 async def test_pages_for_people_read_the_messages(home: Home) -> None:
     """What waits and what is held is found by its messages, what is dead by its index, however many have ended."""
-    ledger, pages = home.ledger, Pages(home.ledger)
+    ledger, pages = home.ledger, TaskPages(home.ledger)
     dead = await home.dead(2)
     ids = []
     for _ in range(3):  # rows of one instant are sorted by id, so a page reads all of its instant
@@ -385,7 +385,7 @@ async def test_pages_for_people_read_the_messages(home: Home) -> None:
         home.clock.advance(seconds(1))
     held = sorted(claim.task.id for claim in await ledger.claim(2, LEASE))
     await crowd(home)
-    heads = partial(IndexOrder(home.ledger, Looks(home.database, limited=True))._heads, newest_first=False)
+    heads = partial(IndexOrder(home.ledger, Reads(home.database, limited=True))._heads, newest_first=False)
     for state, expected in ((State.WAITING, [id_ for id_ in ids if id_ not in held]), (State.CLAIMED, held)):
         asked = Filter(state=state)
         assert (await pages.ids(asked, limit=2)).items == expected[:2]
@@ -408,7 +408,7 @@ async def test_pages_of_kinds_that_no_queue_holds(home: Home) -> None:
     """A kind that somebody made up has no tasks, and is no error."""
     await home.put()
     for kind in ("nobody", "no/queue", "", 'q"; --'):
-        assert await Pages(home.ledger).ids(Filter(state=State.WAITING, kind=kind)) == Page(items=[])
+        assert await TaskPages(home.ledger).ids(Filter(state=State.WAITING, kind=kind)) == Page(items=[])
 
 
 async def test_what_was_lost_is_taken_alone(home: Home) -> None:

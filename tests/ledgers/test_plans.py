@@ -19,7 +19,7 @@ from redrive.core.durations import days, hours
 from redrive.core.outcome import Done
 from redrive.core.states import State
 from redrive.operator.index_order import IndexOrder
-from redrive.operator.looks import Looks
+from redrive.operator.reads import Reads
 from redrive.ports import Filter
 
 PARKED = int(os.environ.get("REDRIVE_TEST_ROWS") or 7_000)
@@ -151,7 +151,7 @@ async def test_large_batches_read_their_rows_alone(home: Home) -> None:
 async def test_pages_for_people_are_served_by_indexes(home: Home) -> None:
     """Pages of each state and kind read the index that holds just their rows, whatever else is in the table."""
     await park(home)
-    pages = IndexOrder(home.ledger, Looks(home.database, limited=True))
+    pages = IndexOrder(home.ledger, Reads(home.database, limited=True))
     asked = [(Filter(state=State.WAITING), ("first", "retry")), (Filter(state=State.CLAIMED), ("lease",))]
     if home.shape is OWN:
         # Of those that have ended only the done ones are many here.

@@ -16,13 +16,13 @@ from redrive.core.states import State
 from redrive.core.task import TaskId
 from redrive.errors import PermanentError, TooSlowError, UsageError
 from redrive.operator.census import Census
-from redrive.operator.pages import Pages
+from redrive.operator.pages import TaskPages
 from redrive.operator.search import Search
 from redrive.operator.turns import give_turn_back, take_turn
 from redrive.ports import Filter
 
 
-async def walk(pages: Pages, asked: Filter, *, limit: int = 2, newest_first: bool = False) -> list[TaskId]:
+async def walk(pages: TaskPages, asked: Filter, *, limit: int = 2, newest_first: bool = False) -> list[TaskId]:
     """All pages of a filter, one after the other."""
     found: list[TaskId] = []
     cursor = None
@@ -60,7 +60,7 @@ async def in_every_state(home: Home) -> dict[State, list[TaskId]]:
 @pytest.mark.parametrize("newest_first", [False, True])
 async def test_pages_of_each_state_hold_each_task_once(home: Home, newest_first: bool) -> None:
     """However small the pages, nothing is missing and nothing comes twice, in either direction."""
-    states, pages = await in_every_state(home), Pages(home.ledger)
+    states, pages = await in_every_state(home), TaskPages(home.ledger)
     for state, ids in states.items():
         found = await walk(pages, Filter(state=state), newest_first=newest_first)
         assert sorted(found, key=str) == sorted(ids, key=str), state
@@ -73,7 +73,7 @@ async def test_pages_of_each_state_hold_each_task_once(home: Home, newest_first:
 @pytest.mark.homes(lambda table: table.kind is not None)
 async def test_pages_of_a_kind(home: Home) -> None:
     """With and without a state; a kind that is not there has none."""
-    states, pages = await in_every_state(home), Pages(home.ledger)
+    states, pages = await in_every_state(home), TaskPages(home.ledger)
     everything = [id_ for ids in states.values() for id_ in ids]
     prints = [id_ for id_ in everything if (await home.row(id_))["kind"] == "print"]
     assert len(prints) == 3
@@ -89,9 +89,9 @@ async def test_waiting_tasks_come_in_the_order_that_they_are_due(home: Home) -> 
     later = [(await home.put(delay=hours(number)))[0] for number in (3, 1)]
     retried = await home.put()
     await home.run(TRANSIENT)
-    found = await walk(Pages(home.ledger), Filter(state=State.WAITING), limit=1)
+    found = await walk(TaskPages(home.ledger), Filter(state=State.WAITING), limit=1)
     assert found == [*retried, later[1], later[0]]
-    backwards = await walk(Pages(home.ledger), Filter(state=State.WAITING), limit=1, newest_first=True)
+    backwards = await walk(TaskPages(home.ledger), Filter(state=State.WAITING), limit=1, newest_first=True)
     assert backwards == found[::-1]
 
 
@@ -108,13 +108,13 @@ async def test_ended_tasks_come_in_the_order_that_they_ended(home: Home) -> None
     together = [claims[ids[1]], claims[ids[3]]]
     home.clock.advance(seconds(1))
     await home.ledger.settle([settlement(claim) for claim in together], worker="w1")
-    found = await walk(Pages(home.ledger), Filter(state=State.DONE), limit=1)
+    found = await walk(TaskPages(home.ledger), Filter(state=State.DONE), limit=1)
     assert found == [*order, ids[1], ids[3]]
 
 
 async def test_a_cursor_of_another_filter_is_refused(home: Home) -> None:
     """It is a mistake that is told, whatever it holds."""
-    pages = Pages(home.ledger)
+    pages = TaskPages(home.ledger)
     await in_every_state(home)
     by_id = (await pages.page(Filter(), limit=1)).cursor
     by_due = (await pages.page(Filter(state=State.WAITING), limit=1)).cursor
@@ -141,7 +141,7 @@ def _cursor(at: object, id: object) -> str:
 
 async def test_other_conditions(home: Home) -> None:
     """Key, error and age hold together with the state."""
-    pages = Pages(home.ledger)
+    pages = TaskPages(home.ledger)
     old = await home.dead(2)
     home.clock.advance(hours(2))
     young = await home.dead(1)
@@ -162,7 +162,7 @@ async def test_other_conditions(home: Home) -> None:
 
 async def test_until_takes_what_was_there(home: Home) -> None:
     """What dies after the look, and what was redriven and died again, is not in it."""
-    pages = Pages(home.ledger)
+    pages = TaskPages(home.ledger)
     first, second = await home.dead(2)
     await Census(home.ledger).take()
     until = await pages.present()
@@ -181,15 +181,15 @@ async def test_until_of_waiting_tasks(home: Home) -> None:
     first, second = await home.put(2)
     claims = {claim.task.id: claim for claim in await home.ledger.claim(2, LEASE)}
     await home.settle(claims[first], TRANSIENT)
-    until = await Pages(home.ledger).present()
+    until = await TaskPages(home.ledger).present()
     home.clock.advance(seconds(1))
     await home.settle(claims[second], TRANSIENT)
-    assert await walk(Pages(home.ledger), Filter(state=State.WAITING, until=until)) == [first]
+    assert await walk(TaskPages(home.ledger), Filter(state=State.WAITING, until=until)) == [first]
 
 
 async def test_a_cause_is_the_group_that_was_listed(home: Home) -> None:
     """The number of a group is the number of tasks that can be acted on, also after more have died of the same."""
-    pages = Pages(home.ledger)
+    pages = TaskPages(home.ledger)
     await home.dead(3)
     [other] = await home.put()
     [claim] = await home.ledger.claim(1, LEASE)
@@ -226,10 +226,10 @@ async def test_a_rare_thing_among_many_dead_is_no_empty_page(home: Home, monkeyp
     await Census(home.ledger).take()
     cause = await cause_of_task(home, ids[0])
     with pytest.raises(TooSlowError):
-        await Pages(home.ledger).ids(Filter(cause=cause, error="something else"), limit=3)
+        await TaskPages(home.ledger).ids(Filter(cause=cause, error="something else"), limit=3)
     key = (await home.ledger.get(ids[0])).key  # type: ignore[union-attr]
-    assert await walk(Pages(home.ledger), Filter(cause=cause, key=key)) == ids[:1]
-    assert await walk(Pages(home.ledger), Filter(cause="another", key=key)) == []
+    assert await walk(TaskPages(home.ledger), Filter(cause=cause, key=key)) == ids[:1]
+    assert await walk(TaskPages(home.ledger), Filter(cause="another", key=key)) == []
 
 
 async def test_a_look_that_takes_too_long_is_given_up(home: Home) -> None:
@@ -240,7 +240,7 @@ async def test_a_look_that_takes_too_long_is_given_up(home: Home) -> None:
     }[home.store]
     with pytest.raises(TooSlowError):
         await home.database.look(seconds(0.05), lambda connection: connection.exec_driver_sql(endless).all())
-    assert await Pages(home.ledger).page(Filter(), limit=1) is not None
+    assert await TaskPages(home.ledger).page(Filter(), limit=1) is not None
     one = await home.database.look(seconds(5), lambda connection: connection.exec_driver_sql("SELECT 1").scalar_one())
     assert one == 1
 
@@ -250,7 +250,7 @@ async def test_what_others_brought_back_is_not_counted_as_dead(home: Home) -> No
     """The list of the dead is a census behind where others write: the number before an act is that of the table."""
     [first, *_] = await home.dead(3)
     await Census(home.ledger).take()
-    pages = Pages(home.ledger)
+    pages = TaskPages(home.ledger)
     assert await pages.count(Filter(state=State.DEAD)) == 3
     await home.change(first, status=home.table.words.done)
     assert await pages.count(Filter(state=State.DEAD)) == 2

@@ -147,8 +147,8 @@ async def test_pages_by_cursor(web: Standing):
 async def test_a_filter_that_no_index_serves_is_refused_in_time(web: Standing, monkeypatch: pytest.MonkeyPatch):
     """It says where to search instead."""
     await web.put(3)
-    monkeypatch.setattr("redrive.operator.looks.LOOK_WITHIN", seconds(0.1))
-    monkeypatch.setattr("redrive.operator.pages.Pages._by_id", _slowly)
+    monkeypatch.setattr("redrive.operator.reads.LOOK_WITHIN", seconds(0.1))
+    monkeypatch.setattr("redrive.operator.pages.TaskPages._by_id", _slowly)
     answer = await web.local.get("/api/tasks", params={"error": "x"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "needs_search")
     assert answer.json()["error"]["details"] == {"search": "/api/searches"}
@@ -161,7 +161,7 @@ async def test_a_look_that_takes_too_long_is_told_when_to_come_back(
     """The database has much else to do: 503, to programs and to readers."""
     await web.put(1)
     await web.count()
-    monkeypatch.setattr("redrive.operator.looks.LOOK_WITHIN", seconds(0.1))
+    monkeypatch.setattr("redrive.operator.reads.LOOK_WITHIN", seconds(0.1))
     monkeypatch.setattr("redrive.ledgers.sql.ledger.SqlLedger.count_held", _slowly)
     answer = await web.local.get(path)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_busy")
@@ -170,8 +170,8 @@ async def test_a_look_that_takes_too_long_is_told_when_to_come_back(
         page = await web.local.get(path, headers={"Accept": "text/html"})
         assert page.status_code == 503
         assert "<h1" in page.text
-        assert "The store does not answer" in page.text
-        assert "The database needed too long for this look." in page.text
+        assert "The database is not responding" in page.text
+        assert "The database took too long to answer." in page.text
 
 
 NUL = "\0"

@@ -16,7 +16,7 @@ from redrive.errors import TooSlowError, UsageError
 from redrive.events import Event, TasksChanged
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.operator.names import Names, read_names
-from redrive.operator.pages import Pages
+from redrive.operator.pages import TaskPages
 from redrive.ports import Actor, Filter, Page
 
 CHUNK = 500
@@ -96,12 +96,12 @@ async def act_on_pages(
 
 
 class Acts:
-    """Acts on the tasks of one ledger for a person or a system. `limited` as in `Pages`."""
+    """Acts on the tasks of one ledger for a person or a system. `limited` as in `TaskPages`."""
 
     def __init__(self, ledger: SqlLedger, tell: Callable[[list[Event]], None], *, limited: bool = False) -> None:
         self._ledger = ledger
         self._tell = tell
-        self._pages = Pages(ledger, limited=limited)
+        self._pages = TaskPages(ledger, limited=limited)
 
     async def act(
         self,

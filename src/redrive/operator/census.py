@@ -19,7 +19,7 @@ from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.statements import upsert
 from redrive.ledgers.sql.times import comparable
 from redrive.operator.figures import States, flows_from
-from redrive.operator.looks import LOOK_WITHIN
+from redrive.operator.reads import LOOK_WITHIN
 from redrive.operator.turns import give_turn_back, take_turn
 
 REST_SHARE = 50

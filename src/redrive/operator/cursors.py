@@ -15,29 +15,29 @@ EARLIEST = "earliest"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A place between two tasks: the instant and the id of the one before it. By id alone there is no instant."""
+class Position:
+    """Between two tasks: the instant and the id of the one before. By id alone there is no instant."""
 
     at: Any
     id: TaskId
 
     def check(self, type_: type) -> None:
-        """A place between tasks of another filter may have an instant of another kind, or none."""
+        """A position between tasks of another filter may have an instant of another kind, or none."""
         if not isinstance(self.at, type_) and not (self.at == EARLIEST and type_ is datetime):
             raise UsageError("the cursor belongs to another filter: begin again without it")
 
 
-def write_cursor(place: Place) -> str:
-    """The place as a text."""
-    at = place.at
+def write_cursor(position: Position) -> str:
+    """The position as a text."""
+    at = position.at
     if isinstance(at, datetime):
         at = EARLIEST if at.year == 1 else at.isoformat()
-    said = json.dumps([at, str(place.id)])
+    said = json.dumps([at, str(position.id)])
     return base64.urlsafe_b64encode(said.encode()).decode().rstrip("=")
 
 
-def read_cursor(text: str, read_id: Callable[[str], TaskId]) -> Place:
-    """The place that a text stands for; `UsageError` for any text that was not written here."""
+def read_cursor(text: str, read_id: Callable[[str], TaskId]) -> Position:
+    """The position that a text stands for; `UsageError` for any text that was not written here."""
     try:
         at, id_ = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         if isinstance(at, str) and at != EARLIEST:
@@ -47,7 +47,7 @@ def read_cursor(text: str, read_id: Callable[[str], TaskId]) -> Place:
         assert isinstance(id_, str)
     except (ValueError, TypeError, AssertionError, RecursionError):
         raise UsageError("the cursor is not one of ours: begin again without it") from None
-    return Place(at, read_id(id_))
+    return Position(at, read_id(id_))
 
 
 def with_zone(at: Any) -> Any:

@@ -17,8 +17,8 @@ from redrive.core.task import TaskId
 from redrive.errors import TooSlowError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.ledger import SqlLedger
-from redrive.operator import looks
-from redrive.operator.cursors import Place
+from redrive.operator import reads
+from redrive.operator.cursors import Position
 from redrive.ports import Filter
 
 LISTED_AT_ONCE = 500
@@ -28,26 +28,28 @@ LISTED_LOOKS_MAX = 40
 class DeadList:
     """The dead tasks of one ledger, in the order in which they died."""
 
-    def __init__(self, ledger: SqlLedger, limits: looks.Looks) -> None:
+    def __init__(self, ledger: SqlLedger, limits: reads.Reads) -> None:
         self._ledger = ledger
-        self._looks = limits
+        self._reads = limits
         self._id = ledger.predicates.column("id")
 
-    async def places(self, asked: Filter, after: Place | None, limit: int, *, newest_first: bool) -> list[Place]:
+    async def positions(
+        self, asked: Filter, after: Position | None, limit: int, *, newest_first: bool
+    ) -> list[Position]:
         """The next ones that match."""
         if after is not None:
             after.check(datetime)
-        places: list[Place] = []
-        ends = time.monotonic() + looks.LOOK_WITHIN.total_seconds()
+        positions: list[Position] = []
+        ends = time.monotonic() + reads.LOOK_WITHIN.total_seconds()
         looked = 0
-        while not self._looks.limited or looked < LISTED_LOOKS_MAX:
-            if self._looks.limited and time.monotonic() > ends:
+        while not self._reads.limited or looked < LISTED_LOOKS_MAX:
+            if self._reads.limited and time.monotonic() > ends:
                 raise TooSlowError(f"fewer than {limit} of the dead tasks looked at in time match")
-            some = await self._looks.page(self._some, asked, after, LISTED_AT_ONCE, newest_first=newest_first)
-            dead = await self._looks.page(self._still_dead, asked, [place.id for place in some])
-            places += [place for place in some if place.id in dead]
-            if len(places) >= limit or len(some) < LISTED_AT_ONCE:
-                return places[:limit]
+            some = await self._reads.page(self._some, asked, after, LISTED_AT_ONCE, newest_first=newest_first)
+            dead = await self._reads.page(self._still_dead, asked, [position.id for position in some])
+            positions += [position for position in some if position.id in dead]
+            if len(positions) >= limit or len(some) < LISTED_AT_ONCE:
+                return positions[:limit]
             after = some[-1]
             looked += 1
         raise TooSlowError(f"fewer than {limit} of {LISTED_LOOKS_MAX * LISTED_AT_ONCE:,} dead tasks match")
@@ -55,19 +57,19 @@ class DeadList:
     async def count(self, asked: Filter) -> int:
         """How many match."""
         if asked == Filter(cause=asked.cause, state=asked.state, until=asked.until):
-            listed = await self._looks.count(self._count, asked)
+            listed = await self._reads.count(self._count, asked)
             # Nobody else writes our own table. In those of others the list may be a census behind; so few are looked at.
             if self._ledger.table == TASKS or listed > LISTED_LOOKS_MAX * LISTED_AT_ONCE:
                 return listed
-        amount, after, ends = 0, None, time.monotonic() + looks.COUNT_WITHIN.total_seconds()
+        amount, after, ends = 0, None, time.monotonic() + reads.COUNT_WITHIN.total_seconds()
         while True:
-            if self._looks.limited and time.monotonic() > ends:
+            if self._reads.limited and time.monotonic() > ends:
                 raise TooSlowError(f"there are more than {amount:,} dead tasks to look at")
-            places = await self.places(asked, after, LISTED_AT_ONCE, newest_first=False)
-            amount += len(places)
-            if len(places) < LISTED_AT_ONCE:
+            positions = await self.positions(asked, after, LISTED_AT_ONCE, newest_first=False)
+            amount += len(positions)
+            if len(positions) < LISTED_AT_ONCE:
                 return amount
-            after = places[-1]
+            after = positions[-1]
 
     def _where(self, asked: Filter) -> list[ColumnElement[bool]]:
         d = schema.dead
@@ -79,8 +81,8 @@ class DeadList:
         return where
 
     def _some(
-        self, connection: Connection, asked: Filter, after: Place | None, limit: int, *, newest_first: bool
-    ) -> list[Place]:
+        self, connection: Connection, asked: Filter, after: Position | None, limit: int, *, newest_first: bool
+    ) -> list[Position]:
         d = schema.dead
         found = select(d.c.since, d.c.task_id).where(*self._where(asked))
         if after is not None:
@@ -92,7 +94,7 @@ class DeadList:
             )
         order = (d.c.since.desc(), d.c.task_id.desc()) if newest_first else (d.c.since, d.c.task_id)
         rows = connection.execute(found.order_by(*order).limit(limit))
-        return [Place(row.since, self._ledger.read_id(row.task_id)) for row in rows]
+        return [Position(row.since, self._ledger.read_id(row.task_id)) for row in rows]
 
     def _still_dead(self, connection: Connection, asked: Filter, ids: Sequence[TaskId]) -> set[TaskId]:
         if not ids:

@@ -28,8 +28,8 @@ from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import Branch
 from redrive.ledgers.sql.statements import KINDS_LISTED_MAX, KINDS_PER_CLAIM_MAX
-from redrive.operator.cursors import EARLIEST, Place, with_zone
-from redrive.operator.looks import Looks
+from redrive.operator.cursors import EARLIEST, Position, with_zone
+from redrive.operator.reads import Reads
 from redrive.ports import Filter
 
 OPEN = (State.WAITING, State.CLAIMED)
@@ -38,9 +38,9 @@ OPEN = (State.WAITING, State.CLAIMED)
 class IndexOrder:
     """The rows of one ledger by its indexes."""
 
-    def __init__(self, ledger: SqlLedger, looks: Looks) -> None:
+    def __init__(self, ledger: SqlLedger, reads: Reads) -> None:
         self._ledger = ledger
-        self._looks = looks
+        self._reads = reads
         self._rows = ledger.predicates
         self._own = ledger.table == TASKS
 
@@ -50,16 +50,18 @@ class IndexOrder:
             return False
         return asked.state in OPEN or (self._own and (asked.state is not None or asked.kind is not None))
 
-    async def places(self, asked: Filter, after: Place | None, limit: int, *, newest_first: bool) -> list[Place] | None:
+    async def positions(
+        self, asked: Filter, after: Position | None, limit: int, *, newest_first: bool
+    ) -> list[Position] | None:
         """The next rows that match; None where there are too many kinds to look through one by one."""
         kinds = await self._kinds(asked)
         if kinds is None:
             return None
-        found: list[Place] = []
+        found: list[Position] = []
         for start in range(0, len(kinds), KINDS_PER_CLAIM_MAX):
             some = kinds[start : start + KINDS_PER_CLAIM_MAX]
-            found += await self._looks.page(self._heads, asked, some, after, limit, newest_first=newest_first)
-        found.sort(key=lambda place: (place.at, place.id), reverse=newest_first)
+            found += await self._reads.page(self._heads, asked, some, after, limit, newest_first=newest_first)
+        found.sort(key=lambda position: (position.at, position.id), reverse=newest_first)
         return found[:limit]
 
     async def count(self, asked: Filter) -> int | None:
@@ -69,7 +71,7 @@ class IndexOrder:
         kinds = await self._kinds(asked)
         if kinds is None or len(kinds) > KINDS_PER_CLAIM_MAX:
             return None
-        return await self._looks.count(self._count, asked, kinds)
+        return await self._reads.count(self._count, asked, kinds)
 
     async def _kinds(self, asked: Filter) -> list[str | None] | None:
         """The kinds to look through, each by itself: their indexes begin with it. None if they are too many."""
@@ -80,7 +82,7 @@ class IndexOrder:
         if asked.state is None:
             return None
         is_open = asked.state in OPEN
-        kinds = await self._ledger.open_kinds() if is_open else await self._looks.page(_ended_kinds)
+        kinds = await self._ledger.open_kinds() if is_open else await self._reads.page(_ended_kinds)
         return None if len(kinds) >= KINDS_LISTED_MAX else [*kinds]
 
     def _branches(
@@ -105,11 +107,11 @@ class IndexOrder:
         connection: Connection,
         asked: Filter,
         kinds: Sequence[str | None],
-        after: Place | None,
+        after: Position | None,
         limit: int,
         *,
         newest_first: bool,
-    ) -> list[Place]:
+    ) -> list[Position]:
         """The first rows of each branch and kind, merged."""
         rest = self._rest(connection, asked)
         parts: list[Select[Any]] = []
@@ -127,9 +129,9 @@ class IndexOrder:
         rows = union_all(*parts).subquery("heads")
         merged = (rows.c.at.desc(), rows.c.id.desc()) if newest_first else (rows.c.at, rows.c.id)
         found = connection.execute(select(rows).order_by(*merged).limit(limit))
-        return [Place(with_zone(row.at), row.id) for row in found]
+        return [Position(with_zone(row.at), row.id) for row in found]
 
-    def _behind(self, branch: Branch, after: Place, *, newest_first: bool) -> ColumnElement[bool]:
+    def _behind(self, branch: Branch, after: Position, *, newest_first: bool) -> ColumnElement[bool]:
         at, id_ = branch.at, branch.id
         # Written out, not as a row value: the first half then is a range of the index, with or without the id in it.
         instant: ColumnElement[Any] = (

@@ -17,23 +17,23 @@ from redrive.core.table import TASKS
 from redrive.core.task import Task, TaskId
 from redrive.errors import UsageError
 from redrive.ledgers.sql.ledger import PAGE_MAX, SqlLedger
-from redrive.operator.cursors import Place, read_cursor, write_cursor
+from redrive.operator.cursors import Position, read_cursor, write_cursor
 from redrive.operator.dead_list import DeadList
 from redrive.operator.index_order import IndexOrder
-from redrive.operator.looks import Looks
+from redrive.operator.reads import Reads
 from redrive.ports import Filter, Page
 
 
-class Pages:
+class TaskPages:
     """The tasks of one ledger. `limited` is for people who wait; see above."""
 
     def __init__(self, ledger: SqlLedger, *, limited: bool = True) -> None:
         self._ledger = ledger
         self._limited = limited
-        self._looks = Looks(ledger.database, limited=limited)
+        self._reads = Reads(ledger.database, limited=limited)
         self._id = ledger.predicates.column("id")
-        self._indexes = IndexOrder(ledger, self._looks)
-        self._dead = DeadList(ledger, self._looks)
+        self._indexes = IndexOrder(ledger, self._reads)
+        self._dead = DeadList(ledger, self._reads)
 
     async def page(
         self, asked: Filter, *, cursor: TaskId | None = None, limit: int = 50, newest_first: bool = False
@@ -57,14 +57,14 @@ class Pages:
         """The same with ids alone."""
         self._ledger.conditions.check(asked)
         if self._is_plain(asked):
-            after = None if cursor is None else Place(None, self._ledger.read_id(str(cursor)))
-            places = await self._looks.page(self._by_id, asked, after, limit + 1, newest_first=newest_first)
-            following: TaskId | None = places[limit - 1].id if len(places) > limit else None
+            after = None if cursor is None else Position(None, self._ledger.read_id(str(cursor)))
+            positions = await self._reads.page(self._by_id, asked, after, limit + 1, newest_first=newest_first)
+            following: TaskId | None = positions[limit - 1].id if len(positions) > limit else None
         else:
             after = None if cursor is None else read_cursor(str(cursor), self._ledger.read_id)
-            places = await self._places(asked, after, limit + 1, newest_first=newest_first)
-            following = write_cursor(places[limit - 1]) if len(places) > limit else None
-        return Page(items=[place.id for place in places[:limit]], cursor=following)
+            positions = await self._positions(asked, after, limit + 1, newest_first=newest_first)
+            following = write_cursor(positions[limit - 1]) if len(positions) > limit else None
+        return Page(items=[position.id for position in positions[:limit]], cursor=following)
 
     async def count(self, asked: Filter) -> int:
         """How many tasks there are. Exact."""
@@ -72,7 +72,7 @@ class Pages:
         if self._is_listed(asked):
             return await self._dead.count(asked)
         amount = await self._indexes.count(asked)
-        return amount if amount is not None else await self._looks.count(self._count, asked)
+        return amount if amount is not None else await self._reads.count(self._count, asked)
 
     async def present(self) -> datetime:
         """The instant, as this ledger sees it."""
@@ -89,26 +89,28 @@ class Pages:
         """Whether the table is read in the order of the ids, and a cursor is just the last of them."""
         return not self._limited and not self._is_listed(asked)
 
-    async def _places(self, asked: Filter, after: Place | None, limit: int, *, newest_first: bool) -> list[Place]:
+    async def _positions(
+        self, asked: Filter, after: Position | None, limit: int, *, newest_first: bool
+    ) -> list[Position]:
         if self._is_listed(asked):
-            return await self._dead.places(asked, after, limit, newest_first=newest_first)
+            return await self._dead.positions(asked, after, limit, newest_first=newest_first)
         if self._indexes.serves(asked):
-            found = await self._indexes.places(asked, after, limit, newest_first=newest_first)
+            found = await self._indexes.positions(asked, after, limit, newest_first=newest_first)
             if found is not None:
                 return found
         if after is not None:
             after.check(type(None))
-        return await self._looks.page(self._by_id, asked, after, limit, newest_first=newest_first)
+        return await self._reads.page(self._by_id, asked, after, limit, newest_first=newest_first)
 
     def _by_id(
-        self, connection: Connection, asked: Filter, after: Place | None, limit: int, *, newest_first: bool
-    ) -> list[Place]:
+        self, connection: Connection, asked: Filter, after: Position | None, limit: int, *, newest_first: bool
+    ) -> list[Position]:
         where = self._ledger.conditions.of(asked, lambda: self._ledger.present(connection))
         found = select(self._id).where(*where)
         if after is not None:
             found = found.where(self._id < after.id if newest_first else self._id > after.id)
         found = found.order_by(self._id.desc() if newest_first else self._id).limit(limit)
-        return [Place(None, id_) for id_ in connection.execute(found).scalars()]
+        return [Position(None, id_) for id_ in connection.execute(found).scalars()]
 
     def _count(self, connection: Connection, asked: Filter) -> int:
         where = self._ledger.conditions.of(asked, lambda: self._ledger.present(connection))

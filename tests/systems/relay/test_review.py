@@ -498,7 +498,7 @@ async def test_a_store_that_is_too_busy_is_said(
     assert (asked.status_code, asked.json()["error"]["code"]) == (422, "too_slow")
     page = await client.get("/systems/relay", headers={"Accept": "text/html"})
     assert page.status_code == 200
-    assert "The database needed too long for this look." in page.text
+    assert "The database took too long to answer." in page.text
     assert "Messages that wait for a person" in page.text
 
 

@@ -41,7 +41,7 @@ Ids = Annotated[
 class ReasonBody(Body):
     """Where, and why."""
 
-    ledger: str | None = Field(default=None, max_length=200, description="The ledger; redrive's own without it")
+    ledger: str | None = Field(default=None, max_length=200, description="The ledger; by default redrive's own")
     reason: Reason
 
 
@@ -81,7 +81,7 @@ async def cancel(request: Request, body: ActBody, key: Operator) -> dict[str, An
 
 @router.post("/resolve", summary="End dead tasks as done or cancelled, because a person has dealt with them")
 async def resolve(request: Request, body: ResolveBody, key: Operator) -> dict[str, Any]:
-    """Answers how many changed; those that are not dead any more do not."""
+    """Says how many changed; tasks that are no longer dead do not."""
     lane = lane_of(request, body.ledger)
     ids = await _read_names(lane, body.ids)
     acted = await _acted(lane, Act.RESOLVE, State(body.state), Filter(ids=ids), body, key)

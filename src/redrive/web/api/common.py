@@ -50,7 +50,7 @@ class FilterBody(Body):
 
     state: State | None = None
     kind: str | None = Field(default=None, max_length=KIND_CHARS_MAX)
-    error: str | None = Field(default=None, max_length=TEXT_CHARS_MAX, description="What the last error contains")
+    error: str | None = Field(default=None, max_length=TEXT_CHARS_MAX, description="Part of the last error")
     cause: str | None = Field(
         default=None, max_length=CAUSE_CHARS_MAX, description="A failure cause, as groups name it"
     )
@@ -69,7 +69,7 @@ def app_of(request: Request) -> Redrive:
     """The application; 503 while its store is not open yet."""
     service = service_of(request)
     if not service.is_open:
-        raise ApiError(503, "not_open", "the store is not open yet: try again", headers={"Retry-After": "2"})
+        raise ApiError(503, "not_open", "the database is not open yet: try again", headers={"Retry-After": "2"})
     return service.app
 
 
@@ -104,7 +104,7 @@ async def in_time() -> AsyncIterator[None]:
         yield
     except TooSlowError:
         raise ApiError(
-            422, "needs_search", "no index of this table serves that filter: narrow it, or search in the background",
+            422, "needs_search", "no index of this table serves that filter: narrow it down, or search in the background",
             details={"search": "/api/searches"},
         ) from None  # fmt: skip
 

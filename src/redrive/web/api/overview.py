@@ -87,7 +87,7 @@ async def _awaited(make: Callable[[], Awaitable[Any]]) -> Any:
     return await make()
 
 
-@router.get("/overview", summary="How many tasks stand where, how well it goes and how long it takes")
+@router.get("/overview", summary="Tasks by state, the success rate, and how long tasks take")
 async def overview(request: Request, ledger: LedgerQuery = None, range: RangeQuery = Range.HOUR) -> dict[str, Any]:
     """Counted by the census and carried on by the minutes: `counted_at` says when the oldest of the counts was taken."""
     lanes, systems = lanes_of(request, ledger), system_names(app_of(request))
@@ -145,7 +145,7 @@ async def _ledger(lane: Lane, system: str | None, counted: States | None) -> dic
     }
 
 
-@router.get("/series", summary="What happened step by step, and how many tasks stood where")
+@router.get("/series", summary="What happened step by step, and how many tasks were in each state")
 async def series(request: Request, ledger: LedgerQuery = None, range: RangeQuery = Range.HOUR) -> dict[str, Any]:
     """Every step is there. Where nothing happened it says zero; where nobody counted, a depth is null."""
     lanes = lanes_of(request, ledger)

@@ -92,7 +92,7 @@ class Searches:
         self._forget_old()
         if sum(job.state == "running" for job in self._jobs.values()) >= RUNNING_MAX:
             raise ApiError(
-                429, "too_many_searches", "enough searches are running: wait for one, or call one off",
+                429, "too_many_searches", "too many searches are running: wait for one to end, or cancel one",
                 headers={"Retry-After": "10"},
             )  # fmt: skip
         ledger = await lane.ledger()
@@ -108,7 +108,9 @@ class Searches:
         """The search with this id."""
         self._forget_old()
         if id not in self._jobs:
-            raise ApiError(404, "search_unknown", "there is no such search here: it was forgotten, or begun elsewhere")
+            raise ApiError(
+                404, "search_unknown", "there is no such search here: it has expired, or another process runs it"
+            )
         return self._jobs[id]
 
     async def call_off(self, id: str) -> None:
@@ -140,9 +142,9 @@ class Searches:
                     await asyncio.sleep((time.monotonic() - asked) * PAUSE_SHARE)
             job.state = "done"
         except TimeoutError:
-            job.state, job.problem = "failed", "it took too long: narrow it"
+            job.state, job.problem = "failed", "it took too long: narrow it down"
         except LedgerAwayError:
-            job.state, job.problem = "failed", "the store cannot be reached now: begin again"
+            job.state, job.problem = "failed", "the database cannot be reached now: start again"
         except Exception as error:  # whatever it is, who watches must hear of it
             job.state, job.problem = "failed", redact(describe_error(error))
 
@@ -168,20 +170,20 @@ async def _stop(job: Job) -> None:
 SearchId = Annotated[str, Path(max_length=64)]
 
 
-@router.post("", summary="Begin a text search in the background", status_code=202)
+@router.post("", summary="Start a text search in the background", status_code=202)
 async def begin(request: Request, body: SearchBody) -> dict[str, Any]:
-    """Answers its id at once."""
+    """Returns its id at once."""
     job = await _searches(request).begin(lane_of(request, body.ledger), body.filter())
     return {"id": job.id}
 
 
-@router.get("/{id}", summary="How far a search is, and what it has found")
+@router.get("/{id}", summary="The progress of a search, and what it has found")
 async def watch(request: Request, id: SearchId) -> dict[str, Any]:
     """`total` is how many tasks there are to look at, as of the last census; `tasks` are the first of those found."""
     return _searches(request).get(id).as_json()
 
 
-@router.delete("/{id}", summary="Call a search off", status_code=204, response_class=Response)
+@router.delete("/{id}", summary="Cancel a search", status_code=204, response_class=Response)
 async def call_off(request: Request, id: SearchId) -> Response:
     """It is forgotten."""
     await _searches(request).call_off(id)

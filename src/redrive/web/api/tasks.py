@@ -12,7 +12,7 @@ from redrive.http.errors import ApiError
 from redrive.lane import Lane
 from redrive.operator.asked import CAUSE_CHARS_MAX, TEXT_CHARS_MAX, read_filter
 from redrive.operator.json_views import attempt_json, deed_json, instant_json
-from redrive.operator.pages import Pages
+from redrive.operator.pages import TaskPages
 from redrive.ports import Filter
 from redrive.web.api.common import LOOKING, in_time, lane_of, shown
 
@@ -27,7 +27,7 @@ router = APIRouter(prefix="/api/tasks", tags=["tasks"], dependencies=LOOKING)
 @router.get("", summary="A page of tasks")
 async def page(
     request: Request,
-    ledger: Annotated[str | None, Query(description="The ledger; redrive's own without it", max_length=200)] = None,
+    ledger: Annotated[str | None, Query(description="The ledger; by default redrive's own", max_length=200)] = None,
     state: Annotated[State | None, Query()] = None,
     kind: Annotated[str | None, Query(max_length=KIND_CHARS_MAX)] = None,
     error: Annotated[str | None, Query(description="Part of the last error", max_length=TEXT_CHARS_MAX)] = None,
@@ -37,7 +37,7 @@ async def page(
     key: Annotated[str | None, Query(max_length=KEY_CHARS_MAX)] = None,
     older_than: Annotated[str | None, Query(description="Not changed for this long: 90, 5m, 2h", max_length=50)] = None,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE_DEFAULT,
-    cursor: Annotated[str | None, Query(description="Where the page before ended", max_length=1000)] = None,
+    cursor: Annotated[str | None, Query(description="Where the previous page ended", max_length=1000)] = None,
     newest_first: Annotated[bool, Query()] = False,  # noqa: FBT002
 ) -> dict[str, Any]:
     """In the order of the instant that matters: when tasks are due, when leases end, when tasks ended; without a state by id.
@@ -53,7 +53,7 @@ async def page_of(
 ) -> dict[str, Any]:
     """The same for the page that shows it."""
     async with in_time():
-        found = await Pages(await lane.ledger()).page(
+        found = await TaskPages(await lane.ledger()).page(
             asked, cursor=cursor or None, limit=limit, newest_first=newest_first
         )
     return {"tasks": [shown(task, lane.name) for task in found.items], "cursor": found.cursor}

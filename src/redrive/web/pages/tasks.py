@@ -19,6 +19,16 @@ from redrive.web.service import service_of
 KINDS_SUGGESTED_MAX = 100
 STATES = tuple(state.value for state in (State.DEAD, State.WAITING, State.CLAIMED, State.DONE, State.CANCELLED))
 
+WORDS = {
+    "state": "{}",
+    "kind": "kind {}",
+    "key": "key {}",
+    "error": "error contains “{}”",
+    "cause": "cause {}",
+    "older_than": "not changed for {}",
+}
+"""What can be asked for here, in words."""
+
 router = page_router()
 
 Text = Annotated[str, Query(max_length=1000)]
@@ -40,8 +50,8 @@ async def tasks(
 ) -> HTMLResponse:
     """The page. A filter that cannot be used, or that no index serves, is said above an empty list."""
     lane = lane_of(request, ledger)
-    asked = {"state": state, "kind": kind, "error": error, "cause": cause, "key": key, "older_than": older_than}
-    asked = {name: given.strip() for name, given in asked.items() if given.strip()}
+    given = (state, kind, key, error, cause, older_than)
+    asked = {name: said.strip() for name, said in zip(WORDS, given, strict=True) if said.strip()}
     # What waits is read from what is due next, all else from what happened last.
     newest = newest_first if newest_first is not None else state != State.WAITING
     found, problem = await _found(lane, asked, cursor, newest_first=newest)
@@ -49,19 +59,12 @@ async def tasks(
     following = found["cursor"] and query_of("/tasks", {**place, "cursor": found["cursor"]})
     return render(
         request, "tasks.html", visitor, title="Tasks",
-        ledger=lane.name, ledgers=list(service_of(request).app.lanes), states=STATES, asked=_Asked(asked),
+        ledger=lane.name, ledgers=list(service_of(request).app.lanes), states=STATES, asked={name: asked.get(name) for name in WORDS},
         kinds=[handler.kind for handler in lane.handlers if not handler.is_pattern][:KINDS_SUGGESTED_MAX],
         can_cancel=lane.table.words.cancelled is not None,  # a table without a word for it has no such end
         tasks=found["tasks"], problem=problem, words=_words(asked), filter=asked, newest_first=newest,
         is_first=not cursor, first_page=query_of("/tasks", place), next_page=following,
     )  # fmt: skip
-
-
-class _Asked(dict[str, str]):
-    """The filter, where what was not asked for is None."""
-
-    def __missing__(self, name: str) -> None:
-        return None
 
 
 async def _found(
@@ -84,12 +87,4 @@ def _sentence(said: str) -> str:
 
 def _words(asked: dict[str, str]) -> str:
     """The filter in words, for the head of the page and for the question before an act."""
-    said = {
-        "state": "{}",
-        "kind": "kind {}",
-        "key": "key {}",
-        "error": "error contains “{}”",
-        "cause": "cause {}",
-        "older_than": "not changed for {}",
-    }
-    return ", ".join(words.format(asked[name]) for name, words in said.items() if name in asked)
+    return ", ".join(words.format(asked[name]) for name, words in WORDS.items() if name in asked)

@@ -16,8 +16,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Looks:
-    """Looks at one database, each limited in time, or none of them."""
+class Reads:
+    """Reads of one database, each limited in time, or none of them."""
 
     def __init__(self, database: Database, *, limited: bool) -> None:
         self._database = database
