@@ -100,7 +100,7 @@ async def test_ranges_and_ledgers(page: Page, site: Site):
 
 
 async def test_causes_lead_to_their_tasks(page: Page, site: Site):
-    """What tasks are dead of stands on top, and one click shows them."""
+    """The failure causes stand on top, and one click shows them."""
     await page.goto(site.url)
     await drawn(page)
     cause = page.locator("#causes a", has_text="has no amount")

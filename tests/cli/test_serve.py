@@ -101,7 +101,7 @@ def test_a_store_that_is_away_is_waited_for(start: Start):
         assert client.get("/ready").json() == {
             "status": "not ready", "checks": {"store": "not open", "worker": "not running"}
         }  # fmt: skip
-        assert "The store is not open" in client.get("/").text
+        assert "The database is not open yet" in client.get("/").text
         assert client.get("/metrics").status_code == 200
         assert client.get("/", headers={"X-API-Key": "rdk_anything"}).json()["error"]["code"] == "store_away"
     assert service.end(signal.SIGTERM) == 0

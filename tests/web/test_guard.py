@@ -198,7 +198,7 @@ async def test_request_ids_go_in_and_out(local: httpx.AsyncClient):
 
 @pytest.mark.parametrize("path", ["/", "/health", "/metrics", "/nothing", "/static/redrive.css", "/openapi.json"])
 async def test_every_answer_has_security_headers(local: httpx.AsyncClient, path: str):
-    """Pages, data and errors alike."""
+    """TaskPages, data and errors alike."""
     headers = (await local.get(path)).headers
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]

@@ -84,7 +84,7 @@ async def test_pages_while_the_store_is_not_open(app: Redrive):
     async with client_of(Service(app, Settings(_env_file=None))) as client:
         answer = await client.get("/")
         assert answer.status_code == 200
-        assert "The store is not open" in answer.text
+        assert "The database is not open yet" in answer.text
         for path in ("/tasks", "/dead", "/audit"):
             refused = await client.get(path, headers=HTML)
             assert refused.status_code == 503
@@ -270,7 +270,7 @@ async def test_a_system_brings_its_own_page(url: str, monkeypatch: pytest.Monkey
     assert "Carries messages &lt;home&gt;." in text
     assert "loft away" in text
     assert 'id="snails"' in text
-    assert "It does not answer as it should" in text
+    assert "It is not responding as expected" in text
     assert "hunter2" not in text
 
 

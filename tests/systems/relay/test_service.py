@@ -220,14 +220,14 @@ async def _is(client: httpx.AsyncClient, path: str, status: int) -> bool:
 
 
 async def _failed(lane: Any) -> bool:
-    found = [task for task in (await lane.find(_waiting())).tasks if task.key == "m-3"]
+    found = [task for task in (await lane.find(_waiting())).items if task.key == "m-3"]
     return bool(found) and "unroutable" in (found[0].last_error or "")
 
 
 def _waiting() -> Any:
-    from redrive import Where
+    from redrive import Filter
 
-    return Where(state=State.WAITING)
+    return Filter(state=State.WAITING)
 
 
 async def test_health_without_a_broker(app: Redrive, broker: Broker) -> None:

@@ -96,9 +96,9 @@ async def test_an_alert_is_told_once_when_it_starts_and_once_when_it_ends(app: R
 
 
 def _everything() -> Any:
-    from redrive.ports import Where
+    from redrive.ports import Filter
 
-    return Where()
+    return Filter()
 
 
 async def test_what_wavers_is_one_alert(app: Redrive, clock: VirtualClock):
