@@ -18,7 +18,7 @@ from redrive.events import AttemptEnded, TaskAdded
 from redrive.ledgers.migrate import migrate
 from redrive.testing import VirtualClock, assert_done, drain
 
-PATIENCE_SECONDS = 15
+PATIENCE_SECONDS = 60
 
 
 class Heard:

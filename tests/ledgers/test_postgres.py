@@ -22,7 +22,7 @@ from redrive.ledgers.open import open_database, open_ledger
 from redrive.ledgers.sql import SqlLedger
 from redrive.ports import Waiter
 
-LONG = seconds(30)
+LONG = seconds(60)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from redrive.ledgers.database import Database
 from redrive.ledgers.migrate import migrate
 from redrive.ledgers.open import open_database, open_ledger
 
-LONG = seconds(30)
+LONG = seconds(60)
 
 
 @pytest.fixture
