@@ -664,7 +664,7 @@ async def test_what_is_added_and_pruned_is_counted(home: Home) -> None:
         async with home.database.transaction() as theirs:
             await home.ledger.add([home.new()], within=theirs.connection)
             if home.store != "sqlite":  # where writers take turns anyway
-                async with asyncio.timeout(10), home.database.transaction() as others:
+                async with asyncio.timeout(60), home.database.transaction() as others:
                     await home.ledger.add([home.new()], within=others.connection)
     rows = await home.minutes()
     assert sum(row["added"] for row in rows) == (0 if not ours else 6 if home.store == "sqlite" else 7)
