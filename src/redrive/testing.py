@@ -44,7 +44,7 @@ from redrive.events import AttemptEnded, AttemptStarted, Event, SettleFailed, Se
 from redrive.lane import Lane
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.observe.traces import span_around
-from redrive.ports import Where
+from redrive.ports import Filter
 
 LEASE = timedelta(minutes=5)
 """How long a drain holds the one task that it runs."""
@@ -205,8 +205,8 @@ class _LaneDrain:
             wait = await self._ledger.next_due(kinds=[kind])
             if wait is not None:
                 waits.append(wait)
-        held = await self._ledger.find(Where(state=State.CLAIMED), limit=1000)
-        for task in held.tasks:
+        held = await self._ledger.find(Filter(state=State.CLAIMED), limit=1000)
+        for task in held.items:
             if task.lease_until is not None and self._lane.handlers.find(task.kind) is not None:
                 waits.append(max(task.lease_until - self._ledger.database.now(), timedelta(0)))
         return min(waits, default=None)
@@ -226,14 +226,14 @@ class _LaneDrain:
 # --- assertions -------------------------------------------------------------------------------------------------------
 
 
-async def assert_done(app: Lane, key: str) -> Task:
-    """The task with this key is done; returns it. `app` is the application or one of its lanes."""
+async def assert_done(app: Redrive | Lane, key: str) -> Task:
+    """The task with this key is done; returns it. `app` is the application (its own tasks) or one of its lanes."""
     seen = await _look(app, key)
     seen.check(State.DONE)
     return seen.task
 
 
-async def assert_dead(app: Lane, key: str, *, error: str | None = None, verdict: str | None = None) -> Task:
+async def assert_dead(app: Redrive | Lane, key: str, *, error: str | None = None, verdict: str | None = None) -> Task:
     """The task is dead; its last error holds the text `error`, and it died by `verdict`, such as `exhausted`."""
     seen = await _look(app, key)
     seen.check(State.DEAD)
@@ -246,7 +246,7 @@ async def assert_dead(app: Lane, key: str, *, error: str | None = None, verdict:
 
 
 async def assert_waiting(
-    app: Lane,
+    app: Redrive | Lane,
     key: str,
     *,
     failures: int | None = None,
@@ -295,11 +295,12 @@ class _Seen:
             yield "  it has never been run"
 
 
-async def _look(lane: Lane, key: str) -> _Seen:
+async def _look(app: Redrive | Lane, key: str) -> _Seen:
+    lane = app.tasks if isinstance(app, Redrive) else app
     ledger = await lane.ledger()
     task = await ledger.get_by_key(key)
     if task is None:
-        page = await ledger.find(Where(), limit=10, newest_first=True)
-        there = ", ".join(repr(one.key) for one in page.tasks) or "no tasks at all"
+        page = await ledger.find(Filter(), limit=10, newest_first=True)
+        there = ", ".join(repr(one.key) for one in page.items) or "no tasks at all"
         raise AssertionError(f"{lane.name!r} has no task with key {key!r}; the newest there are: {there}")
     return _Seen(task=task, attempts=await ledger.attempts(task.id), now=ledger.database.now())

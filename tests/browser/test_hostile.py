@@ -45,11 +45,11 @@ async def infest(site: Site, known: dict[str, object]) -> list[int]:
             await site.app.add(f"broken.{text}", {"error": text, text: [text, {"deep": text}]}, key=f"hostile {text}")
 
         async def died() -> bool:
-            return all([(await site.app.get(f"hostile {text}")).state is State.DEAD for text in CORPUS])
+            return all([(await site.app.tasks.get(f"hostile {text}")).state is State.DEAD for text in CORPUS])
 
         await site.until(died)
-        known["ids"] = [(await site.app.get(f"hostile {text}")).id for text in CORPUS]
-        await site.app.resolve(known["ids"][-1:], State.DONE, actor=CORPUS[0], reason=CORPUS[1])
+        known["ids"] = [(await site.app.tasks.get(f"hostile {text}")).id for text in CORPUS]
+        await site.app.tasks.resolve(known["ids"][-1:], State.DONE, actor=CORPUS[0], reason=CORPUS[1])
         await site.count()
     return known["ids"]
 
@@ -89,9 +89,9 @@ async def test_what_scripts_draw_is_text_too(page: Page, site: Site, known: dict
     """The search shows what it finds, and the question before an act names its group."""
     await infest(site, known)
     await log_in(page, site, "operator", "/tasks")
-    await page.get_by_text("Look for a text in all tasks").click()
+    await page.get_by_text("Search the text of all tasks").click()
     await page.get_by_label("Text in payload").fill("onerror")
-    await page.get_by_role("button", name="Look", exact=True).click()
+    await page.get_by_role("button", name="Search", exact=True).click()
     await expect(page.locator("#search-rows")).to_contain_text("<img src=x onerror=alert(2)>")
     await run_nothing(page)
     await page.goto(f"{site.url}/dead")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from redrive import UsageError, Where
+from redrive import Filter, UsageError
 from systems.commands.conftest import DOMAIN, START, TYPE, Bench
 
 
@@ -69,7 +69,7 @@ async def test_the_engines_tools_see_commands(bench: Bench) -> None:
     bench.raises = [ConnectionError("down")]
     await bench.send()
     await bench.work()
-    [task] = (await bench.bus.lane.find(Where(kind=f"{DOMAIN}/{TYPE}"))).tasks
+    [task] = (await bench.bus.lane.find(Filter(kind=f"{DOMAIN}/{TYPE}"))).items
     assert (task.failures, task.last_error, task.state) == (1, "down", "waiting")
     [attempt] = await bench.bus.lane.attempts(task.id)
     assert (attempt.outcome, attempt.error) == ("failed", "ConnectionError: down")

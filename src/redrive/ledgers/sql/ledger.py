@@ -5,7 +5,6 @@ caller's own transaction). The functions themselves, with a leading underscore, 
 """
 
 import random
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime, timedelta
@@ -20,30 +19,28 @@ from sqlalchemy import (
     Table,
     Uuid,
     and_,
-    false,
     func,
     literal_column,
     select,
-    true,
 )
 
 from redrive.core.decide import Settlement
-from redrive.core.durations import ZERO
-from redrive.core.histograms import took_bucket, tries_bucket
 from redrive.core.states import Act, State, check_transition
 from redrive.core.table import LedgerTable
-from redrive.core.task import Abandoned, Added, Attempt, Claim, ClaimLost, Deed, NewTask, Task, TaskId
+from redrive.core.task import Abandoned, Added, Attempt, Claim, ClaimLost, Deed, NewTask, Task, TaskId, same_json
 from redrive.errors import KeyTakenError, LedgerError, UsageError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.beside import Beside
+from redrive.ledgers.sql.conditions import Conditions
 from redrive.ledgers.sql.database import Database, run_within, sync_connection
 from redrive.ledgers.sql.gather import Gather
 from redrive.ledgers.sql.ids import uuid7
 from redrive.ledgers.sql.predicates import Branch, Predicates
+from redrive.ledgers.sql.rollup import COUNTED, rolled_up
 from redrive.ledgers.sql.rows import RowReader
-from redrive.ledgers.sql.statements import KINDS_PER_CLAIM_MAX, MEASURED, ExtraColumns, Statements
+from redrive.ledgers.sql.statements import KINDS_PER_CLAIM_MAX, ExtraColumns, Statements
 from redrive.ledgers.sql.times import EPOCH, MICROSECOND
-from redrive.ports import Actor, Page, Return, Transaction, Waiter, Where, Within
+from redrive.ports import Actor, Filter, Page, Return, Transaction, Waiter, Within
 
 ENDING_ACTS = {Act.CANCEL: "cancelled", Act.BURY: "dead"}
 """Acts that end waiting tasks, and the column of the minute that counts them as settlements do."""
@@ -79,6 +76,8 @@ class SqlLedger:
         self._statements = Statements(
             ledger_table, table, database.dialect, server_clock=database.server_clock, extra=extra
         )
+        self.conditions = Conditions(self.name, self._statements.rows)
+        """What rows must fulfil to match a filter."""
         self._reader = RowReader(ledger_table, table.columns)
         self._claim_reader = RowReader(ledger_table, self._statements.claim_columns)
         self._adds = Gather(self._add_gathered)
@@ -146,18 +145,18 @@ class SqlLedger:
             rows = [(self._new_id(begun, serial), *row) for serial, row in enumerate(rows)]
         parameters = statements.add_batch.parameters(rows) | statements.times(now)
         new = {key: id_ for id_, key in connection.execute(statements.add, parameters)}
-        there: dict[Any, tuple[TaskId, str | None]] = {}
+        there: dict[Any, tuple[TaskId, str | None, Any]] = {}
         missing = [key for key in keys if key not in new]
         for start in range(0, len(missing), IDS_MAX):
             found = connection.execute(statements.find_keys, {"keys": missing[start : start + IDS_MAX]})
-            there |= {key: (id_, kind) for id_, key, kind in found}
+            there |= {key: (id_, kind, payload) for id_, key, kind, payload in found}
         added = []
         for task, key in zip(tasks, keys, strict=True):
             if key in new and key not in there:
-                there[key] = (new[key], task.kind)
+                there[key] = (new[key], task.kind, task.payload)
                 added.append(Added(id=new[key], key=task.key, new=True))
             elif key in there:
-                id_, kind = there[key]
+                id_, kind, payload = there[key]
                 if kind is not None and kind != task.kind:
                     # All or nothing also for a caller who goes on with its transaction after the error.
                     for start in range(0, len(new), IDS_MAX):
@@ -166,7 +165,7 @@ class SqlLedger:
                         f"key {task.key!r} belongs to a task of kind {kind!r}, not {task.kind!r}; "
                         f"keys are unique in a ledger: put the kind into it, such as '{task.kind}:{task.key}'"
                     )
-                added.append(Added(id=id_, key=task.key, new=False))
+                added.append(Added(id=id_, key=task.key, new=False, same_payload=same_json(task.payload, payload)))
             else:
                 raise LedgerError(
                     f"the task with key {task.key!r} was deleted while it was added again: add it once more"
@@ -296,7 +295,7 @@ class SqlLedger:
         ordered = sorted(settlements, key=lambda one: one.claim.task.id)
         for state in {one.state for one in ordered}:
             check_transition(Act.SETTLE, State.CLAIMED, state)
-            self.table.words.word(state)  # raises where the table has no word for it
+            self.table.words.settled(state)  # raises where the table has no word for it
         if within is not None:
             return await run_within(within, self._settle, ordered, worker)
         alone = self._statements.one_statement and not self._tells_settled
@@ -320,40 +319,43 @@ class SqlLedger:
         rows = [self._settlement_row(settlement, now) for settlement in settlements]
         parameters = statements.settle_batch.parameters(rows) | statements.times(now)
         if statements.one_statement:
-            parameters |= {"ledger": self.name, "worker": worker}
+            parameters |= self._rollup(settlements, worker, now) | {"amount": len(settlements)}
         written = set(connection.execute(statements.settle, parameters).scalars())
-        settled = [one for one in settlements if one.claim.task.id in written]
+        all_written = len(written) == len(settlements)
+        settled = settlements if all_written else [one for one in settlements if one.claim.task.id in written]
         if not statements.one_statement and settled:
             assert now is not None
             ended_at = (now - EPOCH) // MICROSECOND
             history = [self._attempt_row(one, worker, ended_at) for one in settled]
             connection.exec_driver_sql(statements.record_attempts, history)
-            connection.execute(statements.roll_up, self._rollup_row(settled, worker, now))
+        if settled and not (statements.one_statement and all_written):
+            connection.execute(statements.roll_up, self._rollup(settled, worker, now) | statements.times(now))
         if self._tells_settled and settled:
             self.beside.settled(connection, settled)
-        if len(settled) == len(settlements):
+        if all_written:
             return []
         return [ClaimLost(one.claim) for one in settlements if one.claim.task.id not in written]
 
     def _settlement_row(self, settlement: Settlement, now: datetime | None) -> tuple[Any, ...]:
-        claim, outcome, _, failures, delay, error, explained, elapsed, _ = settlement
-        task = claim.task
+        claim, outcome, state, failures, delay, error, explained, elapsed, _ = settlement
+        if (delay is None) is (state is State.WAITING):
+            raise UsageError(
+                f"a settlement has a delay if its task waits again, and only then, not {delay} and {state}"
+            )
+        task, statements = claim.task, self._statements
         count = self.table.count_to_store(settlement)
-        statements = self._statements
-        again = (failures > 0,) if statements.names_retries else ()
+        word = () if statements.same_words else (self.table.words.settled(state, failures=failures),)
         extra = () if statements.extra is None else statements.extra.row(settlement)
         if not statements.one_statement:
             due = None if delay is None or now is None else now + delay
-            return (task.id, claim.claim_id, count, due, outcome, error, *again, *extra)
-        number = () if statements.counts_tries else (task.failures + 1,)
+            return (task.id, claim.claim_id, state.value, count, due, outcome, error, *word, *extra)
         began = () if statements.keeps_start else (_started_at(claim),)
         error_class = explanation = None
         if explained is not None:
             error_class, explanation = explained.error_class, explained.json_text()
-        seconds = elapsed.total_seconds()
         return (
-            task.id, claim.claim_id, count, delay, outcome, error, *again, seconds, error_class, explanation,
-            *number, *began, *extra,
+            task.id, claim.claim_id, state.value, count, delay, outcome, error, *word,
+            task.failures + 1, elapsed.total_seconds(), error_class, explanation, *began, *extra,
         )  # fmt: skip
 
     def _attempt_row(self, settlement: Settlement, worker: str, now: int) -> tuple[Any, ...]:
@@ -377,27 +379,15 @@ class SqlLedger:
             None if explained is None else explained.json_text(),
         )
 
-    def _rollup_row(self, settled: list[Settlement], worker: str, now: datetime) -> dict[str, Any]:
-        counted = Counter[str]()
-        for one in settled:
-            task = one.claim.task
-            if one.state is not State.WAITING:
-                counted[one.state.value] += 1
-            elif one.explanation is not None:
-                counted["retried"] += 1
-            if one.outcome in ("snoozed", "released", "lease_expired"):
-                counted[one.outcome] += 1
-            if one.state is State.DONE or one.state is State.DEAD:
-                counted[tries_bucket(task.failures + 1)] += 1
-            if one.state is State.DONE and task.created_at is not None:
-                counted[took_bucket((now - task.created_at).total_seconds())] += 1
-        return {
-            **{name: counted[name] for name in MEASURED},
-            "minute": _minute(now),
-            "ledger": self.name,
-            "worker": worker,
-            "run_seconds": sum((one.elapsed for one in settled), ZERO).total_seconds(),
-        }
+    def _rollup(self, settled: list[Settlement], worker: str, now: datetime | None) -> dict[str, Any]:
+        """The parameters of `Statements.roll_up`."""
+        amounts = rolled_up(settled)
+        named = {"ledger": self.name, "worker": worker}
+        if self._statements.one_statement:
+            counted = [amounts[name] for name in COUNTED]
+            return {"amounts": counted, "run_seconds": amounts["run_seconds"], **named}
+        assert now is not None
+        return {**amounts, **named, "minute": _minute(now)}
 
     async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[ClaimLost]:
         """See `Ledger.extend`."""
@@ -637,50 +627,24 @@ class SqlLedger:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def find(
-        self, where: Where, *, after: TaskId | None = None, limit: int = 100, newest_first: bool = False
-    ) -> Page:
+        self, filter: Filter, *, cursor: TaskId | None = None, limit: int = 100, newest_first: bool = False
+    ) -> Page[Task]:
         """See `LedgerReader.find`."""
         if not 1 <= limit <= PAGE_MAX:
             raise UsageError(f"limit must lie between 1 and {PAGE_MAX}, not {limit!r}")
-        return await self.database.read(self._find, where, after, limit, newest_first=newest_first)
+        return await self.database.read(self._find, filter, cursor, limit, newest_first=newest_first)
 
     def _find(
-        self, connection: Connection, where: Where, after: TaskId | None, limit: int, *, newest_first: bool
-    ) -> Page:
+        self, connection: Connection, filter: Filter, cursor: TaskId | None, limit: int, *, newest_first: bool
+    ) -> Page[Task]:
         id_ = self._statements.id
-        statement = select(*self._statements.table.c).where(self._condition(where))
-        if after is not None:
-            statement = statement.where(id_ < after if newest_first else id_ > after)
+        where = self.conditions.of(filter, lambda: self.present(connection))
+        statement = select(*self._statements.table.c).where(*where)
+        if cursor is not None:
+            statement = statement.where(id_ < cursor if newest_first else id_ > cursor)
         statement = statement.order_by(id_.desc() if newest_first else id_).limit(limit + 1)
-        age = {} if where.older_than is None else self._statements.age(self._now(), where.older_than)
-        tasks = [self._reader.task(row) for row in connection.execute(statement, age)]
-        return Page(tasks=tasks[:limit], after=tasks[limit - 1].id if len(tasks) > limit else None)
-
-    def _condition(self, where: Where) -> Any:
-        rows = self._statements.rows
-        asked: list[ColumnElement[bool]] = [true()]
-        if where.state is not None:
-            asked.append(rows.state(where.state))
-        if where.kind is not None:
-            asked.append(self._column("kind") == where.kind)
-        if where.key is not None:
-            value = self._key_value(where.key)
-            asked.append(false() if value is None else self._column("key") == value)
-        if where.error is not None:
-            asked.append(self._column("last_error").contains(where.error, autoescape=True))
-        if where.ids is not None:
-            asked.append(self._statements.id.in_(where.ids))
-        if where.older_than is not None:
-            role = "updated_at" if self._statements.has("updated_at") else "created_at"
-            asked.append(self._statements.older_than(self._column(role)))
-        return and_(*asked)
-
-    def _key_value(self, key: str) -> Any:
-        """The key as the key column holds it; None if it cannot."""
-        try:
-            return self._key_from_text(key)
-        except ValueError:
-            return None
+        tasks = [self._reader.task(row) for row in connection.execute(statement)]
+        return Page(items=tasks[:limit], cursor=tasks[limit - 1].id if len(tasks) > limit else None)
 
     def _column(self, role: str) -> Any:
         if not self._statements.has(role):
@@ -704,13 +668,13 @@ class SqlLedger:
 
     async def get(self, id: TaskId) -> Task | None:
         """See `LedgerReader.get`."""
-        page = await self.find(Where(ids=[id]), limit=1)
-        return page.tasks[0] if page.tasks else None
+        page = await self.find(Filter(ids=[id]), limit=1)
+        return page.items[0] if page.items else None
 
     async def get_by_key(self, key: str) -> Task | None:
         """See `LedgerReader.get_by_key`."""
-        page = await self.find(Where(key=key), limit=1)
-        return page.tasks[0] if page.tasks else None
+        page = await self.find(Filter(key=key), limit=1)
+        return page.items[0] if page.items else None
 
     async def attempts(self, id: TaskId) -> list[Attempt]:
         """See `LedgerReader.attempts`."""

@@ -126,15 +126,13 @@ class CommandBeside(Beside):
         columns = {"error_type": Text(), "error_code": Text(), "error_message": Text()}
         return ExtraColumns(columns=columns, row=_extra_row, values=self._extra_values)
 
-    def _extra_values(
-        self, batch: FromClause, state: ColumnElement[str], now: ColumnElement[Any]
-    ) -> dict[str, ColumnElement[Any]]:
+    def _extra_values(self, batch: FromClause, now: ColumnElement[Any]) -> dict[str, ColumnElement[Any]]:
         command = self._tables.command
         return {
             "last_error_type": func.coalesce(batch.c.error_type, command.c.last_error_type),
             "last_error_code": func.coalesce(batch.c.error_code, command.c.last_error_code),
             "last_error_msg": func.coalesce(batch.c.error_message, command.c.last_error_msg),
-            "troubled_at": case((state == literal_column("'dead'"), now), else_=null()),
+            "troubled_at": case((batch.c.state == literal_column("'dead'"), now), else_=null()),
         }
 
     def acted(
@@ -235,9 +233,12 @@ def _extra_row(one: Settlement) -> tuple[Any, ...]:
 
 def _trouble(one: Settlement) -> Trouble:
     """Why a try failed: as its handler said, or that no handler was left to say it."""
-    if one.result is None:
+    if isinstance(one.result, BaseException):
+        return trouble_of(one.result)
+    if one.outcome == "lease_expired":
         return Trouble("WORKER_LOST", "WORKER_LOST", one.error or "")
-    return trouble_of(one.result)
+    code, _, message = (one.error or "").partition(": ")
+    return Trouble("BUSINESS_RULE", code, message)
 
 
 @lru_cache(maxsize=1000)

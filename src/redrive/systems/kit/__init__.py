@@ -1,1 +1,1 @@
-"""What systems share. A file is one idea; whoever needs it imports that file."""
+"""What the systems share, one short idea a file."""
