@@ -296,7 +296,7 @@ async def test_a_batch_is_counted_and_complete(bench: Bench) -> None:
     found = await bench.bus.get_batch(DOMAIN, id_)
     assert (found.status, found.pending, found.in_progress, found.completed) == ("OPEN", 0, 0, 1)
     assert (found.failed, found.in_troubleshooting, found.completed_at) == (1, 2, None)
-    troubled = [one.command_id for one in (await bench.bus.troubleshooting.list()).commands]
+    troubled = [one.command_id for one in (await bench.bus.troubleshooting.list()).items]
     await bench.bus.troubleshooting.retry(DOMAIN, troubled[0], "ada")
     assert (await bench.bus.get_batch(DOMAIN, id_)).pending == 1
     await bench.work()

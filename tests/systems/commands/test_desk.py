@@ -35,11 +35,11 @@ async def test_list_count_and_get(bench: Bench) -> None:
     await bench.work()
     first = await bench.bus.troubleshooting.list(DOMAIN, limit=2)
     rest = await bench.bus.troubleshooting.list(DOMAIN, limit=2, cursor=first.cursor)
-    assert [one.command_id for one in (*first.commands, *rest.commands)] == ["c-3", "c-2", "c-1"]
+    assert [one.command_id for one in (*first.items, *rest.items)] == ["c-3", "c-2", "c-1"]
     assert rest.cursor is None
     assert await bench.bus.troubleshooting.count() == await bench.bus.troubleshooting.count(DOMAIN) == 3
     assert await bench.bus.troubleshooting.count("shipping") == 0
-    assert (await bench.bus.troubleshooting.list(type="Other")).commands == []
+    assert (await bench.bus.troubleshooting.list(type="Other")).items == []
     found = await bench.bus.troubleshooting.get(DOMAIN, "c-2")
     assert (found.data, found.last_error_code) == ({"n": 1}, "NO_ACCOUNT")
     with pytest.raises(InvalidOperationError, match="COMPLETED"):

@@ -18,7 +18,7 @@ def new(command_id: str, **given) -> NewCommand:
 
 
 async def all_ids(bench: Bench) -> set[str]:
-    return {one.command_id for one in (await bench.bus.query_commands()).commands}
+    return {one.command_id for one in (await bench.bus.query_commands()).items}
 
 
 async def queued(bench: Bench) -> int:

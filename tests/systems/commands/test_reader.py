@@ -17,7 +17,7 @@ async def test_query(bench: Bench) -> None:
     await bench.work()
 
     async def ids(**asked: Any) -> list[str]:
-        return [one.command_id for one in (await bench.bus.query_commands(**asked)).commands]
+        return [one.command_id for one in (await bench.bus.query_commands(**asked)).items]
 
     assert await ids() == [f"c-{number}" for number in (5, 4, 3, 2, 1, 0)]
     assert await ids(domain=DOMAIN) == ["c-5", "c-3", "c-1"]
@@ -30,7 +30,7 @@ async def test_query(bench: Bench) -> None:
     seen, cursor = [], None
     while True:
         page = await bench.bus.query_commands(limit=4, cursor=cursor)
-        seen += [one.command_id for one in page.commands]
+        seen += [one.command_id for one in page.items]
         cursor = page.cursor
         if cursor is None:
             break

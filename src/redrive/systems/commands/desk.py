@@ -10,14 +10,12 @@ from uuid import UUID
 
 from sqlalchemy import Connection, func, select
 
-from redrive import Lane, State, UsageError
+from redrive import Acted, Lane, Page, State, UsageError
 from redrive.extend import Act, Actor, SqlLedger, TasksChanged
 from redrive.systems.commands.errors import CommandNotFoundError, InvalidOperationError
 from redrive.systems.commands.reader import LOOK_WITHIN, Reader
 from redrive.systems.commands.tables import Tables
 from redrive.systems.commands.values import (
-    Bulk,
-    CommandPage,
     CommandRecord,
     CommandStatus,
     can_be_stored,
@@ -49,7 +47,7 @@ class Troubleshooting:
         type: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
-    ) -> CommandPage:
+    ) -> Page[CommandRecord]:
         """A page of the commands in the queue, newest first."""
         return await self._reader.query_commands(domain, TROUBLED, type, limit=limit, cursor=cursor)
 
@@ -102,11 +100,11 @@ class Troubleshooting:
 
     async def retry_many(
         self, domain: str, command_ids: Iterable[str | UUID], operator: str, *, reason: str = ""
-    ) -> Bulk:
+    ) -> Acted:
         """Send many again, each on its own."""
         return await self._act(Act.REDRIVE, State.WAITING, domain, command_ids, operator, reason)
 
-    async def cancel_many(self, domain: str, command_ids: Iterable[str | UUID], operator: str, *, reason: str) -> Bulk:
+    async def cancel_many(self, domain: str, command_ids: Iterable[str | UUID], operator: str, *, reason: str) -> Acted:
         """End many as `CANCELED`, each on its own."""
         if not reason.strip():
             raise UsageError("give a reason: the sender is told why its command was cancelled")
@@ -120,7 +118,7 @@ class Troubleshooting:
         *,
         result: Any = None,
         reason: str = "",
-    ) -> Bulk:
+    ) -> Acted:
         """End many as `COMPLETED` with the same result, each on its own."""
         json_text(result)
         return await self._act(Act.RESOLVE, State.DONE, domain, command_ids, operator, reason, result)
@@ -134,7 +132,7 @@ class Troubleshooting:
         operator: str,
         reason: str,
         note: Any = None,
-    ) -> Bulk:
+    ) -> Acted:
         check_domain(domain)
         if not isinstance(operator, str) or not operator.strip():
             raise UsageError("give the operator's name: it is recorded")
@@ -152,10 +150,13 @@ class Troubleshooting:
         if changed:
             self._lane.tell([TasksChanged(self._lane.name, act, tuple(sorted(changed, key=str)), operator, reason)])
             await self._lane.count_soon()
-        done = [one for one in asked if one in before and before[one][0] in changed]
-        after = await self._standing(domain, [one for one in asked if one not in done])
-        refused = {one: _why_not(one, act, before.get(one), after.get(one)) for one in asked if one not in done}
-        return Bulk(changed=done, refused=refused)
+        left = [one for one in asked if one not in before or before[one][0] not in changed]
+        after = await self._standing(domain, left)
+        return Acted(
+            changed=[one for one in asked if one in before and before[one][0] in changed],
+            refused={one: _why_not(one, act, before.get(one), after.get(one)) for one in left},
+            matched=len(ids),
+        )
 
     async def _standing(self, domain: str, command_ids: Sequence[str]) -> dict[str, tuple[int, str]]:
         """By id, the rows of these commands and their status."""
@@ -165,13 +166,13 @@ class Troubleshooting:
         return {command_id: (id_, status) for command_id, id_, status in rows}
 
 
-def _single(domain: str, command_id: str | UUID, bulk: Bulk) -> None:
+def _single(domain: str, command_id: str | UUID, acted: Acted) -> None:
     """Raise what was refused to the one command."""
     name = str(command_id)
-    if name in bulk.refused:
-        if bulk.refused[name] == _MISSING:
+    if name in acted.refused:
+        if acted.refused[name] == _MISSING:
             raise CommandNotFoundError(domain, name)
-        raise InvalidOperationError(bulk.refused[name])
+        raise InvalidOperationError(acted.refused[name])
 
 
 _MISSING = "there is no such command"

@@ -187,16 +187,13 @@ class InRows(Messages):
     one_writer = True
 
     def ledger(self, beside: Beside, extra: ExtraColumns) -> SqlLedger:
-        """See `Messages`."""
         command = self.tables.command
         return SqlLedger(self.database, self.ledger_table, command, name=LANE, beside=beside, extra=extra)
 
     def as_json(self, text: ColumnElement[Any], column: ColumnElement[Any]) -> ColumnElement[Any]:  # noqa: ARG002
-        """See `Messages`."""
         return text
 
     def data_of(self, connection: Connection, row: RowMapping) -> Any:  # noqa: ARG002
-        """See `Messages`."""
         return row["data"]
 
     def _content(self, command: NewCommand) -> str:
@@ -243,18 +240,15 @@ class InQueues(Messages):
         self._queues = Queues(self.layout.kind_field)
 
     def ledger(self, beside: Beside, extra: ExtraColumns) -> SqlLedger:
-        """See `Messages`."""
         return PgmqLedger(
             self.database, self.ledger_table, self.tables.command, self.layout, name=LANE, beside=beside, extra=extra,
             queues=self._queues,
         )  # fmt: skip
 
     def as_json(self, text: ColumnElement[Any], column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """See `Messages`."""
         return cast(text, column.type)
 
     def data_of(self, connection: Connection, row: RowMapping) -> Any:
-        """See `Messages`."""
         for table in (message_table(row["queue_name"]), archive_table(row["queue_name"])):
             asked = select(table.c.message["data"]).where(table.c.msg_id == row["msg_id"])
             if found := connection.execute(asked).first():
@@ -262,12 +256,11 @@ class InQueues(Messages):
         return None
 
     def lacking_queues(self, connection: Connection, queues: Mapping[str, bool]) -> Mapping[str, bool]:
-        """See `Messages`. Not those that this very transaction has made before: whoever makes them too would wait for it."""
+        """Not those that this very transaction has made before: whoever makes them too would wait for it."""
         made = self._queues.made_here(connection)
         return {queue: by_kind for queue, by_kind in queues.items() if not (self._queues.knows(queue) or queue in made)}
 
     def make_queues(self, connection: Connection, queues: Mapping[str, bool]) -> None:
-        """See `Messages`."""
         for queue, by_kind in queues.items():
             self._queues.ensure(connection, queue, by_kind=by_kind)
 

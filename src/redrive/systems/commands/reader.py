@@ -7,14 +7,13 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, func, literal_column, select
 
-from redrive import Redrive, UsageError
+from redrive import Page, Redrive, UsageError
 from redrive.systems.commands.messages import Messages
 from redrive.systems.commands.tables import COUNTED
 from redrive.systems.commands.values import (
     AuditEvent,
     BatchRecord,
     BatchStatus,
-    CommandPage,
     CommandRecord,
     CommandStatus,
     can_be_stored,
@@ -69,7 +68,7 @@ class Reader:
         created_before: datetime | None = None,
         limit: int = 100,
         cursor: str | None = None,
-    ) -> CommandPage:
+    ) -> Page[CommandRecord]:
         """A page of commands, newest first; pass its cursor for the next one. `created_before` is not included.
 
         A filter that few commands match may have to read all of them: of the statuses only the troubleshooting queue has an
@@ -89,7 +88,7 @@ class Reader:
         created_before: datetime | None = None,
         limit: int = 100,
         cursor: str | None = None,
-    ) -> CommandPage:
+    ) -> Page[CommandRecord]:
         """The same for a person who is waiting: a page reads no more than 50,000 commands.
 
         So it may hold fewer than `limit`, even none, and still have a cursor that continues after the last one read.
@@ -133,7 +132,7 @@ class Reader:
 
     def _query(
         self, connection: Connection, asked: _Asked, last: int | None, limit: int, *, lowest: int | None = None
-    ) -> CommandPage:
+    ) -> Page[CommandRecord]:
         c = self._tables.command.c
         found = select(c.reply_queue, *(c[name] for name in _KNOWN)).where(*asked.by_index, *asked.by_row)
         if last is not None:
@@ -142,16 +141,16 @@ class Reader:
             found = found.where(c.id >= lowest)
         rows = connection.execute(found.order_by(c.id.desc()).limit(limit + 1)).mappings().all()
         cursor = str(rows[limit - 1]["id"]) if len(rows) > limit else None
-        return CommandPage(commands=[_record(row) for row in rows[:limit]], cursor=cursor)
+        return Page(items=[_record(row) for row in rows[:limit]], cursor=cursor)
 
-    def _browse(self, connection: Connection, asked: _Asked, last: int | None, limit: int) -> CommandPage:
+    def _browse(self, connection: Connection, asked: _Asked, last: int | None, limit: int) -> Page[CommandRecord]:
         if not asked.by_row:  # then every command that is read is shown
             return self._query(connection, asked, last, limit)
         lowest = self._lowest_looked_at(connection, asked, last)
         page = self._query(connection, asked, last, limit, lowest=lowest)
         if page.cursor is not None or lowest is None:
             return page
-        return CommandPage(commands=page.commands, cursor=str(lowest))
+        return Page(items=page.items, cursor=str(lowest))
 
     def _lowest_looked_at(self, connection: Connection, asked: _Asked, last: int | None) -> int | None:
         """The lowest id that a page reads; None if it can read all that are left."""

@@ -12,12 +12,13 @@ from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import JSONResponse
 from pydantic import AfterValidator
 
+from redrive import Acted
 from redrive.http.errors import ApiError, ErrorAnswer
 from redrive.http.guard import require, require_unless_loopback
 from redrive.systems.commands import shapes
 from redrive.systems.commands.desk import TROUBLED, Troubleshooting
 from redrive.systems.commands.reader import Reader
-from redrive.systems.commands.values import TEXT_CHARS_MAX, Bulk, CommandStatus
+from redrive.systems.commands.values import TEXT_CHARS_MAX, CommandStatus
 
 PAGE_MAX = 500
 
@@ -159,6 +160,6 @@ def _add_troubleshooting(router: APIRouter, reader: Reader, desk: Troubleshootin
         )
 
 
-async def _told(done: Coroutine[Any, Any, Bulk]) -> JSONResponse:
-    bulk = await done
-    return JSONResponse({"changed": len(bulk.changed), "refused": dict(bulk.refused)})
+async def _told(done: Coroutine[Any, Any, Acted]) -> JSONResponse:
+    acted = await done
+    return JSONResponse({"changed": len(acted.changed), "refused": dict(acted.refused)})

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from redrive import Page
 from redrive.http.reason import Reason
 from redrive.operator.json_views import instant_json, redacted
 from redrive.systems.commands.desk import BULK_MAX
@@ -14,7 +15,6 @@ from redrive.systems.commands.values import (
     AuditEvent,
     BatchRecord,
     BatchStatus,
-    CommandPage,
     CommandRecord,
     CommandStatus,
 )
@@ -144,9 +144,9 @@ def command_json(one: CommandRecord) -> dict[str, Any]:
     return _shown(one, CommandOut, last_error=last_error, task_id=one.id)
 
 
-def page_json(page: CommandPage) -> dict[str, Any]:
+def page_json(page: Page[CommandRecord]) -> dict[str, Any]:
     """A page of commands."""
-    return {"commands": [command_json(one) for one in page.commands], "cursor": page.cursor}
+    return {"commands": [command_json(one) for one in page.items], "cursor": page.cursor}
 
 
 def details_json(one: CommandRecord, audit: Sequence[AuditEvent]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What goes over the bus, and what is on record about it."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -129,14 +129,6 @@ class CommandRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommandPage:
-    """Some commands, newest first, and the cursor for the next page; None after the last."""
-
-    commands: list[CommandRecord]
-    cursor: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEvent:
     """One line of the record of a command."""
 
@@ -186,14 +178,6 @@ class Reply:
         return cls(
             **named, outcome=Outcome(message["outcome"]), result=message.get("result"), error=message.get("error")
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bulk:
-    """The result of an act on many commands: the ids that changed, and why the others did not."""
-
-    changed: Sequence[str]
-    refused: Mapping[str, str]
 
 
 def queues_of(commands: Iterable[NewCommand]) -> dict[str, bool]:
