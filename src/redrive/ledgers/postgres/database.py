@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import URL, Connection, Table, func, select
+from sqlalchemy import URL, Connection, Table, func, select, text
 from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.exc import DBAPIError, InterfaceError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -77,6 +77,12 @@ class PostgresDatabase:
     def insert(self, table: Table) -> Insert:
         """See `Database.insert`."""
         return insert(table)
+
+    async def describe(self) -> str:
+        """See `Database.describe`."""
+        asked = text("SELECT current_setting('server_version'), current_setting('synchronous_commit')")
+        version, commit = await self.read(lambda connection: connection.execute(asked).one())
+        return f"PostgreSQL {version}, synchronous_commit={commit}"
 
     async def open(self) -> None:
         """See `Database.open`."""

@@ -38,6 +38,7 @@ LOCK_PATIENCE = timedelta(seconds=60)
 """How long a write waits for other processes before it says that the ledger is away."""
 JOBS_PER_COMMIT_MAX = 64
 READERS = 2
+SYNCHRONOUS = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
 STEPS_BETWEEN_LOOKS = 20_000
 """Steps of SQLite's machine, about a millisecond, between two looks at the clock of a limited read."""
 WATCH_EVERY = timedelta(milliseconds=25)
@@ -90,6 +91,11 @@ class SqliteDatabase:
     def insert(self, table: Table) -> Insert:
         """See `Database.insert`."""
         return insert(table)
+
+    async def describe(self) -> str:
+        """See `Database.describe`."""
+        number = await self.write(lambda connection: connection.exec_driver_sql("PRAGMA synchronous").scalar_one())
+        return f"SQLite {sqlite3.sqlite_version}, synchronous={SYNCHRONOUS.get(number, number)}"
 
     async def open(self) -> None:
         """See `Database.open`."""
