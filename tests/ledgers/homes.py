@@ -21,8 +21,9 @@ from redrive.ledgers.adopt.check import adopt
 from redrive.ledgers.open import open_database, open_ledger
 from redrive.ledgers.pgmq.ledger import PgmqLedger
 from redrive.ledgers.pgmq.queues import Queues, message_table
+from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.database import Database
-from redrive.ledgers.sql.ledger import SqlLedger, schema
+from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.migrate import migrate
 from redrive.ports import Actor, Clock
 from redrive.systems.commands.beside import Records
@@ -94,7 +95,7 @@ class Home:
 
     @property
     def sql_table(self) -> Table:
-        return self.ledger._statements.table
+        return self.ledger.sql_table
 
     async def another(self) -> SqlLedger:
         """The same ledger through a `Database` of its own, as another process would have it."""

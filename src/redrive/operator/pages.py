@@ -41,10 +41,11 @@ from redrive.core.table import TASKS
 from redrive.core.task import Task, TaskId
 from redrive.errors import TooSlowError, UsageError
 from redrive.ledgers.sql import schema
-from redrive.ledgers.sql.ledger import PAGE_MAX, SqlLedger
+from redrive.ledgers.sql.due import KINDS_LISTED_MAX, KINDS_PER_LOOK_MAX
+from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import Branch, Predicates
-from redrive.ledgers.sql.statements import KINDS_LISTED_MAX, KINDS_PER_CLAIM_MAX
-from redrive.ledgers.sql.times import comparable
+from redrive.ledgers.sql.reader import PAGE_MAX
+from redrive.ledgers.sql.times import Earliest, comparable
 from redrive.ports import Where
 
 LOOK_WITHIN = timedelta(seconds=2)
@@ -132,7 +133,7 @@ class Browser:
         self._check(asked)
         if not self._is_listed(asked):
             kinds = await self._kinds(asked) if asked.state in OPEN and asked.key is None else None
-            if kinds is None or len(kinds) > KINDS_PER_CLAIM_MAX:
+            if kinds is None or len(kinds) > KINDS_PER_LOOK_MAX:
                 return await self._database.look(COUNT_WITHIN, self._count, asked)
             return await self._database.look(COUNT_WITHIN, self._count_open, asked, kinds)
         if asked == Filter(cause=asked.cause, state=asked.state, until=asked.until):
@@ -169,7 +170,7 @@ class Browser:
             _check_place(after, type(None))
             return await self._database.look(LOOK_WITHIN, self._by_id, asked, after, limit, newest_first=newest_first)
         found: list[Place] = []
-        size = KINDS_PER_CLAIM_MAX
+        size = KINDS_PER_LOOK_MAX
         for start in range(0, len(kinds), size):
             some = kinds[start : start + size]
             found += await self._database.look(
@@ -260,11 +261,7 @@ class Browser:
     def _behind(self, branch: Branch, after: Place, *, newest_first: bool) -> ColumnElement[bool]:
         at, id_ = branch.at, branch.id
         # Written out, not as a row value: the first half then is a range of the index, with or without the id in it.
-        instant: ColumnElement[Any] = (
-            literal_column("0" if self._rows.dialect == "sqlite" else "'-infinity'::timestamptz")
-            if after.at == _EARLIEST
-            else bindparam(None, after.at, type_=at.type)
-        )
+        instant: ColumnElement[Any] = Earliest() if after.at == _EARLIEST else bindparam(None, after.at, type_=at.type)
         if newest_first:
             return and_(at <= instant, or_(at < instant, id_ < after.id))
         return and_(at >= instant, or_(at > instant, id_ > after.id))
@@ -416,9 +413,7 @@ class Browser:
             raise UsageError(
                 f"{self._ledger.name!r} has no column that says when a task changed: it cannot be asked for by age"
             )
-        dialect = self._rows.dialect
-        bound = comparable(bindparam(None, instant, type_=column.type), dialect)
-        not_after = comparable(column, dialect) <= bound
+        not_after = comparable(column) <= comparable(bindparam(None, instant, type_=column.type))
         return or_(column.is_(None), not_after) if unknown else not_after
 
     def _there_by(self, state: State | None, instant: datetime) -> list[ColumnElement[bool]]:

@@ -168,7 +168,7 @@ def _schedules(metadata: MetaData, flags: Table, time: TypeEngine[Any], dialect:
     # Partial, or SQLite takes it for first tries, which have no such time.
     waits = text("next_retry_at IS NOT NULL")
     Index("idx_schedules_next_retry_at", schedules.c.next_retry_at, sqlite_where=waits, postgresql_where=waits)
-    ledger_indexes(FLAG_SCHEDULES, schedules, dialect)
+    ledger_indexes(FLAG_SCHEDULES, schedules)
     for stretch in STRETCHES:
         where, place = text(stretch.where), text(stretch.place(dialect))
         for name, columns in ((stretch.name, ["environment"]), (f"{stretch.name}_flag", ["environment", "flag_key"])):

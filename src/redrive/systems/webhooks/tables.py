@@ -59,7 +59,7 @@ def make_table(dialect: str) -> Table:
     _index("events_failed_idx", table.c.id, "failed")
     for word in ("completed", "failed"):
         _index(f"events_{word}_at_idx", instant(table.c.updated_at, dialect), word)
-    ledger_indexes(EVENTS, table, dialect)
+    ledger_indexes(EVENTS, table)
     return table
 
 
