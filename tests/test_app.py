@@ -1,6 +1,7 @@
 """The public door: what a user does with `redrive`, on both databases."""
 
 import asyncio
+import functools
 import inspect
 import subprocess
 import sys
@@ -12,13 +13,13 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 import redrive
-from redrive import LedgerTable, Policy, Redrive, State, UsageError, Where, Words, WorkerSettings, make_task, seconds
+from redrive import Filter, LedgerTable, Policy, Redrive, State, UsageError, Words, WorkerSettings, make_task, seconds
 from redrive.errors import HandlerError, KeyTakenError, NotMigratedError, PayloadError, SettingsError, TableError
 from redrive.events import AttemptEnded, TaskAdded
 from redrive.ledgers.sql.migrate import migrate
 from redrive.testing import VirtualClock, assert_done, drain
 
-PATIENCE_SECONDS = 15
+PATIENCE_SECONDS = 60
 
 
 class Heard:
@@ -158,6 +159,32 @@ async def _payload(url):
         return (await app.tasks.get("a")).payload
 
 
+async def test_a_kind_that_nobody_handles_is_warned_of_once(app, caplog):
+    """A typing error in a kind would wait for ever in silence: the log names it once, and the task is stored."""
+    await app.add("mial", key="a")
+    assert caplog.text == ""  # a process without handlers adds for others
+    app.handler("mail")(lambda task: None)
+    app.handler("letter.*")(lambda task: None)
+    for key in ("b", "c"):
+        await app.add("mail")
+        await app.add("letter.sent")
+        assert (await app.add("mial", key=key)).new
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == (
+        "nobody here handles 'mial': its tasks wait for a worker that does; there is mail, letter.*"
+    )
+
+
+async def test_a_key_with_another_payload_is_said(app):
+    """Adding again says whether the payload is the one that is stored; nothing is overwritten."""
+    assert (await app.add("mail", {"to": "ada"}, key="a")).same_payload
+    assert (await app.add("mail", {"to": "ada"}, key="a")).same_payload
+    added = await app.add("mail", {"to": "bob"}, key="a")
+    assert (added.new, added.same_payload) == (False, False)
+    assert (await app.tasks.get("a")).payload == {"to": "ada"}
+
+
 # --- opening ----------------------------------------------------------------------------------------------------------
 
 
@@ -287,13 +314,57 @@ async def test_handler_keeps_the_function(app):
     assert send("x") == "sent x"
 
 
-async def test_a_lane_with_kinds_wants_one(app):
-    """redrive's own table needs to know the kind; twice the same is refused."""
-    with pytest.raises(UsageError, match="name the kind"):
-        app.handler()
+async def test_a_handler_without_a_kind_has_its_own_name(app):
+    """Without parentheses, or with empty ones, the function's name is the kind; the function stays what it was."""
+
+    @app.handler
+    async def send_mail(task):
+        return task.payload
+
+    @app.handler(retries=1)
+    def send_letter(task):
+        pass
+
+    assert [handler.kind for handler in app.tasks.handlers] == ["send_mail", "send_letter"]
+    assert inspect.iscoroutinefunction(send_mail)
+    await app.add("send_mail", key="a")
+    await drain(app)
+    await assert_done(app, "a")
+
+
+async def test_a_nameless_handler_must_be_given_a_kind(app):
+    """A lambda or an object has no name to take; twice the same kind is refused."""
+    for nameless in (lambda task: None, functools.partial(lambda task: None)):
+        with pytest.raises(HandlerError, match=r"has no name to take as its kind: \.handler\('send_invoice'\)"):
+            app.handler(nameless)
+        with pytest.raises(HandlerError, match="has no name"):
+            app.handler()(nameless)
+    with pytest.raises(HandlerError, match="has no name"):
+        app.handler(7)
     app.handler("mail")(lambda task: None)
     with pytest.raises(HandlerError, match="already"):
         app.handler("mail")(lambda task: None)
+
+
+async def test_a_handler_says_its_policy_in_words(app):
+    """The words of a policy stand on the decorator for the simple case; a whole policy and words are not said together."""
+
+    @app.handler(
+        "mail", retries=2, wait=[1, 5], jitter=redrive.jitter.none, permanent=ValueError, deadline=60, timeout=5
+    )
+    async def send(task):
+        pass
+
+    [handler] = app.tasks.handlers
+    assert handler.policy == Policy(
+        redrive.Schedule([1, 5]), retries=2, jitter=redrive.jitter.none, permanent=[ValueError], deadline=seconds(60)
+    )
+    assert handler.timeout == seconds(5)
+    with pytest.raises(UsageError, match="say either policy= or attempts=, not both"):
+        app.handler("letter", policy=Policy(), attempts=3)
+    with pytest.raises(UsageError, match="retries must be a whole number"):
+        app.handler("letter", retries=-1)
+    assert len(app.tasks.handlers) == 1
 
 
 # --- lanes ------------------------------------------------------------------------------------------------------------
@@ -370,7 +441,7 @@ async def test_dead_rows_of_an_adopted_table_are_redriven(app, jobs):
     jobs.handler(policy=Policy(attempts=1))(_fail)
     await drain(app)
     assert (await jobs.counts())[State.DEAD] == 2
-    redriven = await jobs.redrive(Where(), actor="ada", reason="fixed")
+    redriven = await jobs.redrive(Filter(), actor="ada", reason="fixed")
     assert sorted(redriven.changed) == [1, 2]
     assert [(deed.actor, deed.reason) for deed in await jobs.deeds(1)] == [("ada", "fixed")]
 
@@ -383,6 +454,8 @@ async def test_an_adopted_lane_has_one_handler_and_no_kinds(app, jobs):
     """A table without a kind column has one handler; its rows are the user's to insert."""
     with pytest.raises(UsageError, match="no kind column"):
         jobs.handler("mail")
+    jobs.handler(_fail)
+    assert [handler.kind for handler in jobs.handlers] == ["jobs"]
     with pytest.raises(UsageError, match="yours to insert"):
         await jobs.add("mail")
     with pytest.raises(UsageError, match="has a lane already"):
@@ -441,10 +514,10 @@ async def dead(app):
 
 async def test_redrive_find_attempts(app, dead):
     """A dead task is found by its error, redriven, and its history stays."""
-    page = await app.tasks.find(Where(state=State.DEAD, error="odd"))
-    assert [task.id for task in page.tasks] == [dead]
-    assert (await app.tasks.redrive(Where(error="odd"), actor="ada", dry_run=True)).matched == 1
-    assert (await app.tasks.redrive(Where(error="odd"), actor="ada")).changed == (dead,)
+    page = await app.tasks.find(Filter(state=State.DEAD, error="odd"))
+    assert [task.id for task in page.items] == [dead]
+    assert (await app.tasks.redrive(Filter(error="odd"), actor="ada", dry_run=True)).matched == 1
+    assert (await app.tasks.redrive(Filter(error="odd"), actor="ada")).changed == (dead,)
     assert [attempt.outcome for attempt in await app.tasks.attempts(dead)] == ["failed"]
 
 
@@ -459,7 +532,7 @@ async def test_resolve_needs_a_name(app, dead):
 async def test_cancel_ends_what_waits(app):
     """Waiting tasks can be called off."""
     added = await app.add("mail", key="a", delay=timedelta(days=1))
-    assert (await app.tasks.cancel(Where(key="a"), actor="ada")).changed == (added.id,)
+    assert (await app.tasks.cancel(Filter(key="a"), actor="ada")).changed == (added.id,)
     assert (await app.tasks.get("a")).state is State.CANCELLED
 
 

@@ -95,7 +95,7 @@ def test_reasons_are_redacted_and_bounded():
     assert len(Cancelled("x" * 1_000_000).reason) == 2000
 
 
-@pytest.mark.parametrize("delay", [5, None, timedelta(seconds=-1), timedelta(days=367)])
+@pytest.mark.parametrize("delay", ["5", None, timedelta(seconds=-1), timedelta(days=367)])
 def test_snoozing_needs_a_span(delay):
     """A snooze that is no span within bounds is refused where it is made."""
     with pytest.raises(DurationError, match=r"^delay must"):

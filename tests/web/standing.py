@@ -90,7 +90,7 @@ class Standing:
 async def standing(url: str, clock: VirtualClock, *, app: Redrive | None = None) -> AsyncIterator[Standing]:
     """A service that stands still."""
     made = app or Redrive(url, clock=clock, durable=False)
-    if not len(made.handlers):
+    if not len(made.tasks.handlers):
 
         @made.handler("mail", policy=POLICY)
         async def mail(_task: Task) -> None: ...

@@ -1,10 +1,9 @@
 """What a run came to. Outcomes are values: handlers may return `Snoozed` or `Cancelled`, the engine makes the rest."""
 
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
-from redrive.core.durations import checked
+from redrive.core.durations import SpanField
 from redrive.core.failure import safe_text
 
 
@@ -22,15 +21,14 @@ class Failed:
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snoozed:
     """Not now: try again after `delay`; no failure is charged. A handler returns this."""
 
-    delay: timedelta
+    delay: SpanField = SpanField()
     reason: str = ""
 
     def __post_init__(self) -> None:
-        checked("delay", self.delay)
         object.__setattr__(self, "reason", safe_text(self.reason))
 
 

@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-from redrive.core.task import Added, NewTask, TaskId
+from redrive.core.task import Added, NewTask, TaskId, same_json
 from redrive.errors import KeyTakenError, LedgerError, UsageError
 from redrive.ledgers.sql.base import ANNOUNCE_HORIZON, IDS_MAX, LedgerBase
 from redrive.ledgers.sql.batches import Batch
@@ -109,11 +109,12 @@ class AddStatements:
 
     @cached_property
     def find_keys(self) -> Select[Any]:
-        """The tasks that are there for some keys."""
+        """The tasks that are there for some keys, with what tells them apart from others of these keys."""
         rows = self._mapped.rows
         kind = rows.column("kind") if self._mapped.has("kind") else null()
+        key = rows.column("key")
         keys: Any = bindparam("keys", expanding=True)
-        return select(self._mapped.id, rows.column("key"), kind).where(rows.column("key").in_(keys))
+        return select(self._mapped.id, key, kind, rows.column("payload")).where(key.in_(keys))
 
     @cached_property
     def take_back(self) -> Any:
@@ -165,18 +166,18 @@ class Adding(LedgerBase):
             rows = [(self._new_id(begun, serial), *row) for serial, row in enumerate(rows)]
         parameters = statements.batch.parameters(rows) | self._mapped.dialect.times(now)
         new = {key: id_ for id_, key in connection.execute(statements.add, parameters)}
-        there: dict[Any, tuple[TaskId, str | None]] = {}
+        there: dict[Any, tuple[TaskId, str | None, Any]] = {}
         missing = [key for key in keys if key not in new]
         for start in range(0, len(missing), IDS_MAX):
             found = connection.execute(statements.find_keys, {"keys": missing[start : start + IDS_MAX]})
-            there |= {key: (id_, kind) for id_, key, kind in found}
+            there |= {key: (id_, kind, payload) for id_, key, kind, payload in found}
         added = []
         for task, key in zip(tasks, keys, strict=True):
             if key in new and key not in there:
-                there[key] = (new[key], task.kind)
+                there[key] = (new[key], task.kind, task.payload)
                 added.append(Added(id=new[key], key=task.key, new=True))
             elif key in there:
-                id_, kind = there[key]
+                id_, kind, payload = there[key]
                 if kind is not None and kind != task.kind:
                     # All or nothing also for a caller who goes on with its transaction after the error.
                     for start in range(0, len(new), IDS_MAX):
@@ -185,7 +186,7 @@ class Adding(LedgerBase):
                         f"key {task.key!r} belongs to a task of kind {kind!r}, not {task.kind!r}; "
                         f"keys are unique in a ledger: put the kind into it, such as '{task.kind}:{task.key}'"
                     )
-                added.append(Added(id=id_, key=task.key, new=False))
+                added.append(Added(id=id_, key=task.key, new=False, same_payload=same_json(task.payload, payload)))
             else:
                 raise LedgerError(
                     f"the task with key {task.key!r} was deleted while it was added again: add it once more"

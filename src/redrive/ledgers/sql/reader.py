@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Integer, Select, Uuid, and_, false, func, literal_column, select, true
+from sqlalchemy import Connection, Integer, Select, Uuid, func, literal_column, select
 
 from redrive.core.states import State
 from redrive.core.task import Attempt, Deed, Task, TaskId
 from redrive.errors import UsageError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.base import LedgerBase
-from redrive.ledgers.sql.times import comparable
-from redrive.ports import Page, Where
+from redrive.ledgers.sql.conditions import Conditions
+from redrive.ports import Filter, Page
 
 PAGE_MAX = 1000
 
@@ -21,52 +22,30 @@ PAGE_MAX = 1000
 class Reading(LedgerBase):
     """The part of a ledger that shows what is there."""
 
+    @cached_property
+    def conditions(self) -> Conditions:
+        """What rows must fulfil to match a filter."""
+        return Conditions(self.name, self._mapped.rows)
+
     async def find(
-        self, where: Where, *, after: TaskId | None = None, limit: int = 100, newest_first: bool = False
-    ) -> Page:
+        self, filter: Filter, *, cursor: TaskId | None = None, limit: int = 100, newest_first: bool = False
+    ) -> Page[Task]:
         """See `LedgerReader.find`."""
         if not 1 <= limit <= PAGE_MAX:
             raise UsageError(f"limit must lie between 1 and {PAGE_MAX}, not {limit!r}")
-        return await self.database.read(self._find, where, after, limit, newest_first=newest_first)
+        return await self.database.read(self._find, filter, cursor, limit, newest_first=newest_first)
 
     def _find(
-        self, connection: Connection, where: Where, after: TaskId | None, limit: int, *, newest_first: bool
-    ) -> Page:
+        self, connection: Connection, filter: Filter, cursor: TaskId | None, limit: int, *, newest_first: bool
+    ) -> Page[Task]:
         id_ = self._mapped.id
-        statement = select(*self._mapped.table.c).where(self._condition(where))
-        if after is not None:
-            statement = statement.where(id_ < after if newest_first else id_ > after)
+        where = self.conditions.of(filter, lambda: self.present(connection))
+        statement = select(*self._mapped.table.c).where(*where)
+        if cursor is not None:
+            statement = statement.where(id_ < cursor if newest_first else id_ > cursor)
         statement = statement.order_by(id_.desc() if newest_first else id_).limit(limit + 1)
-        age = {} if where.older_than is None else self._age(where.older_than)
-        tasks = [self._reader.task(row) for row in connection.execute(statement, age)]
-        return Page(tasks=tasks[:limit], after=tasks[limit - 1].id if len(tasks) > limit else None)
-
-    def _condition(self, where: Where) -> Any:
-        rows = self._mapped.rows
-        asked: list[ColumnElement[bool]] = [true()]
-        if where.state is not None:
-            asked.append(rows.state(where.state))
-        if where.kind is not None:
-            asked.append(self._column("kind") == where.kind)
-        if where.key is not None:
-            value = self._key_value(where.key)
-            asked.append(false() if value is None else self._column("key") == value)
-        if where.error is not None:
-            asked.append(self._column("last_error").contains(where.error, autoescape=True))
-        if where.ids is not None:
-            asked.append(self._mapped.id.in_(where.ids))
-        if where.older_than is not None:
-            role = "updated_at" if self._mapped.has("updated_at") else "created_at"
-            column = self._column(role)
-            asked.append(comparable(column) <= self._mapped.dialect.ago(column))
-        return and_(*asked)
-
-    def _key_value(self, key: str) -> Any:
-        """The key as the key column holds it; None if it cannot."""
-        try:
-            return self._key_from_text(key)
-        except ValueError:
-            return None
+        tasks = [self._reader.task(row) for row in connection.execute(statement)]
+        return Page(items=tasks[:limit], cursor=tasks[limit - 1].id if len(tasks) > limit else None)
 
     def read_id(self, text: str) -> TaskId:
         """The id that a person wrote, in the type of the id column."""
@@ -85,13 +64,13 @@ class Reading(LedgerBase):
 
     async def get(self, id: TaskId) -> Task | None:
         """See `LedgerReader.get`."""
-        page = await self.find(Where(ids=[id]), limit=1)
-        return page.tasks[0] if page.tasks else None
+        page = await self.find(Filter(ids=[id]), limit=1)
+        return page.items[0] if page.items else None
 
     async def get_by_key(self, key: str) -> Task | None:
         """See `LedgerReader.get_by_key`."""
-        page = await self.find(Where(key=key), limit=1)
-        return page.tasks[0] if page.tasks else None
+        page = await self.find(Filter(key=key), limit=1)
+        return page.items[0] if page.items else None
 
     async def attempts(self, id: TaskId) -> list[Attempt]:
         """See `LedgerReader.attempts`."""
