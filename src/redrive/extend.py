@@ -1,7 +1,7 @@
 """For whoever describes tables of their own beside redrive's: column types, indexes, and the database that holds them.
 
     queue = Table("retry_queue", metadata, Column("next_retry_at", Instant), …)
-    ledger_indexes(RETRY_QUEUE, queue, dialect.name)     # attaches the three indexes that claims need
+    ledger_indexes(RETRY_QUEUE, queue)     # attaches the three indexes that claims need
 
 `Redrive.database` runs functions of a connection: `await app.database.write(store, rows)`.
 """
@@ -24,7 +24,7 @@ from redrive.ledgers.sql.predicates import ledger_indexes
 from redrive.ledgers.sql.schema import NAMES
 from redrive.ledgers.sql.schema import attempt as ATTEMPTS  # noqa: N812 - the history of all ledgers, to be joined
 from redrive.ledgers.sql.schema import deed as DEEDS  # noqa: N812 - the audit log, for acts on what is no task
-from redrive.ledgers.sql.statements import ExtraColumns
+from redrive.ledgers.sql.settle import ExtraColumns
 from redrive.ledgers.sql.times import EPOCH, Instant, IsoText, comparable
 from redrive.ports import Actor, Return
 from redrive.system import System
