@@ -51,10 +51,11 @@ class Predicates:
         self.table = table
         self.dialect = dialect
         self.words = ledger_table.words
+        self._columns = {role: table.c[name] for role, name in ledger_table.columns().items() if name in table.c}
 
     def column(self, role: str) -> Column[Any]:
         """The column that plays this role."""
-        return self.table.c[self.ledger_table.columns()[role]]
+        return self._columns[role]
 
     def state(self, state: State) -> ColumnElement[bool]:
         """Rows in this state."""
