@@ -19,7 +19,7 @@ from redrive.events import AttemptEnded, TaskAdded
 from redrive.ledgers.sql.migrate import migrate
 from redrive.testing import VirtualClock, assert_done, drain
 
-PATIENCE_SECONDS = 15
+PATIENCE_SECONDS = 60
 
 
 class Heard:

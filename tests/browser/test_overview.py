@@ -73,7 +73,7 @@ async def test_it_refreshes_by_itself(page: Page, empty_site: Site):
     await drawn(page)
     await expect(page.locator("#tile-done [data-amount]")).to_have_text("0")
     await empty_site.app.add("mail", key="live-1")
-    await expect(page.locator("#tile-done [data-amount]")).to_have_text("1", timeout=10_000)
+    await expect(page.locator("#tile-done [data-amount]")).to_have_text("1")
     await expect(page.locator("#chart-success")).to_have_attribute("data-drawn", "data")
 
 
@@ -132,7 +132,7 @@ async def test_a_service_that_is_away_is_said(page: Page, site: Site, watch):
     await expect(page.locator("#live")).to_contain_text("the service cannot be reached")
     await expect(page.locator("#tile-dead [data-amount]")).to_have_text("4")
     await page.unroute("**/api/**")
-    await expect(page.locator("#live")).to_contain_text("live", timeout=10_000)
+    await expect(page.locator("#live")).to_contain_text("live")
 
 
 async def test_the_theme_is_the_readers_choice(page: Page, site: Site):

@@ -99,7 +99,7 @@ async def create_effects(app: Redrive) -> None:
     await app.database.write(lambda connection: connection.execute(text("CREATE TABLE effect (key text NOT NULL)")))
 
 
-async def until(holds: Callable[[], Any], what: str, timeout: float = 30) -> None:
+async def until(holds: Callable[[], Any], what: str, timeout: float = 60) -> None:
     """Wait until it holds; it may be async."""
     ends = time.monotonic() + timeout
     while True:

@@ -45,7 +45,7 @@ async def test_the_overview_holds_the_numbers_of_its_moment(app: Redrive, local:
     await ended(app, "good", State.DONE)
     await ended(app, "bad", State.DEAD)
     counts: dict[str, str] = {}
-    async with asyncio.timeout(20):  # they are counted every few seconds, and an answer holds for one
+    async with asyncio.timeout(60):  # they are counted every few seconds, and an answer holds for one
         while counts != {"dead": "1", "waiting": "1", "claimed": "0", "done": "1", "cancelled": "0"}:
             text = (await local.get("/")).text
             counts = dict(re.findall(r'id="tile-(\w+)">.*?<dd data-amount>([\d,]+)</dd>', text, re.DOTALL))
