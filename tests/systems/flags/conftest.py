@@ -11,6 +11,7 @@ from servers import Migrated
 from sqlalchemy import Connection, select, text
 
 from redrive import Redrive, WorkerSettings
+from redrive.extend import DEEDS
 from redrive.settings import Settings
 from redrive.systems.flags import Flags, FlagSchedule, FlagSettings, NewSchedule
 from redrive.systems.flags.tables import make_tables
@@ -177,3 +178,20 @@ async def count(app: Redrive, sql: str) -> int:
     found = await app.database.read(lambda connection: connection.execute(text(sql)).scalar_one())
     assert isinstance(found, int)
     return found
+
+
+async def act(api: Api, path: str, ids: list[Any], reason: str = "the promotion is off", **more: Any) -> Any:
+    answer = await api("POST", f"/api/flags/{path}", {"ids": ids, "reason": reason, **more})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def deeds(home: Home) -> list[tuple[str, str, str, str, str]]:
+    found = select(DEEDS).order_by(DEEDS.c.id)
+    rows = await home.app.database.read(lambda connection: connection.execute(found).all())
+    return [(row.ledger, row.task_id, row.act, row.actor, row.reason) for row in rows]
+
+
+def of(lines: list[Any], event: str) -> list[dict[str, Any]]:
+    """The log lines of one event."""
+    return [line for line in lines if line["event"] == event]

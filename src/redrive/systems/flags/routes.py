@@ -50,7 +50,7 @@ from redrive.systems.flags.shapes import (
 )
 from redrive.systems.flags.store import FlagStore
 from redrive.systems.flags.values import LISTED_MAX, PRODUCTION, ScheduleStatus
-from redrive.systems.kit.bounded_body import BoundedRequest
+from redrive.systems.kit.bounded_body import read_bounded
 
 BODY_BYTES_MAX = 64 * 1024
 BODY_SECONDS_MAX = 30.0
@@ -82,10 +82,14 @@ class FlagsRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def answer(request: Request) -> Response:
-            bounded = BoundedRequest(request.scope, request.receive)
-            await bounded.read(bytes_max=BODY_BYTES_MAX, seconds_max=BODY_SECONDS_MAX)
+            # Where `request.body()` keeps it, too.
+            request._body = await read_bounded(  # noqa: SLF001
+                request, bytes_max=BODY_BYTES_MAX, seconds_max=BODY_SECONDS_MAX,
+                too_large=ApiError(413, "BODY_TOO_LARGE", f"send at most {BODY_BYTES_MAX:,} bytes"),
+                too_slow=ApiError(408, "BODY_TOO_SLOW", f"send the body within {BODY_SECONDS_MAX:.0f} s"),
+            )  # fmt: skip
             try:
-                return await handle(bounded)
+                return await handle(request)
             except RequestValidationError as error:
                 raise _misfit(error) from None
             except HTTPException as error:  # a body that cannot even be taken apart

@@ -13,7 +13,7 @@ from redrive.errors import NotMigratedError
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.migrate import check, migrate, migration_sql
 from redrive.systems.flags import Flags, FlagSettings
-from redrive.systems.flags.tables import make_tables
+from redrive.systems.flags.tables import FLAG_SCHEDULES, make_tables
 from redrive.testing import VirtualClock, drain
 
 POSTGRES = {
@@ -241,3 +241,11 @@ async def test_the_audit_is_append_only(url: str, store: str) -> None:
                 await execute(database, [statement])
     finally:
         await database.close()
+
+
+def test_the_table_is_the_one_of_the_documentation() -> None:
+    """Two due columns, one word for retrying and dead, the lease for claimed."""
+    assert (FLAG_SCHEDULES.first_due, FLAG_SCHEDULES.due) == ("scheduled_at", "next_retry_at")
+    assert FLAG_SCHEDULES.words.shared
+    assert FLAG_SCHEDULES.words.claimed is None
+    assert Flags.name == "flags"
