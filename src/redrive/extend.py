@@ -11,7 +11,7 @@ from redrive.core.durations import format_duration, rounded
 from redrive.core.outcome import LeaseExpired
 from redrive.core.states import Act
 from redrive.core.task import Claim
-from redrive.events import AttemptEnded, Event, SettleFailed
+from redrive.events import AttemptEnded, AttemptStarted, Event, SettleFailed, TaskAdded, TasksChanged
 from redrive.ledgers.pgmq.ledger import PgmqLedger
 from redrive.ledgers.pgmq.queues import Queues, archive_table, message_table, pgmq_sql
 from redrive.ledgers.pgmq.statements import QueueLayout
@@ -26,34 +26,38 @@ from redrive.ledgers.sql.schema import attempt as ATTEMPTS  # noqa: N812 - the h
 from redrive.ledgers.sql.schema import deed as DEEDS  # noqa: N812 - the audit log, for acts on what is no task
 from redrive.ledgers.sql.statements import ExtraColumns
 from redrive.ledgers.sql.times import EPOCH, Instant, IsoText, comparable
-from redrive.ports import Actor
+from redrive.ports import Actor, Return
 from redrive.system import System
 
 __all__ = [
     "ATTEMPTS",
-    "DEEDS",
-    "EPOCH",
-    "NAMES",
     "Act",
     "Actor",
     "AttemptEnded",
+    "AttemptStarted",
     "Batch",
     "Beside",
     "Claim",
+    "DEEDS",
     "Database",
+    "EPOCH",
     "Event",
+    "ExtraColumns",
     "Gather",
     "Instant",
     "IsoText",
     "LeaseExpired",
-    "ExtraColumns",
+    "NAMES",
     "PgmqLedger",
     "QueueLayout",
     "Queues",
+    "Return",
     "SettleFailed",
     "Settlement",
     "SqlLedger",
     "System",
+    "TaskAdded",
+    "TasksChanged",
     "archive_table",
     "comparable",
     "decide",

@@ -7,6 +7,7 @@ gets connections from a pool of its own without that setting.
 
 import asyncio
 import json
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -185,7 +186,7 @@ class PostgresDatabase:
     def announce(self, connection: Connection, ledger: str, *, soon: bool) -> None:
         """See `Database.announce`."""
         now = time.monotonic()
-        if soon and now - self._announced.get(ledger, 0) < ANNOUNCE_EVERY_SECONDS:
+        if soon and now - self._announced.get(ledger, -math.inf) < ANNOUNCE_EVERY_SECONDS:
             return
         if soon:
             self._announced[ledger] = now
