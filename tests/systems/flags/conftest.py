@@ -13,8 +13,7 @@ from sqlalchemy import Connection, select, text
 from redrive import Redrive, WorkerSettings
 from redrive.extend import DEEDS
 from redrive.settings import Settings
-from redrive.systems.flags import Flags, FlagSchedule, FlagSettings, NewSchedule
-from redrive.systems.flags.tables import make_tables
+from redrive.systems.flags import Flags, FlagSchedule, FlagSettings, NewSchedule, tables
 from redrive.testing import Drained, VirtualClock, drain
 from redrive.web.app import make_web
 from redrive.wiring import Service
@@ -98,12 +97,11 @@ class Home:
         self.clock.advance(instant - self.now)
 
     async def schedule(self, id: int) -> FlagSchedule:
-        tables = make_tables(self.app.database.dialect.name)
         return (await self.app.database.read(tables.read_by_id, [id]))[id]
 
     async def row(self, id: int) -> dict[str, Any]:
         """A schedule's row as it stands."""
-        t = make_tables(self.app.database.dialect.name).schedules
+        t = tables.schedules
 
         def look(connection: Connection) -> dict[str, Any]:
             return dict(connection.execute(select(t).where(t.c.id == id)).one()._mapping)
@@ -112,7 +110,7 @@ class Home:
 
     async def audit(self, id: int | None = None, action: str | None = None) -> list[Any]:
         """What the audit says of a schedule, or of all."""
-        t = make_tables(self.app.database.dialect.name).audit
+        t = tables.audit
         found = select(t).order_by(t.c.at, t.c.id)
         if id is not None:
             found = found.where(t.c.schedule_id == id)

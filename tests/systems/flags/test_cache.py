@@ -8,7 +8,6 @@ import pytest
 
 from redrive.errors import LedgerAwayError
 from redrive.systems.flags.cache import KEPT, FlagCache
-from redrive.systems.flags.tables import make_tables
 
 from .conftest import MINUTE, Home
 
@@ -81,7 +80,6 @@ async def test_every_process_forgets(home: Home, make_home: Any) -> None:
 async def test_evaluations_are_kept(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """While nothing changes the database is asked once, and again after five minutes."""
     now = [0.0]
-    tables = make_tables(home.app.database.dialect.name)
     reads: list[str] = []
 
     class Counting(FlagCache):
@@ -97,7 +95,7 @@ async def test_evaluations_are_kept(home: Home, monkeypatch: pytest.MonkeyPatch)
         await asyncio.Event().wait()
 
     monkeypatch.setattr(FlagCache, "_watch", silent)
-    cache = Counting(home.app, tables, now=lambda: now[0])
+    cache = Counting(home.app, now=lambda: now[0])
     try:
         for _ in range(3):
             await asyncio.gather(*(cache.flags() for _ in range(5)))

@@ -11,9 +11,8 @@ from sqlalchemy import Connection, insert, select
 
 from redrive import Redrive, State, WorkerSettings, seconds
 from redrive.events import AttemptEnded, Event
-from redrive.systems.flags import Flags, FlagSettings, NewSchedule
+from redrive.systems.flags import Flags, FlagSettings, NewSchedule, tables
 from redrive.systems.flags.system import _tuned
-from redrive.systems.flags.tables import make_tables
 
 from .conftest import MINUTE, Home, MakeHome, count
 
@@ -22,7 +21,6 @@ PATIENCE_SECONDS = 60
 
 async def put_many(home: Home, prefix: str, amount: int, *, flags: int, **schedule: Any) -> None:
     """Many schedules that set a percentage, spread over some flags."""
-    tables = make_tables(home.app.database.dialect.name)
     stamps = {"created_at": home.now, "updated_at": home.now}
 
     def write(connection: Connection) -> None:

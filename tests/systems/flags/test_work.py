@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, update
 
-from redrive.systems.flags import NewSchedule
-from redrive.systems.flags.tables import make_tables
+from redrive.systems.flags import NewSchedule, tables
 from redrive.testing import assert_dead
 
 from .conftest import MINUTE, Home
@@ -55,7 +54,7 @@ async def test_a_new_flag_of_the_same_key_is_another(home: Home) -> None:
 async def test_updates_that_nobody_can_read(home: Home) -> None:
     """What somebody else wrote into the table and cannot be set fails for good, and is shown all the same."""
     made = await home.plan()
-    t = make_tables(home.app.database.dialect.name).schedules
+    t = tables.schedules
     for updates in ([1], {"colour": "red"}, {"rolloutPercentage": 101}):
         change = update(t).where(t.c.id == made.id).values(updates=updates, status="pending")
         await home.app.database.write(lambda connection, change=change: connection.execute(change))

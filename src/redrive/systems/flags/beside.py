@@ -15,7 +15,7 @@ from sqlalchemy import Connection, insert, update
 from redrive import State, UsageError, describe_error
 from redrive.extend import Act, Actor, Beside, Database, Settlement
 from redrive.operator.json_views import instant_json
-from redrive.systems.flags.tables import FlagTables
+from redrive.systems.flags import tables
 from redrive.systems.flags.values import FlagSchedule
 
 PROCESSOR = Actor(name="processor")
@@ -36,17 +36,14 @@ class FlagBeside(Beside):
 
     refused_ends = frozenset({State.DONE})
 
-    def __init__(self, database: Database, tables: FlagTables) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._tables = tables
         self._log: Any = structlog.get_logger(system="flags")
 
     def settled(self, connection: Connection, settlements: Sequence[Settlement]) -> None:
         """Record what a try came to. One that was given back was not a try."""
         ended = {one.claim.task.id: one for one in settlements if one.state is not State.WAITING or one.explanation}
-        entries = [
-            _outcome(schedule, ended[schedule.id]) for schedule in self._tables.read_by_id(connection, ended).values()
-        ]
+        entries = [_outcome(schedule, ended[schedule.id]) for schedule in tables.read_by_id(connection, ended).values()]
         gave_way = [one.schedule.id for one in entries if one.action == "cancelled"]
         if gave_way:
             self._mark_cancelled(connection, gave_way, PROCESSOR, error_message="superseded")
@@ -62,7 +59,7 @@ class FlagBeside(Beside):
                 "a schedule is applied when its flag was changed, not because somebody says so: change the flag by hand, and "
                 "resolve the schedule as cancelled"
             )
-        schedules = self._tables.read_by_id(connection, ids).values()
+        schedules = tables.read_by_id(connection, ids).values()
         if state is State.CANCELLED:
             self._mark_cancelled(connection, ids, actor)
             entries = [_cancelled(one, actor.reason) for one in schedules]
@@ -93,7 +90,7 @@ class FlagBeside(Beside):
                     }
                     for one in entries
                 ]
-                connection.execute(insert(self._tables.audit), rows)
+                connection.execute(insert(tables.audit), rows)
         except Exception as error:  # whatever is wrong with the audit, the change goes on
             for one in entries:
                 self._log.error(
@@ -104,7 +101,7 @@ class FlagBeside(Beside):
     def _mark_cancelled(self, connection: Connection, ids: Sequence[Any], by: Actor, **more: str) -> None:
         """Write into the rows who cancelled them. The state itself is the ledger's to write."""
         values = {"cancelled_by": by.name, "cancelled_at": self._database.present(connection), **more}
-        t = self._tables.schedules
+        t = tables.schedules
         connection.execute(update(t).where(t.c.id.in_(ids)).values(values))
 
 

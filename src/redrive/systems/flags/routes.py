@@ -12,10 +12,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import AfterValidator
 
+from redrive.http.body import read_body
 from redrive.http.errors import ApiError, ErrorAnswer
 from redrive.http.guard import require, require_unless_loopback
 from redrive.systems.flags.cache import FlagCache
-from redrive.systems.flags.desk import CURSOR_CHARS_MAX, PAGE_SIZE, Desk
+from redrive.systems.flags.desk import PAGE_SIZE, Desk
 from redrive.systems.flags.errors import (
     FlagNotFoundError,
     FlagsError,
@@ -50,10 +51,11 @@ from redrive.systems.flags.shapes import (
 )
 from redrive.systems.flags.store import FlagStore
 from redrive.systems.flags.values import LISTED_MAX, PRODUCTION, ScheduleStatus
-from redrive.systems.kit.bounded_body import read_bounded
+from redrive.systems.kit.cursor import CURSOR_CHARS_MAX
 
 BODY_BYTES_MAX = 64 * 1024
 BODY_SECONDS_MAX = 30.0
+BODY_CODES = {"too_large": "BODY_TOO_LARGE", "body_too_slow": "BODY_TOO_SLOW", "disconnected": "VALIDATION_ERROR"}
 STATUS: dict[type[FlagsError], tuple[int, str]] = {
     FlagNotFoundError: (404, "FLAG_NOT_FOUND"),
     ScheduleNotFoundError: (404, "SCHEDULE_NOT_FOUND"),
@@ -82,12 +84,11 @@ class FlagsRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def answer(request: Request) -> Response:
-            # Where `request.body()` keeps it, too.
-            request._body = await read_bounded(  # noqa: SLF001
-                request, bytes_max=BODY_BYTES_MAX, seconds_max=BODY_SECONDS_MAX,
-                too_large=ApiError(413, "BODY_TOO_LARGE", f"send at most {BODY_BYTES_MAX:,} bytes"),
-                too_slow=ApiError(408, "BODY_TOO_SLOW", f"send the body within {BODY_SECONDS_MAX:.0f} s"),
-            )  # fmt: skip
+            try:
+                # Where `request.body()` keeps it, too.
+                request._body = await read_body(request, BODY_BYTES_MAX, seconds_max=BODY_SECONDS_MAX)  # noqa: SLF001
+            except ApiError as error:
+                raise ApiError(error.status, BODY_CODES.get(error.code, error.code), error.message) from None
             try:
                 return await handle(request)
             except RequestValidationError as error:

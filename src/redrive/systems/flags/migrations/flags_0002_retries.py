@@ -57,7 +57,7 @@ def upgrade() -> None:
         # Whoever has added the columns by hand may have added the index with this well-known name, too.
         there = "IF NOT EXISTS " if name == "idx_schedules_next_retry_at" else ""
         op.execute(f"CREATE INDEX {there}{name} ON {_SCHEDULES} ({column}) WHERE {where}")
-    begin = "0" if sqlite else "'1970-01-01 00:00:00+00'::timestamptz"
+    begin = due("'1970-01-01 00:00:00+00:00'")
     ahead = f"coalesce({due('next_retry_at')}, {due('scheduled_at')}, {begin})"
     over = f"coalesce({due('updated_at')}, {begin})"
     for listing, place, where in (
