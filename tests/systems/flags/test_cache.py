@@ -11,7 +11,7 @@ from redrive.systems.flags.cache import KEPT, FlagCache
 
 from .conftest import MINUTE, Home
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 60
 
 
 async def test_evaluation_from_the_database(home: Home) -> None:

@@ -8,8 +8,6 @@ from hypothesis import strategies as some
 
 from redrive.systems.flags.evaluate import FlagFacts, bucket, is_on
 
-PATIENCE_SECONDS = 10
-
 
 def flag(enabled: bool = True, percentage: int = 100) -> FlagFacts:
     return FlagFacts(1, enabled, percentage)

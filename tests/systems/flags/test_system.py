@@ -55,7 +55,7 @@ async def test_two_processors_apply_each_schedule_once(home: Home, make_home: Ma
 
 
 class Watch:
-    """Counts tries that failed, and notes after how many of them a schedule was applied."""
+    """Counts tries that failed, and notes after how many a schedule was applied."""
 
     def __init__(self) -> None:
         self.failed = 0
@@ -71,7 +71,7 @@ class Watch:
 
 
 async def test_new_schedules_do_not_wait_behind_old_failures(home: Home) -> None:
-    """With 10,000 retries due that all fail, a new schedule is applied after a few hundred tries, not after all of them."""
+    """With 10,000 retries due that all fail, each new schedule is applied after a few hundred tries."""
     await home.flags.put("promo", actor="ada")
     retries = {"status": "failed", "retry_count": 1, "next_retry_at": home.now, "last_error": "down"}
     await put_many(home, "broken", 10_000, flags=50, **retries)

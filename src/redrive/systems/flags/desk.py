@@ -11,20 +11,15 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, func, literal_column, or_, select, text
 
-from redrive import Lane, Redrive, Where, redact
+from redrive import Acted, Lane, Redrive, redact
 from redrive.extend import ATTEMPTS, EPOCH
 from redrive.systems.flags import tables
 from redrive.systems.flags.changes import LastSet, Stamp, Values, readable_values, superseded
-from redrive.systems.flags.errors import (
-    InvalidChangeError,
-    InvalidStateError,
-    ScheduleNotFoundError,
-)
+from redrive.systems.flags.errors import InvalidChangeError, InvalidStateError, ScheduleNotFoundError
 from redrive.systems.flags.tables import AHEAD, FLAG_SCHEDULES, OVER
 from redrive.systems.flags.values import (
     LISTED_MAX,
     PRODUCTION,
-    Acted,
     FlagSchedule,
     Foreseen,
     Retries,
@@ -171,12 +166,12 @@ class Desk:
 
     def _cancel(self, connection: Connection, ids: Collection[int], actor: str, reason: str) -> Acted:
         found = tables.read_by_id(connection, ids)
-        ended = set(self._lane.cancel_sync([*found], actor=actor, reason=reason, within=connection))
-        refused = {id_: _absent(id_) for id_ in ids if id_ not in ended}
+        ended: set[Any] = set(self._lane.cancel_sync([*found], actor=actor, reason=reason, within=connection))
+        refused: dict[Any, str] = {id_: _absent(id_) for id_ in ids if id_ not in ended}
         for id_, schedule in tables.read_by_id(connection, found.keys() - ended).items():
             state = "being applied just now" if schedule.lease_until is not None else f"{schedule.status} for good"
             refused[id_] = f"schedule {id_} is {state}: only one that waits can be cancelled"
-        return Acted(changed=sorted(id_ for id_ in found if id_ in ended), refused=refused)
+        return Acted(changed=sorted(ended.intersection(found)), refused=refused)
 
     async def retry(self, key: str, id: int, *, actor: str, environment: str = PRODUCTION) -> FlagSchedule:
         """Bring a schedule back that has failed for good, due now and with all its retries."""
@@ -187,22 +182,20 @@ class Desk:
         """Bring back schedules that have failed for good, of whatever flag; the others stay as they are."""
         await self._app.open()
         dead, refused = await self._database.read(self._to_retry, ids)
-        changed = set[object]()
-        if dead:
-            changed |= {*(await self._lane.redrive(Where(ids=dead), actor=actor, reason=reason)).changed}
+        changed = (await self._lane.redrive(dead, actor=actor, reason=reason)).changed if dead else ()
         if changed:
             await self._lane.count_soon()
-        for id_ in set(dead) - changed:
+        for id_ in set(dead).difference(changed):
             refused[id_] = f"schedule {id_} was brought back by somebody else just now"
-        return Acted(changed=sorted(id_ for id_ in dead if id_ in changed), refused=refused)
+        return Acted(changed=sorted(set(dead).intersection(changed)), refused=refused)
 
-    def _to_retry(self, connection: Connection, ids: Collection[int]) -> tuple[list[int], dict[int, str]]:
+    def _to_retry(self, connection: Connection, ids: Collection[int]) -> tuple[list[int], dict[Any, str]]:
         """Those that a person may bring back, and of the others why not."""
         found, t = tables.read_by_id(connection, ids), tables.flags
         now = self._database.present(connection)
         named = select(t.c.id, t.c.last_set).where(t.c.id.in_({one.flag_id for one in found.values()} - {None}))
         last_set = {row.id: LastSet(row.last_set) for row in connection.execute(named)}
-        refused = {id_: _absent(id_) for id_ in ids if id_ not in found}
+        refused: dict[Any, str] = {id_: _absent(id_) for id_ in ids if id_ not in found}
         for id_, schedule in found.items():
             why = _not_to_retry(schedule, last_set.get(schedule.flag_id or 0), now)
             if why is not None:

@@ -11,13 +11,13 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
-from redrive import Lane, Redrive
+from redrive import Acted, Lane, Redrive
 from redrive.extend import DEEDS
 from redrive.systems.flags import tables
 from redrive.systems.flags.cache import FLAGS_MAX, FlagCache
 from redrive.systems.flags.changes import LastSet, Stamp, Values, read_values, readable_values, superseded
 from redrive.systems.flags.errors import FlagNotFoundError, InvalidChangeError
-from redrive.systems.flags.values import LISTED_MAX, PRODUCTION, Acted, Flag, Override
+from redrive.systems.flags.values import LISTED_MAX, PRODUCTION, Flag, Override
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -89,7 +89,7 @@ class FlagStore:
         return await self._write(self._switch, ids, enabled=enabled, actor=actor, reason=reason)
 
     def _switch(self, connection: Connection, ids: Collection[int], *, enabled: bool, actor: str, reason: str) -> Acted:
-        changed, refused = list[int](), dict[int, str]()
+        changed, refused = list[int](), dict[Any, str]()
         word = "on" if enabled else "off"
         for id_ in sorted(set(ids)):  # in one order, so that two who do so cannot block each other
             row = self.lock(connection, tables.flags.c.id == id_)
