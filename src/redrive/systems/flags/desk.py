@@ -34,7 +34,7 @@ LOOK_WITHIN = timedelta(seconds=5)
 """How long one statement of a page may take. Its index answers in milliseconds, unless the database has other troubles."""
 
 
-class Desk:
+class FlagDesk:
     """Schedules for people."""
 
     def __init__(self, app: Redrive, lane: Lane) -> None:

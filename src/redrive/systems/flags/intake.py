@@ -10,7 +10,7 @@ from redrive import Redrive
 from redrive.extend import Actor
 from redrive.operator.json_views import instant_json
 from redrive.systems.flags import tables
-from redrive.systems.flags.beside import Entry, FlagBeside
+from redrive.systems.flags.beside import AuditEntry, FlagBeside
 from redrive.systems.flags.changes import read_values, updates_of
 from redrive.systems.flags.errors import InvalidChangeError
 from redrive.systems.flags.settings import RETRIES_MAX
@@ -23,7 +23,7 @@ AHEAD_MAX = timedelta(days=3660)
 """How far ahead a change may be planned: ten years."""
 
 
-class Intake:
+class FlagIntake:
     """Where new schedules come in."""
 
     def __init__(self, app: Redrive, beside: FlagBeside, *, max_retries: int) -> None:
@@ -88,9 +88,9 @@ def check_retries(retries: object) -> int:
     return retries
 
 
-def _created(schedule: FlagSchedule) -> Entry:
+def _created(schedule: FlagSchedule) -> AuditEntry:
     details = {
         "scheduledAt": instant_json(schedule.scheduled_at), "expiresAt": instant_json(schedule.expires_at),
         "updates": schedule.updates, "maxRetries": schedule.max_retries,
     }  # fmt: skip
-    return Entry(schedule=schedule, action="created", details=details)
+    return AuditEntry(schedule=schedule, action="created", details=details)

@@ -11,7 +11,7 @@ from redrive.extend import System
 from redrive.http.errors import ApiError
 from redrive.http.panel import Panel, query_of
 from redrive.systems.flags.changes import readable_values
-from redrive.systems.flags.desk import PAGE_SIZE, Desk
+from redrive.systems.flags.desk import PAGE_SIZE, FlagDesk
 from redrive.systems.flags.errors import FlagNotFoundError
 from redrive.systems.flags.picture import SHOWN_MAX, Coming, UpcomingPicture, draw
 from redrive.systems.flags.store import FlagStore
@@ -32,7 +32,7 @@ OVERVIEW = ("pending", "retrying", "failed", "applied")
 """What is seen without a filter by status."""
 
 
-def make_panel(store: FlagStore, desk: Desk) -> Panel:
+def make_panel(store: FlagStore, desk: FlagDesk) -> Panel:
     """The page, over the parts that it shows."""
 
     async def content(request: Request, system: System) -> Mapping[str, Any]:
@@ -61,7 +61,7 @@ def make_panel(store: FlagStore, desk: Desk) -> Panel:
     return Panel(title="Flags", template="flags/page.html", content=content)
 
 
-async def _pages(desk: Desk, asked: Mapping[str, str], cursor: str) -> dict[str, SchedulePage]:
+async def _pages(desk: FlagDesk, asked: Mapping[str, str], cursor: str) -> dict[str, SchedulePage]:
     names, limit = ([asked["status"]], PAGE_SIZE) if asked["status"] else (OVERVIEW, SHOWN_MAX)
     return {
         name: await desk.page(
