@@ -13,9 +13,19 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 import redrive
-from redrive import LedgerTable, Policy, Redrive, State, UsageError, Where, Words, WorkerSettings, make_task, seconds
-from redrive.errors import HandlerError, KeyTakenError, NotMigratedError, PayloadError, SettingsError, TableError
+from redrive import LedgerTable, Policy, Redrive, State, Words, seconds
+from redrive.app import WorkerSettings
+from redrive.errors import (
+    HandlerError,
+    KeyTakenError,
+    NotMigratedError,
+    PayloadError,
+    SettingsError,
+    TableError,
+    UsageError,
+)
 from redrive.events import AttemptEnded, TaskAdded
+from redrive.lane import Where, make_task
 from redrive.ledgers.sql.migrate import migrate
 from redrive.testing import VirtualClock, assert_done, drain
 

@@ -12,18 +12,8 @@ from examples.demo.traffic import (
     span,
     work,
 )
-from redrive import (
-    Context,
-    NewTask,
-    PermanentError,
-    RateLimitedError,
-    Redrive,
-    State,
-    Task,
-    TransientError,
-    Where,
-    make_task,
-)
+from redrive import Context, PermanentError, RateLimitedError, Redrive, State, Task, TransientError
+from redrive.lane import NewTask, Where, make_task
 
 PAUSE_BEATS = 10
 """So long after the outage has healed somebody brings back what died of it."""

@@ -30,6 +30,8 @@ from redrive.observe.traces import current_trace
 from redrive.operator.census import Census
 from redrive.ports import Actor, Observer, Page, Where, Within
 
+__all__ = ["Added", "Attempt", "Lane", "NewTask", "Page", "Where", "make_task"]
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 SEEN_KINDS_MAX = 10_000

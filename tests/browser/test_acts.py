@@ -5,7 +5,8 @@ import re
 import pytest
 from playwright.async_api import Page, expect
 
-from redrive import NewTask, State, Where, hours, make_task
+from redrive import State, hours
+from redrive.lane import NewTask, Where, make_task
 
 from .conftest import log_in
 from .site import Site

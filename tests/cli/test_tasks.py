@@ -8,19 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from redrive import (
-    Exponential,
-    NewTask,
-    PermanentError,
-    Policy,
-    Redrive,
-    State,
-    Task,
-    Where,
-    WorkerSettings,
-    jitter,
-    seconds,
-)
+from redrive import Exponential, PermanentError, Policy, Redrive, State, Task, jitter, seconds
+from redrive.app import WorkerSettings
+from redrive.lane import NewTask, Where
 
 from .said import Said
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from sqlalchemy import Connection, select, text
 
-from redrive import Redrive, State, Where
+from redrive import Redrive, State
+from redrive.lane import Where
 from redrive.ledgers.sql import schema
 
 from . import evidence

@@ -5,9 +5,11 @@ import asyncio
 import pytest
 from sqlalchemy import event, text
 
-from redrive import State, UsageError, Where
+from redrive import State
+from redrive.errors import UsageError
 from redrive.events import TasksChanged
 from redrive.extend import Act
+from redrive.lane import Where
 from redrive.ports import Actor
 from redrive.systems.commands import (
     BusinessRuleError,

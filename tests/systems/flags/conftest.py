@@ -10,7 +10,8 @@ import pytest
 from servers import Migrated
 from sqlalchemy import Connection, select, text
 
-from redrive import Redrive, WorkerSettings
+from redrive import Redrive
+from redrive.app import WorkerSettings
 from redrive.settings import Settings
 from redrive.systems.flags import Flags, FlagSettings, NewSchedule, Schedule
 from redrive.systems.flags.tables import make_tables

@@ -7,8 +7,10 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from redrive import State, UsageError, Where
+from redrive import State
+from redrive.errors import UsageError
 from redrive.extend import DEEDS
+from redrive.lane import Where
 from redrive.systems.flags import NewSchedule
 
 from ..figures import are_counted_soon, take_long_to_count

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, insert, select
 
-from redrive import Redrive, WorkerSettings, seconds
+from redrive import Redrive, seconds
+from redrive.app import WorkerSettings
 from redrive.events import AttemptEnded, Event
 from redrive.systems.flags import Flags, FlagSettings, NewSchedule
 from redrive.systems.flags.system import _tuned

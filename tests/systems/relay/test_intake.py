@@ -10,10 +10,11 @@ import aio_pika
 import pytest
 from sqlalchemy import text
 
-from redrive import Redrive, State, Where
+from redrive import Redrive, State
 from redrive.core.decide import decide
 from redrive.core.outcome import Done
 from redrive.errors import LedgerAwayError
+from redrive.lane import Where
 from redrive.systems.relay import Relay
 from redrive.systems.relay import broker as links
 from redrive.systems.relay.intake import _Session

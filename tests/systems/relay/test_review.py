@@ -14,8 +14,9 @@ import structlog
 from sqlalchemy import Connection, insert, select, text, update
 from web.conftest import client_of
 
-from redrive import Redrive, State, UsageError, Where
-from redrive.errors import TooSlowError
+from redrive import Redrive, State
+from redrive.errors import TooSlowError, UsageError
+from redrive.lane import Where
 from redrive.observe.logs import LogObserver
 from redrive.ports import Actor
 from redrive.settings import Settings

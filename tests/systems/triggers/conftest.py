@@ -10,7 +10,8 @@ import httpx
 import pytest
 from servers import Migrated
 
-from redrive import Redrive, Where
+from redrive import Redrive
+from redrive.lane import Where
 from redrive.settings import Settings
 from redrive.systems.triggers import Triggers, TriggerSettings
 from redrive.systems.triggers.endpoints import Endpoint, new_secret

@@ -8,11 +8,12 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from redrive import Redrive, State, Where
+from redrive import Redrive, State
 from redrive.core.decide import decide
 from redrive.core.outcome import Done, Failed, LeaseExpired, Released, Snoozed
 from redrive.core.task import Claim
 from redrive.errors import PermanentError, TransientError
+from redrive.lane import Where
 from redrive.systems.triggers import Triggers
 from redrive.systems.triggers import tables as t
 from redrive.testing import VirtualClock

@@ -8,8 +8,8 @@ import httpx
 import pytest
 from sqlalchemy import Connection, event, insert, text
 
-from redrive import Where
 from redrive.errors import TooSlowError
+from redrive.lane import Where
 from redrive.systems.triggers import desk as oversight
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.desk import shown_url

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from redrive import PermanentError, Redrive, Snoozed, State, Task, WorkerSettings, days, hours, seconds
+from redrive import PermanentError, Redrive, Snoozed, State, Task, days, hours, seconds
+from redrive.app import WorkerSettings
 from redrive.systems.webhooks import Webhooks
 from redrive.testing import VirtualClock, drain
 

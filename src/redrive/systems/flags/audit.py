@@ -14,8 +14,7 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection, insert
 
-from redrive import describe_error
-from redrive.extend import Database
+from redrive.extend import Database, describe_error
 from redrive.systems.flags.tables import Tables
 
 PROCESSOR = "processor"

@@ -8,7 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, select, update
 
-from redrive import State, UsageError
+from redrive import State
+from redrive.errors import UsageError
 from redrive.extend import Act, Beside, Database
 from redrive.ports import Actor
 from redrive.systems.flags.audit import Audit

@@ -15,8 +15,7 @@ from typing import TypeVar
 import structlog
 from sqlalchemy import Connection, select
 
-from redrive import describe_error
-from redrive.extend import Database
+from redrive.extend import Database, describe_error
 from redrive.systems.flags.evaluate import Facts
 from redrive.systems.flags.tables import Tables
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, func, literal_column, or_, select, text
 
-from redrive import Try, redact
-from redrive.extend import ATTEMPTS, Database, Instant
+from redrive.extend import ATTEMPTS, Database, Instant, redact
+from redrive.policies import Try
 from redrive.systems.flags.errors import InvalidChangeError
 from redrive.systems.flags.schedules import LISTED_MAX, Schedule, as_schedule
 from redrive.systems.flags.tables import AHEAD, FLAG_SCHEDULES, OVER, Stretch, Tables

@@ -11,9 +11,10 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from redrive import Lane, Try, preview
 from redrive.extend import EPOCH, Database
+from redrive.lane import Lane
 from redrive.operator.json_views import instant_json
+from redrive.policies import Try, preview
 from redrive.systems.flags.audit import Audit, Entry
 from redrive.systems.flags.changes import LastSet, Stamp, Values, read_values, superseded, updates_of
 from redrive.systems.flags.errors import (

@@ -15,8 +15,9 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from redrive import Attempt, Try
+from redrive.lane import Attempt
 from redrive.operator.json_views import instant_json
+from redrive.policies import Try
 from redrive.systems.flags.schedules import Foreseen, NewSchedule, Schedule
 from redrive.systems.flags.settings import RETRIES_MAX
 from redrive.systems.flags.store import Flag, Override

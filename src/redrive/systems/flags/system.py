@@ -6,10 +6,13 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from redrive import Attempt, Lane, Redrive, State, Try, Where, WorkerSettings, days
+from redrive import Redrive, State, days
+from redrive.app import WorkerSettings
 from redrive.events import AttemptEnded, Event
+from redrive.extend import System
+from redrive.lane import Attempt, Lane, Where
+from redrive.policies import Try
 from redrive.settings import load
-from redrive.system import System
 from redrive.systems.flags.audit import Audit
 from redrive.systems.flags.beside import ActsOnSchedules
 from redrive.systems.flags.cache import FlagCache

@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, LargeBinary, bindparam, func, literal_column, select, update
 
-from redrive import Lane, State, UsageError, safe_text
-from redrive.errors import TooSlowError
+from redrive import State
+from redrive.errors import TooSlowError, UsageError
 from redrive.events import TasksChanged
-from redrive.extend import Act, Beside, Database
+from redrive.extend import Act, Beside, Database, safe_text
+from redrive.lane import Lane
 from redrive.operator.json_views import instant_json
 from redrive.ports import Actor
 from redrive.systems.relay import headers as amqp

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from redrive import redact
 from redrive.access.keys import ApiKey
 from redrive.errors import TooSlowError
+from redrive.extend import redact
 from redrive.http.errors import ApiError, ErrorAnswer
 from redrive.http.guard import require, require_unless_loopback
 from redrive.http.reason import Reason

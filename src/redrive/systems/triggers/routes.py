@@ -10,9 +10,9 @@ from fastapi.security import APIKeyHeader
 from pydantic import ValidationError
 from starlette.routing import Route
 
-from redrive import Where
 from redrive.access.keys import Scope
 from redrive.http.errors import ApiError, ErrorAnswer
+from redrive.lane import Where
 from redrive.operator.json_views import instant_json
 from redrive.systems.triggers import shapes as m
 from redrive.systems.triggers.access import BATCH_BYTES_MAX, PREFIX, Gate, bind_correlation, needs, route_class

@@ -15,10 +15,10 @@ from typing import Any
 
 from sqlalchemy import ARRAY, Connection, Select, Text, any_, bindparam, func, literal_column, select
 
-from redrive import Lane, NewTask
 from redrive.errors import KeyTakenError, LedgerError
 from redrive.events import TaskAdded
 from redrive.extend import Database, Gather
+from redrive.lane import Lane, NewTask
 from redrive.systems.webhooks.tables import due_since, instant, make_table
 
 GATHERED_MAX = 1000

@@ -15,10 +15,10 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from redrive import make_task
 from redrive.errors import LedgerAwayError, LedgerError, UsageError
 from redrive.http.errors import ApiError, ErrorAnswer
 from redrive.http.guard import require_unless_local_program, require_unless_loopback
+from redrive.lane import make_task
 from redrive.operator.json_views import instant_json
 from redrive.systems.webhooks.bodies import check_is_json, parse_object, read_body
 from redrive.systems.webhooks.intake import Receipt

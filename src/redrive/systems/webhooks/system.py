@@ -7,22 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from redrive import (
-    Exponential,
-    NewTask,
-    Page,
-    Policy,
-    Redrive,
-    State,
-    Task,
-    Where,
-    WorkerSettings,
-    jitter,
-    make_task,
-)
+from redrive import Exponential, Policy, Redrive, State, Task, jitter
+from redrive.app import WorkerSettings
 from redrive.errors import MissingExtraError
+from redrive.extend import System
+from redrive.lane import NewTask, Page, Where, make_task
 from redrive.settings import load
-from redrive.system import System
 from redrive.systems.webhooks.intake import Inbox, Receipt
 from redrive.systems.webhooks.logs import WebhookLogs, WebhookMetrics
 from redrive.systems.webhooks.settings import WebhookSettings
