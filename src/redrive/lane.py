@@ -205,7 +205,7 @@ class Lane:
         return added
 
     async def add_many(self, tasks: Iterable[NewTask], *, within: Within | None = None) -> list[Added]:
-        """Store many tasks in one commit, all or nothing; make them with `redrive.make_task`."""
+        """Store many tasks in one commit, all or nothing; make them with `redrive.lane.make_task`."""
         given = list(tasks)
         if not given:
             return []
