@@ -1,6 +1,7 @@
 """The docs say only what is true: every public name is in the reference, every example is Python, the tutorial works."""
 
 import ast
+import importlib
 import os
 import re
 import signal
@@ -72,6 +73,20 @@ def test_examples_are_python(page: Path) -> None:
     """Every Python example of the docs can be parsed."""
     for code in blocks(page, "python"):
         compile(code, page.name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_import_what_is_there(page: Path) -> None:
+    """What an example imports from redrive can be imported from there, and is public there."""
+    for code in blocks(page, "python"):
+        tree = compile(code, page.name, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("redrive", "redrive_client"):
+                module = importlib.import_module(node.module)
+                for name in (alias.name for alias in node.names):
+                    assert hasattr(module, name) or importlib.import_module(f"{node.module}.{name}"), name
+                if node.module == "redrive":
+                    assert {alias.name for alias in node.names} <= set(redrive.__all__)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
