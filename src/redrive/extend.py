@@ -25,7 +25,8 @@ from redrive.ledgers.sql.schema import NAMES
 from redrive.ledgers.sql.schema import attempt as ATTEMPTS  # noqa: N812 - the history of all ledgers, to be joined
 from redrive.ledgers.sql.schema import deed as DEEDS  # noqa: N812 - the audit log, for acts on what is no task
 from redrive.ledgers.sql.statements import ExtraColumns
-from redrive.ledgers.sql.times import EPOCH, Instant, IsoText
+from redrive.ledgers.sql.times import EPOCH, Instant, IsoText, comparable
+from redrive.ports import Actor, Return
 from redrive.system import System
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "EPOCH",
     "NAMES",
     "Act",
+    "Actor",
     "Batch",
     "Beside",
     "Claim",
@@ -45,9 +47,11 @@ __all__ = [
     "Instant",
     "IsoText",
     "LeaseExpired",
+    "Return",
     "Settlement",
     "SqlLedger",
     "System",
+    "comparable",
     "decide",
     "describe_error",
     "format_duration",

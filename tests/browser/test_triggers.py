@@ -261,7 +261,7 @@ async def test_a_webhook_is_a_task_like_any_other(page: Page, joined: Site):
     assert slow is not None
 
     async def settled() -> bool:
-        one, other = await webhooks.get(dead.id), await webhooks.get(slow.id)
+        one, other = await webhooks.lane.get_by_id(dead.id), await webhooks.lane.get_by_id(slow.id)
         return one.state is State.DEAD and other.failures == 1
 
     await joined.until(settled)
@@ -282,7 +282,7 @@ async def test_a_webhook_is_a_task_like_any_other(page: Page, joined: Site):
     await expect(page.get_by_role("status").filter(has_text="1 task redriven.")).to_be_visible()
 
     async def done() -> bool:
-        return (await webhooks.get(dead.id)).state is State.DONE
+        return (await webhooks.lane.get_by_id(dead.id)).state is State.DONE
 
     await joined.until(done)
     [deed] = await webhooks.lane.deeds(dead.id)

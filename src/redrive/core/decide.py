@@ -93,7 +93,10 @@ def _shared_json(
 
 
 class Settlement(NamedTuple):
-    """What the ledger must write for a claim: the next state, the count, the delay, the error and why."""
+    """What the ledger must write for a claim: the next state, the count, the delay, the error and why.
+
+    It has a delay if its state is waiting, and only then.
+    """
 
     claim: Claim
     outcome: str

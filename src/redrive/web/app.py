@@ -7,9 +7,9 @@ from fastapi import FastAPI
 from starlette.routing import Route
 
 from redrive._version import __version__
+from redrive.http.body import BodyLimit
 from redrive.http.envelope import Envelope
 from redrive.http.errors import add_error_handlers
-from redrive.http.limit import BodyLimit
 from redrive.web import api, health, session
 from redrive.web.api.overview import Answers
 from redrive.web.api.searches import Searches

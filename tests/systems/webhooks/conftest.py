@@ -31,7 +31,8 @@ SOURCES = (
     Source.make("standard", "standard", [STANDARD_SECRET]),
 )
 
-Make = Callable[..., Webhooks]
+Make = Callable[..., tuple[Redrive, Webhooks]]
+Inbox = tuple[Redrive, Webhooks]
 
 
 def settings(**given: Any) -> WebhookSettings:
@@ -46,7 +47,7 @@ async def url(migrated: Migrated) -> str:
 
 
 @pytest.fixture
-async def make(url: str) -> AsyncIterator[Callable[..., tuple[Redrive, Webhooks]]]:
+async def make(url: str) -> AsyncIterator[Make]:
     """Make an application with an inbox; it is closed at the end."""
     made: list[Redrive] = []
 
@@ -87,7 +88,7 @@ async def at_work(app: Redrive) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
-async def inbox(make: Callable[..., tuple[Redrive, Webhooks]], clock: VirtualClock) -> tuple[Redrive, Webhooks]:
+async def inbox(make: Make, clock: VirtualClock) -> Inbox:
     """An inbox in virtual time, with a handler that does as the payload says."""
     app, webhooks = make(clock=clock)
 
@@ -100,7 +101,7 @@ async def inbox(make: Callable[..., tuple[Redrive, Webhooks]], clock: VirtualClo
 
 
 @pytest.fixture
-async def local(inbox: tuple[Redrive, Webhooks]) -> AsyncIterator[httpx.AsyncClient]:
+async def local(inbox: Inbox) -> AsyncIterator[httpx.AsyncClient]:
     """A client on the same machine."""
     async with client_of(inbox[0]) as client:
         yield client
@@ -156,3 +157,16 @@ def stripe_headers(body: bytes, secret: str = STRIPE_SECRET, *, at: float | None
 def encoded(body: Any) -> bytes:
     """JSON, as a sender may write it."""
     return json.dumps(body).encode()
+
+
+async def until(holds: Any) -> None:
+    """Come back when it holds."""
+    ends = time.monotonic() + 30
+    while not await holds():
+        assert time.monotonic() < ends
+        await asyncio.sleep(0.01)
+
+
+async def has_status(client: httpx.AsyncClient, key: str, status: str) -> bool:
+    """Whether the webhook with this key has come so far."""
+    return (await client.get("/webhooks", params={"idempotency_key": key})).json()["status"] == status

@@ -61,7 +61,7 @@ async def test_the_application_of_the_page_works(shop: Any, capsys: pytest.Captu
         assert (await client.post("/webhooks/in/stripe", content=paid, headers=signed)).status_code == 202
     await drain(shop)
     webhooks = shop.systems["webhooks"]
-    states = {key: (await webhooks.find(key)).state for key in ("a", "b", "stripe:evt_1")}
+    states = {key: (await webhooks.lane.get(key)).state for key in ("a", "b", "stripe:evt_1")}
     assert states == {"a": State.DONE, "b": State.DEAD, "stripe:evt_1": State.DONE}
     said = capsys.readouterr().out
     assert "order.paid 7" in said

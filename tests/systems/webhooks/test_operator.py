@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from redrive import Redrive, State
+from redrive.lane import Where
 from redrive.settings import Settings
 from redrive.systems.webhooks import Webhooks
 from redrive.testing import drain
@@ -52,9 +53,11 @@ async def test_a_redrive_begins_anew(inbox: tuple[Redrive, Webhooks], operator: 
     assert (await act(operator, "redrive", id_)).json()["changed"] == 1
     [row] = await rows(app)
     assert (row["status"], row["attempts"], row["lease_until"]) == ("pending", 0, None)
-    assert [task.id for task in (await webhooks.page(State.WAITING)).tasks if task.due_at <= app.database.now()] == [
-        id_
-    ]
+    assert [
+        task.id
+        for task in (await webhooks.lane.find(Where(state=State.WAITING))).tasks
+        if task.due_at <= app.database.now()
+    ] == [id_]
     again = await webhooks.accept("order.paid", {}, idempotency_key="order-7")
     assert again is not None
     assert (again.id, len(await rows(app))) == (id_, 1)

@@ -145,7 +145,13 @@ class PostgresDatabase:
 
         async def once() -> R:
             async with self._atomic.begin() as connection:
-                await connection.execute(select(func.set_config("statement_timeout", str(milliseconds), True)))
+                # Planned for just what is asked: a plan for every flag alike reads through all to find those of one with few.
+                await connection.execute(
+                    select(
+                        func.set_config("statement_timeout", str(milliseconds), True),
+                        func.set_config("plan_cache_mode", "force_custom_plan", True),
+                    )
+                )
                 return await connection.run_sync(run, *args, **kwargs)
 
         return await self._patiently(once)

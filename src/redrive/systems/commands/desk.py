@@ -11,9 +11,8 @@ from uuid import UUID
 from redrive import State
 from redrive.errors import UsageError
 from redrive.events import TasksChanged
-from redrive.extend import Act, SqlLedger
+from redrive.extend import Act, Actor, SqlLedger
 from redrive.lane import Lane
-from redrive.ports import Actor
 from redrive.systems.commands.errors import CommandNotFoundError, InvalidOperationError
 from redrive.systems.commands.values import Bulk, CommandPage, CommandRecord, CommandStatus, check_domain, json_text
 

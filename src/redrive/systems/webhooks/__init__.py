@@ -6,7 +6,7 @@
     @webhooks.handler("order.*")
     async def order(task): ...
 
-`service` is the system, `inbox` takes webhooks in, `api` holds the routes, `sources` and `signatures` are for real senders.
+`system` puts it together, `intake` takes webhooks in, `routes` are its HTTP routes, `sources` and `signatures` are for real senders.
 """
 
 from redrive.systems.webhooks.intake import Receipt

@@ -7,50 +7,51 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from redrive import State
 from redrive.events import AttemptEnded, AttemptStarted, Event, TaskAdded
-from redrive.observe.logs import LogObserver
+from redrive.extend import Settlement
+from redrive.lane import NewTask
+from redrive.systems.kit.own_log import OwnLog
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
-class WebhookLogs(LogObserver):
+class WebhookLogs(OwnLog):
     """One line for each step of a webhook; payloads are never logged."""
 
     def __init__(self) -> None:
-        super().__init__(system="webhooks")
+        super().__init__("webhooks")
 
-    def observe(self, events: Sequence[Event]) -> None:
-        """See `Observer.observe`."""
-        for event in events:
-            match event:
-                case TaskAdded(_, kind, key, id_, new):
-                    named = {"event_id": str(id_), "event_type": kind, "idempotency_key": key}
-                    self._log.info("webhook_accepted" if new else "webhook_duplicate", **named)
-                case AttemptStarted(_, claim):
-                    self._log.info("webhook_started", **_named(claim), attempt=claim.number)
-                case AttemptEnded(_, settlement):
-                    self._say_ended(settlement)
-                case _:
-                    super().observe([event])
+    def _write(self, event: Event) -> None:
+        match event:
+            case TaskAdded(_, kind, key, id_, new):
+                named = {"event_id": str(id_), "event_type": kind, "idempotency_key": key}
+                self._log.info("webhook_accepted" if new else "webhook_duplicate", **named)
+            case AttemptStarted(_, claim):
+                self._log.info("webhook_started", **_named(claim), attempt=claim.number)
+            case AttemptEnded(_, settlement):
+                self._say_ended(settlement)
+            case _:
+                super()._write(event)
 
-    def queue_full(self, *, idempotency_key: str, event_type: str, queue_maxsize: int) -> None:
+    def queue_full(self, task: NewTask, *, queue_maxsize: int) -> None:
         """A webhook was refused."""
-        self._log.warning(
-            "webhook_queue_full", idempotency_key=idempotency_key, event_type=event_type, queue_maxsize=queue_maxsize
-        )
+        self.say(
+            "warning", "webhook_queue_full",
+            idempotency_key=task.key, event_type=task.kind, queue_maxsize=queue_maxsize,
+        )  # fmt: skip
 
-    def key_reused(self, *, event_id: str, idempotency_key: str, event_type: str, known_event_type: str) -> None:
+    def key_reused(self, task: NewTask, *, event_id: str, known_event_type: str) -> None:
         """A sender used the key of one webhook for another, which was therefore taken for the first and not stored."""
-        self._log.warning(
-            "webhook_key_reused", event_id=event_id, idempotency_key=idempotency_key,
-            event_type=event_type, known_event_type=known_event_type,
+        self.say(
+            "warning", "webhook_key_reused",
+            event_id=event_id, idempotency_key=task.key, event_type=task.kind, known_event_type=known_event_type,
         )  # fmt: skip
 
     def refused(self, *, source: str, reason: str) -> None:
         """A signature did not fit."""
-        self._log.warning("webhook_signature_refused", source=source, reason=reason)
+        self.say("warning", "webhook_signature_refused", source=source, reason=reason)
 
-    def _say_ended(self, settlement: Any) -> None:
-        fields = {
+    def _say_ended(self, settlement: Settlement) -> None:
+        fields: dict[str, Any] = {
             **_named(settlement.claim),
             "attempt": settlement.claim.number,
             "duration_seconds": round(settlement.elapsed.total_seconds(), 6),

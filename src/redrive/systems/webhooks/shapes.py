@@ -1,4 +1,4 @@
-"""The forms of what the routes take and answer, for their description and for whoever reads the code."""
+"""What the routes take and answer, for their description and for whoever reads the code."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from redrive import State, Task
 from redrive.operator.json_views import instant_json
+from redrive.systems.webhooks.intake import Receipt
 from redrive.systems.webhooks.tables import WORDS
 
 KEY_CHARS_MAX = 500
@@ -65,6 +66,16 @@ class WebhookPage(BaseModel):
     after: str | None = Field(
         description="Give it as `after` for the next page; null: this is the last", examples=[_ID]
     )
+
+
+def receipt_json(receipt: Receipt) -> dict[str, Any]:
+    """A receipt as `ReceiptOut` says."""
+    return {
+        "id": receipt.id,
+        "idempotency_key": receipt.idempotency_key,
+        "status": receipt.status,
+        "created_at": instant_json(receipt.created_at),
+    }
 
 
 def webhook_json(task: Task) -> dict[str, Any]:

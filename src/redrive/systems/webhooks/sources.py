@@ -12,7 +12,6 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ class Place:
             return cls(header=name)
         if where == "json" and all(path) and len(path) <= PATH_PARTS_MAX:
             return cls(path=path)
-        raise SettingsError(f"{written!r} is no place: write header:NAME or json:path.to.it")
+        raise SettingsError(f"{written!r} is not a place: write header:NAME or json:path.to.it")
 
     def find(self, headers: Mapping[str, str], body: Mapping[str, Any]) -> str | None:
         """The value there, as text; None if there is none."""
@@ -72,6 +71,7 @@ class Source:
 
     name: str
     verify: Verify
+    """Raises `SignatureError` unless the body is signed by the sender, just now where that can be known."""
     identity: Place
     event_type: Place
 
@@ -101,10 +101,6 @@ class Source:
             identity=Place.read(identity or usual[0]),
             event_type=Place.read(event_type or usual[1]),
         )
-
-    def check(self, body: bytes, headers: Mapping[str, str], now: datetime) -> None:
-        """Raise `SignatureError` unless the body is signed by the sender, just now where that can be known."""
-        self.verify(body, headers, now)
 
 
 def load_sources(file: Path) -> dict[str, Source]:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from redrive import Exponential, Policy, Redrive, State, Task, jitter
+from redrive import Exponential, Policy, Redrive, State, jitter
 from redrive.app import WorkerSettings
 from redrive.errors import MissingExtraError
 from redrive.extend import System
-from redrive.lane import NewTask, Page, Where, make_task
+from redrive.lane import make_task
 from redrive.settings import load
 from redrive.systems.webhooks.intake import Inbox, Receipt
 from redrive.systems.webhooks.logs import WebhookLogs, WebhookMetrics
@@ -51,11 +51,12 @@ class Webhooks(System):
         )
         self.policy = retry_policy(self.settings)
         super().__init__(app)
-        self.database = app.database
+        self._now = app.database.now
         self.logs = WebhookLogs()
         self.metrics = WebhookMetrics()
         self.lane = app.adopt(EVENTS, observers=[self.logs, self.metrics], tune=self._tune)
-        self.inbox = Inbox(app.database, self.lane, self.settings.queue_maxsize)
+        self.logs.follow(self.lane)
+        self.inbox = Inbox(app.database, self.lane, self.logs, self.settings.queue_maxsize)
         self._forward: Forward | None = None
 
     # --- working ----------------------------------------------------------------------------------------------------
@@ -104,40 +105,7 @@ class Webhooks(System):
 
         A key that is known gives the receipt of the webhook that is there.
         """
-        return await self.take_in(make_task(event_type, payload, key=idempotency_key))
-
-    async def take_in(self, task: NewTask) -> Receipt | None:
-        """The same for a webhook that is made already, which is what raises `UsageError` for one that cannot be stored."""
-        receipt = await self.inbox.accept(task)
-        if receipt is None and self.speaks:
-            self.logs.queue_full(
-                idempotency_key=task.key, event_type=task.kind, queue_maxsize=self.settings.queue_maxsize
-            )
-        elif receipt is not None and receipt.event_type != task.kind and self.speaks:
-            self.logs.key_reused(
-                event_id=receipt.id, idempotency_key=task.key,
-                event_type=task.kind, known_event_type=receipt.event_type,
-            )  # fmt: skip
-        return receipt
-
-    @property
-    def speaks(self) -> bool:
-        """Whether log lines are wanted: a library user may have no observer for them."""
-        return self.logs in self.lane.observers
-
-    # --- looking ----------------------------------------------------------------------------------------------------
-
-    async def get(self, id: str) -> Task | None:
-        """The webhook with this id."""
-        return await self.lane.get_by_id(id)
-
-    async def find(self, idempotency_key: str) -> Task | None:
-        """The webhook with this key."""
-        return await self.lane.get(idempotency_key)
-
-    async def page(self, state: State | None = None, *, after: str | None = None, limit: int = 100) -> Page:
-        """Webhooks in a state, or all, oldest first; pass `page.after` for the next ones."""
-        return await self.lane.find(Where(state=state), after=after, limit=limit)
+        return await self.inbox.accept(make_task(event_type, payload, key=idempotency_key))
 
     # --- what a service asks for ------------------------------------------------------------------------------------
 
@@ -145,7 +113,7 @@ class Webhooks(System):
         """See `System.routes`."""
         from redrive.systems.webhooks.routes import make_routes
 
-        return make_routes(self)
+        return make_routes(self.inbox, self.lane, self.settings, self.sources, self.logs, self.metrics, self._now)
 
     def measure(self, registry: CollectorRegistry) -> None:
         """See `System.measure`."""

@@ -1,21 +1,24 @@
 """The table: what the migration makes is what the code believes, and every hot statement is served by its index."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, MetaData, event, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from redrive import Redrive, State, days, seconds
+from redrive.extend import NAMES, Instant, IsoText, ledger_indexes
+from redrive.lane import Where
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.migrate import migrate
-from redrive.systems.webhooks.tables import make_table
-from redrive.testing import VirtualClock
+from redrive.systems.webhooks.tables import EVENTS, events
+from redrive.testing import VirtualClock, drain
 
-from .conftest import Make, execute, rows
+from .conftest import Inbox, Make, execute, rows
 
 CATALOGUES = {
     "postgresql": {
@@ -46,7 +49,11 @@ def catalogue(connection: Connection) -> dict[str, set[Any]]:
 
 def create(connection: Connection) -> None:
     """The table as the code says."""
-    table = make_table(connection.dialect.name)
+    table = events.to_metadata(MetaData(naming_convention=NAMES))
+    if connection.dialect.name == "sqlite":
+        for column in table.c:
+            column.type = IsoText() if isinstance(column.type, Instant) else column.type
+    ledger_indexes(EVENTS, table, connection.dialect.name)
     connection.execute(CreateTable(table))
     for index in table.indexes:
         connection.execute(CreateIndex(index))
@@ -92,7 +99,7 @@ async def test_ids_are_in_the_order_of_arrival(make: Make, clock: VirtualClock):
         clock.advance(seconds(0.00001))
     found = await rows(app)
     assert all(UUID(row["id"]).version == 7 for row in found)
-    page = await webhooks.page(limit=1000)
+    page = await webhooks.lane.find(Where(), limit=1000)
     assert sorted(task.key for task in page.tasks) == keys
     assert [task.created_at for task in page.tasks] == sorted(task.created_at for task in page.tasks)
 
@@ -164,7 +171,7 @@ async def test_no_statement_reads_the_whole_table(make: Make, clock: VirtualCloc
         "accept": await plans(database, lambda: webhooks.accept("a", {}, idempotency_key="new")),
         "depth": await plans(database, lambda: webhooks.inbox.depth(100)),
         "claim": await plans(database, lambda: ledger.claim(10, seconds(30), kinds=["a"])),
-        "failed": await plans(database, lambda: webhooks.page(State.DEAD, limit=10)),
+        "failed": await plans(database, lambda: webhooks.lane.find(Where(state=State.DEAD), limit=10)),
         "prune": await plans(database, lambda: ledger.prune([State.DONE, State.DEAD], days(30))),
     }
     for what, said in found.items():
@@ -179,3 +186,75 @@ async def test_no_statement_reads_the_whole_table(make: Make, clock: VirtualCloc
     [pruned, *_] = found["prune"]
     assert "events_completed_at_idx" in pruned
     assert "events_failed_at_idx" in pruned
+
+
+SPELLINGS = (
+    "2030-01-01T00:00:10Z",
+    "2030-01-01T00:00:10.000Z",
+    "2030-01-01T00:00:10.000000Z",
+    "2030-01-01T00:00:10+00:00",
+    "2030-01-01T02:00:10.000+02:00",
+    "2029-12-31T19:00:10-05:00",
+    "2030-01-01 00:00:10",
+    "2030-01-01 00:00:10.000000",
+)
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+async def test_times_compare_right_whatever_their_format(inbox: Inbox, clock: VirtualClock, spelling: str):
+    """A row that somebody else wrote is due at its instant: not a moment before, and not when its text says otherwise."""
+    app, webhooks = inbox
+    await app.open()
+    await execute(
+        app,
+        "INSERT INTO events (id, idempotency_key, event_type, payload, attempts, retry_after, created_at, updated_at)"
+        f" VALUES ('x', 'k', 'a', '{{}}', 1, '{spelling}', '{spelling}', '{spelling}')",
+    )
+    clock.advance(seconds(9.9))
+    assert await webhooks.inbox.depth(10) == 0
+    assert await (await webhooks.lane.ledger()).next_due() == pytest.approx(seconds(0.1), abs=seconds(0.002))
+    assert not (await drain(app, clock=clock, until=timedelta(0))).settlements
+    clock.advance(seconds(0.11))
+    assert await webhooks.inbox.depth(10) == 1
+    assert (await drain(app, clock=clock, until=timedelta(0))).of("k") == ["done"]
+    clock.advance(days(1))
+    ledger = await webhooks.lane.ledger()
+    assert await ledger.prune([State.DONE], days(1) + seconds(1)) == 0
+    assert await ledger.prune([State.DONE], days(1) - seconds(1)) == 1
+
+
+async def test_times_of_all_formats_keep_their_order(inbox: Inbox, clock: VirtualClock):
+    """Rows in every spelling, each a second later than the last, run in the order of their instants."""
+    app, _ = inbox
+    await app.open()
+    begin = datetime(2030, 1, 1, 0, 0, 10, tzinfo=UTC)
+    for number in range(24):
+        at = begin + seconds(number)
+        zone = timedelta(hours=number % 5 - 2)
+        local = (at + zone).replace(tzinfo=None)
+        sign = f"{'-' if zone < timedelta(0) else '+'}{abs(zone).seconds // 3600:02}:00"
+        spelled = [
+            f"{at:%Y-%m-%dT%H:%M:%S}Z",
+            f"{local:%Y-%m-%dT%H:%M:%S.%f}{sign}",
+            f"{at:%Y-%m-%d %H:%M:%S}",
+            f"{local.isoformat()}{sign}",
+        ][number % 4]
+        await execute(
+            app,
+            "INSERT INTO events (id, idempotency_key, event_type, payload, attempts, retry_after, created_at, updated_at)"
+            f" VALUES ('{97 - number}', 'k{number:02}', 'a', '{{}}', 1, '{spelled}', '{spelled}', '{spelled}')",
+        )
+    drained = await drain(app, clock=clock)
+    assert [one.claim.task.key for one in drained.settlements] == [f"k{number:02}" for number in range(24)]
+    assert clock.now() >= begin + seconds(22.99)  # text is compared to the millisecond
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+async def test_times_are_written_as_iso_8601_in_utc(inbox: Inbox, clock: VirtualClock):
+    """What people find in the file reads the same everywhere."""
+    app, webhooks = inbox
+    await webhooks.accept("a", {"fail": True}, idempotency_key="k")
+    await drain(app, clock=clock, until=timedelta(0))
+    [row] = await rows(app)
+    assert row["created_at"] == "2030-01-01T00:00:00.000000Z"
+    assert row["retry_after"] == "2030-01-01T00:00:10.000000Z"

@@ -71,7 +71,7 @@ async def test_the_payload_is_posted_with_its_key(forwarding: Any, clock: Virtua
     assert first.headers["Content-Type"] == "application/json"
     assert second.headers["Idempotency-Key"] == "100%25%20%C3%BC%0A"
     assert "X-Evil" not in second.headers
-    assert (await webhooks.find("order-7")).state is State.DONE
+    assert (await webhooks.lane.get("order-7")).state is State.DONE
     await webhooks.close()
 
 
@@ -104,7 +104,7 @@ async def test_the_answer_decides(forwarding: Any, clock: VirtualClock, status: 
     app, webhooks = forwarding(receive)
     await webhooks.accept("a", {}, idempotency_key="k")
     drained = await drain(app, clock=clock)
-    task = await webhooks.find("k")
+    task = await webhooks.lane.get("k")
     assert (len(drained.settlements), task.state) == (outcomes, state)
     assert requests == [URL] * outcomes
     if state is State.DEAD:
@@ -200,7 +200,7 @@ async def test_handlers_go_before_the_url(make: Make, clock: VirtualClock):
     webhooks.prepare()
     await webhooks.accept("invoice.paid", {}, idempotency_key="k")
     await drain(app, clock=clock)
-    assert (await webhooks.find("k")).state is State.WAITING
+    assert (await webhooks.lane.get("k")).state is State.WAITING
 
 
 async def test_without_handlers_and_url_webhooks_wait(make: Make, clock: VirtualClock):

@@ -1,5 +1,6 @@
-"""Looking at webhooks over HTTP, who may come in, and how the routes describe themselves."""
+"""The routes: what does not fit, looking, who may come in, and how they describe themselves."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,15 +13,14 @@ from hypothesis import strategies as st
 
 from redrive import Redrive, seconds
 from redrive.access.keys import Keys
+from redrive.errors import LedgerAwayError
 from redrive.settings import Settings
-from redrive.systems.webhooks import Webhooks, WebhookSettings
+from redrive.systems.webhooks import Webhooks, WebhookSettings, routes
 from redrive.testing import VirtualClock, drain
 from redrive.web.app import make_web
 from redrive.wiring import Service
 
-from .conftest import Make, client_of, error_of, rows, webhook
-
-Inbox = tuple[Redrive, Webhooks]
+from .conftest import Inbox, Make, client_of, error_of, rows, webhook
 
 
 async def test_a_webhook_by_id_and_by_key(inbox: Inbox, local: httpx.AsyncClient, clock: VirtualClock):
@@ -212,3 +212,169 @@ async def test_every_answer_is_one_that_is_described(
     schema = said["content"]["application/json"]["schema"] | {"components": described["components"]}
     jsonschema_rs.validate(schema, answer.json())
     assert len(await rows(inbox[0])) - before == (answer.status_code == 202)
+
+
+BAD = {
+    "nothing": b"",
+    "no JSON": b"{",
+    "no object": b"[]",
+    "null": b"null",
+    "not UTF-8": b'{"idempotency_key": "\xff", "event_type": "a", "payload": {}}',
+    "UTF-16": json.dumps(webhook()).encode("utf-16"),
+    "a byte order mark": b"\xef\xbb\xbf" + json.dumps(webhook()).encode(),
+    "NaN": b'{"idempotency_key": "k", "event_type": "a", "payload": {"n": NaN}}',
+    "infinite": b'{"idempotency_key": "k", "event_type": "a", "payload": {"n": -Infinity}}',
+    "a float beyond floats": b'{"idempotency_key": "k", "event_type": "a", "payload": {"n": 1e999}}',
+    "ten thousand digits": b'{"idempotency_key": "k", "event_type": "a", "payload": {"n": ' + b"9" * 10_000 + b"}}",
+    "the same name twice": b'{"idempotency_key": "k", "idempotency_key": "l", "event_type": "a", "payload": {}}',
+    "twice in the payload": b'{"idempotency_key": "k", "event_type": "a", "payload": {"a": {"b": 1, "b": 2}}}',
+    "nested without end": b'{"idempotency_key": "k", "event_type": "a", "payload": ' + b'{"a":' * 100_000,
+    "nested too deep": b'{"idempotency_key": "k", "event_type": "a", "payload": '
+    + b'{"a":' * 200 + b"1" + b"}" * 200 + b"}",
+    "lists nested too deep": b'{"idempotency_key": "k", "event_type": "a", "payload": {"a":'
+    + b"[" * 900 + b"]" * 900 + b"}}",
+    "half a character": b'{"idempotency_key": "k", "event_type": "a", "payload": {"a": "\\ud800"}}',
+    "half a character in the key": b'{"idempotency_key": "\\ud800", "event_type": "a", "payload": {}}',
+    "NUL in the key": b'{"idempotency_key": "a\\u0000b", "event_type": "a", "payload": {}}',
+    "no key": b'{"event_type": "a", "payload": {}}',
+    "an empty key": b'{"idempotency_key": "", "event_type": "a", "payload": {}}',
+    "a key that is a number": b'{"idempotency_key": 7, "event_type": "a", "payload": {}}',
+    "a key that is too long": json.dumps(webhook("k" * 501)).encode(),
+    "a type that is too long": json.dumps(webhook(event_type="t" * 201)).encode(),
+    "a payload that is a list": b'{"idempotency_key": "k", "event_type": "a", "payload": []}',
+    "a payload that is null": b'{"idempotency_key": "k", "event_type": "a", "payload": null}',
+    "half a character in a name": b'{"idempotency_key": "k", "event_type": "a", "payload": {}, "\\ud800": 1}',
+    "a name that is huge": json.dumps(webhook() | {"x" * 100_000: 1}).encode(),
+    "a thousand names too many": json.dumps(webhook() | {f"x{n}": 1 for n in range(1000)}).encode(),
+    "half a character in a name of the payload": b'{"idempotency_key": "k", "event_type": "a", "payload": {"\\ud800": 1}}',
+    "half a character twice": b'{"idempotency_key": "k", "event_type": "a", "payload": {"\\ud800": 1, "\\ud800": 1}}',
+    "one name too many": b'{"idempotency_key": "k", "event_type": "a", "payload": {}, "status": "completed"}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)  # it is refused before the database is asked
+@pytest.mark.parametrize("what", BAD)
+async def test_what_does_not_fit_is_422_and_leaves_nothing(inbox: Inbox, local: httpx.AsyncClient, what: str):
+    """Whatever is wrong with a body, the answer says so in the one form of errors, and there is no row."""
+    answer = await local.post("/webhooks", content=BAD[what], headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422, answer.text
+    assert error_of(answer)["code"] in ("invalid_json", "invalid_request", "invalid_webhook")
+    assert len(answer.content) < 3000
+    assert await rows(inbox[0]) == []
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)  # it is refused before the database is asked
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Content-Type": "application/json"}, 202),
+        ({"Content-Type": "application/json; charset=utf-8"}, 202),
+        ({"Content-Type": 'APPLICATION/JSON;charset="UTF-8"'}, 202),
+        ({"Content-Type": "application/cloudevents+json"}, 202),
+        ({}, 415),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "text/json"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Content-Type": "multipart/form-data; boundary=application/json"}, 415),
+        ({"Content-Type": "application/json; charset=latin-1"}, 415),
+        ({"Content-Type": "application/json", "Content-Encoding": "gzip"}, 415),
+    ],
+)
+async def test_only_json_is_taken(inbox: Inbox, local: httpx.AsyncClient, headers: dict[str, str], status: int):
+    """A content type that a page from elsewhere could send without asking is refused, and so is every other but JSON."""
+    answer = await local.post("/webhooks", content=json.dumps(webhook()).encode(), headers=headers)
+    assert answer.status_code == status, answer.text
+    assert len(await rows(inbox[0])) == (status == 202)
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+async def test_a_body_over_the_limit_is_413(make: Make, chunked: bool):
+    """With or without a length that says so; one that just fits is taken."""
+    app, _ = make(webhook_max_bytes=2000)
+    body = json.dumps(webhook(a="")).encode()
+    fits = json.dumps(webhook(a="x" * (2000 - len(body)))).encode()
+    async with client_of(app) as client:
+        for content, status in ((fits + b" ", 413), (fits, 202)):
+
+            async def pieces(content: bytes = content) -> Any:
+                for start in range(0, len(content), 100):
+                    yield content[start : start + 100]
+
+            sent = pieces() if chunked else content
+            answer = await client.post("/webhooks", content=sent, headers={"Content-Type": "application/json"})
+            assert answer.status_code == status, answer.text
+            assert len(await rows(app)) == (status == 202)
+
+
+async def test_reading_stops_at_the_limit(make: Make):
+    """A body without end is cut after its first megabyte: no more is read, however much the sender has."""
+    app, _ = make()
+    sent = 0
+
+    async def endless() -> Any:
+        nonlocal sent
+        while True:
+            sent += 1 << 16
+            yield b" " * (1 << 16)
+
+    async with client_of(app) as client:
+        answer = await client.post("/webhooks", content=endless(), headers={"Content-Type": "application/json"})
+    assert answer.status_code == 413
+    assert sent <= (1 << 20) + 3 * (1 << 16)
+
+
+async def test_a_body_that_comes_too_slowly_is_408(make: Make, monkeypatch: pytest.MonkeyPatch):
+    """A sender that stops in the middle of its body does not hold its place for ever."""
+    monkeypatch.setattr(routes, "BODY_SECONDS_MAX", 0.05)
+    app, _ = make()
+
+    async def stuck() -> Any:
+        yield b'{"idempotency_key":'
+        await asyncio.sleep(30)
+
+    async with client_of(app) as client:
+        answer = await client.post("/webhooks", content=stuck(), headers={"Content-Type": "application/json"})
+    assert (answer.status_code, error_of(answer)["code"]) == (408, "body_too_slow")
+
+
+async def test_a_sender_that_hangs_up_leaves_nothing(make: Make, capfd: pytest.CaptureFixture[str]):
+    """Half a body is no webhook, and no reason for a traceback."""
+    app, _ = make()
+    await app.open()
+    messages = iter(
+        [{"type": "http.request", "body": b'{"idempotency_key":', "more_body": True}, {"type": "http.disconnect"}]
+    )
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return next(messages)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
+    scope = {
+        "type": "http", "method": "POST", "path": "/webhooks", "raw_path": b"/webhooks", "query_string": b"",
+        "headers": headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), "scheme": "http", "root_path": "",
+    }  # fmt: skip
+    await make_web(Service(app, Settings(_env_file=None)))(scope, receive, send)
+    assert sent[0]["status"] == 400
+    assert "Traceback" not in capfd.readouterr().out
+    assert await rows(app) == []
+
+
+async def test_a_store_that_is_away_is_503(make: Make, monkeypatch: pytest.MonkeyPatch):
+    """The sender is told to come back; nothing was stored."""
+    app, webhooks = make()
+    await app.open()
+
+    async def away(*_: Any) -> Any:
+        raise LedgerAwayError("postgresql://a:hunter2@db is away")
+
+    monkeypatch.setattr(webhooks.inbox, "_taking", away)
+    async with client_of(app) as client:
+        answer = await client.post("/webhooks", json=webhook())
+        assert b'webhook_events_total{result="rejected"} 1.0' in (await client.get("/metrics")).content
+    assert (answer.status_code, error_of(answer)["code"]) == (503, "store_away")
+    assert "Retry-After" in answer.headers
+    assert "hunter2" not in answer.text

@@ -1,0 +1,81 @@
+"""Reading what strangers send, within limits of size and of time.
+
+Nothing larger than its limit is ever held: a body is counted as it comes, whatever its headers say, and refused as soon as it is
+too long.
+"""
+
+import asyncio
+
+from fastapi import HTTPException, Request
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from redrive.http.errors import ApiError
+
+BODY_BYTES_MAX = 1 << 20
+
+
+async def read_body(request: Request, bytes_max: int, *, seconds_max: float, remedy: str = "") -> bytes:
+    """The whole body. 413 as soon as it is known to be too large, with the remedy, if there is one; 408 where it is too slow."""
+    message = f"the body is larger than {bytes_max:,} bytes" + (remedy and f": {remedy}")
+    too_large = ApiError(413, "too_large", message, details={"bytes_max": bytes_max})
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and (len(length) > 18 or int(length) > bytes_max):
+        raise too_large
+    counted = Request(request.scope, _limited(request.receive, bytes_max, too_large))
+    try:
+        async with asyncio.timeout(seconds_max):
+            return await counted.body()
+    except TimeoutError:
+        raise ApiError(408, "body_too_slow", f"send the whole body within {seconds_max:g} s") from None
+    except ClientDisconnect:
+        raise ApiError(400, "disconnected", "the sender has gone before its body was read") from None
+
+
+def check_is_json(request: Request) -> None:
+    """415 unless the body says that it is JSON in UTF-8.
+
+    It also keeps pages of other sites out: a browser sends them with this content type only after it has asked us for
+    permission, which we never give.
+    """
+    kind, _, parameters = request.headers.get("content-type", "").partition(";")
+    kind = kind.strip().lower()
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        raise ApiError(415, "not_json", "send JSON, with the header Content-Type: application/json")
+    name, _, charset = parameters.partition("=")
+    if name.strip().lower() == "charset" and charset.strip(' "').lower() not in ("utf-8", "utf8"):
+        raise ApiError(415, "not_utf8", "send the body in UTF-8")
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise ApiError(415, "encoded", "send the body as it is, without a Content-Encoding")
+
+
+class BodyLimit:
+    """An ASGI middleware: the same limit of size under some paths, where the framework reads bodies itself."""
+
+    def __init__(self, app: ASGIApp, *, prefixes: tuple[str, ...], bytes_max: int = BODY_BYTES_MAX) -> None:
+        self._app = app
+        self._prefixes = prefixes
+        self._bytes_max = bytes_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] == "http" and scope["path"].startswith(self._prefixes):
+            # The framework lets no other exception through where it reads a body; it gets the common form of errors.
+            too_large = HTTPException(413, f"a request here may have {self._bytes_max:,} bytes at most")
+            receive = _limited(receive, self._bytes_max, too_large)
+        await self._app(scope, receive, send)
+
+
+def _limited(receive: Receive, bytes_max: int, too_large: Exception) -> Receive:
+    """The same, but it raises once more than this has come."""
+    read = 0
+
+    async def receive_limited() -> Message:
+        nonlocal read
+        message = await receive()
+        read += len(message.get("body", b""))
+        if read > bytes_max:
+            raise too_large
+        return message
+
+    return receive_limited

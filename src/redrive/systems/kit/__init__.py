@@ -1,0 +1,1 @@
+"""What the systems share, one short idea a file."""
