@@ -17,12 +17,14 @@ from redrive.core.table import LedgerTable, Words
 from redrive.core.task import Task
 from redrive.engine.handlers import Context
 from redrive.errors import BusinessError, PermanentError, RateLimitedError, RedriveError, TransientError
+from redrive.ports import Filter
 
 __all__ = [
     "BusinessError",
     "Cancelled",
     "Context",
     "Exponential",
+    "Filter",
     "Fixed",
     "LedgerTable",
     "Linear",

@@ -4,6 +4,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, TypeVar, overload
 
 from redrive.core.backoff import Backoff
@@ -12,12 +13,11 @@ from redrive.core.failure import Rule
 from redrive.core.jitter import Jitter
 from redrive.core.policy import Policy, read_policy
 from redrive.core.preview import Try, preview
-from redrive.core.states import State
+from redrive.core.states import Act, State
 from redrive.core.table import TASKS, Counts, LedgerTable
 from redrive.core.task import Added, Attempt, Deed, NewTask, Task, TaskId
 from redrive.engine.announce import announce
 from redrive.engine.handlers import Handlers, function_name, make_handler
-from redrive.engine.redriver import Redriven, Redriver
 from redrive.engine.worker import WorkerSettings
 from redrive.errors import HandlerError, LedgerAwayError, UsageError
 from redrive.events import Event, TaskAdded
@@ -27,13 +27,16 @@ from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.observe.logs import LogObserver
 from redrive.observe.traces import current_trace
+from redrive.operator.acts import Acted, Acts, Progress, Which
 from redrive.operator.census import Census
-from redrive.ports import Actor, Observer, Page, Where, Within
+from redrive.operator.pages import TaskPages
+from redrive.ports import Actor, Filter, Observer, Page, Within
 
-__all__ = ["Added", "Attempt", "Lane", "NewTask", "Page", "Where", "make_task"]
+__all__ = ["Acted", "Added", "Attempt", "Lane", "NewTask", "Page", "make_task"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+EVERYTHING = Filter()
 SEEN_KINDS_MAX = 10_000
 """How many kinds are remembered, so that each is looked up and warned of once."""
 
@@ -266,10 +269,11 @@ class Lane:
         return await (await self.ledger()).get(id)
 
     async def find(
-        self, where: Where, *, after: TaskId | None = None, limit: int = 100, newest_first: bool = False
-    ) -> Page:
-        """A page of tasks; pass `page.after` for the next one."""
-        return await (await self.ledger()).find(where, after=after, limit=limit, newest_first=newest_first)
+        self, filter: Filter = EVERYTHING, *, cursor: TaskId | None = None, limit: int = 100, newest_first: bool = False
+    ) -> Page[Task]:
+        """A page of tasks in the order of their ids; pass `page.cursor` for the next one."""
+        pages = TaskPages(await self.ledger(), limited=False)
+        return await pages.page(filter, cursor=cursor, limit=limit, newest_first=newest_first)
 
     async def attempts(self, id: TaskId) -> list[Attempt]:
         """Every try of a task so far, with what it came to and why."""
@@ -311,29 +315,66 @@ class Lane:
 
     async def redrive(
         self,
-        where: Where,
+        which: Which,
         *,
         actor: str,
         reason: str = "",
         dry_run: bool = False,
-        progress: Callable[[int], None] | None = None,
-    ) -> Redriven:
-        """Send dead tasks back to waiting with a fresh budget; who and why are recorded. A dry run only counts."""
-        redriver = Redriver(await self.ledger(), self.tell)
-        return await redriver.redrive(where, Actor(name=actor, reason=reason), dry_run=dry_run, progress=progress)
+        until: datetime | None = None,
+        at_most: int | None = None,
+        progress: Progress | None = None,
+    ) -> Acted:
+        """Send dead tasks back to waiting, due now, with a fresh budget; their history stays.
+
+        `which` is an id, a key, several of either, or a `Filter`. A number or a UUID is an id; a text is an id or a key, and
+        where it is the id of one task and the key of another, neither is touched. Who and why are recorded with each task.
+        A dry run only counts. `until` takes only what was dead at that instant already, `at_most` no more than so many.
+        """
+        return await self._act(
+            Act.REDRIVE, State.WAITING, which, Actor(name=actor, reason=reason),
+            dry_run=dry_run, until=until, at_most=at_most, progress=progress,
+        )  # fmt: skip
 
     async def cancel(
         self,
-        where: Where,
+        which: Which,
         *,
         actor: str,
         reason: str = "",
         dry_run: bool = False,
-        progress: Callable[[int], None] | None = None,
-    ) -> Redriven:
-        """End waiting tasks as cancelled; who and why are recorded. A dry run only counts."""
-        redriver = Redriver(await self.ledger(), self.tell)
-        return await redriver.cancel(where, Actor(name=actor, reason=reason), dry_run=dry_run, progress=progress)
+        until: datetime | None = None,
+        at_most: int | None = None,
+        progress: Progress | None = None,
+    ) -> Acted:
+        """End waiting tasks as cancelled; the parameters are those of `redrive`. What runs is not touched."""
+        return await self._act(
+            Act.CANCEL, State.CANCELLED, which, Actor(name=actor, reason=reason),
+            dry_run=dry_run, until=until, at_most=at_most, progress=progress,
+        )  # fmt: skip
+
+    async def resolve(
+        self,
+        which: Which,
+        state: State = State.DONE,
+        *,
+        actor: str,
+        reason: str = "",
+        dry_run: bool = False,
+        until: datetime | None = None,
+        at_most: int | None = None,
+        progress: Progress | None = None,
+    ) -> Acted:
+        """End dead tasks as done or cancelled, because a person has dealt with them; the parameters are those of `redrive`."""
+        return await self._act(
+            Act.RESOLVE, state, which, Actor(name=actor, reason=reason),
+            dry_run=dry_run, until=until, at_most=at_most, progress=progress,
+        )  # fmt: skip
+
+    async def _act(self, act: Act, end: State, which: Which, actor: Actor, **how: Any) -> Acted:
+        acted = await Acts(await self.ledger(), self.tell).act(act, end, which, actor, **how)
+        if acted.changed:
+            await self.count_soon()
+        return acted
 
     def cancel_sync(self, ids: Sequence[TaskId], *, actor: str, reason: str = "", within: Within) -> list[TaskId]:
         """End waiting tasks as cancelled in your own SQLAlchemy `Connection` or `Session`; those that changed.
@@ -344,11 +385,6 @@ class Lane:
         if self._ledger is None:
             raise UsageError(f"table {self.name!r} must be checked before: `await app.open()`")
         return self._ledger.cancel_sync(ids, Actor(name=actor, reason=reason), within=within)
-
-    async def resolve(self, ids: Sequence[TaskId], state: State, *, actor: str, reason: str = "") -> list[TaskId]:
-        """End dead tasks as done or cancelled, because a person has dealt with them; those that changed."""
-        redriver = Redriver(await self.ledger(), self.tell)
-        return await redriver.resolve(ids, state, Actor(name=actor, reason=reason))
 
 
 def make_task(

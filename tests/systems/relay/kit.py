@@ -18,7 +18,7 @@ from redrive.systems.relay.message import PROTOBUF, Arrival
 from redrive.systems.relay.relay_pb2 import RetryMessage
 from redrive.systems.relay.tables import retry_queue
 
-WAIT_SECONDS = 15.0
+WAIT_SECONDS = 60.0
 
 
 async def until(holds: Callable[[], Awaitable[bool] | bool], what: str, *, seconds: float = WAIT_SECONDS) -> None:

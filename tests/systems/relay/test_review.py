@@ -14,9 +14,8 @@ import structlog
 from sqlalchemy import Connection, insert, select, text, update
 from web.conftest import client_of
 
-from redrive import Redrive, State
+from redrive import Filter, Redrive, State
 from redrive.errors import TooSlowError, UsageError
-from redrive.lane import Where
 from redrive.observe.logs import LogObserver
 from redrive.ports import Actor
 from redrive.settings import Settings
@@ -103,7 +102,7 @@ async def test_resubmit_is_a_redrive_with_who_and_when(app: Redrive, relay: Rela
 async def test_a_redrive_from_anywhere_means_the_same(app: Redrive, relay: Relay) -> None:
     """Who redrives the ledger, as the tasks page and the command line do, resubmits: the same headers, in the same commit."""
     await in_review(app, "m-1")
-    await relay.lane.redrive(Where(), actor="grace", reason="all of them")
+    await relay.lane.redrive(Filter(), actor="grace", reason="all of them")
     assert (await row(app, "m-1"))["headers"]["x-resubmitted-by"] == "grace"
     assert (await relay.lane.ledger()).beside is None, "claims and settlements stay one statement each"
 
@@ -499,7 +498,7 @@ async def test_a_store_that_is_too_busy_is_said(
     assert (asked.status_code, asked.json()["error"]["code"]) == (422, "too_slow")
     page = await client.get("/systems/relay", headers={"Accept": "text/html"})
     assert page.status_code == 200
-    assert "The database needed too long for this look." in page.text
+    assert "The database took too long to answer." in page.text
     assert "Messages that wait for a person" in page.text
 
 

@@ -187,7 +187,7 @@ async def test_no_delivery_is_acknowledged_twice(seed: int) -> None:
     broker.cancel()
     assert channel.unknown == []
     assert channel.open == set()
-    await asyncio.wait_for(arrived.join(), 1)
+    await asyncio.wait_for(arrived.join(), 60)
 
 
 async def test_the_acknowledgement_comes_after_the_commit(app: Redrive, url: str, broker: Broker) -> None:
@@ -205,7 +205,7 @@ async def test_the_acknowledgement_comes_after_the_commit(app: Redrive, url: str
 
     async with app, other:
         taking = asyncio.create_task(relay._intake.take(Channel(), arrived))  # type: ignore[arg-type]
-        await asyncio.wait_for(arrived.join(), 10)
+        await asyncio.wait_for(arrived.join(), 60)
         taking.cancel()
         with suppress(asyncio.CancelledError):
             await taking
@@ -234,7 +234,7 @@ async def test_a_quarantine_is_told_after_its_acknowledgement() -> None:
     taking = asyncio.create_task(
         Intake(SETTINGS, None, Publisher(), Told()).take(Channel(), arrived)  # type: ignore[arg-type]
     )
-    await asyncio.wait_for(arrived.join(), 10)
+    await asyncio.wait_for(arrived.join(), 60)
     taking.cancel()
     with suppress(asyncio.CancelledError):
         await taking

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, LargeBinary, bindparam, func, literal_column, select, update
 
-from redrive import State
+from redrive import Filter, State
 from redrive.errors import TooSlowError, UsageError
 from redrive.events import TasksChanged
 from redrive.extend import Act, Actor, Beside, Database, safe_text
@@ -222,7 +222,8 @@ class Review:
         if not ids:
             return []
         if deed is Deed.RESOLVE:
-            return await self._lane.resolve(ids, State.CANCELLED, actor=actor.name, reason=actor.reason)
+            done = await self._lane.resolve(Filter(ids=ids), State.CANCELLED, actor=actor.name, reason=actor.reason)
+            return list(done.changed)
         # Not by the lane, which would read the rows first: five hundred payloads.
         changed = await (await self._lane.ledger()).redrive(ids, actor)
         if changed:

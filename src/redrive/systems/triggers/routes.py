@@ -10,9 +10,9 @@ from fastapi.security import APIKeyHeader
 from pydantic import ValidationError
 from starlette.routing import Route
 
+from redrive import Filter
 from redrive.access.keys import Scope
 from redrive.http.errors import ApiError, ErrorAnswer
-from redrive.lane import Where
 from redrive.operator.json_views import instant_json
 from redrive.systems.triggers import shapes as m
 from redrive.systems.triggers.access import BATCH_BYTES_MAX, PREFIX, Gate, bind_correlation, needs, route_class
@@ -353,6 +353,6 @@ async def _redrive(system: "Triggers", deliveries: Sequence[str], request: Reque
     reason = f"request {request.state.request_id}"
     changed: list[Any] = []
     for start in range(0, len(deliveries), IDS_PER_REDRIVE):
-        block = Where(ids=list(deliveries[start : start + IDS_PER_REDRIVE]))
+        block = Filter(ids=list(deliveries[start : start + IDS_PER_REDRIVE]))
         changed += (await system.lane.redrive(block, actor=owner_of(request), reason=reason)).changed
     return changed
