@@ -10,7 +10,8 @@ import pytest
 from servers import Migrated
 from sqlalchemy import Connection, select, text
 
-from redrive import Redrive, WorkerSettings
+from redrive import Redrive
+from redrive.app import WorkerSettings
 from redrive.extend import DEEDS
 from redrive.settings import Settings
 from redrive.systems.flags import Flags, FlagSchedule, FlagSettings, NewSchedule, tables

@@ -4,9 +4,10 @@ import pytest
 import structlog
 from sqlalchemy import Connection
 
-from redrive import Cancelled, Filter, State, UsageError
+from redrive import Cancelled, Filter, State
 from redrive.core.outcome import Done, Failed, LeaseExpired, Outcome, Released
 from redrive.core.task import ClaimLost
+from redrive.errors import UsageError
 from redrive.extend import Claim, decide
 from redrive.systems.flags import NewSchedule
 from redrive.systems.flags.policy import POLICY

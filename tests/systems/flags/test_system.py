@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, insert, select
 
-from redrive import Redrive, State, WorkerSettings, seconds
+from redrive import Redrive, State, seconds
+from redrive.app import WorkerSettings
 from redrive.events import AttemptEnded, Event
 from redrive.systems.flags import Flags, FlagSettings, NewSchedule, tables
 from redrive.systems.flags.system import _tuned

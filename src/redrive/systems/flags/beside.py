@@ -12,8 +12,9 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection, insert, update
 
-from redrive import State, UsageError, describe_error
-from redrive.extend import Act, Actor, Beside, Database, Settlement
+from redrive import State
+from redrive.errors import UsageError
+from redrive.extend import Act, Actor, Beside, Database, Settlement, describe_error
 from redrive.operator.json_views import instant_json
 from redrive.systems.flags import tables
 from redrive.systems.flags.values import FlagSchedule

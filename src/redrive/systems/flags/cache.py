@@ -15,7 +15,8 @@ from typing import TypeVar
 import structlog
 from sqlalchemy import Connection, select
 
-from redrive import Redrive, describe_error
+from redrive import Redrive
+from redrive.extend import describe_error
 from redrive.systems.flags import tables
 from redrive.systems.flags.evaluate import FlagFacts, is_on
 from redrive.systems.flags.values import PRODUCTION

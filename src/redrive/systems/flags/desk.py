@@ -11,8 +11,9 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, func, literal_column, or_, select, text
 
-from redrive import Acted, Lane, Redrive, redact
-from redrive.extend import ATTEMPTS, EPOCH
+from redrive import Redrive
+from redrive.extend import ATTEMPTS, EPOCH, redact
+from redrive.lane import Acted, Lane
 from redrive.systems.flags import tables
 from redrive.systems.flags.changes import LastSet, Stamp, Values, readable_values, superseded
 from redrive.systems.flags.errors import InvalidChangeError, InvalidStateError, ScheduleNotFoundError

@@ -15,8 +15,8 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from redrive import Acted, Attempt
 from redrive.http.reason import Reason
+from redrive.lane import Acted, Attempt
 from redrive.operator.json_views import instant_json
 from redrive.systems.flags.settings import RETRIES_MAX
 from redrive.systems.flags.values import NewSchedule, Retries, SeenSchedule

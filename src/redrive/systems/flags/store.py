@@ -11,8 +11,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
-from redrive import Acted, Lane, Redrive
+from redrive import Redrive
 from redrive.extend import DEEDS
+from redrive.lane import Acted, Lane
 from redrive.systems.flags import tables
 from redrive.systems.flags.cache import FLAGS_MAX, FlagCache
 from redrive.systems.flags.changes import LastSet, Stamp, Values, read_values, readable_values, superseded

@@ -6,8 +6,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from redrive import Lane, Redrive, State, WorkerSettings, days
-from redrive.extend import AttemptEnded, Event, System
+from redrive import Redrive, State, days
+from redrive.app import WorkerSettings
+from redrive.events import AttemptEnded, Event
+from redrive.extend import System
+from redrive.lane import Lane
 from redrive.settings import load
 from redrive.systems.flags.beside import FlagBeside
 from redrive.systems.flags.cache import FlagCache
