@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select, text
 
-from redrive import UsageError
+from redrive.errors import UsageError
 from redrive.systems.commands import (
     BusinessRuleError,
     NewCommand,

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from redrive import UsageError
+from redrive.errors import UsageError
 from redrive.systems.commands import (
     NewCommand,
 )

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from redrive import Filter, UsageError
+from redrive import Filter
+from redrive.errors import UsageError
 from systems.commands.conftest import DOMAIN, START, TYPE, Bench
 
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive import UsageError
-from redrive.errors import PayloadError
+from redrive.errors import PayloadError, UsageError
 from redrive.systems.commands import (
     NewCommand,
 )

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from redrive import Redrive, UsageError, WorkerSettings, minutes
+from redrive import Redrive, minutes
+from redrive.app import WorkerSettings
+from redrive.errors import UsageError
 from redrive.systems.commands import (
     Commands,
     Registry,

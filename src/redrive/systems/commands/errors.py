@@ -21,8 +21,9 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from redrive import BusinessError, PermanentError, RedriveError, TransientError, describe_error
+from redrive import BusinessError, PermanentError, RedriveError, TransientError
 from redrive.errors import PayloadError
+from redrive.extend import describe_error
 from redrive.operator.json_views import redacted
 from redrive.systems.commands.values import json_text
 

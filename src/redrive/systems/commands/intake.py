@@ -7,7 +7,8 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, select, tuple_
 
-from redrive import Redrive, UsageError
+from redrive import Redrive
+from redrive.errors import UsageError
 from redrive.extend import Gather, run_within, sync_connection
 from redrive.systems.commands.errors import DuplicateBatchError, DuplicateCommandError
 from redrive.systems.commands.messages import Messages

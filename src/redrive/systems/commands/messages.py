@@ -27,18 +27,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from redrive.extend import (
-    Batch,
-    Beside,
-    Database,
-    ExtraColumns,
-    PgmqLedger,
-    QueueLayout,
-    Queues,
-    SqlLedger,
-    archive_table,
-    message_table,
-)
+from redrive.extend import Batch, Beside, Database, ExtraColumns, SqlLedger
+from redrive.queues import PgmqLedger, QueueLayout, Queues, archive_table, message_table
 from redrive.systems.commands.tables import LANE, Tables, ledger_table, make_tables
 from redrive.systems.commands.values import ENDING, NewCommand, join_kind, queue_of, split_kind
 from redrive.systems.kit.clock import now_of

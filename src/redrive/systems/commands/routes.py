@@ -12,9 +12,9 @@ from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import JSONResponse
 from pydantic import AfterValidator
 
-from redrive import Acted
 from redrive.http.errors import ApiError, ErrorAnswer
 from redrive.http.guard import require, require_unless_loopback
+from redrive.operator.acts import Acted
 from redrive.systems.commands import shapes
 from redrive.systems.commands.desk import TROUBLED, Troubleshooting
 from redrive.systems.commands.reader import Reader

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from redrive import Page
 from redrive.http.reason import Reason
 from redrive.operator.json_views import instant_json, redacted
+from redrive.ports import Page
 from redrive.systems.commands.desk import BULK_MAX
 from redrive.systems.commands.values import (
     TEXT_CHARS_MAX,

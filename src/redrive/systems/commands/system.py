@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from redrive import Lane, Redrive, WorkerSettings
+from redrive import Redrive
+from redrive.app import WorkerSettings
 from redrive.extend import System, run_within
+from redrive.lane import Lane
 from redrive.observe.logs import LogObserver
 from redrive.settings import load
 from redrive.systems.commands.beside import CommandBeside

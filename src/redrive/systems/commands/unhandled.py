@@ -19,9 +19,11 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection, select
 
-from redrive import Lane, Policy, describe_error
+from redrive import Policy
 from redrive.errors import LedgerAwayError
-from redrive.extend import Actor, AttemptEnded, LeaseExpired, SettleLost, SqlLedger, decide
+from redrive.events import AttemptEnded, SettleLost
+from redrive.extend import Actor, LeaseExpired, SqlLedger, decide, describe_error
+from redrive.lane import Lane
 from redrive.systems.commands.messages import Messages
 
 EVERY_MAX = timedelta(seconds=15)

@@ -12,8 +12,8 @@ from typing import Any
 
 from sqlalchemy.util import await_only
 
-from redrive import BusinessError, Cancelled, Context, Snoozed, Task, UsageError
-from redrive.errors import PayloadError
+from redrive import BusinessError, Cancelled, Context, Snoozed, Task
+from redrive.errors import PayloadError, UsageError
 from redrive.extend import Claim, SqlLedger
 from redrive.systems.commands.errors import PermanentCommandError, trouble_of
 from redrive.systems.commands.registry import Registration
