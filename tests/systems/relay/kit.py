@@ -11,7 +11,8 @@ import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
 from sqlalchemy import Connection, func, select
 
-from redrive import Redrive, WorkerSettings
+from redrive import Redrive
+from redrive.app import WorkerSettings
 from redrive.systems.relay import Relay, RelaySettings
 from redrive.systems.relay.message import PROTOBUF, Arrival
 from redrive.systems.relay.relay_pb2 import RetryMessage
@@ -108,7 +109,7 @@ class Broker:
         found = await self.channel.get_queue(queue)
         ends = time.monotonic() + seconds
         while len(taken) < amount:
-            message = await found.get(fail=False, no_ack=True)
+            message = await found.get(fail=False, no_ack=True, timeout=seconds)
             if message is not None:
                 taken.append(message)
                 continue

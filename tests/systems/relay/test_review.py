@@ -14,8 +14,8 @@ import structlog
 from sqlalchemy import Connection, insert, select, text, update
 from web.conftest import client_of
 
-from redrive import Filter, Redrive, State, UsageError
-from redrive.errors import TooSlowError
+from redrive import Filter, Redrive, State
+from redrive.errors import TooSlowError, UsageError
 from redrive.observe.logs import LogObserver
 from redrive.ports import Actor
 from redrive.settings import Settings

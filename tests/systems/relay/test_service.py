@@ -20,7 +20,8 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from web.conftest import client_of
 from web.conftest import running as serving
 
-from redrive import Redrive, State, WorkerSettings, seconds
+from redrive import Redrive, State, seconds
+from redrive.app import WorkerSettings
 from redrive.cli.preview import PUBLISHED
 from redrive.errors import MissingExtraError, SettingsError
 from redrive.extend import NAMES, Instant, IsoText, ledger_indexes

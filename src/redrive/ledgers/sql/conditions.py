@@ -38,7 +38,6 @@ class Conditions:
         self, asked: Filter, now: Callable[[], datetime], *, kind: bool = True, state: State | None = None
     ) -> list[ColumnElement[bool]]:
         """All conditions; without the kind where an index is asked for it. `state` is that of rows found by other means."""
-        self.check(asked)
         rows, where = self._rows, list[ColumnElement[bool]]()
         state = asked.state or state
         if asked.state is not None:

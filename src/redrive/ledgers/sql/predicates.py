@@ -49,10 +49,11 @@ class Predicates:
         self.ledger_table = ledger_table
         self.table = table
         self.words = ledger_table.words
+        self._columns = {role: table.c[name] for role, name in ledger_table.columns().items() if name in table.c}
 
     def column(self, role: str) -> Column[Any]:
         """The column that plays this role."""
-        return self.table.c[self.ledger_table.columns()[role]]
+        return self._columns[role]
 
     def state(self, state: State) -> ColumnElement[bool]:
         """Rows in this state."""

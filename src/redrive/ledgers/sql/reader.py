@@ -33,6 +33,7 @@ class Reading(LedgerBase):
         """See `LedgerReader.find`."""
         if not 1 <= limit <= PAGE_MAX:
             raise UsageError(f"limit must lie between 1 and {PAGE_MAX}, not {limit!r}")
+        self.conditions.check(filter)
         return await self.database.read(self._find, filter, cursor, limit, newest_first=newest_first)
 
     def _find(

@@ -18,8 +18,8 @@ from aio_pika.abc import AbstractConnection
 from aiormq.abc import AbstractChannel as RawChannel
 from aiormq.abc import DeliveredMessage
 
-from redrive import describe_error, safe_text
 from redrive.errors import SettingsError
+from redrive.extend import describe_error, safe_text
 from redrive.systems.relay import headers as amqp
 from redrive.systems.relay.broker import Consumer, Published, Publisher, bind, require
 from redrive.systems.relay.deaths import DeadLetter, read_letter

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, LargeBinary, bindparam, func, literal_column, select, update
 
-from redrive import Filter, Lane, State, UsageError, safe_text
-from redrive.errors import TooSlowError
+from redrive import Filter, State
+from redrive.errors import TooSlowError, UsageError
 from redrive.events import TasksChanged
-from redrive.extend import Act, Beside, Database
+from redrive.extend import Act, Actor, Beside, Database, safe_text
+from redrive.lane import Lane
 from redrive.operator.json_views import instant_json
-from redrive.ports import Actor
 from redrive.systems.relay import headers as amqp
 from redrive.systems.relay.preview import READ_BYTES_MAX
 from redrive.systems.relay.tables import RETRY_QUEUE, WHEN, retry_queue

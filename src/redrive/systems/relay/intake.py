@@ -14,8 +14,8 @@ from aiormq.abc import AbstractChannel as RawChannel
 from aiormq.abc import DeliveredMessage
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
-from redrive import describe_error, safe_text
 from redrive.errors import LedgerError, TooSlowError
+from redrive.extend import describe_error, safe_text
 from redrive.systems.relay.broker import Publisher
 from redrive.systems.relay.frames import unreadable
 from redrive.systems.relay.message import Arrival, InvalidMessageError, read_message

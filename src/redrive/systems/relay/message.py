@@ -13,8 +13,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from redrive import safe_text
-from redrive.extend import EPOCH
+from redrive.extend import EPOCH, safe_text
 from redrive.systems.relay import headers as amqp_headers
 from redrive.systems.relay.relay_pb2 import RetryMessage
 from redrive.systems.relay.settings import QUEUE_BYTES_MAX, RelaySettings

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 from fastapi import Request
 
 from redrive.errors import TooSlowError
+from redrive.extend import System
 from redrive.http.errors import ApiError
 from redrive.http.panel import Panel, query_of
-from redrive.system import System
 
 if TYPE_CHECKING:
     from redrive.systems.relay import Relay

@@ -5,7 +5,7 @@ import json
 from base64 import b64encode
 from dataclasses import dataclass
 
-from redrive import redact
+from redrive.extend import redact
 from redrive.operator.json_views import redacted
 
 READ_BYTES_MAX = 65_536

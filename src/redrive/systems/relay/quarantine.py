@@ -4,7 +4,7 @@ import asyncio
 
 from aiormq.abc import DeliveredMessage
 
-from redrive import safe_text
+from redrive.extend import safe_text
 from redrive.systems.relay import headers as amqp
 from redrive.systems.relay.broker import Published, Publisher
 from redrive.systems.relay.frames import unreadable

@@ -8,14 +8,13 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from redrive import redact
 from redrive.access.keys import ApiKey
 from redrive.errors import TooSlowError
+from redrive.extend import Actor, redact
 from redrive.http.errors import ApiError, ErrorAnswer
 from redrive.http.guard import require, require_unless_loopback
 from redrive.http.reason import Reason
 from redrive.operator.json_views import instant_json, redacted
-from redrive.ports import Actor
 from redrive.systems.relay.desk import COUNTED_MAX, QUEUES_MAX, Asked, Deed, Review
 from redrive.systems.relay.preview import preview
 from redrive.systems.relay.settings import QUEUE_BYTES_MAX

@@ -9,9 +9,9 @@ from sqlalchemy import Connection, Interval, bindparam, func, select, update
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
-from redrive import Lane, Policy
-from redrive.extend import Database
-from redrive.ports import Actor, Return
+from redrive import Policy
+from redrive.extend import Actor, Database, Return
+from redrive.lane import Lane
 from redrive.systems.relay.message import HINT_MAX, Arrival
 from redrive.systems.relay.tables import RETRY_QUEUE, retry_queue
 

@@ -18,24 +18,12 @@ from aio_pika import Message
 from prometheus_client import CollectorRegistry
 from sqlalchemy import Connection, func, literal_column, select
 
-from redrive import (
-    Exponential,
-    Fixed,
-    PermanentError,
-    Policy,
-    Redrive,
-    Task,
-    TransientError,
-    WorkerSettings,
-    describe_error,
-    jitter,
-    redact,
-    seconds,
-)
+from redrive import Exponential, Fixed, PermanentError, Policy, Redrive, Task, TransientError, jitter, seconds
+from redrive.app import WorkerSettings
 from redrive.events import TaskAdded
+from redrive.extend import System, describe_error, redact
 from redrive.operator.alert_rules import Alarm
 from redrive.settings import load
-from redrive.system import System
 from redrive.systems.relay.broker import Consumer, Published, Publisher
 from redrive.systems.relay.desk import ActsOnMessages, Review
 from redrive.systems.relay.headers import MESSAGE_ID

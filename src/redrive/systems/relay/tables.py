@@ -16,8 +16,8 @@ from sqlalchemy import (
     text,
 )
 
-from redrive import Counts, LedgerTable, Words
-from redrive.extend import NAMES, Instant, IsoText
+from redrive import LedgerTable, Words
+from redrive.extend import NAMES, Counts, Instant, IsoText
 
 MESSAGE_ID_CHARS_MAX = 500
 WHEN = Instant().with_variant(IsoText(), "sqlite")
