@@ -5,7 +5,7 @@ A system is a `System` on an application. It describes its tables with SQLAlchem
 in the commits of the engine. What it handles, and how it is retried, it says with the names of `redrive`.
 
     letters = Table("letters", MetaData(naming_convention=NAMES), Column("due_at", Instant), …)
-    ledger_indexes(LETTERS, letters, app.database.dialect.name)     # attaches the three indexes that claims need
+    ledger_indexes(LETTERS, letters)     # attaches the three indexes that claims need
 """
 
 from redrive.core.decide import Settlement, decide
