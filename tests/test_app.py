@@ -538,7 +538,8 @@ async def test_resolve_needs_a_name(app, dead):
     """A person ends a dead task by hand, under their name."""
     with pytest.raises(UsageError, match="give the actor a name"):
         await app.tasks.resolve([dead], State.DONE, actor=" ")
-    assert await app.tasks.resolve([dead], State.CANCELLED, actor="ada", reason="refunded") == [dead]
+    resolved = await app.tasks.resolve(dead, State.CANCELLED, actor="ada", reason="refunded")
+    assert resolved.changed == (dead,)
     assert (await app.tasks.get("dead")).state is State.CANCELLED
 
 

@@ -5,7 +5,7 @@ A system is a `System` on an application. It describes its tables with SQLAlchem
 in the commits of the engine. What it handles, and how it is retried, it says with the names of `redrive`.
 
     letters = Table("letters", MetaData(naming_convention=NAMES), Column("due_at", Instant), …)
-    ledger_indexes(LETTERS, letters, app.database.dialect.name)     # attaches the three indexes that claims need
+    ledger_indexes(LETTERS, letters)     # attaches the three indexes that claims need
 """
 
 from redrive.core.decide import Settlement, decide
@@ -24,29 +24,29 @@ from redrive.ledgers.sql.predicates import ledger_indexes
 from redrive.ledgers.sql.schema import NAMES
 from redrive.ledgers.sql.schema import attempt as ATTEMPTS  # noqa: N812 - the history of all ledgers, to be joined
 from redrive.ledgers.sql.schema import deed as DEEDS  # noqa: N812 - the audit log, for acts on what is no task
-from redrive.ledgers.sql.statements import ExtraColumns
+from redrive.ledgers.sql.settle import ExtraColumns
 from redrive.ledgers.sql.times import EPOCH, Instant, IsoText, comparable
 from redrive.ports import Actor, Return
 from redrive.system import System
 
 __all__ = [
     "ATTEMPTS",
-    "DEEDS",
-    "EPOCH",
-    "NAMES",
     "Act",
     "Actor",
     "Batch",
     "Beside",
     "Claim",
     "Counts",
+    "DEEDS",
     "Database",
     "Done",
+    "EPOCH",
     "ExtraColumns",
     "Gather",
     "Instant",
     "IsoText",
     "LeaseExpired",
+    "NAMES",
     "Return",
     "Settlement",
     "SqlLedger",

@@ -100,7 +100,7 @@ class FlagTables:
     ) -> list[FlagSchedule]:
         """Schedules by their time."""
         c = self.schedules.c
-        time = comparable(c.scheduled_at, self.dialect)
+        time = comparable(c.scheduled_at)
         found = select(self.schedules).where(where).order_by(time, c.id).limit(limit).offset(offset)
         return [FlagSchedule.of(row) for row in connection.execute(found)]
 
@@ -199,7 +199,7 @@ def _schedules(metadata: MetaData, flags: Table, time: TypeEngine[Any], dialect:
     # Partial, or SQLite takes it for first tries, which have no such time.
     waits = text("next_retry_at IS NOT NULL")
     Index("idx_schedules_next_retry_at", schedules.c.next_retry_at, sqlite_where=waits, postgresql_where=waits)
-    ledger_indexes(FLAG_SCHEDULES, schedules, dialect)
+    ledger_indexes(FLAG_SCHEDULES, schedules)
     for listing in (AHEAD, OVER):
         where, at = text(listing.where), place(dialect, *(schedules.c[time] for time in listing.times))
         for name, columns in ((listing.name, ["environment"]), (f"{listing.name}_flag", ["environment", "flag_key"])):

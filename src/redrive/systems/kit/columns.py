@@ -24,7 +24,7 @@ def fence_type(dialect: str) -> TypeEngine[Any]:
 
 def place(dialect: str, *times: ColumnElement[Any]) -> ColumnElement[Any]:
     """The first of these times that is known, to order by and to build an index on; 1970 where none can be read."""
-    known = [comparable(time, dialect) for time in times]
+    known = [comparable(time) for time in times]
     # As text, not as a literal column: an index would take that for the column that names its table.
     earliest = text("0" if dialect == "sqlite" else "'1970-01-01 00:00:00+00'::timestamptz")
     return func.coalesce(*known, earliest, type_=known[0].type)
