@@ -109,7 +109,7 @@ class Broker:
         found = await self.channel.get_queue(queue)
         ends = time.monotonic() + seconds
         while len(taken) < amount:
-            message = await found.get(fail=False, no_ack=True)
+            message = await found.get(fail=False, no_ack=True, timeout=seconds)
             if message is not None:
                 taken.append(message)
                 continue
