@@ -26,7 +26,8 @@ def work(job: Job) -> float:
     tally = Tally(job.tasks, fail_first=job.work == "fail_once")
     started_at = time.perf_counter()
     system.work(job, tally)
-    seconds = (tally.finished_at or time.perf_counter()) - started_at
+    ended_at = time.perf_counter() if tally.finished_at is None else tally.finished_at
+    seconds = ended_at - started_at
     tally.verify()
     failed = job.tasks if tally.fail_first else 0
     verify(job, system.audit(job), Audit(left=0, succeeded=job.tasks, failed=failed))

@@ -104,7 +104,7 @@ async def claim_ms(url: str, parked: Sequence[int]) -> list[float]:
     """The median time of a claim of 100 due tasks, with each number of parked tasks in the table."""
     medians = []
     async with Redrive(url) as app:
-        ledger = await app.ledger()
+        ledger = await app.tasks.ledger()
         before = 0
         for amount in parked:
 
@@ -148,7 +148,7 @@ async def memory_growth_mb(url: str) -> float:
         sizes = []
         for target in (MEMORY_TASKS // 10, MEMORY_TASKS):
             while done < target:
-                if (await app.counts(counted_max=5_000))["waiting"] < 2_000:  # type: ignore[index]
+                if (await app.tasks.counts(counted_max=5_000))["waiting"] < 2_000:  # type: ignore[index]
                     await app.add_many(make_task("tick", "x" * 1000) for _ in range(2_000))
                 await asyncio.sleep(0.02)
             gc.collect()

@@ -33,9 +33,9 @@ from sqlalchemy import Connection, text
 from bench.servers import servers
 from bench.venv import BUILD
 from redrive import Redrive
-from redrive.core.histograms import TOOK, TRIES
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.migrate import migrate
+from redrive.ledgers.sql.rollup import COUNTED
 from redrive.operator.census import Census
 from redrive.settings import Settings
 from redrive.web.api import overview
@@ -94,7 +94,7 @@ class Measured:
 
 async def fill(app: Redrive, total: int, console: Console, calm: Callable[[], None]) -> None:
     """The tasks, a week of minutes and samples, and a census over them."""
-    ledger = await app.ledger()
+    ledger = await app.tasks.ledger()
     now = await app.database.read(ledger.present)
     micros = int(now.timestamp() * 1_000_000)
     began = time.monotonic()
@@ -124,7 +124,7 @@ def _fill_minutes(connection: Connection, now: object) -> None:
     assert hasattr(now, "replace")
     whole = now.replace(second=0, microsecond=0)
     rows, samples = [], []
-    counted = dict.fromkeys((*schema.SETTLED, *TRIES, *TOOK, "added"), 7)
+    counted = dict.fromkeys((*COUNTED, "added"), 7)
     for age in range(7 * 24 * 60):
         minute = whole - timedelta(minutes=age)
         if age > 2 * 24 * 60 and minute.minute:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
+import clock_from_below_zero  # noqa: F401 - first: modules keep the clock that they find
 import pytest
 from servers import Migrated, PostgresServer, own_rabbitmq, quick_folder
 from sqlalchemy.engine import make_url

@@ -1,6 +1,7 @@
 """The public door: what a user does with `redrive`, on both databases."""
 
 import asyncio
+import functools
 import inspect
 import subprocess
 import sys
@@ -68,8 +69,8 @@ async def test_add_is_idempotent_on_the_key(app):
     first = await app.add("mail", {"to": "ada"}, key="mail-7")
     again = await app.add("mail", {"to": "bob"}, key="mail-7")
     assert (first.new, again.new, first.id) == (True, False, again.id)
-    assert (await app.get("mail-7")).payload == {"to": "ada"}
-    assert (await app.counts())[State.WAITING] == 1
+    assert (await app.tasks.get("mail-7")).payload == {"to": "ada"}
+    assert (await app.tasks.counts())[State.WAITING] == 1
 
 
 async def test_tasks_without_a_key_are_all_different(app):
@@ -89,7 +90,7 @@ async def test_add_many_is_all_or_nothing(app, heard):
     """One bad task among many leaves none behind; good ones are announced once each."""
     with pytest.raises(PayloadError):
         await app.add_many([make_task("mail", key="a"), make_task("mail", object(), key="b")])
-    assert await app.get("a") is None
+    assert await app.tasks.get("a") is None
     added = await app.add_many(make_task("mail", key=key) for key in "abc")
     assert [one.key for one in added] == ["a", "b", "c"]
     assert await app.add_many([]) == []
@@ -99,10 +100,10 @@ async def test_add_many_is_all_or_nothing(app, heard):
 async def test_options_of_a_task_are_kept(app):
     """Delay, attempts and deadline are stored with the task."""
     await app.add("mail", key="a", delay=timedelta(hours=1), attempts=2, deadline=timedelta(days=1))
-    task = await app.get("a")
+    task = await app.tasks.get("a")
     assert task.failures_max == 2
     assert task.deadline_at - task.due_at == timedelta(hours=23)
-    assert await app.get_by_id(task.id) == task
+    assert await app.tasks.get_by_id(task.id) == task
 
 
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "rollback"])
@@ -125,7 +126,7 @@ async def test_add_within_the_callers_transaction(app, url, handle, commit):
                 await app.add("mail", key="a", within=within)
             within.commit() if commit else within.rollback()
         engine.dispose()
-    assert (await app.get("a") is not None) is commit
+    assert (await app.tasks.get("a") is not None) is commit
 
 
 async def test_within_takes_only_what_it_can_use(app):
@@ -155,7 +156,7 @@ async def _migrated(url):
 
 async def _payload(url):
     async with Redrive(url) as app:
-        return (await app.get("a")).payload
+        return (await app.tasks.get("a")).payload
 
 
 # --- opening ----------------------------------------------------------------------------------------------------------
@@ -180,7 +181,7 @@ async def test_sqlite_makes_its_tables_by_itself(empty_url):
     app = Redrive(empty_url, durable=False)
     await app.add("mail", key="a")
     await app.close()
-    assert (await app.get("a")).kind == "mail"
+    assert (await app.tasks.get("a")).kind == "mail"
     await app.close()
 
 
@@ -238,7 +239,7 @@ async def test_cancelled_work_is_released(app):
     working.cancel()
     with pytest.raises(asyncio.CancelledError):
         await working
-    task = await app.get("a")
+    task = await app.tasks.get("a")
     assert (task.state, task.failures) == (State.WAITING, 0)
 
 
@@ -287,13 +288,57 @@ async def test_handler_keeps_the_function(app):
     assert send("x") == "sent x"
 
 
-async def test_a_lane_with_kinds_wants_one(app):
-    """redrive's own table needs to know the kind; twice the same is refused."""
-    with pytest.raises(UsageError, match="name the kind"):
-        app.handler()
+async def test_a_handler_without_a_kind_has_its_own_name(app):
+    """Without parentheses, or with empty ones, the function's name is the kind; the function stays what it was."""
+
+    @app.handler
+    async def send_mail(task):
+        return task.payload
+
+    @app.handler(retries=1)
+    def send_letter(task):
+        pass
+
+    assert [handler.kind for handler in app.tasks.handlers] == ["send_mail", "send_letter"]
+    assert inspect.iscoroutinefunction(send_mail)
+    await app.add("send_mail", key="a")
+    await drain(app)
+    await assert_done(app, "a")
+
+
+async def test_a_nameless_handler_must_be_given_a_kind(app):
+    """A lambda or an object has no name to take; twice the same kind is refused."""
+    for nameless in (lambda task: None, functools.partial(lambda task: None)):
+        with pytest.raises(HandlerError, match=r"has no name to take as its kind: \.handler\('send_invoice'\)"):
+            app.handler(nameless)
+        with pytest.raises(HandlerError, match="has no name"):
+            app.handler()(nameless)
+    with pytest.raises(HandlerError, match="has no name"):
+        app.handler(7)
     app.handler("mail")(lambda task: None)
     with pytest.raises(HandlerError, match="already"):
         app.handler("mail")(lambda task: None)
+
+
+async def test_a_handler_says_its_policy_in_words(app):
+    """The words of a policy stand on the decorator for the simple case; a whole policy and words are not said together."""
+
+    @app.handler(
+        "mail", retries=2, wait=[1, 5], jitter=redrive.jitter.none, permanent=ValueError, deadline=60, timeout=5
+    )
+    async def send(task):
+        pass
+
+    [handler] = app.tasks.handlers
+    assert handler.policy == Policy(
+        redrive.Schedule([1, 5]), retries=2, jitter=redrive.jitter.none, permanent=[ValueError], deadline=seconds(60)
+    )
+    assert handler.timeout == seconds(5)
+    with pytest.raises(UsageError, match="say either policy= or attempts=, not both"):
+        app.handler("letter", policy=Policy(), attempts=3)
+    with pytest.raises(UsageError, match="retries must be a whole number"):
+        app.handler("letter", retries=-1)
+    assert len(app.tasks.handlers) == 1
 
 
 # --- lanes ------------------------------------------------------------------------------------------------------------
@@ -332,6 +377,15 @@ async def jobs(app, store):
     return lane
 
 
+async def test_an_application_has_lanes_and_is_not_one(app):
+    """Looking and acting is on the lane of redrive's own table; the application keeps a short way to what is used most."""
+    assert not isinstance(app, redrive.Lane)
+    assert not [name for name in ("get", "find", "attempts", "redrive", "cancel", "resolve") if hasattr(app, name)]
+    assert app.lanes == {"redrive_task": app.tasks}
+    for name in ("handler", "add", "add_many", "add_sync"):
+        assert getattr(app, name) == getattr(app.tasks, name)
+
+
 async def test_an_adopted_table_is_worked_off(app, jobs, heard):
     """Rows of a foreign table run by the same engine after its printed migration; their words and columns are used."""
     seen = []
@@ -353,11 +407,11 @@ async def test_an_adopted_table_is_worked_off(app, jobs, heard):
         ]
     )
     assert rows == [(1, "sent", None), (2, "given_up", "ValueError: odd")]
-    assert app.lanes == {"redrive_task": app, "jobs": jobs}
+    assert app.lanes == {"redrive_task": app.tasks, "jobs": jobs}
 
 
 async def test_dead_rows_of_an_adopted_table_are_redriven(app, jobs):
-    """Looking and acting work on a lane as on the application."""
+    """Looking and acting work on every lane."""
     jobs.handler(policy=Policy(attempts=1))(_fail)
     await drain(app)
     assert (await jobs.counts())[State.DEAD] == 2
@@ -374,6 +428,8 @@ async def test_an_adopted_lane_has_one_handler_and_no_kinds(app, jobs):
     """A table without a kind column has one handler; its rows are the user's to insert."""
     with pytest.raises(UsageError, match="no kind column"):
         jobs.handler("mail")
+    jobs.handler(_fail)
+    assert [handler.kind for handler in jobs.handlers] == ["jobs"]
     with pytest.raises(UsageError, match="yours to insert"):
         await jobs.add("mail")
     with pytest.raises(UsageError, match="has a lane already"):
@@ -432,26 +488,26 @@ async def dead(app):
 
 async def test_redrive_find_attempts(app, dead):
     """A dead task is found by its error, redriven, and its history stays."""
-    page = await app.find(Where(state=State.DEAD, error="odd"))
+    page = await app.tasks.find(Where(state=State.DEAD, error="odd"))
     assert [task.id for task in page.tasks] == [dead]
-    assert (await app.redrive(Where(error="odd"), actor="ada", dry_run=True)).matched == 1
-    assert (await app.redrive(Where(error="odd"), actor="ada")).changed == (dead,)
-    assert [attempt.outcome for attempt in await app.attempts(dead)] == ["failed"]
+    assert (await app.tasks.redrive(Where(error="odd"), actor="ada", dry_run=True)).matched == 1
+    assert (await app.tasks.redrive(Where(error="odd"), actor="ada")).changed == (dead,)
+    assert [attempt.outcome for attempt in await app.tasks.attempts(dead)] == ["failed"]
 
 
 async def test_resolve_needs_a_name(app, dead):
     """A person ends a dead task by hand, under their name."""
     with pytest.raises(UsageError, match="give the actor a name"):
-        await app.resolve([dead], State.DONE, actor=" ")
-    assert await app.resolve([dead], State.CANCELLED, actor="ada", reason="refunded") == [dead]
-    assert (await app.get("dead")).state is State.CANCELLED
+        await app.tasks.resolve([dead], State.DONE, actor=" ")
+    assert await app.tasks.resolve([dead], State.CANCELLED, actor="ada", reason="refunded") == [dead]
+    assert (await app.tasks.get("dead")).state is State.CANCELLED
 
 
 async def test_cancel_ends_what_waits(app):
     """Waiting tasks can be called off."""
     added = await app.add("mail", key="a", delay=timedelta(days=1))
-    assert (await app.cancel(Where(key="a"), actor="ada")).changed == (added.id,)
-    assert (await app.get("a")).state is State.CANCELLED
+    assert (await app.tasks.cancel(Where(key="a"), actor="ada")).changed == (added.id,)
+    assert (await app.tasks.get("a")).state is State.CANCELLED
 
 
 async def test_an_observer_that_raises_does_not_fail_an_add(url, caplog):

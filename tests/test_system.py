@@ -178,7 +178,7 @@ async def test_a_lane_has_observers_and_a_worker_of_its_own(url: str) -> None:
         workers = app.workers(WorkerSettings(concurrency=7))
         working = asyncio.create_task(workers.run())
         async with asyncio.timeout(20):
-            while {(await app.get("m")).state, (await lane.get("n")).state} != {State.DONE}:  # type: ignore[union-attr]
+            while {(await app.tasks.get("m")).state, (await lane.get("n")).state} != {State.DONE}:  # type: ignore[union-attr]
                 await asyncio.sleep(0.01)
         workers.stop()
         await working

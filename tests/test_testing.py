@@ -118,7 +118,7 @@ async def test_drain_settles_leases_that_run_out(app, clock):
     """What a lost worker held is charged as expired when its lease ends, and then tried again."""
     app.handler("mail", policy=HOURLY)(failing(0))
     await app.add("mail", key="a")
-    assert len(await (await app.ledger()).claim(1, seconds(30))) == 1
+    assert len(await (await app.tasks.ledger()).claim(1, seconds(30))) == 1
     start = clock.now()
     assert (await drain(app, clock=clock)).of("a") == ["lease_expired", "done"]
     assert clock.now() - start == hours(1) + seconds(30)

@@ -80,14 +80,14 @@ async def test_an_alert_is_told_once_when_it_starts_and_once_when_it_ends(app: R
     assert said.bodies == []
     for number in range(3):
         await app.add("mail", key=str(number))
-    await Census(await app.ledger()).take()
+    await Census(await app.tasks.ledger()).take()
     for _ in range(3):
         await watch.round()
         clock.advance(seconds(15))
     assert said.bodies == ["STARTED redrive_task: 3 tasks wait (limit 2)"]
     assert [alert.rule for alert in await Alerts(app.database).active()] == ["depth"]
-    await app.cancel(_everything(), actor="ada")
-    await Census(await app.ledger()).take()
+    await app.tasks.cancel(_everything(), actor="ada")
+    await Census(await app.tasks.ledger()).take()
     for _ in range(3):
         await watch.round()
         clock.advance(QUIET)
@@ -161,7 +161,7 @@ async def test_one_that_is_broken_silences_no_other(app: Redrive, clock: Virtual
     system.alarms = broken
     for number in range(2):
         await app.add("mail", key=str(number))
-    await Census(await app.ledger()).take()
+    await Census(await app.tasks.ledger()).take()
     for _ in range(2):
         with pytest.raises(ValueError, match="no such column"):
             await watch.round()
@@ -193,7 +193,7 @@ async def test_a_new_cause_is_told_and_an_old_one_is_not(app: Redrive, clock: Vi
     from redrive.errors import PermanentError
 
     async def die(error: str) -> None:
-        ledger = await app.ledger()
+        ledger = await app.tasks.ledger()
         await app.add("mail", key=error)
         [claim] = await ledger.claim(1, seconds(30), kinds=["mail"])
         await ledger.settle([decide(claim, Failed(PermanentError(error)), Policy())], worker="test")
@@ -215,7 +215,7 @@ async def test_a_new_cause_is_told_and_an_old_one_is_not(app: Redrive, clock: Vi
 
 async def test_the_books_are_kept(app: Redrive, clock: VirtualClock):
     """A round counts what is due; folding runs once a minute, by whoever takes the turn."""
-    ledger = await app.ledger()
+    ledger = await app.tasks.ledger()
 
     async def ledgers() -> list[Any]:
         return [ledger]
@@ -237,7 +237,7 @@ async def test_services_side_by_side_count_once(url: str, clock: VirtualClock):
     """Eight bookkeepers on one database: rows that others inserted are counted as added once."""
     apps = [Redrive(url, clock=clock, durable=False) for _ in range(8)]
     try:
-        ledgers = [await (await app.open()).ledger() for app in apps]
+        ledgers = [await (await app.open()).tasks.ledger() for app in apps]
         await Census(ledgers[0]).take()
         clock.advance(minutes(10))
         insert = (

@@ -68,14 +68,14 @@ class Tasks(Traffic):
     async def _people(self, number: int) -> None:
         if number % 30 == 10:
             reader = Where(key=self._newsletter(number - 5))
-            await self._app.cancel(reader, actor="demo: ada", reason="the reader has unsubscribed")
+            await self._app.tasks.cancel(reader, actor="demo: ada", reason="the reader has unsubscribed")
         if number % 60 == 48:
             nobody = Where(kind=FORGOTTEN, state=State.WAITING)
-            await self._app.cancel(nobody, actor="demo: grace", reason="the player does it itself now")
+            await self._app.tasks.cancel(nobody, actor="demo: grace", reason="the player does it itself now")
         self._healthy_beats = 0 if is_out() else self._healthy_beats + 1
         if self._healthy_beats == PAUSE_BEATS:
             lost = Where(kind="customer.sync", state=State.DEAD)
-            await self._app.redrive(lost, actor="demo: grace", reason="crm.example is back")
+            await self._app.tasks.redrive(lost, actor="demo: grace", reason="crm.example is back")
 
     def _task(self, kind: str, number: int, payload: dict[str, Any]) -> NewTask:
         return make_task(kind, payload, key=f"{kind}-{self._run}-{number}")

@@ -89,7 +89,7 @@ class Watch:
     async def _alarms(self) -> tuple[list[Alarm], Exception | None]:
         """All that is wrong, and the last thing that could not be asked. One that is broken silences no other."""
         app, known = self._app, await self._alerts.known()
-        now = await app.database.read((await app.ledger()).present)
+        now = await app.database.read((await app.tasks.ledger()).present)
         states = await self._figures.states()
         alarms, problem = list[Alarm](), None
 

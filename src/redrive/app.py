@@ -21,7 +21,7 @@ from redrive.system import System
 DEFAULT_URL = "sqlite:///redrive.db"
 
 
-class Redrive(Lane):
+class Redrive:
     """Durable retries on a database.
 
         app = Redrive("sqlite:///work.db")
@@ -31,8 +31,10 @@ class Redrive(Lane):
 
         await app.add("send_invoice", {"invoice": 7}, key="invoice-7")
 
-    The application is itself the lane of redrive's own table; `adopt` gives lanes over tables of yours. On SQLite our tables
-    are made when the file is opened; on PostgreSQL run `redrive migrate` first.
+    An application has lanes, one for each table: `app.tasks` is that of redrive's own, `adopt` gives lanes over tables of
+    yours. Looking and acting is done on a lane (`await app.tasks.get("invoice-7")`); `app.handler`, `app.add`,
+    `app.add_many` and `app.add_sync` are those of `app.tasks`. On SQLite our tables are made when the file is opened; on
+    PostgreSQL run `redrive migrate` first.
     """
 
     def __init__(
@@ -44,12 +46,18 @@ class Redrive(Lane):
         durable: bool = True,
     ) -> None:
         self.database: Database = open_database(url, clock=clock, durable=durable)
-        self._lanes: dict[str, Lane] = {}
+        self.observers: list[Observer] = list(observers)
+        """Who is told what happens in all lanes."""
+        self.tasks = Lane(self.database, TASKS, open_app=self.open, observers=self.observers)
+        """The lane of redrive's own table."""
+        self.handler = self.tasks.handler
+        self.add = self.tasks.add
+        self.add_many = self.tasks.add_many
+        self.add_sync = self.tasks.add_sync
+        self._lanes: dict[str, Lane] = {self.tasks.name: self.tasks}
         self.systems: dict[str, System] = {}
         """The systems that stand on this application, by name."""
         self._opened = False
-        super().__init__(self.database, TASKS, open_app=self.open, observers=list(observers))
-        self._lanes[self.name] = self
 
     # --- lanes ------------------------------------------------------------------------------------------------------
 

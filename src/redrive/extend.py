@@ -11,7 +11,7 @@ from redrive.core.durations import format_duration, rounded
 from redrive.core.outcome import LeaseExpired
 from redrive.core.states import Act
 from redrive.core.task import Claim
-from redrive.events import AttemptEnded, AttemptStarted, Event, TaskAdded, TasksChanged
+from redrive.events import AttemptEnded, AttemptStarted, Event, SettleFailed, TaskAdded, TasksChanged
 from redrive.ledgers.pgmq.ledger import PgmqLedger
 from redrive.ledgers.pgmq.queues import Queues, archive_table, message_table, pgmq_sql
 from redrive.ledgers.pgmq.statements import QueueLayout
@@ -25,7 +25,7 @@ from redrive.ledgers.sql.schema import NAMES
 from redrive.ledgers.sql.schema import attempt as ATTEMPTS  # noqa: N812 - the history of all ledgers, to be joined
 from redrive.ledgers.sql.schema import deed as DEEDS  # noqa: N812 - the audit log, for acts on what is no task
 from redrive.ledgers.sql.statements import ExtraColumns
-from redrive.ledgers.sql.times import EPOCH, Instant, IsoText
+from redrive.ledgers.sql.times import EPOCH, Instant, IsoText, comparable
 from redrive.ports import Actor, Return
 from redrive.system import System
 
@@ -57,7 +57,9 @@ __all__ = [
     "System",
     "TaskAdded",
     "TasksChanged",
+    "SettleFailed",
     "archive_table",
+    "comparable",
     "decide",
     "format_duration",
     "ledger_indexes",

@@ -1,22 +1,24 @@
 """A lane: one ledger together with the handlers that work it off. An application has one for each table."""
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
-from redrive.core.durations import ZERO
-from redrive.core.policy import Policy
+from redrive.core.backoff import Backoff
+from redrive.core.durations import ZERO, Span
+from redrive.core.failure import Rule
+from redrive.core.jitter import Jitter
+from redrive.core.policy import Policy, read_policy
 from redrive.core.preview import Try, preview
 from redrive.core.states import State
 from redrive.core.table import TASKS, Counts, LedgerTable
 from redrive.core.task import Added, Attempt, Deed, NewTask, Task, TaskId
 from redrive.engine.announce import announce
-from redrive.engine.handlers import Handlers, make_handler
+from redrive.engine.handlers import Handlers, function_name, make_handler
 from redrive.engine.redriver import Redriven, Redriver
 from redrive.engine.worker import WorkerSettings
-from redrive.errors import LedgerAwayError, UsageError
+from redrive.errors import HandlerError, LedgerAwayError, UsageError
 from redrive.events import Event, TaskAdded
 from redrive.ledgers.open import open_ledger, own_ledger
 from redrive.ledgers.sql.beside import Beside
@@ -28,8 +30,6 @@ from redrive.operator.census import Census
 from redrive.ports import Actor, Observer, Page, Where, Within
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-DEFAULT_POLICY = Policy()
 
 
 class Lane:
@@ -100,31 +100,75 @@ class Lane:
 
     # --- handlers ---------------------------------------------------------------------------------------------------
 
+    @overload
+    def handler(self, kind: F, /) -> F: ...
+
+    @overload
     def handler(
         self,
         kind: str | None = None,
         *,
-        policy: Policy = DEFAULT_POLICY,
+        retries: int | None = None,
+        attempts: int | None = None,
+        wait: Backoff | Span | Sequence[Span] | None = None,
+        jitter: Jitter | None = None,
+        permanent: Rule | Collection[Rule] | None = None,
+        business: Rule | Collection[Rule] | None = None,
+        rate_limited: Rule | Collection[Rule] | None = None,
+        transient: Rule | Collection[Rule] | None = None,
+        deadline: Span | None = None,
+        policy: Policy | None = None,
         transactional: bool = False,
-        timeout: timedelta | None = None,
-    ) -> Callable[[F], F]:
+        timeout: Span | None = None,
+    ) -> Callable[[F], F]: ...
+
+    def handler(
+        self,
+        kind: str | F | None = None,
+        *,
+        policy: Policy | None = None,
+        transactional: bool = False,
+        timeout: Span | None = None,
+        **words: Any,
+    ) -> F | Callable[[F], F]:
         """Register a function, sync or async, for the tasks of a kind.
 
-        The function takes the task, or the task and a `Context`. `kind` may hold `*` for any text; a table without a
-        kind column has one handler, which names none. With `transactional` the context holds a connection whose writes
-        commit together with the settlement. An async function that takes longer than `timeout` has failed.
+            @app.handler                                          # tasks of the kind "send_invoice"
+            async def send_invoice(task): ...
+
+            @app.handler("mail.*", retries=3, wait=[1, 5, 15], permanent=ValueError)
+            async def send_mail(task, context): ...
+
+        The kind is the function's name if none is given; it may hold `*` for any text. A table without a kind column has
+        one handler, which names no kind. The function takes the task, or the task and a `Context`.
+
+        How often and how long: `retries` or `attempts`, `wait` (a span, a list of spans or a backoff), `jitter`,
+        `permanent`, `business`, `rate_limited`, `transient` and `deadline`, as in `Policy`; or a whole `policy`, not both.
+        With `transactional` the context holds a connection whose writes commit together with the settlement. An async
+        function that takes longer than `timeout` has failed.
         """
+        if kind is not None and not isinstance(kind, str):
+            return self.handler()(kind)
         if self.table.kind is None and kind is not None:
-            raise UsageError(f"{self.name!r} has no kind column: register its one handler with .handler()")
-        if self.table.kind is not None and kind is None:
-            raise UsageError("name the kind that the function handles: .handler('send_invoice')")
+            raise UsageError(
+                f"{self.name!r} has no kind column: register its one handler with .handler, without a kind"
+            )
+        chosen = read_policy(policy, **words)
 
         def register(function: F) -> F:
-            named = self.name if kind is None else kind
-            self.handlers.add(make_handler(named, function, policy, transactional=transactional, timeout=timeout))
+            named = self._kind_of(function) if kind is None else kind
+            self.handlers.add(make_handler(named, function, chosen, transactional=transactional, timeout=timeout))
             return function
 
         return register
+
+    def _kind_of(self, function: Any) -> str:
+        if self.table.kind is None:
+            return self.name
+        name = function_name(function)
+        if name is None or not name.isidentifier():  # `<lambda>`, or an object that can be called
+            raise HandlerError(f"{function!r} has no name to take as its kind: .handler('send_invoice')")
+        return name
 
     # --- adding -----------------------------------------------------------------------------------------------------
 
@@ -134,9 +178,9 @@ class Lane:
         payload: Any = None,
         *,
         key: str | None = None,
-        delay: timedelta = ZERO,
+        delay: Span = ZERO,
         attempts: int | None = None,
-        deadline: timedelta | None = None,
+        deadline: Span | None = None,
         within: Within | None = None,
     ) -> Added:
         """Store a task; when this returns it is durable.
@@ -166,9 +210,9 @@ class Lane:
         *,
         within: Within,
         key: str | None = None,
-        delay: timedelta = ZERO,
+        delay: Span = ZERO,
         attempts: int | None = None,
-        deadline: timedelta | None = None,
+        deadline: Span | None = None,
     ) -> Added:
         """The same for code without an event loop, in your own SQLAlchemy `Connection` or `Session`.
 
@@ -290,9 +334,9 @@ def make_task(
     payload: Any = None,
     *,
     key: str | None = None,
-    delay: timedelta = ZERO,
+    delay: Span = ZERO,
     attempts: int | None = None,
-    deadline: timedelta | None = None,
+    deadline: Span | None = None,
 ) -> NewTask:
     """A task to be added; without a key it gets a random one, and adding it again makes another task."""
     return NewTask(

@@ -226,14 +226,14 @@ class _LaneDrain:
 # --- assertions -------------------------------------------------------------------------------------------------------
 
 
-async def assert_done(app: Lane, key: str) -> Task:
-    """The task with this key is done; returns it. `app` is the application or one of its lanes."""
+async def assert_done(app: Redrive | Lane, key: str) -> Task:
+    """The task with this key is done; returns it. `app` is the application (its own tasks) or one of its lanes."""
     seen = await _look(app, key)
     seen.check(State.DONE)
     return seen.task
 
 
-async def assert_dead(app: Lane, key: str, *, error: str | None = None, verdict: str | None = None) -> Task:
+async def assert_dead(app: Redrive | Lane, key: str, *, error: str | None = None, verdict: str | None = None) -> Task:
     """The task is dead; its last error holds the text `error`, and it died by `verdict`, such as `exhausted`."""
     seen = await _look(app, key)
     seen.check(State.DEAD)
@@ -246,7 +246,7 @@ async def assert_dead(app: Lane, key: str, *, error: str | None = None, verdict:
 
 
 async def assert_waiting(
-    app: Lane,
+    app: Redrive | Lane,
     key: str,
     *,
     failures: int | None = None,
@@ -295,7 +295,8 @@ class _Seen:
             yield "  it has never been run"
 
 
-async def _look(lane: Lane, key: str) -> _Seen:
+async def _look(app: Redrive | Lane, key: str) -> _Seen:
+    lane = app.tasks if isinstance(app, Redrive) else app
     ledger = await lane.ledger()
     task = await ledger.get_by_key(key)
     if task is None:

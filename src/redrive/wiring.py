@@ -131,7 +131,7 @@ def observe_with_metrics(app: Redrive) -> MetricsObserver:
 
 async def open_patiently(app: Redrive, stopped: asyncio.Event) -> bool:
     """Open the application, waiting while its store is away; False if it was told to stop before."""
-    opening = asyncio.create_task(Patience(app.name, app.tell).until_answered(app.open))
+    opening = asyncio.create_task(Patience(app.tasks.name, app.tasks.tell).until_answered(app.open))
     stopping = asyncio.create_task(stopped.wait())
     try:
         await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -128,8 +128,8 @@ async def fill(site: Site) -> None:
     await app.add("unheard.of", key="no-handler")
 
     async def settled() -> bool:
-        states = [(await app.get(key)).state for key in ("mail-11", "flaky-2", "import-2", "card-1")]
-        return states == ["done", "done", "dead", "dead"] and (await app.get("slow-1")).failures == 1
+        states = [(await app.tasks.get(key)).state for key in ("mail-11", "flaky-2", "import-2", "card-1")]
+        return states == ["done", "done", "dead", "dead"] and (await app.tasks.get("slow-1")).failures == 1
 
     await site.until(settled)
     await site.count()

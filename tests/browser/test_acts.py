@@ -20,7 +20,7 @@ async def dead_tasks(site: Site, kind: str, amount: int, error: str = "cannot be
         await site.app.add(kind, {"error": error}, key=key)
 
     async def died() -> bool:
-        return all([(await site.app.get(key)).state is State.DEAD for key in keys])
+        return all([(await site.app.tasks.get(key)).state is State.DEAD for key in keys])
 
     await site.until(died)
     return keys
@@ -28,7 +28,7 @@ async def dead_tasks(site: Site, kind: str, amount: int, error: str = "cannot be
 
 async def states(site: Site, keys: list[str]) -> list[str]:
     """The states of tasks in the database."""
-    return [(await site.app.get(key)).state.value for key in keys]
+    return [(await site.app.tasks.get(key)).state.value for key in keys]
 
 
 async def confirm(page: Page, *, shown: str, reason: str) -> None:
@@ -44,16 +44,16 @@ async def test_redrive_some(page: Page, site: Site):
     keys = await dead_tasks(site, "broken.some", 3)
     await log_in(page, site, "operator", "/tasks?kind=broken.some&state=dead")
     await expect(page.get_by_role("button", name="Redrive")).to_be_disabled()
-    chosen = [(await site.app.get(key)).id for key in keys[:2]]
+    chosen = [(await site.app.tasks.get(key)).id for key in keys[:2]]
     for id_ in chosen:
         await page.get_by_label(f"Choose task {id_}", exact=True).check()
     await expect(page.locator("#chosen")).to_have_text("2 tasks chosen")
     await page.get_by_role("button", name="Redrive").click()
     await confirm(page, shown="2 tasks will go back to waiting", reason="mended")
     await expect(page.get_by_role("status").filter(has_text="2 tasks redriven.")).to_be_visible()
-    tasks = [await site.app.get(key) for key in keys]
+    tasks = [await site.app.tasks.get(key) for key in keys]
     assert [task.redrives for task in tasks] == [1, 1, 0]
-    [deed] = await site.app.deeds(tasks[0].id)
+    [deed] = await site.app.tasks.deeds(tasks[0].id)
     assert (deed.actor, deed.reason) == ("operator ada", "mended")
 
 
@@ -69,12 +69,12 @@ async def test_the_number_shown_is_the_number_acted_on(page: Page, site: Site):
     await site.app.add("broken.all", {"error": "too late"}, key="late")
 
     async def died() -> bool:
-        return (await site.app.get("late")).state is State.DEAD
+        return (await site.app.tasks.get("late")).state is State.DEAD
 
     await site.until(died)
     await confirm(page, shown="5 tasks", reason="all of them")
     await expect(page.get_by_role("status").filter(has_text="5 tasks redriven.")).to_be_visible()
-    assert [(await site.app.get(key)).redrives for key in [*keys, "late"]] == [1, 1, 1, 1, 1, 0]
+    assert [(await site.app.tasks.get(key)).redrives for key in [*keys, "late"]] == [1, 1, 1, 1, 1, 0]
 
 
 async def test_cancel_what_waits(page: Page, site: Site):
@@ -105,14 +105,14 @@ async def test_nothing_is_done_without_a_reason_or_after_leaving(page: Page, sit
     await page.get_by_role("button", name="Leave it").click()
     await expect(page.get_by_role("dialog")).to_be_hidden()
     assert await states(site, keys) == ["dead"]
-    assert await site.app.deeds((await site.app.get(keys[0])).id) == []
+    assert await site.app.tasks.deeds((await site.app.tasks.get(keys[0])).id) == []
 
 
 async def test_a_question_that_was_left_is_not_answered(page: Page, site: Site):
     """A count that comes back late, after Escape, neither changes the next question nor what it acts on; Enter means yes."""
     [first] = await dead_tasks(site, "broken.late", 1)
     [second] = await dead_tasks(site, "broken.soon", 1)
-    ids = [(await site.app.get(key)).id for key in (first, second)]
+    ids = [(await site.app.tasks.get(key)).id for key in (first, second)]
     await log_in(page, site, "operator", "/tasks?error=cannot be digested")
     held = []
 
@@ -137,7 +137,7 @@ async def test_a_question_that_was_left_is_not_answered(page: Page, site: Site):
     await page.get_by_label("Why?").fill("only the second")
     await page.get_by_label("Why?").press("Enter")
     await expect(page.get_by_role("status").filter(has_text="1 task redriven.")).to_be_visible()
-    assert [(await site.app.get(key)).redrives for key in (first, second)] == [0, 1]
+    assert [(await site.app.tasks.get(key)).redrives for key in (first, second)] == [0, 1]
 
 
 async def test_an_act_that_was_left_stays_left(page: Page, site: Site, watch):
@@ -238,14 +238,14 @@ async def test_two_people_at_once_act_once(page: Page, site: Site, profile, watc
     finally:
         site.heals.clear()
         await second.close()
-    assert (await site.app.get(key)).redrives == 1
+    assert (await site.app.tasks.get(key)).redrives == 1
 
 
 @pytest.mark.parametrize(("button", "state"), [("Resolve as done", "done"), ("Resolve as cancelled", "cancelled")])
 async def test_resolve_one(page: Page, site: Site, button: str, state: str):
     """A dead task that somebody has dealt with ends, from its own page."""
     [key] = await dead_tasks(site, f"broken.{state}", 1)
-    task = await site.app.get(key)
+    task = await site.app.tasks.get(key)
     await log_in(page, site, "operator", f"/tasks/redrive_task/{task.id}")
     await page.get_by_role("button", name=button).click()
     await confirm(page, shown="1 task will end", reason="paid by hand")
@@ -306,7 +306,7 @@ async def test_searching_for_a_text(page: Page, site: Site):
 
 async def test_the_page_of_a_task(page: Page, site: Site):
     """Its row, its payload without secrets, why it waits, and the very times of the tries to come."""
-    task = await site.app.get("slow-1")
+    task = await site.app.tasks.get("slow-1")
     await page.goto(f"{site.url}/tasks/redrive_task/{task.id}")
     await expect(page.locator(".notice")).to_contain_text("it is tried in")
     await expect(page.locator(".story .failed")).to_contain_text("crm.example refused the connection")
@@ -334,7 +334,7 @@ async def test_a_task_that_is_not_there(page: Page, site: Site, watch):
 async def test_the_audit_log(page: Page, site: Site):
     """Every act, with who and why, leads to its task; and nothing else is there."""
     [key] = await dead_tasks(site, "broken.audit", 1)
-    await site.app.redrive(Where(key=key), actor="grace", reason="asked by <support>")
+    await site.app.tasks.redrive(Where(key=key), actor="grace", reason="asked by <support>")
     await page.goto(f"{site.url}/audit")
     row = page.locator("tbody tr", has_text="grace")
     await expect(row).to_contain_text("redrive")

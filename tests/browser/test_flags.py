@@ -14,8 +14,8 @@ from sqlalchemy import Connection, insert, select
 
 from redrive import Redrive
 from redrive.systems.flags import Flags, FlagSettings
-from redrive.systems.flags.desk import Section
 from redrive.systems.flags.tables import make_tables
+from redrive.systems.flags.values import ScheduleStatus
 
 from .conftest import DESK, PHONE, log_in
 from .site import Site, serving
@@ -127,7 +127,7 @@ async def test_what_is_due_what_is_retried_and_what_is_over(page: Page, shop: Sh
             await expect(row).to_contain_text(word)
     again = page.locator("section", has=page.get_by_role("heading", name="tried again")).locator("tbody tr")
     await expect(again).to_have_count(1)
-    seen = (await shop.flags.page(Section.RETRYING)).seen[0]
+    seen = (await shop.flags.page(ScheduleStatus.RETRYING)).seen[0]
     assert len(seen.upcoming) == 3
     for words in (
         "christmas",

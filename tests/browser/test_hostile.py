@@ -45,11 +45,11 @@ async def infest(site: Site, known: dict[str, object]) -> list[int]:
             await site.app.add(f"broken.{text}", {"error": text, text: [text, {"deep": text}]}, key=f"hostile {text}")
 
         async def died() -> bool:
-            return all([(await site.app.get(f"hostile {text}")).state is State.DEAD for text in CORPUS])
+            return all([(await site.app.tasks.get(f"hostile {text}")).state is State.DEAD for text in CORPUS])
 
         await site.until(died)
-        known["ids"] = [(await site.app.get(f"hostile {text}")).id for text in CORPUS]
-        await site.app.resolve(known["ids"][-1:], State.DONE, actor=CORPUS[0], reason=CORPUS[1])
+        known["ids"] = [(await site.app.tasks.get(f"hostile {text}")).id for text in CORPUS]
+        await site.app.tasks.resolve(known["ids"][-1:], State.DONE, actor=CORPUS[0], reason=CORPUS[1])
         await site.count()
     return known["ids"]
 

@@ -54,10 +54,10 @@ async def test_a_viewer_sees_and_cannot_act(page: Page, site: Site):
     await log_in(page, site, "viewer", "/tasks?state=dead")
     assert await page.get_by_role("button", name="Redrive").count() == 0
     assert await page.locator("input[type=checkbox]").count() == 0
-    [id_] = [(await site.app.get("card-1")).id]
+    [id_] = [(await site.app.tasks.get("card-1")).id]
     status = await page.evaluate(POST, [f"{site.url}/api/tasks/redrive", {"ids": [id_], "reason": "no"}, True])
     assert status == 403
-    assert (await site.app.get("card-1")).state == "dead"
+    assert (await site.app.tasks.get("card-1")).state == "dead"
 
 
 POST = """async ([path, body, withToken]) => {
@@ -70,10 +70,10 @@ POST = """async ([path, body, withToken]) => {
 async def test_acting_needs_the_token_of_the_session(page: Page, site: Site):
     """A cookie alone, which other pages can make a browser send, changes nothing."""
     await log_in(page, site, "operator", "/dead")
-    id_ = (await site.app.get("card-1")).id
+    id_ = (await site.app.tasks.get("card-1")).id
     body = {"ids": [id_], "reason": "forged"}
     assert await page.evaluate(POST, [f"{site.url}/api/tasks/redrive", body, False]) == 403
-    assert (await site.app.get("card-1")).state == "dead"
+    assert (await site.app.tasks.get("card-1")).state == "dead"
     cookie = next(one for one in await page.context.cookies() if one["name"] == "redrive_session")
     assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
 

@@ -48,11 +48,11 @@ async def path_of(name: str, site: Site, known: dict[str, str]) -> str:
     """The address of a page; the day before is written down once, so that the charts have something to show."""
     if not known:
         await remember_a_day(site)
-        await site.app.resolve(
-            [(await site.app.get("import-2")).id], State.DONE, actor="ada", reason="imported by hand"
+        await site.app.tasks.resolve(
+            [(await site.app.tasks.get("import-2")).id], State.DONE, actor="ada", reason="imported by hand"
         )
-        known["dead"] = str((await site.app.get("import-1")).id)
-        known["waiting"] = str((await site.app.get("slow-1")).id)
+        known["dead"] = str((await site.app.tasks.get("import-1")).id)
+        known["waiting"] = str((await site.app.tasks.get("slow-1")).id)
     return PAGES[name].format(**known)
 
 

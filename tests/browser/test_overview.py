@@ -36,7 +36,7 @@ async def test_every_widget_shows_data(page: Page, site: Site):
     await table.locator("summary").click()
     await expect(table.locator("tbody tr")).to_have_count(5)
     rows = [(await row.inner_text()).split("\t") for row in await table.locator("tbody tr").all()]
-    counts = await site.app.counts()
+    counts = await site.app.tasks.counts()
     assert {state: int(amount) for state, amount in rows} == {
         state: counts.get(state, 0) for state in ("waiting", "claimed", "done", "dead", "cancelled")
     }

@@ -49,7 +49,7 @@ def dead_tasks(url: str, amount: int = 3, kind: str = "mail") -> list[int]:
             added = await app.add_many([NewTask(kind=kind, key=f"{kind}-{n}", payload={"n": n}) for n in range(amount)])
             workers = app.workers(WorkerSettings())
             working = asyncio.create_task(workers.run())
-            while len((await app.find(Where(state=State.DEAD, kind=kind))).tasks) < amount:
+            while len((await app.tasks.find(Where(state=State.DEAD, kind=kind))).tasks) < amount:
                 await asyncio.sleep(0.01)
             workers.stop()
             await working

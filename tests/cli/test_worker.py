@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from redrive.cli import processes
+from redrive.cli.processes import SecondPress
+
 from .said import Said, Started, until
 
 Run = Callable[..., Said]
@@ -185,3 +188,12 @@ def test_a_command_that_cannot_work_is_not_tried_again(start: Start):
     worker = start("worker", "no_such_module:app", "--processes", "2")
     assert worker.process.wait(60) == 2
     assert "a new one starts" not in worker.said
+
+
+@pytest.mark.parametrize("starts_at", [-1e6, 0.0, 1e6])
+def test_a_press_and_its_echo(monkeypatch: pytest.MonkeyPatch, starts_at: float):
+    """The first signal counts whatever the clock says, one right behind it is its echo, a later one is the second press."""
+    moments = iter([starts_at, starts_at + 0.4, starts_at + 0.6])
+    monkeypatch.setattr(processes.time, "monotonic", lambda: next(moments))
+    press = SecondPress()
+    assert [press.count() for _ in range(3)] == [1, 0, 2]

@@ -57,6 +57,14 @@ def test_done_ends_the_task():
     assert settled.elapsed == seconds(3)
 
 
+@pytest.mark.parametrize("outcome", [Done({"paid": 7}), Cancelled("no", result={"paid": 7}), BOOM], ids=repr)
+def test_what_the_handler_left_travels_with_the_settlement(outcome):
+    """What is written beside gets the result, or the error itself; a try that left nothing gives nothing."""
+    left = outcome.error if isinstance(outcome, Failed) else outcome.result
+    assert decide(claim_of(), outcome, Policy()).result is left
+    assert decide(claim_of(), LeaseExpired(), Policy()).result is None
+
+
 @given(SPANS, st.integers(min_value=0, max_value=100))
 def test_snoozing_charges_nothing(delay, failures):
     """A snoozed task waits exactly as long as it asked and keeps its failures, however many there were."""
@@ -87,7 +95,7 @@ def test_reasons_are_redacted_and_bounded():
     assert len(Cancelled("x" * 1_000_000).reason) == 2000
 
 
-@pytest.mark.parametrize("delay", [5, None, timedelta(seconds=-1), timedelta(days=367)])
+@pytest.mark.parametrize("delay", ["5", None, timedelta(seconds=-1), timedelta(days=367)])
 def test_snoozing_needs_a_span(delay):
     """A snooze that is no span within bounds is refused where it is made."""
     with pytest.raises(DurationError, match=r"^delay must"):

@@ -1,13 +1,29 @@
 """Spans of time: constructors, the parser, the printer and their bounds."""
 
+from dataclasses import FrozenInstanceError
 from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.durations import DURATION_MAX, checked, days, format_duration, hours, minutes, parse_duration, seconds
+from redrive.core import jitter
+from redrive.core.backoff import Exponential, Fixed, Linear, Schedule
+from redrive.core.durations import (
+    DURATION_MAX,
+    days,
+    format_duration,
+    hours,
+    minutes,
+    parse_duration,
+    read_span,
+    seconds,
+)
+from redrive.core.outcome import Snoozed
+from redrive.core.states import State
+from redrive.engine.worker import WorkerSettings
 from redrive.errors import DurationError, RedriveError
+from redrive.lane import make_task
 
 SPANS = st.timedeltas(min_value=timedelta(0), max_value=DURATION_MAX)
 AMOUNTS_REFUSED = [-1, -0.001, float("nan"), float("inf"), -float("inf"), True, "5", None, 10**400, 1e308, 367 * 86400]
@@ -70,12 +86,12 @@ def test_parse_refuses_what_is_out_of_bounds(text):
         parse_duration(text)
 
 
-def test_checked_names_the_argument_and_the_remedy():
+def test_a_span_names_the_argument_and_the_remedy():
     """The error says which argument is wrong and what would be right."""
-    with pytest.raises(DurationError, match=r"^lease must be a timedelta, such as seconds\(2\), not 5$"):
-        checked("lease", 5)
+    with pytest.raises(DurationError, match=r"^lease must be a number of seconds or a timedelta, such as .*, not '5'$"):
+        read_span("lease", "5")
     with pytest.raises(DurationError, match=r"^lease must lie between 0 and 366 days, not -1 day"):
-        checked("lease", timedelta(days=-1))
+        read_span("lease", timedelta(days=-1))
     with pytest.raises(DurationError, match=r"give a number, such as 2 or 0\.5"):
         seconds("5")
 
@@ -87,9 +103,43 @@ def test_duration_error_is_a_value_error_of_ours():
 
 
 @given(SPANS)
-def test_checked_returns_what_lies_within(span):
-    """A span within the bounds passes unchanged."""
-    assert checked("span", span) is span
+def test_a_span_within_the_bounds_passes(span):
+    """A timedelta within the bounds passes unchanged, a number is that many seconds."""
+    assert read_span("span", span) is span
+    assert abs(read_span("span", span.total_seconds()) - span) <= timedelta(microseconds=1)
+
+
+@pytest.mark.parametrize("amount", AMOUNTS_REFUSED, ids=lambda amount: f"{amount!r:.12}")
+def test_every_taker_of_a_span_refuses_what_is_none(amount):
+    """Backoffs, snoozes, delays and worker settings read their spans in one place, with one error."""
+    takers = [
+        Fixed, Exponential, lambda span: Linear(1, span), lambda span: Schedule([span]), Snoozed, jitter.additive,
+        lambda span: make_task("mail", delay=span), lambda span: make_task("mail", deadline=span),
+        lambda span: WorkerSettings(lease=span), lambda span: WorkerSettings(retention={State.DONE: span}),
+    ]  # fmt: skip
+    for take in takers:
+        if amount is not None or take is not takers[7]:
+            with pytest.raises(DurationError):
+                take(amount)
+
+
+def test_every_taker_of_a_span_reads_numbers_as_seconds():
+    """What they keep is a timedelta."""
+    assert Fixed(5).every == Exponential(5).first == Linear(5, 1).first == Snoozed(5).delay == seconds(5)
+    assert Schedule([1, 0.5]).waits == (seconds(1), timedelta(milliseconds=500))
+    assert make_task("mail", delay=5, deadline=60).delay == seconds(5)
+    assert make_task("mail", delay=5, deadline=60).deadline == minutes(1)
+    settings = WorkerSettings(lease=60, grace=0, poll=0.5, prune_every=3600, retention={State.DONE: 86400})
+    assert (settings.lease, settings.grace, settings.retention) == (minutes(1), seconds(0), {State.DONE: days(1)})
+    assert WorkerSettings().lease == seconds(30)
+
+
+def test_a_span_must_be_given():
+    """A field without a default is missed as every other argument is."""
+    with pytest.raises(TypeError, match="every"):
+        Fixed()
+    with pytest.raises(FrozenInstanceError):
+        Fixed(1).every = 2
 
 
 @given(st.floats(min_value=0, max_value=366 * 86400))

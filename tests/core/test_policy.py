@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.core import jitter
-from redrive.core.backoff import Exponential, Fixed
+from redrive.core.backoff import Exponential, Fixed, Schedule
 from redrive.core.durations import DURATION_MAX, seconds
 from redrive.core.failure import ErrorClass
-from redrive.core.policy import FAILURES_MAX, Policy
+from redrive.core.policy import FAILURES_MAX, Policy, read_policy
 from redrive.errors import (
     BusinessError,
     DurationError,
@@ -73,19 +73,20 @@ def test_the_default_is_bounded():
         ({"otherwise": "fatal"}, PolicyError, "otherwise must be one of transient, rate_limited, permanent, business"),
         ({"otherwise": "worker_lost"}, PolicyError, "otherwise must be one of"),
         ({"otherwise": None}, PolicyError, "otherwise must be one of"),
-        ({"permanent": ValueError}, PolicyError, "permanent takes a list of exception types, HTTP statuses"),
-        ({"permanent": 404}, PolicyError, "permanent takes a list"),
-        ({"business": lambda error: True}, PolicyError, "business takes a list"),
-        ({"transient": "ValueError"}, PolicyError, "transient takes a list"),
-        ({"rate_limited": None}, PolicyError, "rate_limited takes a list"),
+        ({"permanent": 40}, PolicyError, "permanent: 40 is not an HTTP status"),
+        ({"business": int}, PolicyError, "business: int is not an exception"),
+        ({"transient": "ValueError"}, PolicyError, "transient: 'ValueError' is neither an exception type"),
+        ({"rate_limited": None}, PolicyError, "rate_limited: None is neither"),
         ({"permanent": [404, 40]}, PolicyError, "permanent: 40 is not an HTTP status"),
         ({"permanent": [600]}, PolicyError, "600 is not an HTTP status"),
         ({"permanent": [True]}, PolicyError, "True is not an HTTP status"),
         ({"permanent": [int]}, PolicyError, "permanent: int is not an exception"),
         ({"permanent": ["ValueError"]}, PolicyError, "neither an exception type, an HTTP status nor a function"),
-        ({"retry_after_max": 60}, DurationError, "retry_after_max must be a timedelta, such as"),
+        ({"retry_after_max": "60"}, DurationError, "retry_after_max must be a number of seconds or a timedelta, such"),
+        ({"retry_after_max": True}, DurationError, "retry_after_max must be a number of seconds"),
         ({"retry_after_max": timedelta(days=367)}, DurationError, "retry_after_max must lie between 0 and 366 days"),
-        ({"deadline": 60}, DurationError, "deadline must be a timedelta"),
+        ({"deadline": float("nan")}, DurationError, "nan is not an amount of time"),
+        ({"deadline": -1}, DurationError, "deadline must lie between 0 and 366 days"),
         ({"deadline": timedelta(seconds=-1)}, DurationError, "deadline must lie between 0 and 366 days"),
     ],
     ids=lambda value: " and ".join(value) if isinstance(value, dict) else "",
@@ -104,6 +105,62 @@ def test_the_ends_of_the_ranges_are_accepted():
     assert Policy(retries=FAILURES_MAX - 1).failures_max == FAILURES_MAX
     assert Policy(permanent=[100, 599]).permanent == (100, 599)
     assert Policy(retry_after_max=timedelta(0), deadline=DURATION_MAX).deadline == DURATION_MAX
+
+
+@pytest.mark.parametrize("rule", [ValueError, lambda error: isinstance(error, ValueError)], ids=["type", "function"])
+@pytest.mark.parametrize("name", ["permanent", "business", "rate_limited", "transient"])
+def test_a_single_rule_needs_no_list(name, rule):
+    """Each of the lists takes one rule as it is."""
+    policy = Policy(**{name: rule}, otherwise="permanent" if name == "transient" else "transient")
+    assert policy.classify(ValueError())[0] == name
+    assert getattr(policy, name) == (rule,)
+    assert Policy(permanent=404).classify(http_error(404)) == (ErrorClass.PERMANENT, "HTTP 404")
+
+
+def test_numbers_are_seconds():
+    """Where a policy takes a span, a number is seconds; what is kept is a timedelta."""
+    policy = Policy(Exponential(2, 300), deadline=60, retry_after_max=0.5)
+    assert policy == Policy(
+        Exponential(timedelta(seconds=2), timedelta(minutes=5)),
+        deadline=timedelta(minutes=1),
+        retry_after_max=timedelta(milliseconds=500),
+    )
+    assert (policy.deadline, policy.retry_after_max) == (timedelta(minutes=1), timedelta(milliseconds=500))
+    assert jitter.additive(30) == jitter.additive(timedelta(seconds=30))
+
+
+@pytest.mark.parametrize(
+    ("wait", "backoff"),
+    [
+        (5, Fixed(timedelta(seconds=5))),
+        (timedelta(minutes=1), Fixed(timedelta(minutes=1))),
+        ([1, 5, timedelta(minutes=1)], Schedule([seconds(1), seconds(5), seconds(60)])),
+        (Exponential(2, 300), Exponential(seconds(2), seconds(300))),
+        (None, Exponential()),
+    ],
+)
+def test_a_policy_can_be_said_in_words(wait, backoff):
+    """`wait` is a span, a list of spans or a backoff; the other words are those of a policy; nothing said is the default."""
+    assert read_policy(wait=wait, retries=3, permanent=ValueError) == Policy(backoff, retries=3, permanent=[ValueError])
+    assert read_policy(retries=None, jitter=None) == Policy()
+    assert read_policy() == Policy()
+
+
+@pytest.mark.parametrize("wait", ["5", True, Exponential, {1, 5}, [], [1, "5"], -1, [float("nan")]])
+def test_a_wait_that_is_none_is_refused(wait):
+    """What cannot be read as a wait is a usage error, never an error of Python's own."""
+    with pytest.raises(UsageError):
+        read_policy(wait=wait)
+
+
+def test_a_policy_is_said_once():
+    """A whole policy and words beside it contradict each other; what is given as a policy is one."""
+    whole = Policy(retries=1)
+    assert read_policy(whole) is whole
+    with pytest.raises(PolicyError, match=r"say either policy= or retries=, wait=, not both"):
+        read_policy(whole, retries=3, wait=5)
+    with pytest.raises(PolicyError, match="policy must be a Policy"):
+        read_policy(Exponential())
 
 
 @pytest.mark.parametrize(

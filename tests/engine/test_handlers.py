@@ -92,34 +92,71 @@ def test_kinds_to_look_up():
     assert [handler.kind for handler in made] == ["a", "b", "c.*"]
 
 
+def send(task, invoice, mailer):
+    """A function with a name and too many parameters."""
+
+
+def undecorated(function):
+    def inner(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return inner
+
+
 @pytest.mark.parametrize(
-    "function",
+    ("function", "remedy"),
     [
-        lambda: None,
-        lambda a, b, c: None,
-        lambda *arguments: None,
-        lambda **named: None,
-        lambda task, *, mandatory: None,
+        (lambda: None, "give it a parameter for the task"),
+        (lambda **named: None, "give it a parameter for the task"),
+        (send, "give mailer a default, or bind it with functools.partial"),
+        (lambda task, *, mandatory: None, "give mandatory a default"),
+        (lambda *args: None, "name its parameters"),
+        (lambda task, *args: None, "name its parameters"),
+        (undecorated(send), "a decorator passes them on with functools.wraps"),
+        (lambda context: None, "the task comes first"),
+        (lambda context, task: None, "the task comes first"),
     ],
-    ids=["none", "three", "star", "named", "keyword-only"],
+    ids=["none", "named", "three", "keyword-only", "star", "task-and-star", "decorated", "context", "swapped"],
 )
-def test_bad_signature_is_refused(function):
-    """A function that could not be called with (task) or (task, context) is refused when it is registered."""
-    with pytest.raises(HandlerError, match="must take"):
+def test_bad_signature_is_refused(function, remedy):
+    """A function that is not called as (task) or (task, context) is refused when it is registered, with its name."""
+    with pytest.raises(HandlerError, match=r"a handler takes \(task\) or \(task, context\), but ") as refused:
         on("job", function)
+    assert f"{function.__name__}() takes (" in str(refused.value)
+    assert remedy in str(refused.value)
 
 
-@pytest.mark.parametrize("thing", [None, "send", 7])
+@pytest.mark.parametrize("thing", [None, "send", 7, dict, Handlers])
 def test_not_a_function_is_refused(thing):
-    """Only what can be called can be a handler."""
+    """Only what can be called can be a handler; a class would only be made."""
     with pytest.raises(HandlerError, match="must be a function"):
         on("job", thing)
 
 
 def test_signature_that_cannot_be_read_is_refused():
     """Some built-in callables tell nothing about their parameters; the message says to wrap them."""
-    with pytest.raises(HandlerError, match="wrap it"):
-        on("job", dict)
+    with pytest.raises(HandlerError, match=r"min\(\) cannot be read: wrap it"):
+        on("job", min)
+
+
+def generator(task):
+    yield task
+
+
+async def async_generator(task):
+    yield task
+
+
+class Generating:
+    def __call__(self, task):
+        yield task
+
+
+@pytest.mark.parametrize("function", [generator, async_generator, Generating(), functools.partial(generator)])
+def test_a_generator_is_refused(function):
+    """Calling a generator runs none of it, and the task would be done."""
+    with pytest.raises(HandlerError, match=r"\(\) is a generator"):
+        on("job", function)
 
 
 @pytest.mark.parametrize("kind", ["", "x" * 201, "nul\0", None])
@@ -150,16 +187,28 @@ async def with_context(task, context):
     """An async function with a context."""
 
 
+async def annotated(task, inside: Context | None = None):
+    """An async function with an annotated context, which may be left out in tests."""
+
+
 @pytest.mark.parametrize(
     ("function", "is_async", "takes_context"),
     [
         (lambda task: None, False, False),
         (lambda task, context: None, False, True),
         (lambda task, retries=3: None, False, False),
+        (lambda task, context=None: None, False, True),
+        (annotated, True, True),
+        (lambda task, retries=3, context=None: None, False, False),
+        (lambda task, *, retries=3, **more: None, False, False),
+        (lambda job, /, inside: None, False, True),
         (lambda task, context, extra=1: None, False, True),
+        (functools.wraps(with_context)(undecorated(with_context)), False, True),
         (coroutine, True, False),
         (with_context, True, True),
         (functools.partial(with_context, context=None), True, False),
+        (functools.partial(send, invoice=7, mailer=None), False, False),
+        (functools.partial(Awaited()), True, True),
         (Plain(), False, False),
         (Awaited(), True, True),
         (Awaited().method, True, False),

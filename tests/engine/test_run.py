@@ -48,13 +48,14 @@ def bench(ledger, threads):
 
 @pytest.mark.parametrize("returned", [None, 7, {"any": "thing"}, False])
 async def test_returning_anything_is_done(bench, returned):
-    """A handler that comes back has done it, whatever it returns."""
+    """A handler that comes back has done it, whatever it returns, and that is the result."""
 
     async def handle(task):
         return returned
 
     ran = await bench.run(handle)
     assert (ran.settlement.outcome, ran.settlement.state) == ("done", State.DONE)
+    assert ran.settlement.result is returned
     assert not ran.written
     assert not ran.lost
 

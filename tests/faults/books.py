@@ -116,7 +116,7 @@ async def all_ended(app: Redrive, timeout: float = 60) -> None:
     """Wait until no task waits or is held."""
 
     async def nothing_open() -> bool:
-        counts = await app.counts()
+        counts = await app.tasks.counts()
         return counts[State.WAITING] == counts[State.CLAIMED] == 0
 
     await until(nothing_open, "all tasks ended", timeout)
@@ -130,7 +130,7 @@ async def watch_leases(app: Redrive, lease_seconds: float) -> None:
     """
     seen: dict[tuple[Any, int], float] = {}
     while True:
-        page = await app.find(Where(state=State.CLAIMED), limit=1000)
+        page = await app.tasks.find(Where(state=State.CLAIMED), limit=1000)
         now, at = time.monotonic(), datetime.now(UTC)
         held = {(task.id, task.failures): seen.get((task.id, task.failures), now) for task in page.tasks}
         for task in page.tasks:

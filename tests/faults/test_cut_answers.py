@@ -116,7 +116,7 @@ async def test_add_again_after_a_cut(url: str, lost: str, new: bool) -> None:
         assert proxy.cuts == 1
         again = await app.add("work", key="once")
         assert again.new is new
-        assert (await app.counts())[State.WAITING] == 2
+        assert (await app.tasks.counts())[State.WAITING] == 2
 
 
 @pytest.mark.parametrize("lost", ["answer", "request"])
@@ -143,7 +143,7 @@ async def test_a_settlement_is_written_once(url: str, lost: str) -> None:
         await working
         assert proxy.cuts == 1
         assert runs == ["once", "next"]
-        assert [one.outcome for one in await app.attempts(added.id)] == ["done"]
+        assert [one.outcome for one in await app.tasks.attempts(added.id)] == ["done"]
         assert (notes.count(LedgerAway), notes.count(LedgerBack)) == (1, 1)
         assert notes.count(SettleLost) == (1 if lost == "answer" else 0)
         assert notes.count(AttemptEnded) == (1 if lost == "answer" else 2)
@@ -159,16 +159,16 @@ async def test_a_claim_whose_answer_is_cut(url: str) -> None:
             runs.append(task.failures)
 
         added = await app.add("work", key="once")
-        ledger = await app.ledger()
+        ledger = await app.tasks.ledger()
         await ledger.claim(1, seconds(1), kinds=["other"])
         proxy.cut_at(b"work", lost="answer")
         with pytest.raises(LedgerAwayError):
             await ledger.claim(1, seconds(1), kinds=["work"])
-        assert (await app.counts())[State.CLAIMED] == 1
+        assert (await app.tasks.counts())[State.CLAIMED] == 1
         workers = app.workers(WorkerSettings(lease=seconds(1)))
         working = asyncio.create_task(workers.run())
         await all_ended(app)
         workers.stop()
         await working
         assert runs == [1]
-        assert [one.outcome for one in await app.attempts(added.id)] == ["lease_expired", "done"]
+        assert [one.outcome for one in await app.tasks.attempts(added.id)] == ["lease_expired", "done"]

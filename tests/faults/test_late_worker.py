@@ -74,7 +74,7 @@ async def test_a_late_worker_settles_nothing(ground: Ground, first_ms: int, ende
             await all_ended(app)
             assert [line.pid for line in ground.starts("next")] == [late.pid]
             assert late.stop() == 0
-        attempts = await app.attempts(added.id)
+        attempts = await app.tasks.attempts(added.id)
         assert [(str(one.claim_id), one.outcome) for one in attempts] == [
             (first.claim, "lease_expired"),
             (second.claim, "done"),

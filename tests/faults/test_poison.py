@@ -24,15 +24,15 @@ async def test_poison_ends_dead(ground: Ground) -> None:
                 if not zygote.lives(worker):
                     deaths += 1
                     worker = zygote.start()
-                counts = await app.counts()
+                counts = await app.tasks.counts()
                 return counts[State.WAITING] == counts[State.CLAIMED] == 0
 
             await until(all_settled, "everything is settled", timeout=40)
             assert zygote.stop(worker) == 0
-        task = await app.get("poison")
+        task = await app.tasks.get("poison")
         assert task is not None
         assert (task.state, task.failures, task.last_error) == (State.DEAD, POISON_ATTEMPTS, LEASE_EXPIRED_ERROR)
-        attempts = await app.attempts(poison.id)
+        attempts = await app.tasks.attempts(poison.id)
         assert [one.outcome for one in attempts] == ["lease_expired"] * POISON_ATTEMPTS
         verdicts = [one.explanation["verdict"] for one in attempts if one.explanation]
         assert verdicts == ["retry"] * (POISON_ATTEMPTS - 1) + ["worker_lost"]
@@ -40,4 +40,4 @@ async def test_poison_ends_dead(ground: Ground) -> None:
         assert len(ground.starts("poison")) == deaths == POISON_ATTEMPTS
         books = await read_books(app, ground.evidence)
         assert [fault for fault in books.faults() if "task poison" not in fault] == []
-        assert await app.counts() == {**dict.fromkeys(State, 0), State.DONE: 200, State.DEAD: 1}
+        assert await app.tasks.counts() == {**dict.fromkeys(State, 0), State.DONE: 200, State.DEAD: 1}

@@ -90,7 +90,7 @@ async def test_workers_survive_outages_of_postgres(server: OwnServer, tmp_path: 
 
         async def done(least: int) -> bool:
             with suppress(LedgerAwayError):  # this test's own connections were cut too
-                return (await app.counts())[State.DONE] >= least
+                return (await app.tasks.counts())[State.DONE] >= least
             return False
 
         with WorkerProcess(ground, "one", lease=3) as one, WorkerProcess(ground, "two", lease=3) as two:

@@ -1,11 +1,13 @@
 """The homes that the conformance suite runs in: every shape on SQLite and on PostgreSQL, there with the server's clock."""
 
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from ledgers.homes import Home, ServerClock, build, execute, open_home, wipe
+import pytest_asyncio
+from ledgers.homes import Ground, Home, ServerClock, build, execute
 from ledgers.shapes import EVENTS, SHAPES, Shape
 from servers import Migrated
 
@@ -40,6 +42,14 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests with a home share an event loop, because they share its connections. Given are the items of other folders too."""
+    here = Path(__file__).parent
+    for item in items:
+        if isinstance(item, pytest.Function) and "home" in item.fixturenames and item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give each test that asks for a home those that fit it: what cannot apply is not run, rather than skipped."""
     if "home" in metafunc.fixturenames:
@@ -48,32 +58,59 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("home", chosen, ids=[_name(home) for home in chosen], indirect=True)
 
 
-@pytest.fixture
+_failed = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Note a failure: whatever it left behind, the next test must not inherit it."""
+    report = yield
+    if report.failed:
+        item.stash[_failed] = True
+    return report
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def grounds() -> AsyncIterator[dict[tuple[str, str, str], Ground]]:
+    """The grounds of this run, by store, shape and clock."""
+    made: dict[tuple[str, str, str], Ground] = {}
+    yield made
+    for ground in made.values():
+        await ground.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
 async def home(
-    request: pytest.FixtureRequest, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    grounds: dict[tuple[str, str, str], Ground],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Home]:
     """A ledger of one shape on one database, empty."""
     store, shape, clock_kind = request.param
     known = (store, shape.name, clock_kind)
-    if store == "sqlite":
-        if known not in _built:
-            location = tmp_path_factory.mktemp("built") / "built.db"
-            await build(f"sqlite:///{location}", shape, store)
-            _built[known] = str(location)
-        shutil.copy(_built[known], tmp_path / "test.db")
-        url = f"sqlite:///{tmp_path / 'test.db'}"
-    else:
-        server = request.getfixturevalue("postgres")
-        if known not in _built:
-            url = await server.create()
-            await build(url, shape, store)
-            if clock_kind == "server":
-                database = open_database(url)
-                await execute(database, ServerClock.SETUP)
-                await database.close()
-            _built[known] = url
-        url = _built[known]
-        await wipe(url, shape, store)
-    opened = await open_home(store, shape, url, ServerClock(url) if clock_kind == "server" else VirtualClock())
+    if known not in grounds:
+        if store == "sqlite":
+            if known not in _built:
+                location = tmp_path_factory.mktemp("built") / "built.db"
+                await build(f"sqlite:///{location}", shape, store)
+                _built[known] = str(location)
+            url = f"sqlite:///{shutil.copy(_built[known], tmp_path_factory.mktemp('ground') / 'test.db')}"
+        else:
+            server = request.getfixturevalue("postgres")
+            if known not in _built:
+                url = await server.create()
+                await build(url, shape, store)
+                if clock_kind == "server":
+                    database = open_database(url)
+                    await execute(database, ServerClock.SETUP)
+                    await database.close()
+                _built[known] = url
+            url = _built[known]
+        grounds[known] = await Ground.at(
+            store, shape, url, ServerClock(url) if clock_kind == "server" else VirtualClock()
+        )
+    opened = await grounds[known].home()
     yield opened
-    await opened.close()
+    await opened.leave()
+    if request.node.stash.get(_failed, False) or not grounds[known].intact:
+        await grounds.pop(known).close()

@@ -1,7 +1,10 @@
 """A ledger to test, on any shape and database, with what a test needs around it: rows, a clock, and short verbs."""
 
+import sqlite3
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 import psycopg
@@ -18,18 +21,20 @@ from redrive.core.table import LedgerTable
 from redrive.core.task import Claim, ClaimLost, NewTask, TaskId
 from redrive.errors import PermanentError, TableError
 from redrive.ledgers.adopt.check import adopt
-from redrive.ledgers.open import open_database, open_ledger
+from redrive.ledgers.open import open_database, open_ledger, own_ledger
 from redrive.ledgers.pgmq.ledger import PgmqLedger
 from redrive.ledgers.pgmq.queues import Queues, message_table
+from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.database import Database
-from redrive.ledgers.sql.ledger import SqlLedger, schema
+from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.migrate import migrate
-from redrive.ports import Actor, Clock
+from redrive.ports import Actor
 from redrive.systems.commands.beside import Records
 from redrive.systems.commands.intake import Sender
 from redrive.systems.commands.system import LAYOUT
 from redrive.systems.commands.tables import LANE, make_tables
 from redrive.systems.commands.values import NewCommand, queue_of
+from redrive.testing import VirtualClock
 
 DOMAIN = "work"
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -228,11 +233,10 @@ class Home:
 
         return await self.database.read(look)
 
-    async def close(self) -> None:
-        for database in (self.database, *self._opened):
+    async def leave(self) -> None:
+        """Close what this test opened beside the ledger's own database, which the next test uses too."""
+        for database in self._opened:
             await database.close()
-        if isinstance(self.clock, ServerClock):
-            self.clock.close()
 
 
 def settlement(claim: Claim, outcome: Outcome = Done(), policy: Policy = POLICY) -> Settlement:
@@ -271,6 +275,26 @@ async def execute(database: Database, statements: Any) -> None:
     await database.write(run)
 
 
+def wipe_sqlite(url: str, shape: Shape) -> None:
+    """Empty all tables of a SQLite database, and count ids from the start again."""
+    tables = [*(table.name for table in schema.metadata.sorted_tables), shape.on("sqlite").name, "sqlite_sequence"]
+    if shape is COMMANDS:
+        tables += [f"commandbus_{name}" for name in ("audit", "batch", "handler", "reply")]
+    with closing(sqlite3.connect(make_url(url).database or "")) as connection:
+        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+        for name in dict.fromkeys(tables):
+            if name in there:
+                connection.execute(f'DELETE FROM "{name}"')
+        connection.commit()
+
+
+def layout_of(url: str) -> int:
+    """A number that changes with every table, index and trigger of a SQLite database."""
+    with closing(sqlite3.connect(make_url(url).database or "")) as connection:
+        [[version]] = connection.execute("PRAGMA schema_version")
+    return int(version)
+
+
 async def wipe(url: str, shape: Shape, store: str) -> None:
     """Empty all tables of a PostgreSQL database."""
     ours = [table.name for table in schema.metadata.sorted_tables]
@@ -294,7 +318,7 @@ async def _has_queue(connection: psycopg.AsyncConnection[Any]) -> bool:
 
 def command_ledger(database: Database) -> tuple[SqlLedger, Sender]:
     """The ledger of the command bus, and who puts commands into it. All of its kinds are of one domain."""
-    tables, queues = make_tables(database.dialect.name), Queues(LAYOUT.kind_field)
+    tables, queues = _command_tables(database.dialect.name), Queues(LAYOUT.kind_field)
     records = Records(database, tables, queues)
     sender = Sender(database, tables, records, queues)
     if database.dialect.name == "sqlite":
@@ -308,13 +332,57 @@ def command_ledger(database: Database) -> tuple[SqlLedger, Sender]:
     ), sender
 
 
-async def open_home(store: str, shape: Shape, url: str, clock: Clock) -> Home:
-    """A ledger over tables that are there."""
-    given = None if isinstance(clock, ServerClock) else clock
-    database = open_database(url, clock=given, durable=False)
-    sender = None
-    if shape is COMMANDS:
-        ledger, sender = command_ledger(database)
-    else:
-        ledger = await open_ledger(database, shape.on(store))
-    return Home(store=store, shape=shape, url=url, clock=clock, database=database, ledger=ledger, sender=sender)
+_command_tables = cache(make_tables)
+
+
+@dataclass(slots=True)
+class Ground:
+    """What the tests of one shape on one database share: the tables, open connections and a clock, all reset for each.
+
+    A new `Database` for each test would connect, look at the table and put every statement into words again, which takes
+    longer than most of these tests.
+    """
+
+    store: str
+    shape: Shape
+    url: str
+    clock: ServerClock | VirtualClock
+    database: Database
+    table: Table | None
+    layout: int | None
+
+    @classmethod
+    async def at(cls, store: str, shape: Shape, url: str, clock: ServerClock | VirtualClock) -> "Ground":
+        """Over tables that are there."""
+        database = open_database(url, clock=None if isinstance(clock, ServerClock) else clock, durable=False)
+        table = None if shape in (OWN, COMMANDS) else await database.read(adopt, shape.on(store))
+        return cls(store, shape, url, clock, database, table, layout_of(url) if store == "sqlite" else None)
+
+    @property
+    def intact(self) -> bool:
+        """Whether no test has changed the tables themselves, as far as it is easy to tell."""
+        return self.layout is None or self.layout == layout_of(self.url)
+
+    async def home(self) -> Home:
+        """An empty ledger at the start of time."""
+        if self.store == "sqlite":
+            wipe_sqlite(self.url, self.shape)
+        else:
+            await wipe(self.url, self.shape, self.store)
+        self.clock.advance(START - self.clock.now())
+        sender = None
+        if self.shape is COMMANDS:
+            ledger, sender = command_ledger(self.database)
+        elif self.table is None:
+            ledger = own_ledger(self.database)
+        else:
+            ledger = SqlLedger(self.database, self.shape.on(self.store), self.table)
+        return Home(
+            store=self.store, shape=self.shape, url=self.url, clock=self.clock, database=self.database, ledger=ledger,
+            sender=sender,
+        )  # fmt: skip
+
+    async def close(self) -> None:
+        await self.database.close()
+        if isinstance(self.clock, ServerClock):
+            self.clock.close()

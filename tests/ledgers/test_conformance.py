@@ -15,18 +15,21 @@ from ledgers.homes import ADA, BACKOFF, LEASE, PERMANENT, POLICY, RAN, START, TR
 from sqlalchemy import text
 
 from redrive.core.backoff import Fixed
-from redrive.core.decide import Settlement
+from redrive.core.decide import Settlement, decide
 from redrive.core.durations import ZERO, days, hours, minutes, seconds
 from redrive.core.histograms import TOOK, TRIES, took_bucket
 from redrive.core.outcome import Cancelled, Done, LeaseExpired, Released, Snoozed
 from redrive.core.policy import Policy
 from redrive.core.states import State
 from redrive.core.table import Counts
-from redrive.core.task import ClaimLost
+from redrive.core.task import Claim, ClaimLost
 from redrive.errors import KeyTakenError, TransitionError, UsageError
 from redrive.ports import Actor, Return, Where
 
 SEVENTH = timedelta(microseconds=1_000_007)
+OUTCOMES = ("done", "failed", "snoozed", "released", "cancelled", "lease_expired")
+ENDS = [State.DONE, State.WAITING, State.DEAD, State.CANCELLED]
+"""What a settlement may lead to."""
 
 
 addable = pytest.mark.homes(lambda table: table.payload is not None)
@@ -495,6 +498,70 @@ async def test_what_a_settlement_leaves(home: Home, outcome: Any, state: State, 
     assert task.due_at == (None if delay is None else now + delay)
 
 
+def _every_settlement(claims: list[Claim], states: list[State]) -> list[Settlement]:
+    """One settlement for each pair of an outcome and a state, whether or not `decide` would make it."""
+    made = []
+    pairs = [(outcome, state) for outcome in OUTCOMES for state in states]
+    for claim, (outcome, state) in zip(claims, pairs, strict=True):
+        failed = decide(claim, LeaseExpired() if outcome == "lease_expired" else TRANSIENT, POLICY, elapsed=RAN)
+        charged = outcome in ("failed", "lease_expired")
+        made.append(
+            Settlement(
+                claim=claim,
+                outcome=outcome,
+                state=state,
+                failures=1 if charged else 0,
+                delay=BACKOFF if state is State.WAITING else None,
+                error=failed.error if charged else None,
+                explanation=failed.explanation if charged else None,
+                elapsed=RAN,
+            )
+        )
+    return made
+
+
+async def test_the_state_of_a_settlement_is_written_as_it_is(home: Home) -> None:
+    """Whatever the outcome, the row, the history and the rollup hold the state that the settlement says."""
+    words = home.table.words
+    states = [state for state in ENDS if state is not State.CANCELLED or words.cancelled or words.refused]
+    ids = await home.put(len(OUTCOMES) * len(states))
+    settled = _every_settlement(await home.ledger.claim(len(ids), LEASE), states)
+    home.clock.advance(SEVENTH)
+    assert await home.ledger.settle(settled, worker="w1") == []
+    for one in settled:
+        task, row = await home.ledger.get(one.claim.task.id), await home.row(one.claim.task.id)
+        [attempt] = await home.ledger.attempts(one.claim.task.id)
+        assert task is not None
+        assert (one.outcome, task.state, attempt.state) == (one.outcome, one.state, one.state)
+        assert (attempt.outcome, attempt.number) == (one.outcome, 1)
+        assert row["count"] == home.table.count_to_store(one)
+        assert (row["due"] is None) is (one.state is not State.WAITING)
+        if "done_at" in row:
+            assert (row["done_at"] is None) is (one.state is not State.DONE)
+        if "ended_at" in row:
+            assert (row["ended_at"] is None) is (one.state is State.WAITING)
+    said = Counter(one.state.value for one in settled)
+    [minute] = await home.rollups()
+    assert {state.value: minute[state.value] for state in states if state is not State.WAITING} == {
+        state.value: said[state.value] for state in states if state is not State.WAITING
+    }
+    assert minute["retried"] == sum(one.state is State.WAITING and one.explanation is not None for one in settled)
+    assert minute["tries_1"] == said["done"] + said["dead"]
+
+
+@pytest.mark.parametrize(("state", "delay"), [(State.WAITING, None), (State.DEAD, BACKOFF), (State.DONE, ZERO)])
+async def test_a_settlement_that_contradicts_itself_is_refused(
+    home: Home, state: State, delay: timedelta | None
+) -> None:
+    """What waits has a delay and what has ended has none: anything else is refused before it is written."""
+    await home.put()
+    claim = await home.claim_one()
+    wrong = Settlement(claim=claim, outcome="failed", state=state, failures=1, delay=delay)
+    with pytest.raises(UsageError, match="delay"):
+        await home.ledger.settle([wrong], worker="w1")
+    assert await home.settle(claim, Done()) == []
+
+
 async def test_an_error_stays_until_the_next_one(home: Home) -> None:
     """What went wrong last is still to be read while the task is tried again, snoozed, released and done."""
     [id_] = await home.put()
@@ -635,6 +702,9 @@ async def test_a_batch_of_lost_and_held(home: Home) -> None:
         assert task is not None
         assert task.state is (State.DONE if claim in lost else State.DEAD)
         assert len(await home.ledger.attempts(claim.task.id)) == 1
+    [minute] = await home.rollups()
+    assert (minute["done"], minute["dead"], minute["tries_1"]) == (3, 3, 6), "what was refused is not counted"
+    assert minute["run_seconds"] == 6 * RAN.total_seconds()
 
 
 async def test_a_large_batch_settles_each_in_its_way(home: Home) -> None:

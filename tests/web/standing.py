@@ -62,7 +62,7 @@ class Standing:
     async def end(self, outcomes: Sequence[Outcome], *, kind: str = "mail", payload: Any = None) -> list[TaskId]:
         """New tasks of a kind, run once with these outcomes."""
         await self.put(len(outcomes), kind=kind, payload=payload)
-        ledger = await self.app.ledger()
+        ledger = await self.app.tasks.ledger()
         claims = await ledger.claim(len(outcomes), LEASE, kinds=[kind])
         assert len(claims) == len(outcomes)
         claims.sort(key=lambda claim: claim.task.id)
@@ -90,7 +90,7 @@ class Standing:
 async def standing(url: str, clock: VirtualClock, *, app: Redrive | None = None) -> AsyncIterator[Standing]:
     """A service that stands still."""
     made = app or Redrive(url, clock=clock, durable=False)
-    if not len(made.handlers):
+    if not len(made.tasks.handlers):
 
         @made.handler("mail", policy=POLICY)
         async def mail(_task: Task) -> None: ...

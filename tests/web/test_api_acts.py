@@ -56,7 +56,7 @@ async def test_cancel_by_filter(web: Standing):
     """Waiting ones of a kind end; what runs is not touched."""
     await web.put(3)
     await web.put(2, kind="print")
-    [held] = await (await web.app.ledger()).claim(1, LEASE, kinds=["print"])
+    [held] = await (await web.app.tasks.ledger()).claim(1, LEASE, kinds=["print"])
     body = {"filter": {"state": "waiting", "kind": "print"}, "reason": "sent by hand"}
     assert (await web.post("/api/tasks/cancel", body))["changed"] == 1
     assert await states(web) == {"waiting": 3, "claimed": 1, "cancelled": 1}
@@ -70,8 +70,8 @@ async def test_the_number_shown_is_the_number_acted_on(web: Standing, by: dict[s
     seen = await web.post("/api/tasks/redrive", {"filter": by, "reason": "x", "dry_run": True})
     assert seen["matched"] == 2
     web.clock.advance(seconds(1))
-    await (await web.app.ledger()).redrive([again], _actor())
-    [claim] = await (await web.app.ledger()).claim(1, LEASE, kinds=["mail"])
+    await (await web.app.tasks.ledger()).redrive([again], _actor())
+    [claim] = await (await web.app.tasks.ledger()).claim(1, LEASE, kinds=["mail"])
     await _die(web, claim, "gone 3")
     late = await web.dead("gone 4")
     said = await web.post("/api/tasks/redrive", {"filter": {**by, "until": seen["until"]}, "reason": "x"})
@@ -117,7 +117,7 @@ async def _die(web: Standing, claim: Any, error: str) -> None:
     from .standing import POLICY
 
     ended = decide(claim, Failed(PermanentError(error)), POLICY, elapsed=seconds(1))
-    assert await (await web.app.ledger()).settle([ended], worker="test") == []
+    assert await (await web.app.tasks.ledger()).settle([ended], worker="test") == []
 
 
 def _actor() -> Any:
@@ -271,7 +271,7 @@ async def test_what_was_redriven_runs_and_keeps_its_history(web: Standing):
     """Its next try is the first of a new budget; the old ones are still there."""
     [id_] = await web.dead("x")
     await web.post("/api/tasks/redrive", {"ids": [id_], "reason": "again"})
-    [claim] = await (await web.app.ledger()).claim(1, LEASE, kinds=["mail"])
+    [claim] = await (await web.app.tasks.ledger()).claim(1, LEASE, kinds=["mail"])
     assert (claim.number, claim.task.state) == (1, State.CLAIMED)
     said = await web.get(f"/api/tasks/redrive_task/{id_}")
     assert (len(said["attempts"]), said["task"]["redrives"], len(said["deeds"])) == (1, 1, 1)

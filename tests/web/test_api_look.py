@@ -54,7 +54,7 @@ async def test_the_overview_counts_what_is_there(web: Standing):
     await web.count()
     web.clock.advance(seconds(90))
     await web.done(1)
-    [claim] = await (await web.app.ledger()).claim(1, LEASE, kinds=["mail"])
+    [claim] = await (await web.app.tasks.ledger()).claim(1, LEASE, kinds=["mail"])
     said = await web.get("/api/overview", range="24h")
     assert said["states"] == {"waiting": 2, "claimed": 1, "done": 4, "dead": 1, "cancelled": 0}
     assert said["success_rate"] == pytest.approx(0.8)
@@ -240,7 +240,7 @@ async def test_one_task_with_all_that_is_known(web: Standing):
     due = datetime.fromisoformat(said["task"]["due_at"])
     tries = [(one["number"], datetime.fromisoformat(one["at"])) for one in said["preview"]]
     assert tries == [(2, due), (3, due + seconds(60)), (4, due + seconds(120))]
-    await web.app.cancel(Where(ids=[id_]), actor="ada", reason="not needed")
+    await web.app.tasks.cancel(Where(ids=[id_]), actor="ada", reason="not needed")
     said = await web.get(f"/api/tasks/redrive_task/{id_}")
     assert (said["preview"], said["deeds"][0]["actor"], said["deeds"][0]["act"]) == ([], "ada", "cancel")
 

@@ -83,7 +83,7 @@ async def test_metrics_count_what_happened(app: Redrive, local: httpx.AsyncClien
     """Counters from the facts, depths and ages from the ledger."""
     await app.add("mail", key="a")
     await app.add("unknown", key="b")
-    while (await app.get("a")).state != "done":
+    while (await app.tasks.get("a")).state != "done":
         await asyncio.sleep(0.01)
     text = (await local.get("/metrics")).text
     assert re.search(

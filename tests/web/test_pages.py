@@ -33,7 +33,7 @@ HTML = {"Accept": "text/html"}
 
 async def ended(app: Redrive, key: str, state: State) -> None:
     """Wait until a task is in a state."""
-    while (await app.get(key)).state is not state:
+    while (await app.tasks.get(key)).state is not state:
         await asyncio.sleep(0.01)
 
 

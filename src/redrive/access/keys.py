@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, Text, any_, bindparam, delete, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from redrive.core.durations import checked
+from redrive.core.durations import read_span
 from redrive.core.task import check_text
 from redrive.errors import UsageError
 from redrive.ledgers.sql.database import Database
@@ -89,7 +89,7 @@ class Keys:
     async def create(self, owner: str, scopes: Iterable[str], *, expires: timedelta | None = None) -> NewKey:
         """Make a key; `expires` is how long it is good for, None for ever."""
         check_text("owner", owner, OWNER_CHARS_MAX)
-        if expires is not None and not checked("expires", expires):
+        if expires is not None and not read_span("expires", expires):
             raise UsageError("a key must be good for some time: give a longer span than zero")
         now = self._database.now()
         made = NewKey(

@@ -192,7 +192,7 @@ def sqlite_path(url: str) -> Path | None:
 def choose_lane(app: Redrive, name: str | None) -> Lane:
     """The lane with this name; redrive's own without one."""
     if name is None:
-        return app
+        return app.tasks
     if name not in app.lanes:
         there = ", ".join(app.lanes)
         raise UsageError(f"there is no lane {name!r}: the application has {there}; adopted tables need --app")

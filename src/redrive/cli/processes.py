@@ -1,6 +1,7 @@
 """Several processes of one worker: started, restarted and stopped together."""
 
 import asyncio
+import math
 import signal
 import time
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ class SecondPress:
 
     def __init__(self) -> None:
         self._presses = 0
-        self._last = -SAME_PRESS_SECONDS
+        self._last = -math.inf
 
     def count(self) -> int:
         """Note a signal: which press it is, or 0 for an echo."""

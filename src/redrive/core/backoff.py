@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from typing import Protocol, runtime_checkable
 
-from redrive.core.durations import DURATION_MAX, ZERO, checked, format_duration
+from redrive.core.durations import DURATION_MAX, ZERO, Span, SpanField, format_duration, read_span
 from redrive.errors import PolicyError
 
 
@@ -31,18 +31,16 @@ class Backoff(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Exponential:
     """`min(cap, first * factor ** (n - 1))` after the n-th failure."""
 
-    first: timedelta = timedelta(seconds=1)
-    cap: timedelta = timedelta(hours=1)
+    first: SpanField = SpanField(timedelta(seconds=1))
+    cap: SpanField = SpanField(timedelta(hours=1))
     _: KW_ONLY
     factor: float = 2.0
 
     def __post_init__(self) -> None:
-        checked("first", self.first)
-        checked("cap", self.cap)
         # `not (… <= …)` also refuses NaN.
         if not (isinstance(self.factor, int | float) and 1 <= self.factor <= 1000):
             raise PolicyError(f"factor must lie between 1 and 1000, not {self.factor!r}")
@@ -69,10 +67,12 @@ class Schedule:
 
     waits: tuple[timedelta, ...]
 
-    def __init__(self, waits: Sequence[timedelta]) -> None:
+    def __init__(self, waits: Sequence[Span]) -> None:
         if not isinstance(waits, Sequence):
-            raise PolicyError(f"a schedule takes a list of waits, such as [seconds(10), minutes(1)], not {waits!r}")
-        object.__setattr__(self, "waits", tuple(checked("waits", wait) for wait in waits))
+            raise PolicyError(
+                f"a schedule takes a list of waits, such as [10, 60] or [seconds(10), minutes(1)], not {waits!r}"
+            )
+        object.__setattr__(self, "waits", tuple(read_span("waits", wait) for wait in waits))
         if not 1 <= len(self.waits) <= 1000:
             raise PolicyError(f"a schedule has 1 to 1000 waits, not {len(self.waits)}")
 
@@ -91,14 +91,11 @@ class Schedule:
         return f"schedule {shown}{', …' if len(self.waits) > 6 else ''}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Fixed:
     """The same wait after every failure."""
 
-    every: timedelta
-
-    def __post_init__(self) -> None:
-        checked("every", self.every)
+    every: SpanField = SpanField()
 
     @property
     def cap(self) -> timedelta:
@@ -114,18 +111,15 @@ class Fixed:
         return f"fixed {format_duration(self.every)}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Linear:
     """`min(cap, first + step * (n - 1))` after the n-th failure."""
 
-    first: timedelta
-    step: timedelta
-    cap: timedelta = DURATION_MAX
+    first: SpanField = SpanField()
+    step: SpanField = SpanField()
+    cap: SpanField = SpanField(DURATION_MAX)
 
     def __post_init__(self) -> None:
-        checked("first", self.first)
-        checked("step", self.step)
-        checked("cap", self.cap)
         if self.cap < self.first:
             raise PolicyError(f"cap ({self.cap}) must not be shorter than first ({self.first})")
 
@@ -140,3 +134,16 @@ class Linear:
         """See `Backoff.describe`."""
         first, step, cap = (format_duration(span) for span in (self.first, self.step, self.cap))
         return f"linear {first} + {step}, cap {cap}"
+
+
+def read_backoff(wait: Backoff | Span | Sequence[Span]) -> Backoff:
+    """The backoff that a short word stands for: one span is the same wait each time, a list is a schedule."""
+    if isinstance(wait, Backoff) and not isinstance(wait, type):
+        return wait
+    if isinstance(wait, list | tuple):
+        return Schedule(wait)
+    if isinstance(wait, timedelta | int | float):
+        return Fixed(wait)
+    raise PolicyError(
+        f"wait must be a span, a list of spans or a backoff, such as 5, [1, 5, 15] or Exponential(2, 300), not {wait!r}"
+    )

@@ -93,7 +93,10 @@ def _shared_json(
 
 
 class Settlement(NamedTuple):
-    """What the ledger must write for a claim: the next state, the count, the delay, the error and why."""
+    """What the ledger must write for a claim: the next state, the count, the delay, the error and why.
+
+    It has a delay if its state is waiting, and only then.
+    """
 
     claim: Claim
     outcome: str
@@ -103,6 +106,8 @@ class Settlement(NamedTuple):
     error: str | None = None
     explanation: Explanation | None = None
     elapsed: timedelta = ZERO
+    result: Any = None
+    """What the handler returned, or the error that it raised: for what is written beside. The ledger does not store it."""
 
     @property
     def error_class(self) -> ErrorClass | None:
@@ -114,12 +119,14 @@ def decide(claim: Claim, outcome: Outcome, policy: Policy, *, elapsed: timedelta
     """What must be written because of what a run came to. `elapsed` is how long it ran."""
     failures = claim.task.failures
     match outcome:
-        case Done():
-            return Settlement(claim=claim, outcome="done", state=State.DONE, failures=failures, elapsed=elapsed)
+        case Done(result):
+            return Settlement(
+                claim=claim, outcome="done", state=State.DONE, failures=failures, elapsed=elapsed, result=result
+            )
         case Failed(error):
             error_class, rule = policy.classify(error)
             return _fail(
-                claim, policy, elapsed, "failed", error_class, rule, describe_error(error), asked_patience(error)
+                claim, policy, elapsed, "failed", error_class, rule, describe_error(error), asked_patience(error), error
             )
         case Snoozed(delay, reason):
             return Settlement(
@@ -130,10 +137,10 @@ def decide(claim: Claim, outcome: Outcome, policy: Policy, *, elapsed: timedelta
             return Settlement(
                 claim=claim, outcome="released", state=State.WAITING, failures=failures, delay=ZERO, elapsed=elapsed
             )
-        case Cancelled(reason):
+        case Cancelled(reason, result):
             return Settlement(
                 claim=claim, outcome="cancelled", state=State.CANCELLED, failures=failures,
-                error=reason or None, elapsed=elapsed,
+                error=reason or None, elapsed=elapsed, result=result,
             )  # fmt: skip
         case LeaseExpired():
             return _fail(
@@ -165,6 +172,7 @@ def _fail(
     rule: str,
     error: str,
     patience: timedelta | None,
+    raised: BaseException | None = None,
 ) -> Settlement:
     failures = claim.task.failures + 1
     failures_max = failures_max_of(claim, policy)
@@ -191,9 +199,9 @@ def _fail(
 
     if delay is None:
         explanation = Explanation(error_class, rule, policy.name, failures, failures_max, verdict, floor=floor)
-        return Settlement(claim, outcome, State.DEAD, failures, None, error, explanation, elapsed)
+        return Settlement(claim, outcome, State.DEAD, failures, None, error, explanation, elapsed, raised)
     explanation = Explanation(
         error_class, rule, policy.name, failures, failures_max, verdict,
         policy.backoff_words, wait, policy.jitter_words, draw, floor, policy.backoff.cap, delay,
     )  # fmt: skip
-    return Settlement(claim, outcome, State.WAITING, failures, delay, error, explanation, elapsed)
+    return Settlement(claim, outcome, State.WAITING, failures, delay, error, explanation, elapsed, raised)

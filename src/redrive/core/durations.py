@@ -1,17 +1,22 @@
-"""Spans of time: short constructors, one parser, one bound.
+"""Spans of time: short constructors, one reader, one bound.
 
-Every wait in redrive is a `timedelta` between zero and `DURATION_MAX`, so sums of instants and waits never
-leave what `datetime` and the databases can hold.
+Wherever redrive takes a span, a number is seconds. `read_span` is the one place that reads what was given; what it returns
+is a `timedelta` between zero and `DURATION_MAX`, so sums of instants and waits never leave what `datetime` and the
+databases can hold.
 """
 
 import math
 import re
 from datetime import timedelta
+from typing import Any
 
 from redrive.errors import DurationError
 
 DURATION_MAX = timedelta(days=366)
 ZERO = timedelta(0)
+
+Span = timedelta | float
+"""What is taken for a span: a `timedelta`, or a number of seconds."""
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _WRITTEN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", re.IGNORECASE)
@@ -19,35 +24,44 @@ _WRITTEN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", re.IGNORECASE)
 
 def seconds(amount: float) -> timedelta:
     """`seconds(2)` is two seconds."""
-    return checked("seconds", _span(amount, 1))
+    return read_span("seconds", _amount(amount, 1))
 
 
 def minutes(amount: float) -> timedelta:
     """`minutes(5)` is five minutes."""
-    return checked("minutes", _span(amount, 60))
+    return read_span("minutes", _amount(amount, 60))
 
 
 def hours(amount: float) -> timedelta:
     """`hours(1)` is one hour."""
-    return checked("hours", _span(amount, 3600))
+    return read_span("hours", _amount(amount, 3600))
 
 
 def days(amount: float) -> timedelta:
     """`days(30)` is thirty days."""
-    return checked("days", _span(amount, 86400))
+    return read_span("days", _amount(amount, 86400))
 
 
-def parse_duration(text: str | float | timedelta) -> timedelta:
+def read_span(name: str, span: Span) -> timedelta:
+    """The span that was given for `name`, if it lies within zero and `DURATION_MAX`; else raise."""
+    if not isinstance(span, timedelta):
+        if isinstance(span, bool) or not isinstance(span, int | float):
+            raise DurationError(f"{name} must be a number of seconds or a timedelta, such as minutes(5), not {span!r}")
+        span = _amount(span, 1)
+    if not ZERO <= span <= DURATION_MAX:
+        raise DurationError(f"{name} must lie between 0 and {DURATION_MAX.days} days, not {span}")
+    return span
+
+
+def parse_duration(text: str | Span) -> timedelta:
     """Read `"90"` (seconds), `"250ms"`, `"5s"`, `"2m"`, `"1.5h"` or `"30d"`."""
-    if isinstance(text, timedelta):
-        return checked("duration", text)
-    if isinstance(text, int | float):
-        return checked("duration", _span(text, 1))
+    if isinstance(text, timedelta | int | float):
+        return read_span("duration", text)
     matched = _WRITTEN.fullmatch(text) if isinstance(text, str) else None
     if matched is None:
         raise DurationError(f"{text!r} is not a duration: write seconds (90) or a unit (250ms, 5s, 2m, 1.5h, 30d)")
     number, unit = matched.groups()
-    return checked("duration", _span(float(number), _UNITS[(unit or "s").lower()]))
+    return read_span("duration", _amount(float(number), _UNITS[(unit or "s").lower()]))
 
 
 def format_duration(span: timedelta) -> str:
@@ -66,16 +80,7 @@ def format_duration(span: timedelta) -> str:
     return sign + " ".join(parts[:2])
 
 
-def checked(name: str, span: timedelta) -> timedelta:
-    """Return `span` if it lies within zero and `DURATION_MAX`, else raise."""
-    if not isinstance(span, timedelta):
-        raise DurationError(f"{name} must be a timedelta, such as seconds(2), not {span!r}")
-    if not ZERO <= span <= DURATION_MAX:
-        raise DurationError(f"{name} must lie between 0 and {DURATION_MAX.days} days, not {span}")
-    return span
-
-
-def _span(amount: float, unit_seconds: float) -> timedelta:
+def _amount(amount: float, unit_seconds: float) -> timedelta:
     if isinstance(amount, bool) or not isinstance(amount, int | float):
         raise DurationError(f"{amount!r} is not an amount of time: give a number, such as 2 or 0.5")
     if isinstance(amount, float) and not math.isfinite(amount):
@@ -90,3 +95,42 @@ def rounded(span: timedelta) -> timedelta:
     """What a reader wants to know of a span: seconds below an hour, minutes below a day, hours above."""
     unit = 3600 if abs(span) >= timedelta(days=1) else 60 if abs(span) >= timedelta(hours=1) else 1
     return timedelta(seconds=round(span.total_seconds() / unit) * unit)
+
+
+class SpanField:
+    """A field of a frozen dataclass that takes a span and holds a `timedelta`; without a default it must be given.
+
+    A descriptor, because it alone has one type for what is given and another for what is held. A class with such fields
+    has no slots.
+    """
+
+    def __init__(self, default: timedelta | None = None) -> None:
+        self._default = default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, holder: Any, owner: type | None = None) -> timedelta:
+        if holder is None:  # how `dataclass` asks for the default
+            if self._default is None:
+                raise AttributeError(self._name)
+            return self._default
+        held: timedelta = holder.__dict__[self._name]
+        return held
+
+    def __set__(self, holder: Any, span: Span) -> None:
+        holder.__dict__[self._name] = read_span(self._name, span)
+
+
+class OptionalSpanField:
+    """The same for a span that may be None, and is if nothing is given."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, holder: Any, owner: type | None = None) -> timedelta | None:
+        held: timedelta | None = None if holder is None else holder.__dict__[self._name]
+        return held
+
+    def __set__(self, holder: Any, span: Span | None) -> None:
+        holder.__dict__[self._name] = None if span is None else read_span(self._name, span)

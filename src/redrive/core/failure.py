@@ -5,7 +5,7 @@ redacted and shortened here, before anything is stored or logged, so no secret l
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
@@ -52,10 +52,9 @@ def spoken_class(error: BaseException) -> ErrorClass | None:
     return None
 
 
-def check_rules(name: str, rules: Sequence[Rule]) -> tuple[Rule, ...]:
-    """Return the rules as a tuple, or raise `PolicyError` for one that can never match."""
-    if isinstance(rules, type) or callable(rules) or not isinstance(rules, list | tuple | set | frozenset):
-        raise PolicyError(f"{name} takes a list of exception types, HTTP statuses or functions, not {rules!r}")
+def read_rules(name: str, given: Rule | Collection[Rule]) -> tuple[Rule, ...]:
+    """The rules as a tuple, one alone or many; raises `PolicyError` for one that can never match."""
+    rules = tuple(given) if isinstance(given, list | tuple | set | frozenset) else (given,)
     for rule in rules:
         if isinstance(rule, bool) or (isinstance(rule, int) and not 100 <= rule <= 599):
             raise PolicyError(f"{name}: {rule!r} is not an HTTP status")
@@ -63,7 +62,7 @@ def check_rules(name: str, rules: Sequence[Rule]) -> tuple[Rule, ...]:
             raise PolicyError(f"{name}: {rule.__name__} is not an exception")
         if not isinstance(rule, type | int) and not callable(rule):
             raise PolicyError(f"{name}: {rule!r} is neither an exception type, an HTTP status nor a function")
-    return tuple(rules)
+    return rules
 
 
 def matches(rule: Rule, error: BaseException) -> bool:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from redrive.core.backoff import Backoff
-from redrive.core.durations import checked
+from redrive.core.durations import Span, read_span
 from redrive.errors import PolicyError
 
 Draw = Callable[[int], float]
@@ -139,6 +139,6 @@ def percent(amount: float) -> Jitter:
     return _Percent(amount)
 
 
-def additive(most: timedelta) -> Jitter:
+def additive(most: Span) -> Jitter:
     """Up to `most` later than the wait, also past the cap."""
-    return _Additive(checked("jitter", most))
+    return _Additive(read_span("jitter", most))

@@ -1,15 +1,17 @@
 """What a run came to. Outcomes are values: handlers may return `Snoozed` or `Cancelled`, the engine makes the rest."""
 
 from dataclasses import dataclass
-from datetime import timedelta
+from typing import Any
 
-from redrive.core.durations import checked
+from redrive.core.durations import SpanField
 from redrive.core.failure import safe_text
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The handler came back without an error."""
+    """The handler came back without an error, with this result. A `Beside` gets it; the ledger itself stores none."""
+
+    result: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,23 +21,23 @@ class Failed:
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snoozed:
     """Not now: try again after `delay`; no failure is charged. A handler returns this."""
 
-    delay: timedelta
+    delay: SpanField = SpanField()
     reason: str = ""
 
     def __post_init__(self) -> None:
-        checked("delay", self.delay)
         object.__setattr__(self, "reason", safe_text(self.reason))
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """No longer wanted: end without a failure. A handler returns this."""
+    """No longer wanted: end without a failure. A handler returns this; a `Beside` gets its result."""
 
     reason: str = ""
+    result: Any = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", safe_text(self.reason))

@@ -1,14 +1,15 @@
 """How often, how long, and for which errors a task is tried again."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 from redrive.core import jitter as jitters
-from redrive.core.backoff import Backoff, Exponential
-from redrive.core.durations import checked
-from redrive.core.failure import ErrorClass, Rule, check_rules, matches, rule_name, spoken_class
+from redrive.core.backoff import Backoff, Exponential, read_backoff
+from redrive.core.durations import OptionalSpanField, Span, SpanField
+from redrive.core.failure import ErrorClass, Rule, matches, read_rules, rule_name, spoken_class
 from redrive.core.jitter import Jitter
 from redrive.errors import PolicyError
 
@@ -20,15 +21,19 @@ _CLASSES = tuple(each for each in ErrorClass if each is not ErrorClass.WORKER_LO
 """The classes that an error can have; a lost worker raises none."""
 
 
-@dataclass(frozen=True, slots=True)
+_RULED = (ErrorClass.PERMANENT, ErrorClass.BUSINESS, ErrorClass.RATE_LIMITED, ErrorClass.TRANSIENT)
+"""The classes that rules name, in the order in which they are asked."""
+
+
+@dataclass(frozen=True)
 class Policy:
     """Backoff, jitter, how many failures are allowed, and which errors are which class.
 
     Say how much in one of two ways: `retries=3` is one first try and up to three more, `attempts=4` is four tries in
     all. Both are kept as one number, `failures_max`: the failure at which a task dies.
 
-    `permanent`, `business`, `rate_limited` and `transient` list exception types, HTTP statuses or functions of the
-    exception, looked through in this order; an error that none of them matches is `otherwise`.
+    `permanent`, `business`, `rate_limited` and `transient` take an exception type, an HTTP status or a function of the
+    exception, or a list of them. They are asked in this order; an error that none of them matches is `otherwise`.
     """
 
     backoff: Backoff = BACKOFF_DEFAULT
@@ -36,15 +41,16 @@ class Policy:
     retries: int | None = None
     attempts: int | None = None
     jitter: Jitter = jitters.equal
-    permanent: Sequence[Rule] = ()
-    business: Sequence[Rule] = ()
-    rate_limited: Sequence[Rule] = ()
-    transient: Sequence[Rule] = ()
+    permanent: Rule | Collection[Rule] = ()
+    business: Rule | Collection[Rule] = ()
+    rate_limited: Rule | Collection[Rule] = ()
+    transient: Rule | Collection[Rule] = ()
     otherwise: ErrorClass | str = ErrorClass.TRANSIENT
-    retry_after_max: timedelta = timedelta(days=1)
-    deadline: timedelta | None = None
+    retry_after_max: SpanField = SpanField(timedelta(days=1))
+    deadline: OptionalSpanField = OptionalSpanField()
     name: str = "default"
     failures_max: int = field(init=False)
+    _rules: tuple[tuple[ErrorClass, tuple[Rule, ...]], ...] = field(init=False, repr=False, compare=False)
     # Kept because every explanation of a failure needs them: 3 µs each time otherwise.
     backoff_words: str = field(init=False, repr=False, compare=False)
     jitter_words: str = field(init=False, repr=False, compare=False)
@@ -56,14 +62,13 @@ class Policy:
             raise PolicyError(f"jitter must be one of redrive.jitter, such as jitter.full, not {self.jitter!r}")
         set_field = partial(object.__setattr__, self)
         set_field("failures_max", _failures_max(self.retries, self.attempts))
-        for name in ("permanent", "business", "rate_limited", "transient"):
-            set_field(name, check_rules(name, getattr(self, name)))
+        rules = tuple((each, read_rules(each, getattr(self, each))) for each in _RULED)
+        for each, read in rules:
+            set_field(each, read)
+        set_field("_rules", rules)
         if self.otherwise not in _CLASSES:
             raise PolicyError(f"otherwise must be one of {', '.join(_CLASSES)}, not {self.otherwise!r}")
         set_field("otherwise", ErrorClass(self.otherwise))
-        checked("retry_after_max", self.retry_after_max)
-        if self.deadline is not None:
-            checked("deadline", self.deadline)
         set_field("backoff_words", self.backoff.describe())
         set_field("jitter_words", self.jitter.describe())
 
@@ -80,17 +85,32 @@ class Policy:
         spoken = spoken_class(error)
         if spoken is not None:
             return spoken, type(error).__name__
-        for error_class, rules in (
-            (ErrorClass.PERMANENT, self.permanent),
-            (ErrorClass.BUSINESS, self.business),
-            (ErrorClass.RATE_LIMITED, self.rate_limited),
-            (ErrorClass.TRANSIENT, self.transient),
-        ):
+        for error_class, rules in self._rules:
             for rule in rules:
                 if matches(rule, error):
                     return error_class, rule_name(rule)
         assert isinstance(self.otherwise, ErrorClass)
         return self.otherwise, "otherwise"
+
+
+def read_policy(
+    policy: Policy | None = None, *, wait: Backoff | Span | Sequence[Span] | None = None, **words: Any
+) -> Policy:
+    """The policy that a decorator names: whole, by single words, or the default.
+
+    `wait` is a span, a list of spans or a backoff; the other words are those of `Policy`. A word that is None was not said.
+    """
+    said = {name: word for name, word in words.items() if word is not None}
+    if wait is not None:
+        said["backoff"] = read_backoff(wait)
+    if policy is None:
+        return Policy(**said)
+    if said:
+        names = ", ".join(f"{'wait' if name == 'backoff' else name}=" for name in said)
+        raise PolicyError(f"say either policy= or {names}, not both: put the words into the policy")
+    if not isinstance(policy, Policy):
+        raise PolicyError(f"policy must be a Policy, such as Policy(retries=3), not {policy!r}")
+    return policy
 
 
 def _failures_max(retries: int | None, attempts: int | None) -> int:

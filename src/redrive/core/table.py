@@ -73,6 +73,12 @@ class Words:
             raise UsageError(f"this table has no word for {state}: name one in Words({state}=…)")
         return word
 
+    def settled(self, state: State, *, failures: int = 0) -> str:
+        """The word that a settlement writes for a state."""
+        if state is State.CANCELLED and self.refused is not None:
+            return self.refused
+        return self.word(state, failures=failures)
+
     def state(self, word: str, *, has_due: bool, leased: bool) -> State:
         """The state of a row from its word, its due time and its lease."""
         if leased or word == self.claimed:
@@ -174,8 +180,8 @@ class LedgerTable:
         match self.counts:
             case Counts.RETRIES if settlement.explanation is not None:
                 return min(failures, settlement.explanation.failures_max - 1)
-            case Counts.ATTEMPTS if settlement.state in (State.DONE, State.CANCELLED):
-                return failures + 1
+            case Counts.ATTEMPTS if settlement.state is not State.WAITING:
+                return settlement.claim.number
             case Counts.DONE:
                 return settlement.claim.task.failures + (settlement.state is State.DONE)
             case _:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from redrive.core.durations import ZERO, checked
+from redrive.core.durations import ZERO, OptionalSpanField, SpanField
 from redrive.core.states import State
 from redrive.errors import PayloadError, UsageError
 
@@ -48,25 +48,22 @@ class Task(NamedTuple):
     trace: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class NewTask:
     """A task to be added. Checked here, so that a ledger only sees what it can store."""
 
     kind: str
     key: str
     payload: Any = None
-    delay: timedelta = ZERO
+    delay: SpanField = SpanField(ZERO)
     failures_max: int | None = None
-    deadline: timedelta | None = None
+    deadline: OptionalSpanField = OptionalSpanField()
     trace: str | None = None
     payload_json: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_text("kind", self.kind, KIND_CHARS_MAX)
         check_text("key", self.key, KEY_CHARS_MAX)
-        checked("delay", self.delay)
-        if self.deadline is not None:
-            checked("deadline", self.deadline)
         most = self.failures_max
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= 1_000_000):
             raise UsageError(f"attempts must be a whole number from 1 to 1,000,000, not {most!r}")

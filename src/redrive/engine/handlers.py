@@ -1,13 +1,15 @@
 """Which function handles which kind, under which policy."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
-from redrive.core.durations import checked
+from redrive.core.durations import Span, read_span
 from redrive.core.policy import Policy
 from redrive.core.task import KIND_CHARS_MAX, Claim, Task, check_text
 from redrive.errors import HandlerError
@@ -110,32 +112,14 @@ def make_handler(
     policy: Policy,
     *,
     transactional: bool = False,
-    timeout: timedelta | None = None,
+    timeout: Span | None = None,
 ) -> Handler:
-    """A handler from a plain function, or a `HandlerError` that says what is wrong with it."""
+    """A handler from a function, or a `HandlerError` that says what is wrong with it."""
     check_text("kind", kind, KIND_CHARS_MAX)
-    if not callable(function):
-        raise HandlerError(f"the handler of {kind!r} must be a function, not {function!r}")
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError) as error:
-        raise HandlerError(f"the handler of {kind!r} has no readable signature: wrap it in a function") from error
-    positional = [
-        parameter
-        for parameter in signature.parameters.values()
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    ]
-    required = [parameter for parameter in positional if parameter.default is parameter.empty]
-    named = [
-        parameter
-        for parameter in signature.parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
-    ]
-    if not positional or len(required) > 2 or named:
-        raise HandlerError(f"the handler of {kind!r} must take (task) or (task, context), not {signature}")
-    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+    takes_context = _takes_context(kind, function)
+    is_async = _is_async(function)
     if timeout is not None:
-        checked("timeout", timeout)
+        timeout = read_span("timeout", timeout)
         if not is_async:
             raise HandlerError(f"the handler of {kind!r} is a plain function, which no timeout can stop: make it async")
     return Handler(
@@ -145,6 +129,66 @@ def make_handler(
         transactional=transactional,
         timeout=timeout,
         is_async=is_async,
-        takes_context=len(required) == 2,
-        is_plain=is_async and timeout is None and len(required) != 2,
+        takes_context=takes_context,
+        is_plain=is_async and timeout is None and not takes_context,
+    )
+
+
+def function_name(function: Any) -> str | None:
+    """The name that a function was defined by, also behind `functools.partial`; None for an object without one."""
+    while isinstance(function, partial):
+        function = function.func
+    name: str | None = getattr(function, "__name__", None)
+    return name
+
+
+def _is_async(function: Any) -> bool:
+    while isinstance(function, partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _takes_context(kind: str, function: Any) -> bool:
+    """Whether the function is called with (task, context) or with (task) alone; everything else is refused.
+
+    A second parameter without a default gets the context. With a default it gets it if it is called `context` or is
+    annotated as `Context`; any other parameter with a default keeps it. `*args` is refused: it hides which of the two is
+    meant, most often behind a decorator without `functools.wraps`.
+    """
+    name = f"{function_name(function) or type(function).__name__}()"
+    if not callable(function) or isinstance(function, type):
+        raise HandlerError(
+            f"the handler of {kind!r} must be a function, a method or a callable object, not {function!r}"
+        )
+    inner = function.__call__ if function_name(function) is None else function
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        raise HandlerError(f"{name} is a generator, so calling it would run nothing: take the yield out of it")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise HandlerError(f"the parameters of {name} cannot be read: wrap it in a function of (task)") from error
+
+    def refused(remedy: str) -> HandlerError:
+        return HandlerError(f"a handler takes (task) or (task, context), but {name} takes {signature}: {remedy}")
+
+    parameters = list(signature.parameters.values())
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        raise refused("name its parameters; a decorator passes them on with functools.wraps")
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    required = [one.name for one in positional if one.default is one.empty]
+    named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
+    if not positional:
+        raise refused("give it a parameter for the task")
+    if len(required) > 2 or named:
+        more = ", ".join([*required[2:], *named])
+        raise refused(f"give {more} a default, or bind it with functools.partial")
+    if positional[0].name == "context" or "task" in [one.name for one in positional[1:2]]:
+        raise refused("the task comes first")
+    if len(required) == 2:
+        return True
+    if len(positional) == 1:
+        return False
+    second = positional[1]
+    return (
+        second.name == "context" or re.search(r"\bContext\b", inspect.formatannotation(second.annotation)) is not None
     )

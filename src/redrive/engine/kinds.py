@@ -1,5 +1,6 @@
 """Which kinds a worker asks for: those it has handlers for, looked up in the ledger where a handler is a pattern."""
 
+import math
 import time
 
 from redrive.engine.handlers import Handlers
@@ -16,7 +17,7 @@ class Kinds:
         self._ledger = ledger
         self._handlers = handlers
         self._found: list[str] = []
-        self._found_at = -FRESH_SECONDS
+        self._found_at = -math.inf
 
     async def to_claim(self) -> list[str]:
         """The kinds to ask for."""
@@ -34,4 +35,4 @@ class Kinds:
 
     def forget(self) -> None:
         """Look again next time: nothing came of what was known."""
-        self._found_at = -FRESH_SECONDS
+        self._found_at = -math.inf

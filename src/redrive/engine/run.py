@@ -24,7 +24,7 @@ Around = Callable[[str, Claim], AbstractContextManager[Any]]
 
 
 _DONE = Done()
-_RETURNED = (Snoozed, Cancelled)
+_RETURNED = (Done, Snoozed, Cancelled)
 
 
 class Ran(NamedTuple):
@@ -98,7 +98,9 @@ class Runner:
             raise
         except BaseException as error:  # also SystemExit: a handler does not end the worker
             return Failed(error)
-        return result if isinstance(result, _RETURNED) else _DONE
+        if result is None:
+            return _DONE
+        return result if isinstance(result, _RETURNED) else Done(result)
 
     async def _invoke(self, claim: Claim, handler: Handler, connection: Any) -> Any:
         arguments: tuple[Any, ...] = (claim.task,)

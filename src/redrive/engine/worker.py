@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from redrive.core.decide import decide
-from redrive.core.durations import checked
+from redrive.core.durations import SpanField, read_span
 from redrive.core.outcome import LeaseExpired, Released
 from redrive.core.states import TERMINAL, State
 from redrive.core.task import Claim
@@ -43,23 +43,23 @@ UNWRITTEN_BATCHES_MAX = 4
 CANCEL_PATIENCE_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
     """How a worker works; the defaults are sane."""
 
     concurrency: int = 100
     """How many handlers run at once."""
-    lease: timedelta = timedelta(seconds=30)
+    lease: SpanField = SpanField(timedelta(seconds=30))
     """How long a claim holds without a sign of life; extended at half time."""
     batch: int = 1000
     """How many tasks are claimed or settled in one statement, at most."""
-    grace: timedelta = timedelta(seconds=10)
+    grace: SpanField = SpanField(timedelta(seconds=10))
     """How long a stopping worker waits for its handlers before it releases them."""
-    poll: timedelta = timedelta(seconds=1)
+    poll: SpanField = SpanField(timedelta(seconds=1))
     """The safety net: how long a worker waits for a wake-up before it looks by itself."""
     retention: Mapping[State, timedelta] = field(default_factory=dict)
     """How long ended tasks are kept, by state; a state that is not named here is kept for ever."""
-    prune_every: timedelta = timedelta(hours=1)
+    prune_every: SpanField = SpanField(timedelta(hours=1))
     """How often tasks older than that are deleted."""
 
     def __post_init__(self) -> None:
@@ -68,12 +68,13 @@ class WorkerSettings:
             if isinstance(amount, bool) or not isinstance(amount, int) or not 1 <= amount <= most:
                 raise SettingsError(f"{name} must be a whole number from 1 to {most:,}, not {amount!r}")
         for name, least in (("lease", 1), ("poll", 0.01), ("grace", 0), ("prune_every", 1)):
-            if checked(name, getattr(self, name)) < timedelta(seconds=least):
+            if getattr(self, name) < timedelta(seconds=least):
                 raise SettingsError(f"{name} must be at least {least} s, not {getattr(self, name)}")
-        for state, span in self.retention.items():
+        for state in self.retention:
             if state not in TERMINAL:
                 raise SettingsError(f"retention is for tasks that have ended, not for {state!r}")
-            checked("retention", span)
+        kept = {state: read_span("retention", span) for state, span in self.retention.items()}
+        object.__setattr__(self, "retention", kept)
 
 
 def worker_name() -> str:
@@ -233,7 +234,7 @@ class Worker:
         if at < self._retry_at:
             self._retry_at = at
             nap = self._napping
-            if nap is not None and not nap.expired() and at < (nap.when() or math.inf):
+            if nap is not None and not nap.expired() and ((ends := nap.when()) is None or at < ends):
                 nap.reschedule(at)
 
     def _answered(self, asked_at: float) -> None:

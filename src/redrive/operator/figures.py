@@ -25,13 +25,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-from redrive.core.histograms import TOOK, TRIES
 from redrive.core.states import State
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.rollup import MEASURED
 from redrive.ledgers.sql.times import EPOCH
 
-SUMMED = (*schema.SETTLED, "added", "pruned", "run_seconds", *TRIES, *TOOK)
+SUMMED = (*MEASURED, "added", "pruned")
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 FOLD_WORKERS_AFTER = timedelta(minutes=5)
 """Soon: everybody who adds tasks in a transaction of their own leaves a row."""

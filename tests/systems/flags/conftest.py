@@ -12,7 +12,7 @@ from sqlalchemy import Connection, select, text
 
 from redrive import Redrive, WorkerSettings
 from redrive.settings import Settings
-from redrive.systems.flags import Flags, FlagSettings, NewSchedule, Schedule
+from redrive.systems.flags import Flags, FlagSchedule, FlagSettings, NewSchedule
 from redrive.systems.flags.tables import make_tables
 from redrive.testing import Drained, VirtualClock, drain
 from redrive.web.app import make_web
@@ -65,7 +65,7 @@ class Home:
     def now(self) -> datetime:
         return self.clock.now()
 
-    async def plan(self, key: str = "promo", after: timedelta = MINUTE, **given: Any) -> Schedule:
+    async def plan(self, key: str = "promo", after: timedelta = MINUTE, **given: Any) -> FlagSchedule:
         """A flag, if it is not there yet, with a schedule that turns it on."""
         await self.flags.put(key, actor="ada")
         updates = given.pop("updates", {"enabled": True})
@@ -73,7 +73,7 @@ class Home:
         [made] = await self.flags.schedule(key, new, actor="ada")
         return made
 
-    async def plan_broken(self, key: str = "broken", **given: Any) -> Schedule:
+    async def plan_broken(self, key: str = "broken", **given: Any) -> FlagSchedule:
         """A schedule that fails whenever it is tried, until `mend`."""
         made = await self.plan(key, **given)
         await self.break_()
@@ -86,24 +86,19 @@ class Home:
         await execute(self.app, *MEND[self.store])
 
     async def drain(self, until: datetime | timedelta | None = None) -> Drained:
-        """Run all that comes, moving the clock; the audit is written."""
-        drained = await drain(self.app, clock=self.clock, until=until)
-        await self.flags.audit.flush()
-        return drained
+        """Run all that comes, moving the clock."""
+        return await drain(self.app, clock=self.clock, until=until)
 
     async def run_due(self) -> Drained:
         """Run what is due now; the clock stands still."""
-        drained = await drain(self.app)
-        await self.flags.audit.flush()
-        return drained
+        return await drain(self.app)
 
     async def move_to(self, instant: datetime) -> None:
         self.clock.advance(instant - self.now)
 
-    async def schedule(self, id: int) -> Schedule:
-        found = await self.app.database.read(self.flags._schedules.read, id)
-        assert found is not None
-        return found
+    async def schedule(self, id: int) -> FlagSchedule:
+        tables = make_tables(self.app.database.dialect.name)
+        return (await self.app.database.read(tables.read_by_id, [id]))[id]
 
     async def row(self, id: int) -> dict[str, Any]:
         """A schedule's row as it stands."""
@@ -116,7 +111,6 @@ class Home:
 
     async def audit(self, id: int | None = None, action: str | None = None) -> list[Any]:
         """What the audit says of a schedule, or of all."""
-        await self.flags.audit.flush()
         t = make_tables(self.app.database.dialect.name).audit
         found = select(t).order_by(t.c.at, t.c.id)
         if id is not None:

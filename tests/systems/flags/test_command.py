@@ -92,9 +92,9 @@ def test_the_table_is_the_one_of_the_documentation() -> None:
 
 async def test_more_than_can_wait_is_refused(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flag has a limit of schedules that wait."""
-    monkeypatch.setattr("redrive.systems.flags.schedules.OPEN_MAX", 3)
+    monkeypatch.setattr("redrive.systems.flags.intake.OPEN_MAX", 3)
     await home.plan()
     new = NewSchedule(scheduled_at=home.now + MINUTE, updates={"enabled": True})
-    with pytest.raises(ValueError, match="wait already"):
+    with pytest.raises(ValueError, match="waiting already"):
         await home.flags.schedule("promo", new, new, new, actor="ada")
     assert len(await home.flags.schedule("promo", new, new, actor="ada")) == 2

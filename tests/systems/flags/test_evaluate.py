@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from redrive.errors import LedgerAwayError
 from redrive.systems.flags.cache import KEPT, FlagCache
-from redrive.systems.flags.evaluate import Facts, bucket, is_on
+from redrive.systems.flags.evaluate import FlagFacts, bucket, is_on
 from redrive.systems.flags.tables import make_tables
 
 from .conftest import MINUTE, Home
@@ -19,8 +19,8 @@ from .conftest import MINUTE, Home
 PATIENCE_SECONDS = 10
 
 
-def flag(enabled: bool = True, percentage: int = 100) -> Facts:
-    return Facts(1, enabled, percentage)
+def flag(enabled: bool = True, percentage: int = 100) -> FlagFacts:
+    return FlagFacts(1, enabled, percentage)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def flag(enabled: bool = True, percentage: int = 100) -> Facts:
         (flag(percentage=99), None, None, True),
     ],
 )
-def test_rules_in_their_order(facts: Facts | None, override: str | None, user: str | None, on: bool) -> None:
+def test_rules_in_their_order(facts: FlagFacts | None, override: str | None, user: str | None, on: bool) -> None:
     """Off beats all, then overrides, then the ends of the percentage, then nobody named is let in."""
     assert is_on(facts, override, user) is on
 
@@ -147,7 +147,7 @@ async def test_evaluations_are_kept(home: Home, monkeypatch: pytest.MonkeyPatch)
         await asyncio.Event().wait()
 
     monkeypatch.setattr(FlagCache, "_watch", silent)
-    cache = Counting(home.app.database, tables, now=lambda: now[0])
+    cache = Counting(home.app, tables, now=lambda: now[0])
     try:
         for _ in range(3):
             await asyncio.gather(*(cache.flags() for _ in range(5)))
@@ -167,7 +167,7 @@ async def test_evaluations_are_kept(home: Home, monkeypatch: pytest.MonkeyPatch)
 async def test_what_was_read_before_a_change_is_not_kept(home: Home) -> None:
     """A read that was under way when a flag changed may be older than the change: it answers, and is then forgotten."""
     await home.flags.put("promo", enabled=False, actor="ada")
-    cache = home.flags.cache
+    cache = home.flags._cache
     real = cache._read_flags
 
     def slow(connection: Any) -> Any:

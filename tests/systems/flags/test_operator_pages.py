@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import Connection, event
 
 from redrive.systems.flags import InvalidChangeError, NewSchedule
-from redrive.systems.flags.desk import Section
 from redrive.systems.flags.policy import calculate_next_retry_at
+from redrive.systems.flags.values import ScheduleStatus
 
 from .conftest import MINUTE, Api, Home, execute
 
@@ -61,14 +61,14 @@ async def test_sections_and_their_order(home: Home, api: Api) -> None:
     assert [(one["tries"], one["upcoming"]) for one in await listed(api, status="failed")] == [(1, []), (1, [])]
     for cursor in ("", "1", "x@1", "1@", "1@inf", "1@2030-01-01", f"{2**63}@1", "9@0001-01-01T00:00:00+23:59"):
         with pytest.raises(InvalidChangeError, match="the one that the page before gave"):
-            await home.flags.page(Section.PENDING, cursor=cursor)
+            await home.flags.page(ScheduleStatus.PENDING, cursor=cursor)
     # Brought back by hand it is due at once: before all that was planned.
     await home.flags.retry("broken-0", dead[0].id, actor="ada")
     assert await ids() == [dead[0].id, soon.id, late.id]
 
 
-@pytest.mark.parametrize("section", [Section.PENDING, Section.APPLIED])
-async def test_pages_give_each_once(home: Home, section: Section) -> None:
+@pytest.mark.parametrize("section", [ScheduleStatus.PENDING, ScheduleStatus.APPLIED])
+async def test_pages_give_each_once(home: Home, section: ScheduleStatus) -> None:
     """Also those that share an instant, and those that others wrote: with times in other spellings, or none to be read."""
     await home.plan("promo", 5 * MINUTE)
     wide = "'2030-01-01T00:10:00+05:00'" if home.store == "sqlite" else "'2030-01-01 00:10:00+05'"
@@ -83,8 +83,8 @@ async def test_pages_give_each_once(home: Home, section: Section) -> None:
     assert whole.cursor is None
     ids = [one.schedule.id for one in whole.seen]
     times = [one.schedule.scheduled_at for one in whole.seen]
-    assert len(ids) == 11 + (section is Section.PENDING)
-    assert times == sorted(times, reverse=section is Section.APPLIED)
+    assert len(ids) == 11 + (section is ScheduleStatus.PENDING)
+    assert times == sorted(times, reverse=section is ScheduleStatus.APPLIED)
     for size in (1, 3, 12):
         paged, cursor = list[int](), None
         while True:
@@ -118,13 +118,13 @@ async def test_pages_are_served_by_indexes(home: Home) -> None:
                 f" FROM feature_flag_schedules, {series} AS s WHERE id = {id_}",
             )
     await execute(home.app, "ANALYZE")
-    for section in Section:
+    for section in ScheduleStatus:
         for key in (None, "few"):
             first = await home.flags.page(section, key=key, limit=5)
             assert first.cursor is not None
             for cursor in (None, first.cursor):
                 plan = await home.app.database.write(explained, home, section, key, cursor)
-                index = f"feature_flag_schedules_{section.stretch.name}{'' if key is None else '_flag'}_idx"
+                index = f"feature_flag_schedules_{('ahead' if section.is_ahead else 'over')}{'' if key is None else '_flag'}_idx"
                 assert index in plan, plan
                 assert "TEMP B-TREE FOR ORDER BY" not in plan, plan
                 for line in (one.strip().removeprefix("->").strip() for one in plan.splitlines()):
@@ -133,7 +133,7 @@ async def test_pages_are_served_by_indexes(home: Home) -> None:
                     ), plan
 
 
-def explained(connection: Connection, home: Home, section: Section, key: str | None, cursor: str | None) -> str:
+def explained(connection: Connection, home: Home, section: ScheduleStatus, key: str | None, cursor: str | None) -> str:
     """The plan of the very statement that a page reads."""
     seen: list[tuple[str, Any]] = []
 
@@ -142,7 +142,7 @@ def explained(connection: Connection, home: Home, section: Section, key: str | N
 
     event.listen(connection, "before_cursor_execute", note)
     try:
-        home.flags._pages.page(connection, section, environment="production", key=key, cursor=cursor, limit=5)
+        home.flags._desk._page(connection, section, "production", key, cursor, 5)
     finally:
         event.remove(connection, "before_cursor_execute", note)
     [(statement, parameters)] = [one for one in seen if "feature_flag_schedules.id" in one[0]]

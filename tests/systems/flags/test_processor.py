@@ -170,13 +170,13 @@ async def test_a_change_that_fails_leaves_the_flag_as_it_was(home: Home) -> None
     """Whatever the transaction had done before it failed is undone: flag, schedule, audit; and the retry is planned."""
     made = await home.plan(updates={"enabled": True, "rolloutPercentage": 50})
     before = await home.flags.get("promo")
-    real = home.flags._flags.change
+    real = home.flags._store.change
 
     def change(connection: Connection, *given: Any) -> None:
         real(connection, *given)
         connection.exec_driver_sql("INSERT INTO feature_flags (flag_key) VALUES ('promo')")  # a constraint says no
 
-    home.flags._flags.change = change  # type: ignore[method-assign]
+    home.flags._store.change = change  # type: ignore[method-assign]
     home.clock.advance(MINUTE)
     ran = await home.flags.process()
     assert (ran.processed, ran.retried) == (1, 1)
@@ -184,7 +184,7 @@ async def test_a_change_that_fails_leaves_the_flag_as_it_was(home: Home) -> None
     waiting = await home.schedule(made.id)
     assert (waiting.status, waiting.retry_count, waiting.applied_at) == ("failed", 1, None)
     assert await home.actions(made.id) == ["created", "retried"]
-    home.flags._flags.change = real  # type: ignore[method-assign]
+    home.flags._store.change = real  # type: ignore[method-assign]
     await home.drain()
     assert (await home.flags.get("promo")).rollout_percentage == 50
 
@@ -222,7 +222,7 @@ def test_how_the_worker_is_tuned() -> None:
 async def test_a_connection_that_is_lost_leaves_the_flag_as_it_was(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection breaks in the midst of the transaction, after the flag was changed in it: the retry is planned."""
     made = await home.plan()
-    real = home.flags._flags.change
+    real = home.flags._store.change
 
     def change(connection: Connection, *given: Any) -> None:
         real(connection, *given)
@@ -232,12 +232,12 @@ async def test_a_connection_that_is_lost_leaves_the_flag_as_it_was(home: Home, m
             connection.invalidate()
             raise ConnectionError("the file is gone")
 
-    home.flags._flags.change = change  # type: ignore[method-assign]
+    home.flags._store.change = change  # type: ignore[method-assign]
     home.clock.advance(MINUTE)
     ran = await home.flags.process()
     assert (ran.processed, ran.retried) == (1, 1)
     assert not (await home.flags.get("promo")).enabled
-    home.flags._flags.change = real  # type: ignore[method-assign]
+    home.flags._store.change = real  # type: ignore[method-assign]
     await home.drain()
     applied = await home.schedule(made.id)
     assert (applied.status, applied.retry_count) == ("applied", 1)

@@ -7,6 +7,7 @@ gets connections from a pool of its own without that setting.
 
 import asyncio
 import json
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -144,7 +145,13 @@ class PostgresDatabase:
 
         async def once() -> R:
             async with self._atomic.begin() as connection:
-                await connection.execute(select(func.set_config("statement_timeout", str(milliseconds), True)))
+                # Planned for just what is asked: a plan for every flag alike reads through all to find those of one with few.
+                await connection.execute(
+                    select(
+                        func.set_config("statement_timeout", str(milliseconds), True),
+                        func.set_config("plan_cache_mode", "force_custom_plan", True),
+                    )
+                )
                 return await connection.run_sync(run, *args, **kwargs)
 
         return await self._patiently(once)
@@ -179,7 +186,7 @@ class PostgresDatabase:
     def announce(self, connection: Connection, ledger: str, *, soon: bool) -> None:
         """See `Database.announce`."""
         now = time.monotonic()
-        if soon and now - self._announced.get(ledger, 0) < ANNOUNCE_EVERY_SECONDS:
+        if soon and now - self._announced.get(ledger, -math.inf) < ANNOUNCE_EVERY_SECONDS:
             return
         if soon:
             self._announced[ledger] = now

@@ -5,7 +5,6 @@ caller's own transaction). The functions themselves, with a leading underscore, 
 """
 
 import random
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime, timedelta
@@ -28,8 +27,6 @@ from sqlalchemy import (
 )
 
 from redrive.core.decide import Settlement
-from redrive.core.durations import ZERO
-from redrive.core.histograms import took_bucket, tries_bucket
 from redrive.core.states import Act, State, check_transition
 from redrive.core.table import LedgerTable
 from redrive.core.task import Abandoned, Added, Attempt, Claim, ClaimLost, Deed, NewTask, Task, TaskId
@@ -40,8 +37,9 @@ from redrive.ledgers.sql.database import Database, run_within, sync_connection
 from redrive.ledgers.sql.gather import Gather
 from redrive.ledgers.sql.ids import uuid7
 from redrive.ledgers.sql.predicates import Branch, Predicates
+from redrive.ledgers.sql.rollup import COUNTED, rolled_up
 from redrive.ledgers.sql.rows import RowReader
-from redrive.ledgers.sql.statements import KINDS_PER_CLAIM_MAX, MEASURED, ExtraColumns, Statements
+from redrive.ledgers.sql.statements import KINDS_PER_CLAIM_MAX, ExtraColumns, Statements
 from redrive.ledgers.sql.times import EPOCH, MICROSECOND
 from redrive.ports import Actor, Page, Return, Transaction, Waiter, Where, Within
 
@@ -296,7 +294,7 @@ class SqlLedger:
         ordered = sorted(settlements, key=lambda one: one.claim.task.id)
         for state in {one.state for one in ordered}:
             check_transition(Act.SETTLE, State.CLAIMED, state)
-            self.table.words.word(state)  # raises where the table has no word for it
+            self.table.words.settled(state)  # raises where the table has no word for it
         if within is not None:
             return await run_within(within, self._settle, ordered, worker)
         alone = self._statements.one_statement and not self._tells_settled
@@ -320,45 +318,48 @@ class SqlLedger:
         rows = [self._settlement_row(settlement, now) for settlement in settlements]
         parameters = statements.settle_batch.parameters(rows) | statements.times(now)
         if statements.one_statement:
-            parameters |= {"ledger": self.name, "worker": worker}
+            parameters |= self._rollup(settlements, worker, now) | {"amount": len(settlements)}
         written = set(connection.execute(statements.settle, parameters).scalars())
-        settled = [one for one in settlements if one.claim.task.id in written]
+        all_written = len(written) == len(settlements)
+        settled = settlements if all_written else [one for one in settlements if one.claim.task.id in written]
         if not statements.one_statement and settled:
             assert now is not None
             ended_at = (now - EPOCH) // MICROSECOND
             history = [self._attempt_row(one, worker, ended_at) for one in settled]
             connection.exec_driver_sql(statements.record_attempts, history)
-            connection.execute(statements.roll_up, self._rollup_row(settled, worker, now))
+        if settled and not (statements.one_statement and all_written):
+            connection.execute(statements.roll_up, self._rollup(settled, worker, now) | statements.times(now))
         if self._tells_settled and settled:
             self.beside.settled(connection, settled)
-        if len(settled) == len(settlements):
+        if all_written:
             return []
         return [ClaimLost(one.claim) for one in settlements if one.claim.task.id not in written]
 
     def _settlement_row(self, settlement: Settlement, now: datetime | None) -> tuple[Any, ...]:
-        claim, outcome, _, failures, delay, error, explained, elapsed = settlement
-        task = claim.task
+        claim, outcome, state, failures, delay, error, explained, elapsed, _ = settlement
+        if (delay is None) is (state is State.WAITING):
+            raise UsageError(
+                f"a settlement has a delay if its task waits again, and only then, not {delay} and {state}"
+            )
+        task, statements = claim.task, self._statements
         count = self.table.count_to_store(settlement)
-        statements = self._statements
-        again = (failures > 0,) if statements.names_retries else ()
+        word = () if statements.same_words else (self.table.words.settled(state, failures=failures),)
         extra = () if statements.extra is None else statements.extra.row(settlement)
         if not statements.one_statement:
             due = None if delay is None or now is None else now + delay
-            return (task.id, claim.claim_id, count, due, outcome, error, *again, *extra)
-        number = () if statements.counts_tries else (task.failures + 1,)
+            return (task.id, claim.claim_id, state.value, count, due, outcome, error, *word, *extra)
         began = () if statements.keeps_start else (_started_at(claim),)
         error_class = explanation = None
         if explained is not None:
             error_class, explanation = explained.error_class, explained.json_text()
-        seconds = elapsed.total_seconds()
         return (
-            task.id, claim.claim_id, count, delay, outcome, error, *again, seconds, error_class, explanation,
-            *number, *began, *extra,
+            task.id, claim.claim_id, state.value, count, delay, outcome, error, *word,
+            task.failures + 1, elapsed.total_seconds(), error_class, explanation, *began, *extra,
         )  # fmt: skip
 
     def _attempt_row(self, settlement: Settlement, worker: str, now: int) -> tuple[Any, ...]:
         """The history of a settlement in the order and the form of SQLite's columns."""
-        claim, outcome, state, _, delay, error, explained, elapsed = settlement
+        claim, outcome, state, _, delay, error, explained, elapsed, _ = settlement
         started_at = _started_at(claim)
         return (
             self.name,
@@ -377,27 +378,15 @@ class SqlLedger:
             None if explained is None else explained.json_text(),
         )
 
-    def _rollup_row(self, settled: list[Settlement], worker: str, now: datetime) -> dict[str, Any]:
-        counted = Counter[str]()
-        for one in settled:
-            task = one.claim.task
-            if one.state is not State.WAITING:
-                counted[one.state.value] += 1
-            elif one.explanation is not None:
-                counted["retried"] += 1
-            if one.outcome in ("snoozed", "released", "lease_expired"):
-                counted[one.outcome] += 1
-            if one.state is State.DONE or one.state is State.DEAD:
-                counted[tries_bucket(task.failures + 1)] += 1
-            if one.state is State.DONE and task.created_at is not None:
-                counted[took_bucket((now - task.created_at).total_seconds())] += 1
-        return {
-            **{name: counted[name] for name in MEASURED},
-            "minute": _minute(now),
-            "ledger": self.name,
-            "worker": worker,
-            "run_seconds": sum((one.elapsed for one in settled), ZERO).total_seconds(),
-        }
+    def _rollup(self, settled: list[Settlement], worker: str, now: datetime | None) -> dict[str, Any]:
+        """The parameters of `Statements.roll_up`."""
+        amounts = rolled_up(settled)
+        named = {"ledger": self.name, "worker": worker}
+        if self._statements.one_statement:
+            counted = [amounts[name] for name in COUNTED]
+            return {"amounts": counted, "run_seconds": amounts["run_seconds"], **named}
+        assert now is not None
+        return {**amounts, **named, "minute": _minute(now)}
 
     async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[ClaimLost]:
         """See `Ledger.extend`."""

@@ -10,6 +10,7 @@ import io
 import os
 import threading
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -42,13 +43,8 @@ def systems_with_tables() -> list[str]:
 
 def heads(systems: Iterable[str] = ()) -> Versions:
     """The versions that this code needs, of the engine and of these systems."""
-    scripts = ScriptDirectory.from_config(_config())
-    found = {}
-    for branch in _branches(systems):
-        revision = scripts.get_revision(f"{branch}@head")
-        assert revision is not None
-        found[branch] = revision.revision
-    return found
+    _, newest = _revisions()
+    return {branch: newest[branch] for branch in _branches(systems)}
 
 
 async def migrate(database: Database, systems: Iterable[str] = ()) -> tuple[Versions, Versions]:
@@ -121,17 +117,31 @@ def _upgrade(connection: Connection, branches: list[str]) -> tuple[Versions, Ver
 
 def _current(connection: Connection) -> Versions:
     there = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_heads()
-    scripts = ScriptDirectory.from_config(_config())
-    known = {script.revision: script for script in scripts.walk_revisions()}
+    branch_of, _ = _revisions()
     found = {}
     for version in there:
-        if version not in known:
+        if version not in branch_of:
             raise NewerSchemaError(
                 f"the database is at version {version}, which this redrive does not know: upgrade redrive"
             )
-        [branch] = known[version].branch_labels
-        found[branch] = version
+        found[branch_of[version]] = version
     return found
+
+
+@cache
+def _revisions() -> tuple[dict[str, str], Versions]:
+    """The branch of every version, and the newest version of every branch.
+
+    Read once in a process: Alembic compiles every file of every branch for each look, and the files do not change.
+    """
+    scripts = ScriptDirectory.from_config(_config())
+    branch_of, newest = {}, {}
+    for script in scripts.walk_revisions():
+        [branch] = script.branch_labels
+        branch_of[script.revision] = branch
+        if script.is_head:
+            newest[branch] = script.revision
+    return branch_of, newest
 
 
 def _config(branches: Iterable[str] | None = None) -> Config:

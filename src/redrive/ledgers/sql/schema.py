@@ -19,6 +19,7 @@ from sqlalchemy import (
 from redrive.core.histograms import TOOK, TRIES
 from redrive.core.states import State
 from redrive.core.task import KEY_CHARS_MAX, KIND_CHARS_MAX
+from redrive.ledgers.sql.rollup import STATES_AND_OUTCOMES
 from redrive.ledgers.sql.times import Instant
 
 NAMES = {
@@ -33,7 +34,6 @@ NAMES = {
 metadata = MetaData(naming_convention=NAMES)
 
 # SQLite counts rows by itself only in a column that is INTEGER to the letter.
-SETTLED = ("done", "retried", "dead", "cancelled", "snoozed", "released", "lease_expired")
 FLOWS = ("added", "pruned", "done", "dead", "cancelled")
 """What changes how many tasks are in which state from one census to the next."""
 
@@ -115,7 +115,7 @@ minute = Table(
     Column("minute", Instant, primary_key=True),
     Column("ledger", Text, primary_key=True),
     Column("worker", Text, primary_key=True),
-    *(Column(name, BigInteger, nullable=False, server_default=text("0")) for name in SETTLED),
+    *(Column(name, BigInteger, nullable=False, server_default=text("0")) for name in STATES_AND_OUTCOMES),
     Column("run_seconds", Float, nullable=False, server_default=text("0")),
     *(
         Column(name, BigInteger, nullable=False, server_default=text("0"))

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     Column,
     ColumnElement,
@@ -46,23 +47,22 @@ from sqlalchemy import (
     union_all,
     update,
 )
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.sql.dml import Insert, Update
 from sqlalchemy.types import TypeEngine
 
 from redrive.core.decide import Settlement
-from redrive.core.histograms import TOOK, TOOK_SECONDS, TRIES, TRIES_MAX
 from redrive.core.states import TERMINAL, Act, State, sources
 from redrive.core.table import Counts, LedgerTable
 from redrive.errors import UsageError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.batches import Batch, Columns
 from redrive.ledgers.sql.predicates import Predicates, quoted
+from redrive.ledgers.sql.rollup import COUNTED, MEASURED
 from redrive.ledgers.sql.times import Instant, IsoText, as_text, comparable
 
-MEASURED = (*schema.SETTLED, "run_seconds", *TRIES, *TOOK)
-"""What a settlement adds to its minute."""
 KINDS_PER_CLAIM_MAX = 40
 KINDS_LISTED_MAX = 1000
 _STORAGES = ("instant", "isotext", "sqlitedatetime")
@@ -91,9 +91,9 @@ class ExtraColumns:
     """What comes with every settlement for them; names that no settlement has otherwise."""
     row: Callable[[Settlement], tuple[Any, ...]]
     """The values of a settlement, in the order of `columns`."""
-    values: Callable[[FromClause, ColumnElement[str], ColumnElement[Any]], Mapping[str, ColumnElement[Any]]]
-    """By the name of a column what to write, from the batch of settlements, the state of each and the present, whatever the
-    ledger would."""
+    values: Callable[[FromClause, ColumnElement[Any]], Mapping[str, ColumnElement[Any]]]
+    """By the name of a column what to write, from the batch of settlements, each with its `state`, and the present, whatever
+    the ledger would."""
 
 
 class Statements:
@@ -315,46 +315,26 @@ class Statements:
         return self.has("claimed_at")
 
     @cached_property
-    def counts_tries(self) -> bool:
-        """Whether the count tells which try it was, so that a settlement need not say it."""
-        return self.ledger_table.counts in (Counts.FAILURES, Counts.ATTEMPTS)
-
-    @cached_property
-    def names_retries(self) -> bool:
-        """Whether the table has a word of its own for what waits after a failure, so that a settlement must say it."""
-        words = self.ledger_table.words
-        return words.retrying not in (None, words.waiting)
-
-    @staticmethod
-    def _state(batch: FromClause) -> ColumnElement[str]:
-        """The state that follows from an outcome: a delay is what tells waiting from dead."""
-        return case(
-            (batch.c.outcome.in_([quoted("done"), quoted("cancelled")]), batch.c.outcome),
-            (batch.c.delay.is_not(None), quoted("waiting")),
-            else_=quoted("dead"),
-        )
-
-    @cached_property
     def settle_batch(self) -> Batch:
         """The columns of a settlement, in the order of `SqlLedger._settlement_row`."""
         columns: dict[str, TypeEngine[Any]] = {
             "id": self.id.type,
             "claim_id": self.rows.column("claim_id").type,
+            "state": Text(),
             "count": Integer(),
             "delay": Interval() if self.one_statement else self.rows.column("due").type,
             "outcome": Text(),
             "error": Text(),
         }
-        if self.names_retries:
-            columns |= {"again": Boolean()}
+        if not self.same_words:
+            columns |= {"word": Text()}
         if self.one_statement:
             columns |= {
+                "number": Integer(),
                 "duration": Float(),
                 "error_class": Text(),
                 "explanation": Text(),
             }
-            if not self.counts_tries:
-                columns |= {"number": Integer()}
             if not self.keeps_start:
                 columns |= {"started_at": Instant()}
         if self.extra is not None:
@@ -368,7 +348,7 @@ class Statements:
         due_column = self.rows.column("due")
         due = as_text(self._now() + batch.c.delay, due_column) if self.one_statement else batch.c.delay
         values: dict[str, Any] = {
-            "status": self._as_status(self._word(batch)),
+            "status": self._as_status(batch.c.state if self.same_words else batch.c.word),
             "count": batch.c.count,
             "due": due,
             "lease_until": null(),
@@ -382,16 +362,14 @@ class Statements:
             values["updated_at"] = self._now(self.rows.column("updated_at"))
         if self.has("done_at"):
             column = self.rows.column("done_at")
-            values["done_at"] = case((batch.c.outcome == quoted("done"), self._now(column)), else_=column)
+            values["done_at"] = case((batch.c.state == quoted("done"), self._now(column)), else_=column)
         if self.has("ended_at"):
             column = self.rows.column("ended_at")
-            values["ended_at"] = case((batch.c.delay.is_(None), self._now(column)), else_=null())
+            values["ended_at"] = case((batch.c.state == quoted("waiting"), null()), else_=self._now(column))
         fence = self.rows.column("claim_id")
         mine = self.settle_batch.match("id", self.id), fence == batch.c.claim_id
         settled = self._update(values).where(*mine)
-        return (
-            settled if self.extra is None else settled.values(self.extra.values(batch, self._state(batch), self._now()))
-        )
+        return settled if self.extra is None else settled.values(self.extra.values(batch, self._now()))
 
     @cached_property
     def same_words(self) -> bool:
@@ -400,35 +378,19 @@ class Statements:
         plain = words.retrying is None and words.refused is None
         return plain and all(getattr(words, state.value) in (None, state) for state in State)
 
-    def _word(self, batch: FromClause) -> ColumnElement[Any]:
-        """The table's own word for the state of each row of a batch."""
-        if self.same_words:
-            return self._state(batch)
-        words = self.ledger_table.words
-        ends = {State.DONE: words.done, State.DEAD: words.dead, State.CANCELLED: words.refused or words.cancelled}
-        waiting: ColumnElement[Any] = quoted(words.waiting)
-        if self.names_retries:
-            waiting = case((batch.c.again, quoted(words.retrying or words.waiting)), else_=waiting)
-        known = [
-            (self._state(batch) == quoted(state), quoted(word)) for state, word in ends.items() if word is not None
-        ]
-        return case(*known, else_=waiting)
-
     @cached_property
     def settle(self) -> Any:
-        """Settle a batch. On PostgreSQL one statement writes rows, history and rollup; elsewhere the rows only."""
+        """Settle a batch. On PostgreSQL one statement writes rows, history and rollup; elsewhere the rows only.
+
+        The rollup that comes with it is that of the whole batch. It is written if every row was; see `roll_up` for the rest.
+        """
         if not self.one_statement:
             return self.settle_rows.returning(self.id)
         batch = self.settle_batch.rows
         began = self.rows.column("claimed_at") if self.keeps_start else batch.c.started_at
-        born = (
-            comparable(self.rows.column("created_at"), self.dialect.name)
-            if self.has("created_at")
-            else cast(null(), Instant)
-        )
         extra = () if self.extra is None else self.extra.columns
         said = [column for column in batch.c if column.name not in extra]
-        settled = self.settle_rows.returning(*said, began.label("began"), born.label("born")).cte("settled")
+        settled = self.settle_rows.returning(*said, began.label("began")).cte("settled")
         c = settled.c
         history = (
             insert(schema.attempt)
@@ -436,63 +398,30 @@ class Statements:
                 ["ledger", "task_id", "claim_id", "number", "started_at", "ended_at", "outcome", "state", "worker",
                  "duration_seconds", "delay_seconds", "error_class", "error", "explanation"],
                 select(
-                    bindparam("ledger", type_=Text), cast(c.id, Text), self._as_uuid(c.claim_id),
-                    self._number(c),
-                    comparable(c.began, self.dialect.name), self._now(), c.outcome, self._state(settled),
+                    bindparam("ledger", type_=Text), cast(c.id, Text), self._as_uuid(c.claim_id), c.number,
+                    comparable(c.began, self.dialect.name), self._now(), c.outcome, c.state,
                     bindparam("worker", type_=Text), c.duration, extract("epoch", c.delay),
                     c.error_class, c.error, cast(c.explanation, schema.attempt.c.explanation.type),
                 ),
             )
             .cte("history")
         )  # fmt: skip
-        rollup = self._add_up(
-            postgres_insert(schema.minute).from_select(["minute", "ledger", "worker", *MEASURED], self._totals(settled))
-        ).cte("rollup")
-        return select(c.id).add_cte(history, rollup)
+        written: Any = select(func.count()).select_from(settled).scalar_subquery()
+        all_written = written == bindparam("amount", type_=Integer)
+        return select(c.id).add_cte(history, self._roll_up_where(all_written).cte("rollup"))
 
-    def _number(self, c: Any) -> ColumnElement[Any]:
-        """Which try a settlement ended, on PostgreSQL."""
-        if not self.counts_tries:
-            number: ColumnElement[Any] = c.number
-            return number
-        counted = c.error_class.is_not(None)
-        if self.ledger_table.counts is Counts.ATTEMPTS:  # other than failures it counts the try that ended it
-            counted = or_(counted, c.outcome.in_([quoted("done"), quoted("cancelled")]))
-        return case((counted, c.count), else_=c.count + 1)
-
-    def _totals(self, settled: FromClause) -> Select[Any]:
-        """What a settled batch adds to its minute, on PostgreSQL; no row for an empty batch."""
-        done = settled.c.outcome == quoted("done")
-        dead = and_(settled.c.delay.is_(None), settled.c.error_class.is_not(None))
-        bounds: Any = literal_column(f"ARRAY[{', '.join(map(str, TOOK_SECONDS))}]::float8[]")
-        age = extract("epoch", self._now() - settled.c.born)
-        # The buckets are found once for each row; what is counted then are numbers.
-        rows = select(
-            settled,
-            case((done, func.width_bucket(cast(age, Float), bounds))).label("took"),
-            case((or_(done, dead), func.least(self._number(settled.c), literal_column(str(TRIES_MAX + 1))))).label(
-                "tries"
-            ),
-        ).subquery("rows")
-        c = rows.c
-        counted = {
-            "done": c.outcome == quoted("done"),
-            "retried": and_(c.delay.is_not(None), c.error_class.is_not(None)),
-            "dead": and_(c.delay.is_(None), c.error_class.is_not(None)),
-            "cancelled": c.outcome == quoted("cancelled"),
-            "snoozed": c.outcome == quoted("snoozed"),
-            "released": c.outcome == quoted("released"),
-            "lease_expired": c.outcome == quoted("lease_expired"),
-        }
-        return select(
+    def _roll_up_where(self, condition: ColumnElement[bool]) -> Any:
+        """On PostgreSQL: as one array, since three dozen parameters take as long to bind as a small batch."""
+        amounts: Any = bindparam("amounts", type_=ARRAY(BigInteger)).label("amounts")
+        said = select(amounts).subquery("said")
+        row = select(
             func.date_trunc("minute", self._now()),
             bindparam("ledger", type_=Text),
             bindparam("worker", type_=Text),
-            *(func.count().filter(counted[name]) for name in schema.SETTLED),
-            func.sum(c.duration),
-            *(func.count().filter(c.tries == literal_column(str(tries))) for tries in range(1, TRIES_MAX + 2)),
-            *(func.count().filter(c.took == literal_column(str(at))) for at in range(len(TOOK))),
-        ).having(func.count() > 0)
+            *(said.c.amounts[literal_column(str(position))] for position in range(1, len(COUNTED) + 1)),
+            bindparam("run_seconds", type_=Float),
+        ).where(condition)
+        return self._add_up(postgres_insert(schema.minute).from_select(["minute", "ledger", "worker", *MEASURED], row))
 
     @cached_property
     def record_attempts(self) -> str:
@@ -504,8 +433,8 @@ class Statements:
 
     @cached_property
     def roll_up(self) -> Any:
-        """The rollup of a settled batch, where settling is not one statement."""
-        return self._add_up(sqlite_insert(schema.minute))
+        """The rollup of a settled batch, where `settle` does not write it: it was not one statement, or not all was written."""
+        return self._roll_up_where(true()) if self.one_statement else self._add_up(sqlite_insert(schema.minute))
 
     @staticmethod
     def _add_up(statement: Any, names: Sequence[str] = MEASURED) -> Any:

@@ -145,15 +145,13 @@ class Records(Beside):
         }
         return ExtraColumns(columns=columns, row=_extra_row, values=self._extra_values)
 
-    def _extra_values(
-        self, batch: FromClause, state: ColumnElement[str], now: ColumnElement[Any]
-    ) -> dict[str, ColumnElement[Any]]:
+    def _extra_values(self, batch: FromClause, now: ColumnElement[Any]) -> dict[str, ColumnElement[Any]]:
         command = self._tables.command
         return {
             "last_error_type": func.coalesce(batch.c.error_type, command.c.last_error_type),
             "last_error_code": func.coalesce(batch.c.error_code, command.c.last_error_code),
             "last_error_msg": func.coalesce(batch.c.error_message, command.c.last_error_msg),
-            "troubled_at": case((state == literal_column("'dead'"), now), else_=null()),
+            "troubled_at": case((batch.c.state == literal_column("'dead'"), now), else_=null()),
         }
 
     def acted(

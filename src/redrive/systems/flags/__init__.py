@@ -8,17 +8,17 @@ from redrive.systems.flags.errors import (
     ScheduleNotFoundError,
 )
 from redrive.systems.flags.policy import POLICY, calculate_next_retry_at
-from redrive.systems.flags.schedules import Foreseen, NewSchedule, Schedule
 from redrive.systems.flags.settings import FlagSettings
-from redrive.systems.flags.store import Flag, Override
-from redrive.systems.flags.system import Flags, Processed, Retries
+from redrive.systems.flags.system import Flags
 from redrive.systems.flags.tables import FLAG_SCHEDULES
+from redrive.systems.flags.values import Flag, FlagSchedule, Foreseen, NewSchedule, Override, Processed, Retries
 
 __all__ = [
     "FLAG_SCHEDULES",
     "POLICY",
     "Flag",
     "FlagNotFoundError",
+    "FlagSchedule",
     "FlagSettings",
     "Flags",
     "FlagsError",
@@ -29,7 +29,6 @@ __all__ = [
     "Override",
     "Processed",
     "Retries",
-    "Schedule",
     "ScheduleNotFoundError",
     "calculate_next_retry_at",
 ]

@@ -1,4 +1,4 @@
-"""Flags in memory, for at most five minutes, and forgotten in every process as soon as one of them changes.
+"""Whether flags are on, asked of memory: kept for at most five minutes, and forgotten everywhere as soon as one of them changes.
 
 A change is announced in its own transaction, so other processes hear of it when it commits: by NOTIFY on PostgreSQL, by the
 file's data version on SQLite. Nobody waits for a cache: one that cannot be told forgets by itself in time.
@@ -15,10 +15,10 @@ from typing import TypeVar
 import structlog
 from sqlalchemy import Connection, select
 
-from redrive import describe_error
-from redrive.extend import Database
-from redrive.systems.flags.evaluate import Facts
-from redrive.systems.flags.tables import Tables
+from redrive import Redrive, describe_error
+from redrive.systems.flags.evaluate import FlagFacts, is_on
+from redrive.systems.flags.tables import FlagTables
+from redrive.systems.flags.values import PRODUCTION
 
 R = TypeVar("R")
 
@@ -32,7 +32,7 @@ USERS_MAX = 10_000
 """How many users' overrides are kept; those asked for longest ago go first."""
 AFTER_A_FAULT_SECONDS = 1.0
 
-Known = dict[tuple[str, str], Facts]
+Known = dict[tuple[str, str], FlagFacts]
 """Flags by environment and key."""
 Overrides = dict[int, str]
 """A user's overrides by the id of the flag."""
@@ -41,8 +41,9 @@ Overrides = dict[int, str]
 class FlagCache:
     """What evaluations need, read when it is first asked for."""
 
-    def __init__(self, database: Database, tables: Tables, *, now: Callable[[], float] = time.monotonic) -> None:
-        self._database = database
+    def __init__(self, app: Redrive, tables: FlagTables, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._app = app
+        self._database = app.database
         self._tables = tables
         self._now = now
         self._flags: tuple[float, Known] | None = None
@@ -51,6 +52,24 @@ class FlagCache:
         self._one_reader = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
         self._log = structlog.get_logger(system="flags")
+
+    async def is_enabled(self, key: str, *, user_id: str | None = None, environment: str = PRODUCTION) -> bool:
+        """Whether a flag is on, for a user if one is named. An unknown flag is off."""
+        flag = (await self.flags()).get((environment, key))
+        override = None
+        if flag is not None and flag.enabled and user_id is not None:
+            override = (await self.overrides(user_id)).get(flag.id)
+        return is_on(flag, override, user_id)
+
+    async def all_enabled(self, *, user_id: str | None = None, environment: str = PRODUCTION) -> dict[str, bool]:
+        """Every flag of an environment by its key, and whether it is on."""
+        flags = await self.flags()
+        overrides = {} if user_id is None else await self.overrides(user_id)
+        return {
+            key: is_on(flag, overrides.get(flag.id), user_id)
+            for (where, key), flag in flags.items()
+            if where == environment
+        }
 
     def announce(self, connection: Connection) -> None:
         """Tell other processes that flags change with this transaction. Never raises for what is wrong with that."""
@@ -102,6 +121,7 @@ class FlagCache:
 
     async def _read(self, read: Callable[[], Awaitable[R]]) -> tuple[float, int, R]:
         """Since when what was read may be believed, the version it belongs to, and what it was."""
+        await self._app.open()
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch(), name="redrive-flags-watch")
         began, version = self._now(), self._version
@@ -127,7 +147,7 @@ class FlagCache:
     def _read_flags(self, connection: Connection) -> Known:
         t = self._tables.flags
         found = select(t.c.environment, t.c.flag_key, t.c.id, t.c.enabled, t.c.rollout_percentage).limit(FLAGS_MAX)
-        return {(environment, key): Facts(*facts) for environment, key, *facts in connection.execute(found)}
+        return {(environment, key): FlagFacts(*facts) for environment, key, *facts in connection.execute(found)}
 
     def _read_overrides(self, connection: Connection, user_id: str) -> Overrides:
         t = self._tables.overrides

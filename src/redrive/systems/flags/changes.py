@@ -35,6 +35,14 @@ def read_values(given: object) -> Values:
     return values
 
 
+def readable_values(given: object) -> Values:
+    """The same; nothing where others wrote what cannot be set, which the schedule says itself when it is tried."""
+    try:
+        return read_values(given)
+    except InvalidChangeError:
+        return {}
+
+
 def updates_of(values: Values) -> dict[str, Any]:
     """The values by their names outside."""
     return {_OUTSIDE[column]: value for column, value in values.items()}

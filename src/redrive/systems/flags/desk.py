@@ -1,23 +1,37 @@
-"""Schedules as people look through them: all of an environment or of one flag, in sections, page by page.
+"""What operators see of schedules and do to them: by flag, across flags page by page, and by their ids.
 
 What is still to come is in the order in which it is due, what is over in the order in which it ended, the last first. Each page
 reads one index that holds just its rows in just that order, so it costs the same with a million schedules.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, func, literal_column, or_, select, text
+from sqlalchemy import Connection, Float, and_, bindparam, func, literal_column, or_, select, text
 
-from redrive import Try, redact
-from redrive.extend import ATTEMPTS, Database, Instant
-from redrive.systems.flags.errors import InvalidChangeError
-from redrive.systems.flags.schedules import LISTED_MAX, Schedule, as_schedule
-from redrive.systems.flags.tables import AHEAD, FLAG_SCHEDULES, OVER, Stretch, Tables
+from redrive import Lane, Redrive, Where, redact
+from redrive.extend import ATTEMPTS, EPOCH
+from redrive.systems.flags.changes import LastSet, Stamp, Values, readable_values, superseded
+from redrive.systems.flags.errors import (
+    InvalidChangeError,
+    InvalidStateError,
+    ScheduleNotFoundError,
+)
+from redrive.systems.flags.tables import AHEAD, FLAG_SCHEDULES, OVER, FlagTables
+from redrive.systems.flags.values import (
+    LISTED_MAX,
+    PRODUCTION,
+    Acted,
+    FlagSchedule,
+    Foreseen,
+    Retries,
+    SchedulePage,
+    ScheduleStatus,
+    SeenSchedule,
+)
 
 PAGE_SIZE = 50
 LOOK_WITHIN = timedelta(seconds=5)
@@ -25,128 +39,233 @@ LOOK_WITHIN = timedelta(seconds=5)
 CURSOR_CHARS_MAX = 100
 
 
-class Section(StrEnum):
-    """What people tell apart. `failed` is one word in the table: with a next try it is still to come, without it is over."""
+class Desk:
+    """Schedules for people."""
 
-    PENDING = "pending"
-    RETRYING = "retrying"
-    FAILED = "failed"
-    APPLIED = "applied"
-    CANCELLED = "cancelled"
+    def __init__(self, app: Redrive, tables: FlagTables, lane: Lane) -> None:
+        self._app = app
+        self._database = app.database
+        self._tables = tables
+        self._lane = lane
 
-    @property
-    def stretch(self) -> Stretch:
-        """Where its rows are found."""
-        return AHEAD if self in (Section.PENDING, Section.RETRYING) else OVER
+    # --- the schedules of a flag ------------------------------------------------------------------------------------
 
-    @property
-    def word(self) -> str:
-        """The status of its rows."""
-        return "failed" if self is Section.RETRYING else self.value
+    async def schedules(
+        self, key: str, *, environment: str = PRODUCTION, limit: int = LISTED_MAX, offset: int = 0
+    ) -> list[FlagSchedule]:
+        """All schedules of a flag by their time, also of one that was deleted since."""
+        await self._app.open()
+        return await self._database.read(self._schedules, key, environment, limit, offset)
 
+    def _schedules(
+        self, connection: Connection, key: str, environment: str, limit: int, offset: int
+    ) -> list[FlagSchedule]:
+        found = self._tables.read_schedules(connection, self._of(key, environment), limit=limit, offset=offset)
+        if not found and not offset:
+            self._tables.read_flag(connection, key, environment)
+        return found
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """A schedule with its tries: how many there were, and when those to come are if each of them fails."""
+    async def get_schedule(self, key: str, id: int, *, environment: str = PRODUCTION) -> FlagSchedule:
+        """One schedule of a flag."""
+        await self._app.open()
+        where = self._of(key, environment) & (self._tables.schedules.c.id == id)
+        found = await self._database.read(self._tables.read_schedules, where)
+        if not found:
+            raise ScheduleNotFoundError(key, environment, id)
+        return found[0]
 
-    schedule: Schedule
-    tries: int
-    upcoming: Sequence[Try]
+    async def retries(self, key: str, id: int, *, environment: str = PRODUCTION) -> Retries:
+        """The tries of a schedule so far, and the times of those to come."""
+        schedule = await self.get_schedule(key, id, environment=environment)
+        return Retries(schedule=schedule, attempts=await self._lane.attempts(id), upcoming=schedule.upcoming())
 
+    async def foresee(self, key: str, at: datetime, *, environment: str = PRODUCTION) -> Foreseen:
+        """The state of a flag at a time to come, if every schedule until then succeeds at its next try."""
+        await self._app.open()
+        return await self._database.read(self._foresee, key, environment, at)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulePage:
-    """Some schedules of a section, and where the next page begins, if there is one."""
+    def _foresee(self, connection: Connection, key: str, environment: str, at: datetime) -> Foreseen:
+        flag = self._tables.read_flag(connection, key, environment)
+        if at < self._database.present(connection):
+            raise InvalidChangeError("at lies in the past: only what is to come can be foreseen")
+        waits = self._tables.waits & (self._tables.schedules.c.flag_id == flag.id)
+        due = [
+            (one.due_at or EPOCH, one.scheduled_at, one.id, one)
+            for one in self._tables.read_schedules(connection, waits)
+        ]
+        values: Values = {"enabled": flag.enabled, "rollout_percentage": flag.rollout_percentage}
+        last_set, applied = LastSet(flag.last_set), list[int]()
+        for when, scheduled_at, id_, schedule in sorted(due, key=lambda one: one[:3]):
+            sets = readable_values(schedule.updates)
+            too_late = when > at or schedule.expires_by(when)
+            if sets and not too_late and last_set.newer_than(sets, scheduled_at, id_) is None:
+                values |= sets
+                last_set.mark(sets, Stamp(scheduled_at, id_))
+                applied.append(id_)
+        return Foreseen(at=at, **values, applied=tuple(applied))
 
-    seen: Sequence[Seen]
-    cursor: str | None
+    def _of(self, key: str, environment: str) -> Any:
+        c = self._tables.schedules.c
+        return (c.flag_key == key) & (c.environment == environment)
 
+    # --- across flags, page by page ---------------------------------------------------------------------------------
 
-class Pages:
-    """The pages of one database."""
+    async def page(
+        self,
+        status: ScheduleStatus,
+        *,
+        environment: str = PRODUCTION,
+        key: str | None = None,
+        cursor: str | None = None,
+        limit: int = PAGE_SIZE,
+    ) -> SchedulePage:
+        """Schedules of an environment, across its flags; a `cursor` is the one that the page before gave."""
+        await self._app.open()
+        if not 1 <= limit <= LISTED_MAX:
+            raise InvalidChangeError(f"limit must lie between 1 and {LISTED_MAX}, not {limit}")
+        return await self._database.look(LOOK_WITHIN, self._page, status, environment, key, cursor, limit)
 
-    def __init__(self, database: Database, tables: Tables) -> None:
-        self._dialect = database.dialect.name
-        self._table = tables.schedules
-
-    def page(
+    def _page(
         self,
         connection: Connection,
-        section: Section,
-        *,
+        status: ScheduleStatus,
         environment: str,
         key: str | None,
         cursor: str | None,
         limit: int,
     ) -> SchedulePage:
-        """One page; a `cursor` is the one that the page before gave."""
-        if not 1 <= limit <= LISTED_MAX:
-            raise InvalidChangeError(f"limit must lie between 1 and {LISTED_MAX}, not {limit}")
-        if self._dialect != "sqlite":
-            # A plan for every flag alike would read through the schedules of all others to find those of one that has few.
-            connection.execute(select(func.set_config("plan_cache_mode", "force_custom_plan", True)))
-        c, stretch = self._table.c, section.stretch
-        place: Any = literal_column(stretch.place(self._dialect), None if self._dialect == "sqlite" else Instant())
+        t = self._tables.schedules
+        listing = AHEAD if status.is_ahead else OVER
+        place = self._tables.place(listing)
         where: list[Any] = [
-            c.environment == environment,
-            c.status == literal_column(f"'{section.word}'"),
-            text(f"({stretch.where})"),
+            t.c.environment == environment,
+            t.c.status == literal_column(f"'{status.word}'"),
+            text(f"({listing.where})"),
         ]
         if key is not None:
-            where.append(c.flag_key == key)
+            where.append(t.c.flag_key == key)
         if cursor is not None:
-            where.append(self._behind(place, *self._read(cursor), forward=stretch is AHEAD))
-        order = (place, c.id) if stretch is AHEAD else (place.desc(), c.id.desc())
-        found = select(self._table, place.label("place")).where(*where).order_by(*order).limit(limit + 1)
+            # Written out, not as a row value: the first half then is a range of the index.
+            at, id_ = _read_cursor(cursor, as_number=isinstance(place.type, Float))
+            then = bindparam(None, at, type_=place.type)
+            behind = or_(place > then, t.c.id > id_) if status.is_ahead else or_(place < then, t.c.id < id_)
+            where.append(and_(place >= then if status.is_ahead else place <= then, behind))
+        order = (place, t.c.id) if status.is_ahead else (place.desc(), t.c.id.desc())
+        found = select(t, place.label("place")).where(*where).order_by(*order).limit(limit + 1)
         rows = connection.execute(found).all()
-        following = _write(rows[limit - 1]) if len(rows) > limit else None
-        tries = self._tries(connection, [row.id for row in rows[:limit]])
-        seen = [_seen(as_schedule(row), tries.get(row.id, 0)) for row in rows[:limit]]
+        following = _write_cursor(rows[limit - 1]) if len(rows) > limit else None
+        tries = _count_tries(connection, [row.id for row in rows[:limit]])
+        seen = [_seen(FlagSchedule.of(row), tries.get(row.id, 0)) for row in rows[:limit]]
         return SchedulePage(seen=seen, cursor=following)
 
-    def _behind(self, place: Any, at: float | datetime, id: int, *, forward: bool) -> Any:
-        # Written out, not as a row value: the first half then is a range of the index.
-        then, its = bindparam(None, at, type_=place.type), self._table.c.id
-        if forward:
-            return and_(place >= then, or_(place > then, its > id))
-        return and_(place <= then, or_(place < then, its < id))
+    # --- acting -----------------------------------------------------------------------------------------------------
 
-    def _tries(self, connection: Connection, ids: Sequence[int]) -> dict[int, int]:
-        """How often each was tried, in all its life; what a worker gave back was no try."""
-        if not ids:
-            return {}
-        t = ATTEMPTS
-        counted = select(t.c.task_id, func.count().label("tries")).where(
-            t.c.ledger == FLAG_SCHEDULES.name, t.c.task_id.in_([str(id_) for id_ in ids]), t.c.outcome != "released"
-        )
-        return {int(row.task_id): row.tries for row in connection.execute(counted.group_by(t.c.task_id))}
+    async def cancel(self, key: str, id: int, *, actor: str, environment: str = PRODUCTION) -> FlagSchedule:
+        """End a schedule that waits, for its time or for a retry; `InvalidStateError` for any other."""
+        await self.get_schedule(key, id, environment=environment)
+        return await self._after(await self.cancel_all([id], actor=actor), key, id, environment)
 
-    def _read(self, cursor: str) -> tuple[float | datetime, int]:
-        """Where a page begins: an instant in the form in which this database orders by it, and an id."""
-        try:
-            id_, _, at = cursor[:CURSOR_CHARS_MAX].partition("@")
-            place = float(at) if self._dialect == "sqlite" else _instant(at)
-            known = not isinstance(place, float) or math.isfinite(place)
-            if not known or not id_.isascii() or not id_.isdecimal() or int(id_) >= 2**63:
-                raise ValueError
-        except (ValueError, OverflowError):
-            raise InvalidChangeError(f"cursor must be the one that the page before gave, not {cursor!r:.80}") from None
-        return place, int(id_)
+    async def cancel_all(self, ids: Collection[int], *, actor: str, reason: str = "cancelled by hand") -> Acted:
+        """End schedules that wait, of whatever flag, all in one commit; those that do not wait stay as they are."""
+        await self._app.open()
+        acted = await self._database.write(self._cancel, ids, actor, reason)
+        if acted.changed:
+            await self._lane.count_soon()
+        return acted
+
+    def _cancel(self, connection: Connection, ids: Collection[int], actor: str, reason: str) -> Acted:
+        found = self._tables.read_by_id(connection, ids)
+        ended = set(self._lane.cancel_sync([*found], actor=actor, reason=reason, within=connection))
+        refused = {id_: _absent(id_) for id_ in ids if id_ not in ended}
+        for id_, schedule in self._tables.read_by_id(connection, found.keys() - ended).items():
+            state = "being applied just now" if schedule.lease_until is not None else f"{schedule.status} for good"
+            refused[id_] = f"schedule {id_} is {state}: only one that waits can be cancelled"
+        return Acted(changed=sorted(id_ for id_ in found if id_ in ended), refused=refused)
+
+    async def retry(self, key: str, id: int, *, actor: str, environment: str = PRODUCTION) -> FlagSchedule:
+        """Bring a schedule back that has failed for good, due now and with all its retries."""
+        await self.get_schedule(key, id, environment=environment)
+        return await self._after(await self.retry_all([id], actor=actor), key, id, environment)
+
+    async def retry_all(self, ids: Collection[int], *, actor: str, reason: str = "retried by hand") -> Acted:
+        """Bring back schedules that have failed for good, of whatever flag; the others stay as they are."""
+        await self._app.open()
+        dead, refused = await self._database.read(self._to_retry, ids)
+        changed = set[object]()
+        if dead:
+            changed |= {*(await self._lane.redrive(Where(ids=dead), actor=actor, reason=reason)).changed}
+        if changed:
+            await self._lane.count_soon()
+        for id_ in set(dead) - changed:
+            refused[id_] = f"schedule {id_} was brought back by somebody else just now"
+        return Acted(changed=sorted(id_ for id_ in dead if id_ in changed), refused=refused)
+
+    def _to_retry(self, connection: Connection, ids: Collection[int]) -> tuple[list[int], dict[int, str]]:
+        """Those that a person may bring back, and of the others why not."""
+        found, t = self._tables.read_by_id(connection, ids), self._tables.flags
+        now = self._database.present(connection)
+        named = select(t.c.id, t.c.last_set).where(t.c.id.in_({one.flag_id for one in found.values()} - {None}))
+        last_set = {row.id: LastSet(row.last_set) for row in connection.execute(named)}
+        refused = {id_: _absent(id_) for id_ in ids if id_ not in found}
+        for id_, schedule in found.items():
+            why = _not_to_retry(schedule, last_set.get(schedule.flag_id or 0), now)
+            if why is not None:
+                refused[id_] = f"schedule {id_} {why}"
+        return [id_ for id_ in found if id_ not in refused], refused
+
+    async def _after(self, acted: Acted, key: str, id: int, environment: str) -> FlagSchedule:
+        """The one schedule that was acted on, as it stands; `InvalidStateError` if it was left alone."""
+        if acted.refused:
+            raise InvalidStateError(acted.refused[id])
+        return await self.get_schedule(key, id, environment=environment)
 
 
-def _instant(given: str) -> datetime:
-    read = datetime.fromisoformat(given)
-    if read.tzinfo is None:
-        raise ValueError
-    return read.astimezone(UTC)
+def _count_tries(connection: Connection, ids: Sequence[int]) -> dict[int, int]:
+    """How often each was tried, in all its life; what a worker gave back was not a try."""
+    if not ids:
+        return {}
+    t = ATTEMPTS
+    counted = select(t.c.task_id, func.count().label("tries")).where(
+        t.c.ledger == FLAG_SCHEDULES.name, t.c.task_id.in_([str(id_) for id_ in ids]), t.c.outcome != "released"
+    )
+    return {int(row.task_id): row.tries for row in connection.execute(counted.group_by(t.c.task_id))}
 
 
-def _write(row: Any) -> str:
-    place = row.place
-    return f"{row.id}@{place.isoformat() if isinstance(place, datetime) else repr(place)}"
-
-
-def _seen(schedule: Schedule, tries: int) -> Seen:
+def _seen(schedule: FlagSchedule, tries: int) -> SeenSchedule:
     if schedule.last_error is not None:  # others may have written it
         schedule = replace(schedule, last_error=redact(schedule.last_error))
-    return Seen(schedule=schedule, tries=tries, upcoming=schedule.upcoming())
+    return SeenSchedule(schedule=schedule, tries=tries, upcoming=schedule.upcoming())
+
+
+def _write_cursor(row: Any) -> str:
+    return f"{row.id}@{row.place.isoformat() if isinstance(row.place, datetime) else repr(row.place)}"
+
+
+def _read_cursor(cursor: str, *, as_number: bool) -> tuple[float | datetime, int]:
+    """Where a page begins: an instant in the form in which this database orders by it, and an id."""
+    try:
+        id_, _, at = cursor[:CURSOR_CHARS_MAX].partition("@")
+        place = float(at) if as_number else datetime.fromisoformat(at)
+        known = math.isfinite(place) if isinstance(place, float) else place.tzinfo is not None
+        if not known or not id_.isascii() or not id_.isdecimal() or int(id_) >= 2**63:
+            raise ValueError
+        return place.astimezone(UTC) if isinstance(place, datetime) else place, int(id_)
+    except (ValueError, OverflowError):
+        raise InvalidChangeError(f"cursor must be the one that the page before gave, not {cursor!r:.80}") from None
+
+
+def _absent(id: int) -> str:
+    return f"there is no schedule {id}"
+
+
+def _not_to_retry(schedule: FlagSchedule, last_set: LastSet | None, now: datetime) -> str | None:
+    """Why a person may not bring it back: it has not failed for good, or would end the same way at once."""
+    if schedule.status != "failed" or schedule.is_open:
+        state = "waiting for its next try" if schedule.is_open else schedule.status
+        return f"is {state}: only one that failed for good can be retried"
+    if schedule.expires_by(now):
+        return "has expired: make a new one instead"
+    if last_set is None:
+        return "has no flag any more, it was deleted: make a new flag and a new schedule"
+    newer = last_set.newer_than(readable_values(schedule.updates), schedule.scheduled_at, schedule.id)
+    return None if newer is None else f"would be {superseded(*newer)}: make a new one instead"

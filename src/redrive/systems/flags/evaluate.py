@@ -4,7 +4,7 @@ import hashlib
 from typing import NamedTuple
 
 
-class Facts(NamedTuple):
+class FlagFacts(NamedTuple):
     """What an evaluation needs to know of a flag."""
 
     id: int
@@ -12,7 +12,7 @@ class Facts(NamedTuple):
     rollout_percentage: int
 
 
-def is_on(flag: Facts | None, override: str | None, user_id: str | None) -> bool:
+def is_on(flag: FlagFacts | None, override: str | None, user_id: str | None) -> bool:
     """Whether the flag is on for this user, who may have an override, `include` or `exclude`.
 
     Unknown or disabled flags are off, whatever else is said. Then overrides speak, then the percentage: 100 is everybody,

@@ -1,15 +1,12 @@
-"""What follows when a try of a schedule has ended: a log line, an audit entry, a cache that must forget."""
+"""What is told when a try of a schedule has ended: a log line, and the cache that must forget."""
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from redrive import State
-from redrive.events import AttemptEnded, Event, SettleFailed
-from redrive.extend import Database
+from redrive.extend import AttemptEnded, Database, Event, SettleFailed
 from redrive.observe.logs import LogObserver
 from redrive.operator.json_views import instant_json
-from redrive.systems.flags.audit import PROCESSOR, Audit, Entry
 from redrive.systems.flags.cache import FlagCache
 
 LIMIT_VERDICTS = frozenset({"exhausted", "worker_lost"})
@@ -65,48 +62,16 @@ class FlagLogs(LogObserver):
             self._log.error("Schedule failed for good", **named, **ended_with, reason=explained.verdict)
 
 
-class Aftermath:
-    """Keeps the audit of tries that failed, and lets the cache of this process forget what a schedule has changed.
+class Forgetting:
+    """Lets the cache of this process forget what a schedule has changed; other processes hear of it by its commit."""
 
-    What was applied or gave way is in the audit already: it was recorded in its own transaction.
-    """
-
-    def __init__(self, database: Database, audit: Audit, cache: FlagCache) -> None:
-        self._database = database
-        self._audit = audit
+    def __init__(self, cache: FlagCache) -> None:
         self._cache = cache
 
     def observe(self, events: Sequence[Event]) -> None:
         """See `Observer.observe`."""
-        ended = [event for event in events if isinstance(event, AttemptEnded)]
-        if any(one.settlement.state is State.DONE for one in ended):
+        if any(isinstance(event, AttemptEnded) and event.settlement.state is State.DONE for event in events):
             self._cache.forget()
-        self._audit.record_soon(self._entry(one) for one in ended if one.settlement.explanation is not None)
-
-    def _entry(self, ended: AttemptEnded) -> Entry:
-        settlement, explained = ended.settlement, ended.settlement.explanation
-        task = settlement.claim.task
-        assert explained is not None
-        assert isinstance(task.id, int)
-        at = ended_at(self._database, ended)
-        details: dict[str, Any] = {
-            "error": settlement.error,
-            "outcome": settlement.outcome,
-            "verdict": explained.verdict,
-        }
-        if settlement.delay is None:
-            details |= {"retryCount": stored_count(ended)}
-        else:
-            details |= {"retryCount": settlement.failures, "nextRetryAt": instant_json(at + settlement.delay)}
-        return Entry(
-            action="failed" if settlement.delay is None else "retried",
-            actor=PROCESSOR,
-            schedule_id=task.id,
-            flag_key=_flag_key(ended),
-            environment=str(task.payload["environment"]),
-            details=details,
-            at=at,
-        )
 
 
 def ended_at(database: Database, ended: AttemptEnded) -> datetime:

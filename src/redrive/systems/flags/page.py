@@ -1,24 +1,24 @@
 """The flags and their schedules: what is due next, what is tried again, what failed for good, and what a person may do about it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from fastapi import Request
 
+from redrive.extend import System
 from redrive.http.errors import ApiError
 from redrive.http.panel import Panel, query_of
-from redrive.system import System
-from redrive.systems.flags.picture import SHOWN_MAX, Coming, draw
-
-if TYPE_CHECKING:
-    from redrive.systems.flags import Flags, Schedule
-    from redrive.systems.flags.desk import SchedulePage, Seen
+from redrive.systems.flags.changes import readable_values
+from redrive.systems.flags.desk import PAGE_SIZE, Desk
+from redrive.systems.flags.errors import FlagNotFoundError
+from redrive.systems.flags.picture import SHOWN_MAX, Coming, UpcomingPicture, draw
+from redrive.systems.flags.store import FlagStore
+from redrive.systems.flags.values import PRODUCTION, FlagSchedule, SchedulePage, ScheduleStatus, SeenSchedule
 
 HERE = "/systems/flags"
-PRODUCTION = "production"
-PAGE, FLAGS_PAGE = 50, 50
+FLAGS_PAGE = 50
 TEXT_CHARS_MAX = 100
 SECTIONS = {
     "pending": ("Due next", "waiting", "Nothing is planned."),
@@ -32,44 +32,47 @@ OVERVIEW = ("pending", "retrying", "failed", "applied")
 """What is seen without a filter by status."""
 
 
-async def content(request: Request, system: System) -> Mapping[str, Any]:
-    """The heads of the sections, or a page of one of them; and the flags."""
-    flags = cast("Flags", system)
-    environments = await flags.environments()
-    usual = PRODUCTION if PRODUCTION in environments or not environments else environments[0]
-    asked = {
-        "environment": _text(request, "environment").strip() or usual,
-        "flag": _text(request, "flag").strip(),
-        "status": _text(request, "status"),
-    }
-    if asked["status"] not in ("", *SECTIONS):
-        raise ApiError(400, "status_unknown", f"There is no such status: choose from {', '.join(SECTIONS)}.")
-    cursor = _text(request, "cursor")
-    pages = await _pages(flags, asked, cursor)
+def make_panel(store: FlagStore, desk: Desk) -> Panel:
+    """The page, over the parts that it shows."""
+
+    async def content(request: Request, system: System) -> Mapping[str, Any]:
+        """The heads of the sections, or a page of one of them; and the flags."""
+        del system
+        environments = await store.environments()
+        usual = PRODUCTION if PRODUCTION in environments or not environments else environments[0]
+        asked = {
+            "environment": _text(request, "environment").strip() or usual,
+            "flag": _text(request, "flag").strip(),
+            "status": _text(request, "status"),
+        }
+        if asked["status"] not in ("", *SECTIONS):
+            raise ApiError(400, "status_unknown", f"There is no such status: choose from {', '.join(SECTIONS)}.")
+        cursor = _text(request, "cursor")
+        pages = await _pages(desk, asked, cursor)
+        return {
+            "asked": asked,
+            "environments": environments,
+            "statuses": SECTIONS,
+            "sections": [_section(name, page, asked, cursor) for name, page in pages.items()],
+            "picture": _picture(pages),
+            **await _flags(store, request, asked),
+        }
+
+    return Panel(title="Flags", template="flags/page.html", content=content)
+
+
+async def _pages(desk: Desk, asked: Mapping[str, str], cursor: str) -> dict[str, SchedulePage]:
+    names, limit = ([asked["status"]], PAGE_SIZE) if asked["status"] else (OVERVIEW, SHOWN_MAX)
     return {
-        "asked": asked,
-        "environments": environments,
-        "statuses": SECTIONS,
-        "sections": [_section(name, page, asked, cursor) for name, page in pages.items()],
-        "picture": _picture(pages),
-        **await _flags(flags, request, asked),
-    }
-
-
-async def _pages(flags: "Flags", asked: Mapping[str, str], cursor: str) -> dict[str, "SchedulePage"]:
-    from redrive.systems.flags.desk import Section
-
-    names, limit = ([asked["status"]], PAGE) if asked["status"] else (OVERVIEW, SHOWN_MAX)
-    return {
-        name: await flags.page(
-            Section(name), environment=asked["environment"], key=asked["flag"] or None, limit=limit,
+        name: await desk.page(
+            ScheduleStatus(name), environment=asked["environment"], key=asked["flag"] or None, limit=limit,
             cursor=cursor or None if asked["status"] else None,
         )
         for name in names
     }  # fmt: skip
 
 
-def _section(name: str, page: "SchedulePage", asked: Mapping[str, str], cursor: str) -> dict[str, Any]:
+def _section(name: str, page: SchedulePage, asked: Mapping[str, str], cursor: str) -> dict[str, Any]:
     title, look, empty = SECTIONS[name]
     one = {**asked, "status": name}
     whole = bool(asked["status"])
@@ -84,7 +87,7 @@ def _section(name: str, page: "SchedulePage", asked: Mapping[str, str], cursor: 
     }
 
 
-def _row(seen: "Seen", look: str) -> dict[str, Any]:
+def _row(seen: SeenSchedule, look: str) -> dict[str, Any]:
     schedule = seen.schedule
     applying = schedule.lease_until is not None
     return {
@@ -97,9 +100,9 @@ def _row(seen: "Seen", look: str) -> dict[str, Any]:
     }
 
 
-def _picture(pages: Mapping[str, "SchedulePage"]) -> Any:
+def _picture(pages: Mapping[str, SchedulePage]) -> UpcomingPicture | None:
     """Of what is to come, by when it is tried next."""
-    ahead: Sequence[Seen] = [one for name in ("pending", "retrying") if name in pages for one in pages[name].seen]
+    ahead = [one for name in ("pending", "retrying") if name in pages for one in pages[name].seen]
     coming = [
         Coming(name=one.schedule.flag_key, sets=sets(one.schedule), tries=[each.at for each in one.upcoming])
         for one in ahead
@@ -108,17 +111,15 @@ def _picture(pages: Mapping[str, "SchedulePage"]) -> Any:
     return draw(sorted(coming, key=lambda one: one.tries[0]), datetime.now(UTC))
 
 
-async def _flags(flags: "Flags", request: Request, asked: Mapping[str, str]) -> dict[str, Any]:
-    from redrive.systems.flags import FlagNotFoundError
-
+async def _flags(store: FlagStore, request: Request, asked: Mapping[str, str]) -> dict[str, Any]:
     after = _text(request, "after")
     if asked["flag"]:
         try:
-            found = [await flags.get(asked["flag"], environment=asked["environment"])]
+            found = [await store.get(asked["flag"], environment=asked["environment"])]
         except FlagNotFoundError:
             found = []
         return {"flags": found, "flags_next": None, "flags_first": None}
-    found = await flags.all_flags(environment=asked["environment"], limit=FLAGS_PAGE + 1, after=after or None)
+    found = await store.all_flags(environment=asked["environment"], limit=FLAGS_PAGE + 1, after=after or None)
     more = found[FLAGS_PAGE - 1].flag_key if len(found) > FLAGS_PAGE else None
     return {
         "flags": found[:FLAGS_PAGE],
@@ -127,14 +128,10 @@ async def _flags(flags: "Flags", request: Request, asked: Mapping[str, str]) -> 
     }
 
 
-def sets(schedule: "Schedule") -> str:
+def sets(schedule: FlagSchedule) -> str:
     """What a schedule sets, in words."""
-    from redrive.systems.flags import InvalidChangeError
-    from redrive.systems.flags.changes import read_values
-
-    try:
-        values = read_values(schedule.updates)
-    except InvalidChangeError:  # others wrote it; it says so itself when it is tried
+    values = readable_values(schedule.updates)
+    if not values:  # others wrote it; it says so itself when it is tried
         return json.dumps(schedule.updates, ensure_ascii=False)[:TEXT_CHARS_MAX]
     said = ["on" if values["enabled"] else "off"] if "enabled" in values else []
     if "rollout_percentage" in values:
@@ -144,6 +141,3 @@ def sets(schedule: "Schedule") -> str:
 
 def _text(request: Request, name: str) -> str:
     return request.query_params.get(name, "").replace("\0", "")[:TEXT_CHARS_MAX]
-
-
-PANEL = Panel(title="Flags", template="flags/page.html", content=content)

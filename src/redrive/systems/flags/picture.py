@@ -34,7 +34,7 @@ class Coming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class TryMark:
     """A try."""
 
     x: float
@@ -43,22 +43,22 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ScheduleLine:
     """One schedule."""
 
     y: int
     name: str
     title: str
-    marks: Sequence[Mark]
+    marks: Sequence[TryMark]
     ends: float
     """Where its last try is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class UpcomingPicture:
     """All that the template draws."""
 
-    lines: Sequence[Line]
+    lines: Sequence[ScheduleLine]
     ticks: Sequence[tuple[float, str]]
     sentence: str
     height: int
@@ -67,14 +67,14 @@ class Picture:
     top: int = TOP
 
 
-def draw(coming: Sequence[Coming], now: datetime) -> Picture | None:
+def draw(coming: Sequence[Coming], now: datetime) -> UpcomingPicture | None:
     """The picture of the first few; None where nothing is to come."""
     shown = [one for one in coming if one.tries][:SHOWN_MAX]
     if not shown:
         return None
     horizon = max(HORIZON_MIN, *(one.tries[-1] - now for one in shown))
     lines = [_line(one, TOP + number * LINE + LINE // 2, now, horizon) for number, one in enumerate(shown)]
-    return Picture(
+    return UpcomingPicture(
         lines=lines,
         ticks=_ticks(horizon),
         sentence="; ".join(line.title for line in lines),
@@ -82,9 +82,9 @@ def draw(coming: Sequence[Coming], now: datetime) -> Picture | None:
     )
 
 
-def _line(one: Coming, y: int, now: datetime, horizon: timedelta) -> Line:
+def _line(one: Coming, y: int, now: datetime, horizon: timedelta) -> ScheduleLine:
     marks = [
-        Mark(
+        TryMark(
             x=_x(at - now, horizon),
             first=number == 0,
             title=f"{'tried' if number == 0 else 'if that fails'} {_exact(at)}",
@@ -92,7 +92,7 @@ def _line(one: Coming, y: int, now: datetime, horizon: timedelta) -> Line:
         for number, at in enumerate(one.tries)
     ]
     name = one.name if len(one.name) <= NAME_CHARS_MAX else f"{one.name[: NAME_CHARS_MAX - 1]}…"
-    return Line(
+    return ScheduleLine(
         y=y, name=name, title=f"{one.name}: {one.sets}, {_exact(one.tries[0])}", marks=marks, ends=marks[-1].x
     )  # fmt: skip
 

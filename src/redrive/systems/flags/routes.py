@@ -1,9 +1,9 @@
 """The flags over HTTP: whether they are on, open to all, and everything else with a key of scope `operator`.
 
-Names, limits and forms are in `bodies`. Here a request that does not fit is a 400 with the code `VALIDATION_ERROR`.
+Names, limits and forms are in `shapes`. Here a request that does not fit is a 400 with the code `VALIDATION_ERROR`. What operators
+do across all flags takes ids and a reason, and answers how many changed, and of the others why not.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any
 
@@ -12,8 +12,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import AfterValidator
 
+from redrive.http.body import read_body
 from redrive.http.errors import ApiError, ErrorAnswer
-from redrive.http.guard import require
+from redrive.http.guard import require, require_unless_loopback
+from redrive.systems.flags.cache import FlagCache
+from redrive.systems.flags.desk import CURSOR_CHARS_MAX, PAGE_SIZE, Desk
 from redrive.systems.flags.errors import (
     FlagNotFoundError,
     FlagsError,
@@ -21,9 +24,11 @@ from redrive.systems.flags.errors import (
     InvalidStateError,
     ScheduleNotFoundError,
 )
-from redrive.systems.flags.schedules import LISTED_MAX
+from redrive.systems.flags.intake import Intake
 from redrive.systems.flags.shapes import (
     KEY,
+    ActedBody,
+    ActRequest,
     BulkRequest,
     Evaluated,
     FlagBody,
@@ -37,14 +42,19 @@ from redrive.systems.flags.shapes import (
     RetriesBody,
     ScheduleBody,
     ScheduleList,
+    SchedulePageBody,
     ScheduleRequest,
+    SeenBody,
+    SwitchRequest,
     UserOverride,
     storable,
 )
-from redrive.systems.flags.system import PRODUCTION, Flags
+from redrive.systems.flags.store import FlagStore
+from redrive.systems.flags.values import LISTED_MAX, PRODUCTION, ScheduleStatus
 
 BODY_BYTES_MAX = 64 * 1024
 BODY_SECONDS_MAX = 30.0
+BODY_CODES = {400: "VALIDATION_ERROR", 408: "BODY_TOO_SLOW", 413: "BODY_TOO_LARGE"}
 STATUS: dict[type[FlagsError], tuple[int, str]] = {
     FlagNotFoundError: (404, "FLAG_NOT_FOUND"),
     ScheduleNotFoundError: (404, "SCHEDULE_NOT_FOUND"),
@@ -61,24 +71,8 @@ Environment = Annotated[str, Query(min_length=1, max_length=100), AfterValidator
 UserId = Annotated[str, Query(min_length=1, max_length=200, description="Whom to ask for"), AfterValidator(storable)]
 ScheduleId = Annotated[int, Path(ge=1, lt=2**63, description="The schedule's id")]
 Limit = Annotated[int, Query(ge=1, le=LISTED_MAX, description="How many are shown at most")]
+OfFlag = Annotated[str, Query(max_length=100, description="Of this flag only"), AfterValidator(storable)]
 Offset = Annotated[int, Query(ge=0, le=1_000_000, description="How many are passed over")]
-
-
-class _Bounded(Request):
-    """A request whose body is read within limits, before anybody looks at it."""
-
-    async def read(self) -> None:
-        pieces, size = [], 0
-        try:
-            async with asyncio.timeout(BODY_SECONDS_MAX):
-                async for piece in self.stream():
-                    size += len(piece)
-                    if size > BODY_BYTES_MAX:
-                        raise ApiError(413, "BODY_TOO_LARGE", f"send at most {BODY_BYTES_MAX:,} bytes")
-                    pieces.append(piece)
-        except TimeoutError:
-            raise ApiError(408, "BODY_TOO_SLOW", f"send the body within {BODY_SECONDS_MAX:.0f} s") from None
-        self._body = b"".join(pieces)
 
 
 class FlagsRoute(APIRoute):
@@ -89,10 +83,12 @@ class FlagsRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def answer(request: Request) -> Response:
-            bounded = _Bounded(request.scope, request.receive)
-            await bounded.read()
             try:
-                return await handle(bounded)
+                await read_body(request, BODY_BYTES_MAX, seconds_max=BODY_SECONDS_MAX)
+            except ApiError as error:
+                raise ApiError(error.status, BODY_CODES[error.status], error.message) from None
+            try:
+                return await handle(request)
             except RequestValidationError as error:
                 raise _misfit(error) from None
             except HTTPException as error:  # a body that cannot even be taken apart
@@ -131,39 +127,41 @@ def _misfit(error: RequestValidationError) -> ApiError:
     return ApiError(400, "VALIDATION_ERROR", f"{where}: {problem}" if where else str(problem), details=details)
 
 
-def make_router(flags: Flags) -> APIRouter:
-    """All routes of the flags."""
-    refused = refusals({400: "It does not fit (`VALIDATION_ERROR`)", 503: "The store cannot be reached now"})
-    guarded = refused | refusals(
+def make_routers(cache: FlagCache, store: FlagStore, intake: Intake, desk: Desk) -> list[APIRouter]:
+    """All routes of the flags: for everybody, for administrators of flags, and for operators across all of them."""
+    # FastAPI would promise a 422 that never comes, unless 4XX is spoken for.
+    refused = _refusals(
+        {400: "It does not fit (`VALIDATION_ERROR`)", 503: "The store cannot be reached now", "4XX": "Refused"}
+    )
+    guarded = refused | _refusals(
+        {401: "Without a valid key", 403: "The key lacks the scope", 413: "The body is too large"}
+    )
+    of_flags = guarded | _refusals(
         {
             400: "It does not fit (`VALIDATION_ERROR`) or cannot be done (`INVALID_STATE`)",
-            401: "Without a valid key",
-            403: "The key lacks the scope `operator`",
             404: "No such flag (`FLAG_NOT_FOUND`) or schedule (`SCHEDULE_NOT_FOUND`)",
-            413: "The body is too large",
         }
     )
-    # FastAPI would promise a 422 that never comes, unless 4XX is spoken for.
-    rest = refusals({"4XX": "Refused"})
-    config = APIRouter(prefix="/api/config/flags", tags=["flags"], route_class=FlagsRoute, responses=refused | rest)
+    config = APIRouter(prefix="/api/config/flags", tags=["flags"], route_class=FlagsRoute, responses=refused)
     admin = APIRouter(
-        prefix="/api/admin/flags",
-        tags=["flags admin"],
-        route_class=AdminRoute,
+        prefix="/api/admin/flags", tags=["flags admin"], route_class=AdminRoute, responses=of_flags,
         dependencies=[Depends(_operator)],
-        responses=guarded | rest,
-    )
-    _add_config(config, flags)
-    _add_flags(admin, flags)
-    _add_users(admin, flags)
-    _add_schedules(admin, flags)
-    both = APIRouter()
-    both.include_router(config)
-    both.include_router(admin)
-    return both
+    )  # fmt: skip
+    looking = APIRouter(
+        prefix="/api/flags", tags=["flags operator"], route_class=FlagsRoute, responses=guarded,
+        dependencies=[Depends(require_unless_loopback("viewer"))],
+    )  # fmt: skip
+    acting = APIRouter(prefix="/api/flags", tags=["flags operator"], route_class=AdminRoute, responses=guarded)
+    _add_config(config, cache)
+    _add_flags(admin, store)
+    _add_users(admin, store)
+    _add_schedules(admin, intake, desk)
+    _add_looking(looking, desk)
+    _add_acting(acting, store, desk)
+    return [config, admin, looking, acting]
 
 
-def refusals(why: Mapping[int | str, str]) -> dict[int | str, dict[str, Any]]:
+def _refusals(why: Mapping[int | str, str]) -> dict[int | str, dict[str, Any]]:
     """The refusals of a route by their status, for its description."""
     return {
         status: {"model": ErrorAnswer, "description": text, "content": {"application/json": {"example": _REFUSED}}}
@@ -182,35 +180,35 @@ _REFUSED = {
 }
 
 
-def _add_config(router: APIRouter, flags: Flags) -> None:
+def _add_config(router: APIRouter, cache: FlagCache) -> None:
     @router.get("", summary="Which flags are on", responses={200: {"content": _MAP_EXAMPLE}})
     async def all_flags(environment: Environment = PRODUCTION, user_id: UserId | None = None) -> dict[str, bool]:
         """Open to all. Every flag of the environment by its key, and whether it is on for this user."""
-        return await flags.all_enabled(environment=environment, user_id=user_id)
+        return await cache.all_enabled(environment=environment, user_id=user_id)
 
     @router.get("/{key}", summary="Whether one flag is on")
     async def one_flag(key: Key, environment: Environment = PRODUCTION, user_id: UserId | None = None) -> Evaluated:
         """Open to all. A flag that does not exist is off."""
-        enabled = await flags.is_enabled(key, environment=environment, user_id=user_id)
+        enabled = await cache.is_enabled(key, environment=environment, user_id=user_id)
         return Evaluated(flag_key=key, environment=environment, enabled=enabled)
 
 
 _MAP_EXAMPLE = {"application/json": {"example": {"new-checkout": True, "dark-mode": False}}}
 
 
-def _add_flags(router: APIRouter, flags: Flags) -> None:
+def _add_flags(router: APIRouter, store: FlagStore) -> None:
     @router.get("", summary="The flags of an environment")
     async def list_flags(
         environment: Environment = PRODUCTION, limit: Limit = LISTED_MAX, offset: Offset = 0
     ) -> FlagList:
         """By their keys."""
-        found = await flags.all_flags(environment=environment, limit=limit, offset=offset)
-        return FlagList(environment=environment, flags=[FlagBody.of(flag) for flag in found])
+        found = await store.all_flags(environment=environment, limit=limit, offset=offset)
+        return FlagList(environment=environment, flags=[FlagBody.model_validate(flag) for flag in found])
 
     @router.get("/{key}", summary="A flag")
     async def get_flag(key: Key, environment: Environment = PRODUCTION) -> FlagBody:
         """As it stands, percentage and all."""
-        return FlagBody.of(await flags.get(key, environment=environment))
+        return FlagBody.model_validate(await store.get(key, environment=environment))
 
     @router.put(
         "/{key}", summary="Create or change a flag", responses={201: {"model": FlagBody, "description": "It is new"}}
@@ -222,56 +220,58 @@ def _add_flags(router: APIRouter, flags: Flags) -> None:
         key: NewKey, change: FlagChange, who: Operator, response: Response, environment: Environment = PRODUCTION
     ) -> FlagBody:
         """What is left out stays as it is. Failed schedules that wait to set the same again end as superseded."""
-        flag, created = await flags.put(
+        flag, created = await store.put(
             key, environment=environment, actor=who.owner, enabled=change.enabled,
             rollout_percentage=change.rollout_percentage, description=change.description,
         )  # fmt: skip
         response.status_code = 201 if created else 200
-        return FlagBody.of(flag)
+        return FlagBody.model_validate(flag)
 
     @router.delete("/{key}", summary="Delete a flag", status_code=204)
     async def delete_flag(key: Key, who: Operator, environment: Environment = PRODUCTION) -> None:
         """With its overrides. Its schedules stay to be seen, and fail for good when they are due."""
-        await flags.delete(key, actor=who.owner, environment=environment)
+        await store.delete(key, actor=who.owner, environment=environment)
 
 
-def _add_users(router: APIRouter, flags: Flags) -> None:
+def _add_users(router: APIRouter, store: FlagStore) -> None:
     @router.get("/{key}/users", summary="The overrides of a flag")
     async def list_users(
         key: Key, environment: Environment = PRODUCTION, limit: Limit = LISTED_MAX, offset: Offset = 0
     ) -> OverrideList:
         """By user."""
-        found = await flags.overrides(key, environment=environment, limit=limit, offset=offset)
-        return OverrideList(flag_key=key, environment=environment, users=[OverrideBody.of(one) for one in found])
+        found = await store.overrides(key, environment=environment, limit=limit, offset=offset)
+        return OverrideList(
+            flag_key=key, environment=environment, users=[OverrideBody.model_validate(one) for one in found]
+        )
 
     @router.post("/{key}/users", summary="Include or exclude a user", status_code=201)
     async def put_user(
         key: Key, override: UserOverride, who: Operator, environment: Environment = PRODUCTION
     ) -> OverrideBody:
         """Whatever the percentage says; but a flag that is off is off for all. The last word counts."""
-        put = await flags.put_override(
+        put = await store.put_override(
             key, override.user_id, override.override_type,
             reason=override.reason, actor=who.owner, environment=environment,
         )  # fmt: skip
-        return OverrideBody.of(put)
+        return OverrideBody.model_validate(put)
 
     @router.delete("/{key}/users", summary="Take a user's override away")
     async def delete_user(
         key: Key, user_id: UserId, who: Operator, environment: Environment = PRODUCTION
     ) -> OverrideRemoved:
         """The percentage speaks for the user again."""
-        removed = await flags.delete_override(key, user_id, actor=who.owner, environment=environment)
+        removed = await store.delete_override(key, user_id, actor=who.owner, environment=environment)
         return OverrideRemoved(removed=removed)
 
 
-def _add_schedules(router: APIRouter, flags: Flags) -> None:
+def _add_schedules(router: APIRouter, intake: Intake, desk: Desk) -> None:
     @router.post("/{key}/schedule", summary="Plan a change", status_code=201)
     async def schedule(
         key: Key, request: ScheduleRequest, who: Operator, environment: Environment = PRODUCTION
     ) -> ScheduleBody:
         """It takes effect at its time. If it fails it is tried again after 2, 4, 8 … minutes."""
-        [made] = await flags.schedule(key, request.new(), actor=who.owner, environment=environment)
-        return ScheduleBody.of(made)
+        [made] = await intake.schedule(key, request.new(), actor=who.owner, environment=environment)
+        return ScheduleBody.model_validate(made)
 
     @router.post("/{key}/schedule/bulk", summary="Plan several changes", status_code=201)
     async def schedule_all(
@@ -279,16 +279,20 @@ def _add_schedules(router: APIRouter, flags: Flags) -> None:
     ) -> ScheduleList:
         """All of them or, if one cannot be as it is asked for, none."""
         new = [one.new() for one in request.schedules]
-        made = await flags.schedule(key, *new, actor=who.owner, environment=environment)
-        return ScheduleList(flag_key=key, environment=environment, schedules=[ScheduleBody.of(one) for one in made])
+        made = await intake.schedule(key, *new, actor=who.owner, environment=environment)
+        return ScheduleList(
+            flag_key=key, environment=environment, schedules=[ScheduleBody.model_validate(one) for one in made]
+        )
 
     @router.get("/{key}/schedule", summary="The schedules of a flag")
     async def list_schedules(
         key: Key, environment: Environment = PRODUCTION, limit: Limit = LISTED_MAX, offset: Offset = 0
     ) -> ScheduleList:
         """All, by their time; also those of a flag that was deleted since."""
-        found = await flags.schedules(key, environment=environment, limit=limit, offset=offset)
-        return ScheduleList(flag_key=key, environment=environment, schedules=[ScheduleBody.of(one) for one in found])
+        found = await desk.schedules(key, environment=environment, limit=limit, offset=offset)
+        return ScheduleList(
+            flag_key=key, environment=environment, schedules=[ScheduleBody.model_validate(one) for one in found]
+        )
 
     @router.get("/{key}/schedule/preview", summary="The state of a flag at a time to come")
     async def preview(
@@ -297,19 +301,58 @@ def _add_schedules(router: APIRouter, flags: Flags) -> None:
         environment: Environment = PRODUCTION,
     ) -> PreviewBody:
         """If each schedule until then succeeds at its next try."""
-        return PreviewBody.of(key, environment, await flags.foresee(key, at, environment=environment))
+        seen = await desk.foresee(key, at, environment=environment)
+        return PreviewBody(
+            flag_key=key, environment=environment, at=seen.at, enabled=seen.enabled,
+            rollout_percentage=seen.rollout_percentage, applied=list(seen.applied),
+        )  # fmt: skip
 
     @router.delete("/{key}/schedule/{id}", summary="Cancel a schedule")
     async def cancel(key: Key, id: ScheduleId, who: Operator, environment: Environment = PRODUCTION) -> ScheduleBody:
         """While it waits, for its time or for a retry; never afterwards."""
-        return ScheduleBody.of(await flags.cancel(key, id, actor=who.owner, environment=environment))
+        return ScheduleBody.model_validate(await desk.cancel(key, id, actor=who.owner, environment=environment))
 
     @router.get("/{key}/schedule/{id}/retries", summary="The tries of a schedule, past and to come")
     async def retries(key: Key, id: ScheduleId, environment: Environment = PRODUCTION) -> RetriesBody:
         """The times to come are exact: they are when it will be tried, if each try before fails."""
-        return RetriesBody.of(await flags.retries(key, id, environment=environment))
+        return RetriesBody.of(await desk.retries(key, id, environment=environment))
 
     @router.post("/{key}/schedule/{id}/retry", summary="Bring back a schedule that failed for good")
     async def retry(key: Key, id: ScheduleId, who: Operator, environment: Environment = PRODUCTION) -> ScheduleBody:
         """Due now, with all its retries; who did it is recorded."""
-        return ScheduleBody.of(await flags.retry(key, id, actor=who.owner, environment=environment))
+        return ScheduleBody.model_validate(await desk.retry(key, id, actor=who.owner, environment=environment))
+
+
+def _add_looking(router: APIRouter, desk: Desk) -> None:
+    @router.get("/schedules", summary="The schedules of an environment, across its flags")
+    async def schedules(
+        status: Annotated[
+            ScheduleStatus,
+            Query(description="`retrying` are those that failed and are tried again; `failed` those that are over"),
+        ] = ScheduleStatus.PENDING,
+        environment: Environment = PRODUCTION,
+        flag: OfFlag | None = None,
+        limit: Limit = PAGE_SIZE,
+        cursor: Annotated[str | None, Query(max_length=CURSOR_CHARS_MAX, description="From the page before")] = None,
+    ) -> SchedulePageBody:
+        """Those to come by when they are due, those that are over by when they ended, the last first."""
+        page = await desk.page(status, environment=environment, key=flag, cursor=cursor, limit=limit)
+        return SchedulePageBody(schedules=[SeenBody.of(one) for one in page.seen], cursor=page.cursor)
+
+
+def _add_acting(router: APIRouter, store: FlagStore, desk: Desk) -> None:
+    @router.post("/schedules/cancel", summary="Cancel schedules")
+    async def cancel(request: ActRequest, who: Operator) -> ActedBody:
+        """Those that wait, for their time or for a retry; all in one commit."""
+        return ActedBody.of(await desk.cancel_all(request.ids, actor=who.owner, reason=request.reason))
+
+    @router.post("/schedules/retry", summary="Bring back schedules that failed for good")
+    async def retry(request: ActRequest, who: Operator) -> ActedBody:
+        """Due now, with all their retries."""
+        return ActedBody.of(await desk.retry_all(request.ids, actor=who.owner, reason=request.reason))
+
+    @router.post("/switch", summary="Turn flags on or off")
+    async def switch(request: SwitchRequest, who: Operator) -> ActedBody:
+        """By their ids, all in one commit. Failed schedules that wait to set the same again end as superseded."""
+        acted = await store.switch(request.ids, enabled=request.enabled, actor=who.owner, reason=request.reason)
+        return ActedBody.of(acted)

@@ -15,15 +15,15 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from redrive import Attempt, Try
+from redrive import Attempt
+from redrive.http.reason import Reason
 from redrive.operator.json_views import instant_json
-from redrive.systems.flags.schedules import Foreseen, NewSchedule, Schedule
 from redrive.systems.flags.settings import RETRIES_MAX
-from redrive.systems.flags.store import Flag, Override
-from redrive.systems.flags.system import Retries
+from redrive.systems.flags.values import Acted, NewSchedule, Retries, SeenSchedule
 
 KEY = r"^[A-Za-z0-9][A-Za-z0-9._:-]*$"
 BULK_MAX = 50
+IDS_MAX = 1000
 _AT = "2026-12-01T08:00:00.000000Z"
 
 
@@ -56,7 +56,7 @@ Given = Annotated[datetime, BeforeValidator(read_instant)]
 Shown = Annotated[datetime, PlainSerializer(instant_json, return_type=str)]
 
 
-class Body(BaseModel):
+class CamelBody(BaseModel):
     """The names outside are camelCase; what is not known is refused."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", from_attributes=True)
@@ -65,8 +65,8 @@ class Body(BaseModel):
 # --- in -----------------------------------------------------------------------------------------------------------------
 
 
-class FlagChange(Body):
-    """What a flag shall be. What is left out stays as it is, or has its default in a new flag: off, for 0 percent."""
+class FlagChange(CamelBody):
+    """What a flag is to be. What is left out stays as it is, or has its default in a new flag: off, for 0 percent."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"enabled": True, "rolloutPercentage": 10, "description": "The new checkout"}]}
@@ -78,7 +78,7 @@ class FlagChange(Body):
     description: Annotated[Text, Field(max_length=2000)] | None = Field(default=None, description="For people")
 
 
-class UserOverride(Body):
+class UserOverride(CamelBody):
     """A user for whom the percentage does not speak."""
 
     model_config = ConfigDict(
@@ -89,7 +89,7 @@ class UserOverride(Body):
     reason: Annotated[Text, Field(max_length=500)] | None = None
 
 
-class Updates(Body):
+class Updates(CamelBody):
     """What a schedule sets: at least one of both."""
 
     enabled: StrictBool | None = Field(default=None, description="Whether the flag is on at all")
@@ -102,8 +102,8 @@ class Updates(Body):
         return self.model_dump(by_alias=True, exclude_none=True)
 
 
-class ScheduleRequest(Body):
-    """A change that shall take effect at a set time."""
+class ScheduleRequest(CamelBody):
+    """A change that is to take effect at a set time."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -132,16 +132,33 @@ class ScheduleRequest(Body):
         )  # fmt: skip
 
 
-class BulkRequest(Body):
+class BulkRequest(CamelBody):
     """Several schedules of one flag, made together or not at all."""
 
     schedules: Annotated[list[ScheduleRequest], Field(min_length=1, max_length=BULK_MAX)]
 
 
+class ActRequest(CamelBody):
+    """Which, and why."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"ids": [17, 18], "reason": "the promotion is off"}]})
+    ids: Annotated[list[Annotated[StrictInt, Field(ge=1, lt=2**63)]], Field(min_length=1, max_length=IDS_MAX)]
+    reason: Reason
+
+
+class SwitchRequest(ActRequest):
+    """Which flags are to be on or off, and why."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"ids": [7], "enabled": False, "reason": "checkout is broken"}]}
+    )
+    enabled: StrictBool = Field(description="On or off; the percentage stays as it is")
+
+
 # --- out ----------------------------------------------------------------------------------------------------------------
 
 
-class FlagBody(Body):
+class FlagBody(CamelBody):
     """A flag in one environment."""
 
     model_config = ConfigDict(
@@ -169,20 +186,15 @@ class FlagBody(Body):
     created_at: Shown | None
     updated_at: Shown | None
 
-    @classmethod
-    def of(cls, flag: Flag) -> "FlagBody":
-        """The flag as it is shown."""
-        return cls.model_validate(flag)
 
-
-class FlagList(Body):
+class FlagList(CamelBody):
     """The flags of an environment by their keys."""
 
     environment: str
     flags: list[FlagBody]
 
 
-class OverrideBody(Body):
+class OverrideBody(CamelBody):
     """A user for whom the percentage does not speak."""
 
     user_id: str
@@ -191,13 +203,8 @@ class OverrideBody(Body):
     created_by: str | None
     created_at: Shown | None
 
-    @classmethod
-    def of(cls, override: Override) -> "OverrideBody":
-        """The override as it is shown."""
-        return cls.model_validate(override)
 
-
-class OverrideList(Body):
+class OverrideList(CamelBody):
     """The overrides of a flag by user."""
 
     flag_key: str
@@ -205,7 +212,7 @@ class OverrideList(Body):
     users: list[OverrideBody]
 
 
-class OverrideRemoved(Body):
+class OverrideRemoved(CamelBody):
     """Whether there was an override to take away."""
 
     removed: bool
@@ -230,7 +237,7 @@ _SCHEDULE: dict[str, Any] = {
 }
 
 
-class ScheduleBody(Body):
+class ScheduleBody(CamelBody):
     """A change that takes effect at a set time. `failed` with a `nextRetryAt` is tried again; without, it is over."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_SCHEDULE]})
@@ -250,13 +257,8 @@ class ScheduleBody(Body):
     created_at: Shown | None
     expires_at: Shown | None
 
-    @classmethod
-    def of(cls, schedule: Schedule) -> "ScheduleBody":
-        """The schedule as it is shown."""
-        return cls.model_validate(schedule)
 
-
-class ScheduleList(Body):
+class ScheduleList(CamelBody):
     """The schedules of a flag by their time."""
 
     flag_key: str
@@ -264,7 +266,7 @@ class ScheduleList(Body):
     schedules: list[ScheduleBody]
 
 
-class PreviewBody(Body):
+class PreviewBody(CamelBody):
     """The state of a flag at a time to come, if each schedule until then succeeds at its next try."""
 
     flag_key: str
@@ -274,16 +276,8 @@ class PreviewBody(Body):
     rollout_percentage: int
     applied: list[int] = Field(description="The schedules that will have been applied by then, in their order")
 
-    @classmethod
-    def of(cls, key: str, environment: str, seen: Foreseen) -> "PreviewBody":
-        """What is foreseen, as it is shown."""
-        return cls(
-            flag_key=key, environment=environment, at=seen.at, enabled=seen.enabled,
-            rollout_percentage=seen.rollout_percentage, applied=list(seen.applied),
-        )  # fmt: skip
 
-
-class AttemptBody(Body):
+class AttemptBody(CamelBody):
     """One try that was."""
 
     number: int
@@ -302,19 +296,14 @@ class AttemptBody(Body):
         )  # fmt: skip
 
 
-class UpcomingBody(Body):
+class UpcomingBody(CamelBody):
     """One try to come, if all before it fail."""
 
     number: int
     at: Shown
 
-    @classmethod
-    def of(cls, one: Try) -> "UpcomingBody":
-        """The try as it is shown."""
-        return cls(number=one.number, at=one.at)
 
-
-class RetriesBody(Body):
+class RetriesBody(CamelBody):
     """The tries of a schedule: those that were, and the exact times of those to come if each of them fails."""
 
     schedule_id: int
@@ -332,11 +321,11 @@ class RetriesBody(Body):
             schedule_id=schedule.id, status=schedule.status, retry_count=schedule.retry_count,
             max_retries=schedule.max_retries,
             attempts=[AttemptBody.of(one) for one in retries.attempts],
-            upcoming=[UpcomingBody.of(one) for one in retries.upcoming],
+            upcoming=[UpcomingBody.model_validate(one) for one in retries.upcoming],
         )  # fmt: skip
 
 
-class Evaluated(Body):
+class Evaluated(CamelBody):
     """Whether one flag is on."""
 
     model_config = ConfigDict(
@@ -345,3 +334,49 @@ class Evaluated(Body):
     flag_key: str
     environment: str
     enabled: bool
+
+
+class ActedBody(CamelBody):
+    """What an act came to."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "changed": 1,
+                    "refused": {"18": "schedule 18 is applied for good: only one that waits can be cancelled"},
+                }
+            ]
+        }
+    )
+    changed: int = Field(description="How many changed")
+    refused: dict[int, str] = Field(description="The others by their ids, and why they were left alone")
+
+    @classmethod
+    def of(cls, acted: Acted) -> "ActedBody":
+        """The act as it is told."""
+        return cls(changed=len(acted.changed), refused=dict(acted.refused))
+
+
+class SeenBody(CamelBody):
+    """A schedule with its environment and its tries."""
+
+    environment: str
+    schedule: ScheduleBody
+    tries: int = Field(description="How often it was tried, in all its life")
+    upcoming: list[UpcomingBody] = Field(description="The exact times of the tries to come, if each of them fails")
+
+    @classmethod
+    def of(cls, seen: SeenSchedule) -> "SeenBody":
+        """The schedule as it is shown."""
+        return cls(
+            environment=seen.schedule.environment, schedule=ScheduleBody.model_validate(seen.schedule), tries=seen.tries,
+            upcoming=[UpcomingBody.model_validate(one) for one in seen.upcoming],
+        )  # fmt: skip
+
+
+class SchedulePageBody(CamelBody):
+    """Some schedules, and the cursor of the next page, if there is one."""
+
+    schedules: list[SeenBody]
+    cursor: str | None

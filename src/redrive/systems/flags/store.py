@@ -1,74 +1,77 @@
-"""Flags and overrides in the database: functions of a connection, run by `service` in transactions of its own.
+"""Flags and overrides: changed in one commit with whatever follows from it, the audit log included.
 
-Flags are no tasks: who changed one by hand, and how, stands in the audit log of all systems under the name of their table.
+Flags are not tasks. Who changed one by hand, and how, stands in the audit log of all systems under the name of their table. As in
+a ledger, methods choose how a function of a connection runs; the functions, with a leading underscore, stand right below.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
-from redrive.extend import DEEDS, Database
+from redrive import Lane, Redrive
+from redrive.extend import DEEDS
 from redrive.systems.flags.cache import FLAGS_MAX, FlagCache
-from redrive.systems.flags.changes import LastSet, Stamp, Values
+from redrive.systems.flags.changes import LastSet, Stamp, Values, read_values, readable_values, superseded
 from redrive.systems.flags.errors import FlagNotFoundError, InvalidChangeError
-from redrive.systems.flags.schedules import LISTED_MAX, Acted, Schedules
-from redrive.systems.flags.tables import Tables
+from redrive.systems.flags.tables import FlagTables
+from redrive.systems.flags.values import LISTED_MAX, PRODUCTION, Acted, Flag, Override
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 OVERRIDES_MAX = 10_000
 """How many users of one flag may have an override."""
 NOTE_CHARS_MAX = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flag:
-    """A flag in one environment."""
-
-    id: int
-    flag_key: str
-    environment: str
-    enabled: bool
-    rollout_percentage: int
-    description: str | None
-    created_at: datetime | None
-    updated_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Override:
-    """A user for whom a flag is on or off whatever its percentage."""
-
-    user_id: str
-    override_type: str
-    reason: str | None
-    created_by: str | None
-    created_at: datetime | None
-
-
 class FlagStore:
     """The flags and overrides of one database."""
 
-    def __init__(self, database: Database, tables: Tables, cache: FlagCache, schedules: Schedules) -> None:
-        self._database = database
-        self._flags = tables.flags
-        self._overrides = tables.overrides
+    def __init__(self, app: Redrive, tables: FlagTables, cache: FlagCache, lane: Lane) -> None:
+        self._app = app
+        self._database = app.database
+        self._tables = tables
         self._cache = cache
-        self._schedules = schedules
-        self._insert: Any = sqlite.insert if database.dialect.name == "sqlite" else postgresql.insert
+        self._lane = lane
+
+    async def _write(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Change flags, and forget at once what this process believes of them."""
+        await self._app.open()
+        written = await self._database.write(run, *args, **kwargs)
+        self._cache.forget()
+        return written
 
     # --- flags ------------------------------------------------------------------------------------------------------
 
-    def put(
+    async def put(
+        self,
+        key: str,
+        *,
+        actor: str,
+        environment: str = PRODUCTION,
+        enabled: bool | None = None,
+        rollout_percentage: int | None = None,
+        description: str | None = None,
+    ) -> tuple[Flag, bool]:
+        """Create a flag or change one; whether it is new. What is not given stays as it is."""
+        given = {"enabled": enabled, "rollout_percentage": rollout_percentage}
+        values: Values = {column: value for column, value in given.items() if value is not None}
+        if values:
+            read_values(values)
+        described = {} if description is None else {"description": description}
+        return await self._write(self._put, key, environment, values, described, actor)
+
+    def _put(
         self, connection: Connection, key: str, environment: str, values: Values, described: Values, actor: str
     ) -> tuple[Flag, bool]:
-        """Create or change a flag; whether it is new. Older retries of what is set here end as superseded."""
-        t, now = self._flags, self._database.present(connection)
+        t, now = self._tables.flags, self._database.present(connection)
         new = {"flag_key": key, "environment": environment, "created_at": now, "updated_at": now, "last_set": {}}
-        make = self._insert(t).values(new).on_conflict_do_nothing(index_elements=[t.c.flag_key, t.c.environment])
+        make = (
+            self._database.insert(t).values(new).on_conflict_do_nothing(index_elements=[t.c.flag_key, t.c.environment])
+        )
         created = connection.execute(make.returning(t.c.id)).first() is not None
         if created and connection.execute(select(func.count()).select_from(t)).scalar_one() > FLAGS_MAX:
             raise InvalidChangeError(f"there are {FLAGS_MAX} flags already: delete some that are not used")
@@ -80,14 +83,17 @@ class FlagStore:
         if created or values or described:
             act = "create" if created else "change"
             self._note(connection, act, environment, key, actor=actor, reason=_in_words(values | described))
-        return self.get(connection, key, environment), created
+        return _flag(self._tables.read_flag(connection, key, environment)), created
 
-    def switch(self, connection: Connection, ids: Collection[int], *, enabled: bool, actor: str, reason: str) -> Acted:
-        """Turn flags on or off, one after the other by their ids, so that two who do so cannot block each other."""
+    async def switch(self, ids: Collection[int], *, enabled: bool, actor: str, reason: str) -> Acted:
+        """Turn flags on or off, by their ids; those that are so already, or are gone, stay as they are."""
+        return await self._write(self._switch, ids, enabled=enabled, actor=actor, reason=reason)
+
+    def _switch(self, connection: Connection, ids: Collection[int], *, enabled: bool, actor: str, reason: str) -> Acted:
         changed, refused = list[int](), dict[int, str]()
         word = "on" if enabled else "off"
-        for id_ in sorted(set(ids)):
-            row = self.lock(connection, self._flags.c.id == id_)
+        for id_ in sorted(set(ids)):  # in one order, so that two who do so cannot block each other
+            row = self.lock(connection, self._tables.flags.c.id == id_)
             if row is None:
                 refused[id_] = f"flag {id_} is not there any more"
             elif row.enabled == enabled:
@@ -99,31 +105,12 @@ class FlagStore:
                 changed.append(id_)
         return Acted(changed=changed, refused=refused)
 
-    def lock(self, connection: Connection, where: Any) -> Row[Any] | None:
-        """The row of a flag, held until the transaction ends: changes of one flag come one after the other."""
-        return connection.execute(select(self._flags).where(where).with_for_update(key_share=True)).first()
+    async def delete(self, key: str, *, actor: str, environment: str = PRODUCTION) -> None:
+        """Delete a flag and its overrides. Its schedules stay, and fail for good when they are due."""
+        await self._write(self._delete, key, environment, actor)
 
-    def change(
-        self, connection: Connection, row: Row[Any], values: Values, stamp: Stamp, fields: set[str], actor: str
-    ) -> None:
-        """Change a flag that is locked, end older retries of the same fields, and let all caches know at the commit."""
-        last_set = LastSet(row.last_set)
-        last_set.mark(fields, stamp)
-        new = values | {"last_set": last_set.as_json(), "updated_at": self._database.present(connection)}
-        connection.execute(update(self._flags).where(self._flags.c.id == row.id).values(new))
-        if fields:
-            self._schedules.end_superseded(connection, row.id, fields, stamp, actor)
-        self._cache.announce(connection)
-
-    def _note(self, connection: Connection, act: str, environment: str, key: str, *, actor: str, reason: str) -> None:
-        """Write down what a person did to a flag, in the commit that does it."""
-        deed = {"ledger": self._flags.name, "task_id": f"{environment}/{key}", "act": act, "actor": actor}
-        at = self._database.present(connection)
-        connection.execute(insert(DEEDS), deed | {"at": at, "reason": reason})
-
-    def delete(self, connection: Connection, key: str, environment: str, actor: str) -> None:
-        """Delete a flag with its overrides; its schedules stay and end when they run."""
-        t = self._flags
+    def _delete(self, connection: Connection, key: str, environment: str, actor: str) -> None:
+        t = self._tables.flags
         gone = delete(t).where(t.c.flag_key == key, t.c.environment == environment)
         row = connection.execute(gone.returning(t.c.enabled, t.c.rollout_percentage)).first()
         if row is None:
@@ -131,62 +118,111 @@ class FlagStore:
         self._note(connection, "delete", environment, key, actor=actor, reason=f"it had {_in_words(row._asdict())}")
         self._cache.announce(connection)
 
-    def get(self, connection: Connection, key: str, environment: str) -> Flag:
-        """One flag."""
-        t = self._flags
-        row = connection.execute(select(t).where(t.c.flag_key == key, t.c.environment == environment)).first()
-        if row is None:
-            raise FlagNotFoundError(key, environment)
-        return _flag(row)
+    async def get(self, key: str, *, environment: str = PRODUCTION) -> Flag:
+        """A flag as it stands in the database."""
+        await self._app.open()
+        return _flag(await self._database.read(self._tables.read_flag, key, environment))
 
-    def listed(
-        self, connection: Connection, environment: str, *, limit: int, offset: int, after: str | None
+    async def all_flags(
+        self, *, environment: str = PRODUCTION, limit: int = LISTED_MAX, offset: int = 0, after: str | None = None
     ) -> list[Flag]:
-        """The flags of an environment by their keys."""
-        t = self._flags
+        """The flags of an environment by their keys; those behind the key `after`, if it is given."""
+        await self._app.open()
+        t = self._tables.flags
         found = select(t).where(t.c.environment == environment).order_by(t.c.flag_key).limit(limit).offset(offset)
         if after is not None:
             found = found.where(t.c.flag_key > after)
-        return [_flag(row) for row in connection.execute(found)]
+        return await self._database.read(lambda connection: [_flag(row) for row in connection.execute(found)])
 
-    def environments(self, connection: Connection) -> list[str]:
-        """Where there are flags. All of them are looked at: they are few, see `FLAGS_MAX`."""
-        column = self._flags.c.environment
-        return list(connection.execute(select(column).distinct().order_by(column).limit(LISTED_MAX)).scalars())
+    async def environments(self) -> list[str]:
+        """Where there are flags, by name. All flags are looked at: they are few, see `FLAGS_MAX`."""
+        await self._app.open()
+        column = self._tables.flags.c.environment
+        found = select(column).distinct().order_by(column).limit(LISTED_MAX)
+        return await self._database.read(lambda connection: list(connection.execute(found).scalars()))
+
+    # --- changing one -----------------------------------------------------------------------------------------------
+
+    def lock(self, connection: Connection, where: Any) -> Row[Any] | None:
+        """The row of a flag, held until the transaction ends: changes of one flag come one after the other."""
+        return connection.execute(select(self._tables.flags).where(where).with_for_update(key_share=True)).first()
+
+    def change(
+        self, connection: Connection, row: Row[Any], values: Values, stamp: Stamp, fields: set[str], actor: str
+    ) -> None:
+        """Change a flag that is locked, end older retries of the same fields, and let all caches know at the commit."""
+        t, last_set = self._tables.flags, LastSet(row.last_set)
+        last_set.mark(fields, stamp)
+        new = values | {"last_set": last_set.as_json(), "updated_at": self._database.present(connection)}
+        connection.execute(update(t).where(t.c.id == row.id).values(new))
+        if fields:
+            self._end_older(connection, row.id, fields, stamp, actor)
+        self._cache.announce(connection)
+
+    def _end_older(self, connection: Connection, flag_id: int, fields: set[str], stamp: Stamp, actor: str) -> None:
+        """End the retries that wait to set what was just set by a newer change."""
+        t = self._tables.schedules
+        retries = self._tables.waits & t.c.next_retry_at.is_not(None) & (t.c.flag_id == flag_id)
+        older = dict[str, list[int]]()
+        for schedule in self._tables.read_schedules(connection, retries):
+            shared = [column for column in readable_values(schedule.updates) if column in fields]
+            if shared and stamp.is_newer_than(schedule.scheduled_at, schedule.id):
+                older.setdefault(superseded(shared[0], stamp), []).append(schedule.id)
+        for reason, ids in older.items():
+            # Only those that nobody has claimed meanwhile: they see for themselves when they run.
+            ended = self._lane.cancel_sync(ids, actor=actor, reason=reason, within=connection)
+            values = {"last_error": reason, "error_message": "superseded"}
+            connection.execute(update(t).where(t.c.id.in_(ended)).values(values))
+
+    def _note(self, connection: Connection, act: str, environment: str, key: str, *, actor: str, reason: str) -> None:
+        """Write down what a person did to a flag, in the commit that does it."""
+        deed = {"ledger": self._tables.flags.name, "task_id": f"{environment}/{key}", "act": act, "actor": actor}
+        at = self._database.present(connection)
+        connection.execute(insert(DEEDS), deed | {"at": at, "reason": reason})
 
     # --- overrides --------------------------------------------------------------------------------------------------
 
-    def put_override(
+    async def put_override(
         self,
-        connection: Connection,
         key: str,
-        environment: str,
         user_id: str,
-        kind: str,
-        reason: str | None,
+        override_type: str,
+        *,
         actor: str,
+        reason: str | None = None,
+        environment: str = PRODUCTION,
     ) -> Override:
-        """Include or exclude a user; the last word counts."""
-        t, f = self._overrides, self._flags
+        """Let a flag be on (`include`) or off (`exclude`) for one user; the last word counts."""
+        given = Override(
+            user_id=user_id, override_type=override_type, reason=reason, created_by=actor, created_at=None
+        )  # fmt: skip
+        return await self._write(self._put_override, key, environment, given, actor)
+
+    def _put_override(
+        self, connection: Connection, key: str, environment: str, given: Override, actor: str
+    ) -> Override:
+        t, f = self._tables.overrides, self._tables.flags
         flag = self.lock(connection, (f.c.flag_key == key) & (f.c.environment == environment))
         if flag is None:
             raise FlagNotFoundError(key, environment)
-        values: dict[str, Any] = {
-            "override_type": kind, "reason": reason, "created_by": actor, "created_at": self._database.present(connection)
-        }  # fmt: skip
-        named = self._insert(t).values(flag_id=flag.id, user_id=user_id, **values)
+        put = replace(given, created_at=self._database.present(connection))
+        values = {name: getattr(put, name) for name in Override.__slots__ if name != "user_id"}
+        named = self._database.insert(t).values(flag_id=flag.id, user_id=put.user_id, **values)
         connection.execute(named.on_conflict_do_update(index_elements=[t.c.flag_id, t.c.user_id], set_=values))
         counted = select(func.count()).select_from(t).where(t.c.flag_id == flag.id)
         if connection.execute(counted).scalar_one() > OVERRIDES_MAX:
             raise InvalidChangeError(f"{key!r} has {OVERRIDES_MAX} overrides already: use its percentage instead")
-        why = f"{kind} {user_id}: {reason}" if reason else f"{kind} {user_id}"
+        why = f"{put.override_type} {put.user_id}" + (f": {put.reason}" if put.reason else "")
         self._note(connection, "override", environment, key, actor=actor, reason=why)
         self._cache.announce(connection)
-        return Override(user_id=user_id, **values)
+        return put
 
-    def delete_override(self, connection: Connection, key: str, environment: str, user_id: str, actor: str) -> bool:
-        """Take a user's override away; whether there was one."""
-        t, flag = self._overrides, self.get(connection, key, environment)
+    async def delete_override(self, key: str, user_id: str, *, actor: str, environment: str = PRODUCTION) -> bool:
+        """Let the percentage speak for a user again; whether there was an override."""
+        return await self._write(self._delete_override, key, environment, user_id, actor)
+
+    def _delete_override(self, connection: Connection, key: str, environment: str, user_id: str, actor: str) -> bool:
+        t, flag = self._tables.overrides, self._tables.read_flag(connection, key, environment)
         gone = delete(t).where(t.c.flag_id == flag.id, t.c.user_id == user_id).returning(t.c.user_id)
         if connection.execute(gone).first() is None:
             return False
@@ -194,11 +230,15 @@ class FlagStore:
         self._cache.announce(connection)
         return True
 
-    def listed_overrides(
-        self, connection: Connection, key: str, environment: str, *, limit: int, offset: int
+    async def overrides(
+        self, key: str, *, environment: str = PRODUCTION, limit: int = LISTED_MAX, offset: int = 0
     ) -> Sequence[Override]:
-        """The overrides of a flag by user."""
-        t, flag = self._overrides, self.get(connection, key, environment)
+        """The overrides of a flag, by user."""
+        await self._app.open()
+        return await self._database.read(self._overrides, key, environment, limit, offset)
+
+    def _overrides(self, connection: Connection, key: str, environment: str, limit: int, offset: int) -> list[Override]:
+        t, flag = self._tables.overrides, self._tables.read_flag(connection, key, environment)
         found = select(t).where(t.c.flag_id == flag.id).order_by(t.c.user_id).limit(limit).offset(offset)
         return [
             Override(**{name: getattr(row, name) for name in Override.__slots__}) for row in connection.execute(found)

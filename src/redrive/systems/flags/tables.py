@@ -1,9 +1,6 @@
-"""The tables of flags. The migrations create them; a test holds the two equal on both databases.
+"""The tables of flags, and how rows are read from them. The migrations make them; a test holds the two equal on both databases."""
 
-Times are ISO 8601 text on SQLite, which has no type for them; `instant` makes them comparable whatever their spelling, since a
-table that was there before may have been filled by others.
-"""
-
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,23 +12,27 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     ColumnElement,
+    Connection,
     ForeignKey,
     Identity,
     Index,
     Integer,
     MetaData,
+    Row,
     Table,
     Text,
     UniqueConstraint,
-    Uuid,
     false,
-    func,
+    select,
     text,
 )
 from sqlalchemy.types import TypeEngine
 
 from redrive import LedgerTable, Words
-from redrive.extend import NAMES, Instant, IsoText, ledger_indexes
+from redrive.extend import NAMES, comparable, ledger_indexes
+from redrive.systems.flags.errors import FlagNotFoundError
+from redrive.systems.flags.values import FlagSchedule
+from redrive.systems.kit.columns import fence_type, place, time_type
 
 FLAG_SCHEDULES = LedgerTable(
     "feature_flag_schedules",
@@ -51,30 +52,22 @@ FLAG_SCHEDULES = LedgerTable(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class Listing:
     """Schedules that people look through in one order: those that are still to come, or those that are over.
 
-    Two indexes hold each, by environment and by flag. Words and times are literals, as a statement must have them too: what is
-    bound hides a partial index from the planner.
+    Two indexes hold each, by environment and by flag. Words are literals, as a statement must have them too: what is bound hides
+    a partial index from the planner.
     """
 
     name: str
     where: str
     times: tuple[str, ...]
 
-    def place(self, dialect: str) -> str:
-        """Where a row stands among the others; one without a readable time is the earliest."""
-        sqlite = dialect == "sqlite"
-        times = [f"julianday({time})" if sqlite else time for time in self.times]
-        return f"coalesce({', '.join(times)}, {'0' if sqlite else _EARLIEST})"
 
-
-_EARLIEST = "'1970-01-01 00:00:00+00'::timestamptz"
-AHEAD = Stretch(
+AHEAD = Listing(
     name="ahead", where="status = 'pending' OR next_retry_at IS NOT NULL", times=("next_retry_at", "scheduled_at")
 )
-OVER = Stretch(name="over", where="status <> 'pending' AND next_retry_at IS NULL", times=("updated_at",))
-STRETCHES = (AHEAD, OVER)
+OVER = Listing(name="over", where="status <> 'pending' AND next_retry_at IS NULL", times=("updated_at",))
 
 # SQLite counts rows by itself only in a column that is INTEGER to the letter. Ids are never given twice (AUTOINCREMENT): the
 # audit outlives the schedules that it names.
@@ -82,20 +75,57 @@ _ID = BigInteger().with_variant(Integer(), "sqlite")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tables:
+class FlagTables:
     """The tables as one database has them."""
 
+    dialect: str
     flags: Table
     overrides: Table
     schedules: Table
     audit: Table
 
+    def place(self, listing: Listing) -> ColumnElement[Any]:
+        """Where a schedule stands among the others of its listing."""
+        return place(self.dialect, *(self.schedules.c[time] for time in listing.times))
+
+    @property
+    def waits(self) -> ColumnElement[bool]:
+        """Schedules that wait, for their time or for a retry, and that nobody is applying."""
+        c = self.schedules.c
+        again = (c.status == "failed") & c.next_retry_at.is_not(None)
+        return ((c.status == "pending") | again) & c.lease_until.is_(None)
+
+    def read_schedules(
+        self, connection: Connection, where: ColumnElement[bool], *, limit: int | None = None, offset: int = 0
+    ) -> list[FlagSchedule]:
+        """Schedules by their time."""
+        c = self.schedules.c
+        time = comparable(c.scheduled_at, self.dialect)
+        found = select(self.schedules).where(where).order_by(time, c.id).limit(limit).offset(offset)
+        return [FlagSchedule.of(row) for row in connection.execute(found)]
+
+    def read_by_id(self, connection: Connection, ids: Collection[Any]) -> dict[int, FlagSchedule]:
+        """Those of these schedules that there are, by their time."""
+        found = self.read_schedules(connection, self.schedules.c.id.in_(ids)) if ids else []
+        return {schedule.id: schedule for schedule in found}
+
+    def read_flag(self, connection: Connection, key: str, environment: str, *, stays: bool = False) -> Row[Any]:
+        """The row of a flag; if it `stays`, nobody deletes it before the transaction ends."""
+        t = self.flags
+        found = select(t).where(t.c.flag_key == key, t.c.environment == environment)
+        if stays:
+            found = found.with_for_update(read=True, key_share=True)
+        row = connection.execute(found).first()
+        if row is None:
+            raise FlagNotFoundError(key, environment)
+        return row
+
 
 @cache
-def make_tables(dialect: str) -> Tables:
+def make_tables(dialect: str) -> FlagTables:
     """The tables with the types of this database and all their indexes."""
     metadata = MetaData(naming_convention=NAMES)
-    time: TypeEngine[Any] = IsoText() if dialect == "sqlite" else Instant()
+    time = time_type(dialect)
     flags = Table(
         "feature_flags",
         metadata,
@@ -126,8 +156,9 @@ def make_tables(dialect: str) -> Tables:
         CheckConstraint("override_type IN ('include', 'exclude')", name="override_type"),
         Index("feature_flag_user_overrides_user_idx", "user_id"),
     )
-    return Tables(
-        flags=flags, overrides=overrides, schedules=_schedules(metadata, flags, time, dialect), audit=_audit(metadata, time)
+    return FlagTables(
+        dialect=dialect, flags=flags, overrides=overrides,
+        schedules=_schedules(metadata, flags, time, dialect), audit=_audit(metadata, time),
     )  # fmt: skip
 
 
@@ -155,7 +186,7 @@ def _schedules(metadata: MetaData, flags: Table, time: TypeEngine[Any], dialect:
         Column("last_error", Text),
         Column("expires_at", time),
         Column("lease_until", time),
-        Column("claim_id", Text if dialect == "sqlite" else Uuid),
+        Column("claim_id", fence_type(dialect)),
         CheckConstraint("status IN ('pending', 'applied', 'failed', 'cancelled')", name="status"),
         CheckConstraint("retry_count >= 0", name="retry_count"),
         CheckConstraint("max_retries BETWEEN 0 AND 10", name="max_retries"),
@@ -169,11 +200,11 @@ def _schedules(metadata: MetaData, flags: Table, time: TypeEngine[Any], dialect:
     waits = text("next_retry_at IS NOT NULL")
     Index("idx_schedules_next_retry_at", schedules.c.next_retry_at, sqlite_where=waits, postgresql_where=waits)
     ledger_indexes(FLAG_SCHEDULES, schedules, dialect)
-    for stretch in STRETCHES:
-        where, place = text(stretch.where), text(stretch.place(dialect))
-        for name, columns in ((stretch.name, ["environment"]), (f"{stretch.name}_flag", ["environment", "flag_key"])):
+    for listing in (AHEAD, OVER):
+        where, at = text(listing.where), place(dialect, *(schedules.c[time] for time in listing.times))
+        for name, columns in ((listing.name, ["environment"]), (f"{listing.name}_flag", ["environment", "flag_key"])):
             Index(
-                f"feature_flag_schedules_{name}_idx", *(schedules.c[one] for one in columns), schedules.c.status, place,
+                f"feature_flag_schedules_{name}_idx", *(schedules.c[one] for one in columns), schedules.c.status, at,
                 schedules.c.id, sqlite_where=where, postgresql_where=where,
             )  # fmt: skip
     return schedules
@@ -193,8 +224,3 @@ def _audit(metadata: MetaData, time: TypeEngine[Any]) -> Table:
         Column("details", JSON, nullable=False),
         Index("feature_flag_audit_schedule_idx", "schedule_id"),
     )
-
-
-def instant(time: ColumnElement[Any], dialect: str) -> ColumnElement[Any]:
-    """A time as something that compares by instant, whatever its spelling."""
-    return func.julianday(time) if dialect == "sqlite" else time

@@ -1,21 +1,17 @@
 """Applying a schedule: the transactional handler of the lane.
 
 The flag, the schedule and the audit change in one commit, or none of them does. What can never work is a `PermanentError`, so
-the schedule is dead at once; anything else that goes wrong rolls the change back and is retried by the engine.
+the schedule is dead at once; anything else that goes wrong rolls the change back, and the engine retries it.
 """
 
 from sqlalchemy import Connection
 
 from redrive import Cancelled, Context, PermanentError, Task
 from redrive.extend import Database
-from redrive.ports import Actor
-from redrive.systems.flags.audit import PROCESSOR, Audit
-from redrive.systems.flags.beside import ActsOnSchedules
 from redrive.systems.flags.changes import LastSet, Stamp, read_values, superseded
 from redrive.systems.flags.errors import InvalidChangeError
-from redrive.systems.flags.schedules import Schedule, Schedules
 from redrive.systems.flags.store import FlagStore
-from redrive.systems.flags.tables import Tables
+from redrive.systems.flags.tables import FlagTables
 
 
 class ScheduleExpired(PermanentError):  # noqa: N818 - its name is the reason that people read
@@ -29,34 +25,23 @@ class FlagDeleted(PermanentError):  # noqa: N818 - the same
 class Applier:
     """Applies schedules, each in the transaction that the engine has begun for it."""
 
-    def __init__(
-        self,
-        database: Database,
-        tables: Tables,
-        flags: FlagStore,
-        schedules: Schedules,
-        acts: ActsOnSchedules,
-        audit: Audit,
-    ) -> None:
+    def __init__(self, database: Database, tables: FlagTables, store: FlagStore) -> None:
         self._database = database
         self._tables = tables
-        self._flags = flags
-        self._schedules = schedules
-        self._acts = acts
-        self._audit = audit
+        self._store = store
 
     def apply(self, task: Task, context: Context) -> Cancelled | None:
         """Set what the schedule says, unless it is too late, the flag is gone, or a newer change has been made."""
         connection: Connection = context.connection
         assert isinstance(task.id, int)
-        schedule = self._schedules.read(connection, task.id)
+        schedule = self._tables.read_by_id(connection, [task.id]).get(task.id)
         if schedule is None:
             raise PermanentError(f"schedule {task.id} is not there any more")
         try:
             values = read_values(schedule.updates)
         except InvalidChangeError as error:
             raise PermanentError(str(error)) from error
-        flag = self._flags.lock(connection, self._tables.flags.c.id == schedule.flag_id)
+        flag = self._store.lock(connection, self._tables.flags.c.id == schedule.flag_id)
         if flag is None:
             raise FlagDeleted(
                 f"flag {schedule.flag_key!r} in environment {schedule.environment!r} does not exist any more"
@@ -67,15 +52,7 @@ class Applier:
             raise ScheduleExpired(f"expired: it was not to be applied after {schedule.expires_at}")
         newer = LastSet(flag.last_set).newer_than(values, schedule.scheduled_at, schedule.id)
         if newer is not None:
-            return self._give_way(connection, schedule, *newer)
+            return Cancelled(superseded(*newer))
         stamp = Stamp(schedule.scheduled_at, schedule.id)
-        self._flags.change(connection, flag, values, stamp, set(values), f"schedule {schedule.id}")
-        applied = {"updates": schedule.updates, "retryCount": schedule.retry_count}
-        self._audit.record(connection, [schedule.entry("applied", PROCESSOR, applied)])
+        self._store.change(connection, flag, values, stamp, set(values), f"schedule {schedule.id}")
         return None
-
-    def _give_way(self, connection: Connection, schedule: Schedule, column: str, stamp: Stamp) -> Cancelled:
-        reason = superseded(column, stamp)
-        self._acts.cancelled(connection, [schedule], Actor(name=PROCESSOR, reason=reason))
-        self._schedules.mark_superseded(connection, [schedule.id], reason)
-        return Cancelled(reason)

@@ -1,1 +1,1 @@
-"""What several systems need and no system owns: each module is one small idea."""
+"""What the systems share, one short idea a file."""

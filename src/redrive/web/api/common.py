@@ -78,7 +78,7 @@ def lane_of(request: Request, ledger: str | None) -> Lane:
     """The lane of this name; of redrive's own table without one."""
     app = app_of(request)
     if not ledger:
-        return app
+        return app.tasks
     lane = app.lanes.get(ledger)
     if lane is None:
         raise ApiError(

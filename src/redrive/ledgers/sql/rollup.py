@@ -1,0 +1,41 @@
+"""What a batch of settlements adds to its minute: computed here, once, for every database.
+
+Pure: no clock, no SQL. A task took from when it was stored until its handler came back, which is the claim's start plus how
+long the run took: the claim has the ledger's own time, and only the moment between claim and call is missing.
+"""
+
+from collections.abc import Iterable
+
+from redrive.core.decide import Settlement
+from redrive.core.durations import ZERO
+from redrive.core.histograms import TOOK, TRIES, took_bucket, tries_bucket
+from redrive.core.states import State
+
+STATES_AND_OUTCOMES = ("done", "retried", "dead", "cancelled", "snoozed", "released", "lease_expired")
+COUNTED = (*STATES_AND_OUTCOMES, *TRIES, *TOOK)
+"""What is counted in whole numbers."""
+MEASURED = (*COUNTED, "run_seconds")
+"""All that settlements add to a minute."""
+_OUTCOMES = frozenset({"snoozed", "released", "lease_expired"})
+
+
+def rolled_up(settled: Iterable[Settlement]) -> dict[str, float]:
+    """The amounts of `MEASURED` that these settlements stand for."""
+    amounts: dict[str, float] = dict.fromkeys(COUNTED, 0)
+    ran = ZERO
+    for one in settled:
+        state, task = one.state, one.claim.task
+        ran += one.elapsed
+        if one.outcome in _OUTCOMES:
+            amounts[one.outcome] += 1
+        if state is State.WAITING:
+            if one.explanation is not None:
+                amounts["retried"] += 1
+            continue
+        amounts[state] += 1
+        if state is not State.CANCELLED:
+            amounts[tries_bucket(task.failures + 1)] += 1
+        if state is State.DONE and task.created_at is not None:
+            amounts[took_bucket((one.claim.claimed_at + one.elapsed - task.created_at).total_seconds())] += 1
+    amounts["run_seconds"] = ran.total_seconds()
+    return amounts
