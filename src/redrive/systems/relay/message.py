@@ -1,4 +1,4 @@
-"""What arrives on the retry queue, read and checked: a message that fits the contract, or the reason why it does not.
+"""The contract: what arrives on the retry queue, read and checked: a message that fits the contract, or the reason why it does not.
 
 Whatever a stranger sends, one of the two comes out; nothing that is read here can hurt what happens to other messages.
 """
@@ -7,18 +7,20 @@ import binascii
 import json
 from base64 import b64decode
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from aiormq.abc import DeliveredMessage
 from google.protobuf.message import DecodeError
 
-from redrive import safe_text
+from redrive import describe_error, safe_text
 from redrive.extend import EPOCH
 from redrive.systems.relay import headers as amqp_headers
+from redrive.systems.relay.frames import unreadable
 from redrive.systems.relay.relay_pb2 import RetryMessage
 from redrive.systems.relay.settings import QUEUE_BYTES_MAX, RelaySettings
 from redrive.systems.relay.tables import MESSAGE_ID_CHARS_MAX
+from redrive.systems.relay.values import Arrival
 
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
@@ -40,19 +42,23 @@ class InvalidMessageError(Exception):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """A message that asks for its retry."""
-
-    message_id: str
-    payload: bytes
-    queue: str
-    error_reason: str
-    retry_count: int
-    max_retries: int
-    not_before: datetime | None
-    headers: dict[str, Any]
-    content_type: str | None
+def read_delivery(message: DeliveredMessage, settings: RelaySettings) -> Arrival:
+    """The message that the broker delivered, or an `InvalidMessageError` whatever it holds."""
+    properties = message.header.properties
+    if (strange := unreadable(message.header)) is not None:
+        raise InvalidMessageError("bad_properties", f"the properties cannot be decoded: {strange.why}")
+    try:
+        return read_message(
+            message.body,
+            content_type=properties.content_type,
+            content_encoding=properties.content_encoding,
+            headers=properties.headers or {},
+            settings=settings,
+        )
+    except InvalidMessageError:
+        raise
+    except Exception as error:  # nothing that a stranger sends may stop the consumer
+        raise InvalidMessageError("unparsable", describe_error(error)) from error
 
 
 def read_message(
