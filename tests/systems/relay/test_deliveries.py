@@ -1,4 +1,4 @@
-"""One session of the consumer, step by step: when it acknowledges, what it quarantines, and what makes it wait."""
+"""One session of the consumer, step by step: when it acknowledges, and in how many words."""
 
 import asyncio
 import random

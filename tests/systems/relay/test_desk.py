@@ -1,4 +1,4 @@
-"""Manual review by people: what they see, what their acts write, and what happens when two things happen at once."""
+"""Manual review by people: what they see, what their acts do, and what happens when two things happen at once."""
 
 import asyncio
 from collections.abc import Sequence

@@ -23,7 +23,7 @@ async def test_a_resubmitted_message_arrives(app: Redrive, broker: Broker) -> No
         await until(lambda: _is(app, "m-1", "failed"), "it is in review")
         [waiting], _ = await relay.desk.page(Asked(queue=queue))
         assert (waiting.message_id, waiting.error_reason, waiting.payload_bytes) == ("m-1", "it broke", 256)
-        assert "dead of: it broke" in waiting.last_error
+        assert "Last error: it broke" in waiting.last_error
         assert await relay.desk.act(Act.REDRIVE, [waiting.id], ADA) == ([waiting.id], {})
         marked = (await row(app, "m-1"))["headers"]["x-resubmitted-at"]
         [message] = await broker.take(queue)
@@ -72,7 +72,7 @@ async def test_what_is_resubmitted_without_a_relay_goes_out_when_there_is_one(ap
     other = Redrive(app.database.url, durable=False)
     stands_still = Relay(other, settings)
     async with other:
-        await stands_still.review.act(Act.REDRIVE, [id_], ADA)
+        await stands_still.desk.act(Act.REDRIVE, [id_], ADA)
     third = Redrive(app.database.url, durable=False)
     async with running(third, Relay(third, settings)):
         [message] = await broker.take(queue)

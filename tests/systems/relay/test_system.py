@@ -1,4 +1,4 @@
-"""The relay as a service: its settings, its table, its health and metrics, and the command that runs it alone."""
+"""The relay as a service: its health and metrics, its wake-ups, and the command that runs it alone."""
 
 import asyncio
 import json

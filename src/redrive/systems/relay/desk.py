@@ -189,7 +189,7 @@ class Desk:
         try:
             rows = await self._look(lambda connection: {row.id: row for row in connection.execute(found)})
         except TooSlowError:  # the others have changed, and that must be told
-            return dict.fromkeys(sorted(rest), "it was left alone; the database needed too long to say why")
+            return dict.fromkeys(sorted(rest), "it was left alone; the database took too long to say why")
         return {id_: _why_not(rows.get(id_)) for id_ in sorted(rest)}
 
 

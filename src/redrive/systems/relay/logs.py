@@ -95,7 +95,7 @@ class RelayMetrics:
             self.executed.labels(queue, "success").inc()
             if (late := _drift_seconds(settlement)) is not None:
                 self.drift.observe(late)
-        elif settlement.explanation is not None:  # a release at a stop is no try
+        elif settlement.explanation is not None:  # a release at a stop is not a try
             self.executed.labels(queue, "failed").inc()
 
     def stored(self, stored: Stored) -> None:

@@ -94,7 +94,7 @@ def _from_protobuf(body: bytes) -> RetryMessage:
     try:
         return RetryMessage.FromString(body)
     except DecodeError as error:
-        raise InvalidMessageError("unparsable", f"no redrive.relay.v1.RetryMessage: {error}") from error
+        raise InvalidMessageError("unparsable", f"not a redrive.relay.v1.RetryMessage: {error}") from error
 
 
 def _from_json(body: bytes) -> RetryMessage:
@@ -102,7 +102,7 @@ def _from_json(body: bytes) -> RetryMessage:
     try:
         given = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise InvalidMessageError("unparsable", f"no JSON: {error}") from error
+        raise InvalidMessageError("unparsable", f"not JSON: {error}") from error
     if not isinstance(given, dict):
         raise InvalidMessageError("unparsable", f"a JSON object is needed, not {type(given).__name__}")
     read = RetryMessage()
@@ -167,7 +167,7 @@ def _check_text(name: str, text: str, *, chars_max: int | None = None, bytes_max
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
-        raise InvalidMessageError("bad_field", f"{name} is no text: {error.reason}") from error
+        raise InvalidMessageError("bad_field", f"{name} is not text: {error.reason}") from error
     if "\0" in text:
         raise InvalidMessageError("bad_field", f"{name} holds a NUL, which no database stores")
     if (chars_max is not None and len(text) > chars_max) or (bytes_max is not None and size > bytes_max):

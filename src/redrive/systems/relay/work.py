@@ -46,9 +46,9 @@ class Work:
             self._missing.found(queue)
         match answer:
             case Published.CONFIRMED if spent:
-                why = row["error_reason"] or "nobody said of what"
+                why = row["error_reason"] or "none was given"
                 raise PermanentError(
-                    f"all {row['max_retries']} retries are spent; it is in {queue} now, dead of: {why}"
+                    f"all {row['max_retries']} retries are spent, so it is in {queue} now. Last error: {why}"
                 )
             case Published.CONFIRMED:
                 return
@@ -76,7 +76,7 @@ class MissingQueues:
 
     A message for a queue that has been missing for a while waits as long again before its next try. So the tries of one message
     become rarer while its queue stays away, and thousands of messages for one queue cost little. Kept in memory only: a relay
-    that starts anew begins anew.
+    that restarts knows of none.
     """
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
