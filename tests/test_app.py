@@ -13,13 +13,13 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 import redrive
-from redrive import LedgerTable, Policy, Redrive, State, UsageError, Where, Words, WorkerSettings, make_task, seconds
+from redrive import Filter, LedgerTable, Policy, Redrive, State, UsageError, Words, WorkerSettings, make_task, seconds
 from redrive.errors import HandlerError, KeyTakenError, NotMigratedError, PayloadError, SettingsError, TableError
 from redrive.events import AttemptEnded, TaskAdded
 from redrive.ledgers.sql.migrate import migrate
 from redrive.testing import VirtualClock, assert_done, drain
 
-PATIENCE_SECONDS = 15
+PATIENCE_SECONDS = 60
 
 
 class Heard:
@@ -157,6 +157,32 @@ async def _migrated(url):
 async def _payload(url):
     async with Redrive(url) as app:
         return (await app.tasks.get("a")).payload
+
+
+async def test_a_kind_that_nobody_handles_is_warned_of_once(app, caplog):
+    """A typing error in a kind would wait for ever in silence: the log names it once, and the task is stored."""
+    await app.add("mial", key="a")
+    assert caplog.text == ""  # a process without handlers adds for others
+    app.handler("mail")(lambda task: None)
+    app.handler("letter.*")(lambda task: None)
+    for key in ("b", "c"):
+        await app.add("mail")
+        await app.add("letter.sent")
+        assert (await app.add("mial", key=key)).new
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == (
+        "nobody here handles 'mial': its tasks wait for a worker that does; there is mail, letter.*"
+    )
+
+
+async def test_a_key_with_another_payload_is_said(app):
+    """Adding again says whether the payload is the one that is stored; nothing is overwritten."""
+    assert (await app.add("mail", {"to": "ada"}, key="a")).same_payload
+    assert (await app.add("mail", {"to": "ada"}, key="a")).same_payload
+    added = await app.add("mail", {"to": "bob"}, key="a")
+    assert (added.new, added.same_payload) == (False, False)
+    assert (await app.tasks.get("a")).payload == {"to": "ada"}
 
 
 # --- opening ----------------------------------------------------------------------------------------------------------
@@ -415,7 +441,7 @@ async def test_dead_rows_of_an_adopted_table_are_redriven(app, jobs):
     jobs.handler(policy=Policy(attempts=1))(_fail)
     await drain(app)
     assert (await jobs.counts())[State.DEAD] == 2
-    redriven = await jobs.redrive(Where(), actor="ada", reason="fixed")
+    redriven = await jobs.redrive(Filter(), actor="ada", reason="fixed")
     assert sorted(redriven.changed) == [1, 2]
     assert [(deed.actor, deed.reason) for deed in await jobs.deeds(1)] == [("ada", "fixed")]
 
@@ -488,10 +514,10 @@ async def dead(app):
 
 async def test_redrive_find_attempts(app, dead):
     """A dead task is found by its error, redriven, and its history stays."""
-    page = await app.tasks.find(Where(state=State.DEAD, error="odd"))
-    assert [task.id for task in page.tasks] == [dead]
-    assert (await app.tasks.redrive(Where(error="odd"), actor="ada", dry_run=True)).matched == 1
-    assert (await app.tasks.redrive(Where(error="odd"), actor="ada")).changed == (dead,)
+    page = await app.tasks.find(Filter(state=State.DEAD, error="odd"))
+    assert [task.id for task in page.items] == [dead]
+    assert (await app.tasks.redrive(Filter(error="odd"), actor="ada", dry_run=True)).matched == 1
+    assert (await app.tasks.redrive(Filter(error="odd"), actor="ada")).changed == (dead,)
     assert [attempt.outcome for attempt in await app.tasks.attempts(dead)] == ["failed"]
 
 
@@ -506,7 +532,7 @@ async def test_resolve_needs_a_name(app, dead):
 async def test_cancel_ends_what_waits(app):
     """Waiting tasks can be called off."""
     added = await app.add("mail", key="a", delay=timedelta(days=1))
-    assert (await app.tasks.cancel(Where(key="a"), actor="ada")).changed == (added.id,)
+    assert (await app.tasks.cancel(Filter(key="a"), actor="ada")).changed == (added.id,)
     assert (await app.tasks.get("a")).state is State.CANCELLED
 
 

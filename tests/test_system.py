@@ -177,7 +177,7 @@ async def test_a_lane_has_observers_and_a_worker_of_its_own(url: str) -> None:
         await execute(app.database, ["INSERT INTO notes (id, status, tries) VALUES ('n', 'new', 0)"])
         workers = app.workers(WorkerSettings(concurrency=7))
         working = asyncio.create_task(workers.run())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while {(await app.tasks.get("m")).state, (await lane.get("n")).state} != {State.DONE}:  # type: ignore[union-attr]
                 await asyncio.sleep(0.01)
         workers.stop()

@@ -23,9 +23,11 @@ from redrive.errors import (
     UsageError,
 )
 from redrive.lane import Lane, make_task
-from redrive.ports import Page, Where
+from redrive.operator.acts import Acted
+from redrive.ports import Filter, Page
 
 __all__ = [
+    "Acted",
     "Added",
     "Attempt",
     "BusinessError",
@@ -34,6 +36,7 @@ __all__ = [
     "Counts",
     "ErrorClass",
     "Exponential",
+    "Filter",
     "Fixed",
     "Lane",
     "LedgerTable",
@@ -52,7 +55,6 @@ __all__ = [
     "TransientError",
     "Try",
     "UsageError",
-    "Where",
     "Words",
     "WorkerSettings",
     "Workers",

@@ -214,7 +214,7 @@ async def test_a_command_that_is_not_there(page: Page, site: Site, watch: Any):
     watch.expected.append("404")
     answer = await page.goto(site.url + path_of("nobody"))
     assert answer.status == 404
-    await expect(page.get_by_role("heading", name="Not here")).to_be_visible()
+    await expect(page.get_by_role("heading", name="Not found")).to_be_visible()
 
 
 async def test_hostile_texts(page: Page, site: Site):

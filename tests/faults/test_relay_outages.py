@@ -28,7 +28,7 @@ from .test_postgres_restart import OwnServer
 from .traffic import RelayProcess, Traffic
 
 ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS", "1"))
-DRAIN_SECONDS = 40
+DRAIN_SECONDS = 60
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ class ServiceProcess:
     async def ready(self) -> None:
         """Come back when it answers."""
         ends = time.monotonic() + 60
-        async with httpx.AsyncClient(base_url=self.url) as client:
+        async with httpx.AsyncClient(base_url=self.url, timeout=60) as client:
             while time.monotonic() < ends:
                 try:
                     if (await client.get("/ready")).status_code == 200:
@@ -91,7 +91,7 @@ class ServiceProcess:
 
 async def send(services: list[ServiceProcess], accepted: dict[str, str], name: str, stop: asyncio.Event) -> None:
     """Send events, each until somebody has said 201, and keep what was said."""
-    async with httpx.AsyncClient(headers={"X-API-Key": KEY}, timeout=10) as client:
+    async with httpx.AsyncClient(headers={"X-API-Key": KEY}, timeout=60) as client:
         number = 0
         while not stop.is_set():
             key = f"{name}-{number}"
@@ -144,7 +144,7 @@ async def test_no_accepted_event_is_lost(ground: Ground, rng: random.Random) -> 
         with ExitStack() as stack:
             services = [stack.enter_context(ServiceProcess(ground, f"service-{n}")) for n in range(SERVICES)]
             await asyncio.gather(*(service.ready() for service in services))
-            async with httpx.AsyncClient(headers={"X-API-Key": KEY}, timeout=30) as client:
+            async with httpx.AsyncClient(headers={"X-API-Key": KEY}, timeout=60) as client:
                 made = await client.post(f"{services[0].url}/v1/endpoints", json={"url": receiver.url})
                 assert made.status_code == 201, made.text
                 sending = [asyncio.create_task(send(services, accepted, f"s{n}", stop)) for n in range(SENDERS)]

@@ -72,7 +72,7 @@ class Sender:
 
     async def run(self, stopped: asyncio.Event) -> None:
         number = 0
-        async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
+        async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
             while not stopped.is_set():
                 key = f"{self._name}-{number}"
                 payload: dict[str, Any] = {
@@ -185,7 +185,7 @@ async def test_nothing_accepted_is_lost_when_servers_are_killed(ground: Ground, 
 async def send_later(ports: list[int], rng: random.Random) -> dict[str, float]:
     """Webhooks that fail once and then wait; comes back when each has failed. When each is due, as the service says."""
     due: dict[str, float] = {}
-    async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
 
         async def ask(method: str, path: str, **given: Any) -> httpx.Response:
             while True:

@@ -22,7 +22,7 @@ from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ports import Waiter
 
-LONG = seconds(30)
+LONG = seconds(60)
 
 
 @pytest.fixture

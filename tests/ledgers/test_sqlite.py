@@ -20,7 +20,7 @@ from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.migrate import migrate
 from redrive.ledgers.sqlite import database as sqlite
 
-LONG = seconds(30)
+LONG = seconds(60)
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.statements import upsert
 from redrive.ledgers.sql.times import comparable
-from redrive.operator.figures import flows_from
+from redrive.operator.figures import States, flows_from
+from redrive.operator.reads import LOOK_WITHIN
 from redrive.operator.turns import give_turn_back, take_turn
 
 REST_SHARE = 50
@@ -34,6 +35,7 @@ RECENT_MAX = 20_000
 """So many that died lately are looked at; of more, all are gone through."""
 LATE = timedelta(minutes=1)
 """A commit may come so long after the instant that it wrote."""
+CLAIMED_COUNTED_MAX = 100_000
 CAUSES_MAX = 1000
 """Groups kept for each ledger: what nobody can look through is no longer a group."""
 
@@ -285,3 +287,17 @@ class Census:
                     .where(c.c.ledger == self._ledger.name, c.c.id == id_)
                     .values(amount=amount, first_seen=first, last_seen=last)
                 )
+
+
+async def amounts_now(ledger: SqlLedger, counted: States) -> dict[State, int]:
+    """How many tasks stand where now.
+
+    The minutes know what is added and what ends. Which of the open tasks are held changes too often to be written down: they
+    are counted, as their index holds nothing else, and what all workers hold is few.
+    """
+    amounts = dict(counted.amounts)
+    is_open = amounts[State.WAITING] + amounts[State.CLAIMED]
+    held = await ledger.database.look(LOOK_WITHIN, ledger.count_held, CLAIMED_COUNTED_MAX)
+    amounts[State.CLAIMED] = min(is_open, held)
+    amounts[State.WAITING] = is_open - amounts[State.CLAIMED]
+    return amounts

@@ -11,8 +11,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from redrive.core.states import State
 from redrive.http.guard import require_unless_loopback
+from redrive.operator.census import amounts_now
 from redrive.operator.figures import Figures
-from redrive.web.api.overview import amounts_of
 from redrive.web.service import service_of
 from redrive.wiring import Service
 
@@ -96,7 +96,7 @@ class Pulse:
                     ledger = await lane.ledger()
                     counted = (await Figures(service.app.database).states()).get(lane.name)
                     # Before the first census a short look must do: no scrape may count a large table.
-                    counts = await lane.counts() if counted is None else await amounts_of(ledger, counted)
+                    counts = await lane.counts() if counted is None else await amounts_now(ledger, counted)
                     oldest = await ledger.oldest_due()
                 except Exception:  # a scrape must still get the counters
                     service.metrics.up.labels(lane.name).set(0)

@@ -9,7 +9,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, inspect
 
-from redrive import UsageError, Where
+from redrive import Filter, UsageError
 from redrive.systems.commands.tables import make_tables
 from systems.commands.conftest import DOMAIN, START, TYPE, Bench
 
@@ -74,7 +74,7 @@ async def test_the_engines_tools_see_commands(bench: Bench) -> None:
     bench.raises = [ConnectionError("down")]
     await bench.send()
     await bench.work()
-    [task] = (await bench.bus.lane.find(Where(kind=f"{DOMAIN}/{TYPE}"))).tasks
+    [task] = (await bench.bus.lane.find(Filter(kind=f"{DOMAIN}/{TYPE}"))).items
     assert (task.failures, task.last_error, task.state) == (1, "down", "waiting")
     [attempt] = await bench.bus.lane.attempts(task.id)
     assert (attempt.outcome, attempt.error) == ("failed", "ConnectionError: down")

@@ -131,7 +131,7 @@ async def test_a_new_domain_twice_in_one_transaction(bench: Bench) -> None:
     """Both calls need queues that only this transaction knows; neither waits for the other, and a rollback is survived."""
     replies = "fresh__replies"
     for commit in (False, True):
-        async with bench.app.database.transaction() as transaction, asyncio.timeout(20):
+        async with bench.app.database.transaction() as transaction, asyncio.timeout(60):
             connection = transaction.connection
             await connection.run_sync(
                 lambda plain: bench.bus.send_sync("fresh", "Pack", "c-1", reply_to=replies, connection=plain)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from sqlalchemy import event, text
 
-from redrive import State, UsageError, Where
+from redrive import Filter, State, UsageError
 from redrive.events import TasksChanged
 from redrive.extend import Act
 from redrive.ports import Actor
@@ -66,7 +66,7 @@ async def test_retry(bench: Bench) -> None:
     assert bench.calls[-1][0].data == {"n": 1}
     assert bench.calls[-1][1:] == (1, 3)
     assert await bench.replies() == [("SUCCESS", "paid")]
-    [task] = (await bench.bus.lane.find(Where())).tasks
+    [task] = (await bench.bus.lane.find(Filter())).items
     [deed] = await bench.bus.lane.deeds(task.id)
     assert (deed.act, deed.actor) == ("redrive", "ada")
 
@@ -172,12 +172,12 @@ async def test_acts_of_the_engines_own_tools_are_the_same(bench: Bench) -> None:
     """`redrive tasks redrive` and its like go through the same door: new message, audit, reply."""
     await troubled(bench, "c-1", "c-2")
 
-    done = await bench.bus.lane.redrive(Where(error="no such account"), actor="ops", reason="by hand")
+    done = await bench.bus.lane.redrive(Filter(error="no such account"), actor="ops", reason="by hand")
     assert done.matched == 2
     assert await bench.events() == [*(await bench.events())[:-1], "OPERATOR_RETRY by hand"]
     assert await bench.bus.troubleshooting.count() == 0
-    [id_] = [one.id for one in (await bench.bus.lane.find(Where())).tasks][:1]
-    await bench.bus.lane.cancel(Where(ids=[id_]), actor="ops", reason="why")
+    [id_] = [one.id for one in (await bench.bus.lane.find(Filter())).items][:1]
+    await bench.bus.lane.cancel(Filter(ids=[id_]), actor="ops", reason="why")
     assert (await bench.bus.lane.get_by_id(id_)).state is State.CANCELLED
     assert await bench.replies() == [("CANCELED", "CANCELED")]
 
@@ -230,7 +230,7 @@ async def test_queues_are_locked_in_one_order(bench: Bench, monkeypatch: pytest.
     """Settling and acting lock queues in the order of their names, however the database sorts those: never in a circle."""
     for domain in ("b", "c", "a"):
         await bench.bus.send(domain, "Pack", "c-1")
-    ids = [one.id for one in (await bench.bus.lane.find(Where())).tasks]
+    ids = [one.id for one in (await bench.bus.lane.find(Filter())).items]
     statements, column = bench.bus.ledger._queued, bench.bus._tables.command.c.queue_name
     backwards = statements.messages_of.order_by(None).order_by(column.desc())
     monkeypatch.setitem(vars(statements), "messages_of", backwards)

@@ -241,7 +241,7 @@ async def test_a_worker_opens_the_application_itself(tmp_path: Path) -> None:
     async def begin(command):
         begun.set()
 
-    async with run(Worker(bus)), asyncio.timeout(20):
+    async with run(Worker(bus)), asyncio.timeout(60):
         await bus.send(DOMAIN, TYPE, "c-1")
         await begun.wait()
     await app.close()

@@ -22,7 +22,7 @@ async def run(worker: Worker, **given: Any) -> AsyncIterator[Worker]:
         await running
 
 
-async def until(happened: Callable[[], Awaitable[Any]], seconds: float = 20) -> Any:
+async def until(happened: Callable[[], Awaitable[Any]], seconds: float = 60) -> Any:
     """Ask again and again until the answer is true."""
     async with asyncio.timeout(seconds):
         while not (answer := await happened()):

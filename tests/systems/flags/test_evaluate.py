@@ -16,7 +16,7 @@ from redrive.systems.flags.tables import make_tables
 
 from .conftest import MINUTE, Home
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 60
 
 
 def flag(enabled: bool = True, percentage: int = 100) -> FlagFacts:

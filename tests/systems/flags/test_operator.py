@@ -7,7 +7,7 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from redrive import State, UsageError, Where
+from redrive import Filter, State, UsageError
 from redrive.extend import DEEDS
 from redrive.systems.flags import NewSchedule
 
@@ -198,14 +198,14 @@ async def test_acts_from_elsewhere_are_in_the_books_too(home: Home) -> None:
     """Who cancels or redrives a schedule as a task, on another page or by command, stands in the audit of the flags."""
     waiting, dead = await home.plan("one", 10 * MINUTE), await home.plan_broken(max_retries=0)
     await home.drain(until=MINUTE)
-    await home.flags.lane.cancel(Where(ids=[waiting.id]), actor="bob", reason="not today")
+    await home.flags.lane.cancel(Filter(ids=[waiting.id]), actor="bob", reason="not today")
     assert (await home.row(waiting.id))["cancelled_by"] == "bob"
     [entry] = await home.audit(waiting.id, "cancelled")
     assert (entry.actor, entry.details) == ("bob", {"updates": {"enabled": True}, "reason": "not today"})
     with pytest.raises(UsageError, match="not because somebody says so"):
         await home.flags.lane.resolve([dead.id], State.DONE, actor="bob", reason="I did it myself")
     assert (await home.schedule(dead.id)).status == "failed"
-    await home.flags.lane.redrive(Where(ids=[dead.id]), actor="bob", reason="mended")
+    await home.flags.lane.redrive(Filter(ids=[dead.id]), actor="bob", reason="mended")
     [entry] = [one for one in await home.audit(dead.id, "retried") if one.actor == "bob"]
     assert entry.details["reason"] == "mended"
     await home.run_due()

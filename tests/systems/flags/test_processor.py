@@ -1,7 +1,6 @@
 """The processor: each schedule once however many of them run, new ones not behind old failures, and nothing left lying."""
 
 import asyncio
-import time
 from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any
@@ -56,11 +55,11 @@ async def test_two_processors_apply_each_schedule_once(home: Home, make_home: Ma
 
 
 class Watch:
-    """Counts tries that failed, and notes when a schedule was applied."""
+    """Counts tries that failed, and notes after how many a schedule was applied."""
 
     def __init__(self) -> None:
         self.failed = 0
-        self.applied: dict[Any, tuple[int, float]] = {}
+        self.applied: dict[Any, int] = {}
 
     def observe(self, events: list[Event]) -> None:
         for event in events:
@@ -68,11 +67,11 @@ class Watch:
                 if event.settlement.outcome == "failed":
                     self.failed += 1
                 else:
-                    self.applied[event.settlement.claim.task.id] = (self.failed, time.monotonic())
+                    self.applied[event.settlement.claim.task.id] = self.failed
 
 
 async def test_new_schedules_do_not_wait_behind_old_failures(home: Home) -> None:
-    """With 10,000 retries due that all fail, one new schedule a second is applied within seconds: after a few hundred tries."""
+    """With 10,000 retries due that all fail, each new schedule is applied after a few hundred tries."""
     await home.flags.put("promo", actor="ada")
     retries = {"status": "failed", "retry_count": 1, "next_retry_at": home.now, "last_error": "down"}
     await put_many(home, "broken", 10_000, flags=50, **retries)
@@ -86,13 +85,11 @@ async def test_new_schedules_do_not_wait_behind_old_failures(home: Home) -> None
             new = NewSchedule(scheduled_at=home.now + seconds(1), updates={"enabled": True})
             [made] = await home.flags.schedule("promo", new, actor="ada")
             home.clock.advance(seconds(1))
-            failed, fell_due = watch.failed, time.monotonic()
+            failed = watch.failed
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while made.id not in watch.applied:
                     await asyncio.sleep(0.002)
-            tries, at = watch.applied[made.id]
-            assert tries - failed <= 300, "it stood behind more than a few claims"
-            assert at - fell_due < 5
+            assert watch.applied[made.id] - failed <= 300, "it stood behind more than a few claims"
         left = "SELECT count(*) FROM feature_flag_schedules WHERE retry_count = 1 AND status = 'failed'"
         assert await count(home.app, left) > 1000, "there was a crowd all the time"
     finally:

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, func, insert, select
 
 from redrive import Redrive, WorkerSettings
 from redrive.extend import Actor
+from redrive.operator.acts import Acted
 from redrive.systems.relay import Relay, RelaySettings
 from redrive.systems.relay.message import (
     PROTOBUF,
@@ -26,7 +27,7 @@ from redrive.systems.relay.relay_pb2 import RetryMessage
 from redrive.systems.relay.tables import retry_queue
 from redrive.systems.relay.values import Arrival
 
-WAIT_SECONDS = 15.0
+WAIT_SECONDS = 60.0
 
 
 async def until(holds: Callable[[], Awaitable[bool] | bool], what: str, *, seconds: float = WAIT_SECONDS) -> None:
@@ -245,3 +246,8 @@ class Recorder:
 
     def unstored(self, error: str) -> None:
         self.told.append(error)
+
+
+def outcome(done: Acted) -> tuple[list[Any], dict[Any, str]]:
+    """Which messages an act changed, and of the others why not."""
+    return list(done.changed), dict(done.refused)

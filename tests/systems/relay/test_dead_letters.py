@@ -577,7 +577,7 @@ async def test_the_command(ground: Ground, tmp_path: Path) -> None:
         await until(lambda: "Ctrl-C stops" in said() or process.poll() is not None, "it has started", seconds=30)
         address = re.search(r"http://[\d.:]+/", said())
         assert address, said()
-        async with httpx.AsyncClient(base_url=address[0]) as client:
+        async with httpx.AsyncClient(base_url=address[0], timeout=60) as client:
 
             async def is_ready() -> bool:
                 return (await client.get("/ready")).status_code == 200

@@ -74,7 +74,7 @@ async def test_no_delivery_is_acknowledged_twice(seed: int) -> None:
     broker.cancel()
     assert channel.unknown == []
     assert channel.open == set()
-    await asyncio.wait_for(arrived.join(), 1)
+    await asyncio.wait_for(arrived.join(), 60)
 
 
 async def test_the_acknowledgement_comes_after_the_commit(app: Redrive, url: str, broker: Broker) -> None:
@@ -92,7 +92,7 @@ async def test_the_acknowledgement_comes_after_the_commit(app: Redrive, url: str
 
     async with app, other:
         taking = asyncio.create_task(relay._deliveries.take(Channel(), arrived))  # type: ignore[arg-type]
-        await asyncio.wait_for(arrived.join(), 10)
+        await asyncio.wait_for(arrived.join(), 60)
         taking.cancel()
         with suppress(asyncio.CancelledError):
             await taking
@@ -119,7 +119,7 @@ async def test_a_quarantine_is_told_after_its_acknowledgement() -> None:
     arrived.put_nowait(delivered(b"\xff"))
     deliveries = Deliveries(SETTINGS, SimpleNamespace(), Publisher(), Log(), RelayMetrics())  # type: ignore[arg-type]
     taking = asyncio.create_task(deliveries.take(Channel(), arrived))  # type: ignore[arg-type]
-    await asyncio.wait_for(arrived.join(), 10)
+    await asyncio.wait_for(arrived.join(), 60)
     taking.cancel()
     with suppress(asyncio.CancelledError):
         await taking

@@ -15,13 +15,14 @@ from redrive import Redrive
 from redrive.errors import TooSlowError
 from redrive.extend import Act, Actor
 from redrive.observe.logs import LogObserver
+from redrive.operator import acts
 from redrive.systems.relay import Relay
 from redrive.systems.relay import desk as review
 from redrive.systems.relay.desk import Asked
 from redrive.systems.relay.tables import retry_queue
 
 from ..figures import are_counted_soon, take_long_to_count
-from .kit import ADA, PATH, arrival, in_review, row, rows, statuses
+from .kit import ADA, PATH, arrival, in_review, outcome, row, rows, statuses
 
 # --- acts -------------------------------------------------------------------------------------------------------------
 
@@ -29,7 +30,7 @@ from .kit import ADA, PATH, arrival, in_review, row, rows, statuses
 async def test_resolve_closes(app: Redrive, relay: Relay) -> None:
     """The row is resolved and its headers are as they were."""
     [id_] = await in_review(app, "m-1")
-    assert await relay.desk.act(Act.RESOLVE, [id_], ADA) == ([id_], {})
+    assert outcome(await relay.desk.act(Act.RESOLVE, [id_], ADA)) == ([id_], {})
     found = await row(app, "m-1")
     assert (found["status"], found["next_retry_at"], found["headers"]) == ("resolved", None, {"tenant": "ada"})
 
@@ -51,12 +52,12 @@ async def test_acts_are_logged(app: Redrive, relay: Relay) -> None:
 async def test_two_people_act_once(app: Redrive, relay: Relay, others: Act) -> None:
     """Each message is changed by one of them, and the other is told why not."""
     ids = await in_review(app, *(f"m-{n}" for n in range(40)))
-    (mine, not_mine), (theirs, not_theirs) = await asyncio.gather(
+    mine, theirs = await asyncio.gather(
         relay.desk.act(Act.REDRIVE, ids, ADA), relay.desk.act(others, ids[::-1], Actor(name="grace"))
     )
-    assert sorted([*mine, *theirs]) == ids
-    assert set(not_mine) == set(theirs)
-    assert set(not_theirs) == set(mine)
+    assert sorted([*mine.changed, *theirs.changed]) == ids
+    assert set(mine.refused) == set(theirs.changed)
+    assert set(theirs.refused) == set(mine.changed)
     for id_ in ids:
         assert len(await relay.lane.deeds(id_)) == 1
     for each in await rows(app):
@@ -79,7 +80,7 @@ async def test_why_not(app: Redrive, relay: Relay) -> None:
     ]
     before = await rows(app)
     for act in (Act.REDRIVE, Act.RESOLVE):
-        changed, refused = await relay.desk.act(act, [*ids, 999], ADA)
+        changed, refused = outcome(await relay.desk.act(act, [*ids, 999], ADA))
         assert changed == []
         assert refused == dict(
             zip(
@@ -107,7 +108,7 @@ async def test_what_came_back_meanwhile_is_left_alone(app: Redrive, relay: Relay
     [id_] = await in_review(app, "m-1")
     await relay._intake.store([arrival("m-1", retry_count=3, payload=b"new")])
     for act in (Act.REDRIVE, Act.RESOLVE):
-        assert await relay.desk.act(act, [id_], ADA) == ([], {id_: "it waits for its retry already"})
+        assert outcome(await relay.desk.act(act, [id_], ADA)) == ([], {id_: "it waits for its retry already"})
     found = await row(app, "m-1")
     assert (found["status"], found["retry_count"], found["original_payload"]) == ("pending", 3, b"new")
 
@@ -117,12 +118,10 @@ async def test_returns_and_acts_at_once(app: Redrive, relay: Relay) -> None:
     names = [f"m-{n}" for n in range(30)]
     ids = await in_review(app, *names)
     came_back = [arrival(name, retry_count=3, payload=b"new", headers={"tenant": "new"}) for name in names]
-    stored, (changed, refused) = await asyncio.gather(
-        relay._intake.store(came_back), relay.desk.act(Act.REDRIVE, ids, ADA)
-    )
+    stored, done = await asyncio.gather(relay._intake.store(came_back), relay.desk.act(Act.REDRIVE, ids, ADA))
     returned = {id_ for id_, _, _ in stored.returned}
-    assert returned.isdisjoint(changed)
-    assert set(refused) == returned
+    assert returned.isdisjoint(done.changed)
+    assert set(done.refused) == returned
     for each in await rows(app):
         marked = "x-resubmitted-by" in each["headers"]
         told = (each["status"], each["retry_count"], each["headers"]["tenant"], each["original_payload"])
@@ -144,7 +143,7 @@ async def test_a_resolved_message_that_comes_back_is_open_again(app: Redrive, re
 
 async def test_all_that_match(client: httpx.AsyncClient, app: Redrive, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of the dry run is the number acted on, page by page; what came into review since is left alone."""
-    monkeypatch.setattr(review, "PAGE", 2)
+    monkeypatch.setattr(acts, "CHUNK", 2)
     await in_review(app, "a-1", "a-2", "a-3", "a-4", "a-5", error_reason="503 from 100% of pay.example")
     await in_review(app, "b-1", error_reason="503 from 1000 of pay.example")
     await in_review(app, "c-1", original_queue="mail", error_reason="503 from 100% of pay.example")
@@ -168,8 +167,8 @@ async def test_a_large_act_comes_back_between_two_pages(
     client: httpx.AsyncClient, app: Redrive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says that it is not complete, and goes on where it was when it is sent again."""
-    monkeypatch.setattr(review, "PAGE", 2)
-    monkeypatch.setattr(review, "ACT_WITHIN_SECONDS", -1.0)
+    monkeypatch.setattr(acts, "CHUNK", 2)
+    monkeypatch.setattr(review, "ACT_WITHIN", timedelta(seconds=-1))
     await in_review(app, *(f"m-{n}" for n in range(5)))
     asked: dict[str, Any] = {"filter": {}, "reason": "all"}
     made = []
@@ -181,7 +180,7 @@ async def test_a_large_act_comes_back_between_two_pages(
 
 async def test_no_more_than_was_shown(client: httpx.AsyncClient, app: Redrive, monkeypatch: pytest.MonkeyPatch) -> None:
     """What ended before the look and was committed after it has an instant before `until`: the number keeps it out."""
-    monkeypatch.setattr(review, "PAGE", 2)
+    monkeypatch.setattr(acts, "CHUNK", 2)
     await in_review(app, *(f"m-{n}" for n in range(4)))
     asked: dict[str, Any] = {"filter": {}, "reason": "all"}
     counted = (await client.post(f"{PATH}/resolve", json=asked | {"dry_run": True})).json()
@@ -199,7 +198,7 @@ async def test_a_page_that_takes_too_long(
     client: httpx.AsyncClient, app: Redrive, relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After others have changed it is an act that is not complete; before, it is a refusal."""
-    monkeypatch.setattr(review, "PAGE", 2)
+    monkeypatch.setattr(acts, "CHUNK", 2)
     await in_review(app, *(f"m-{n}" for n in range(5)))
     find, pages = review._ids, 0
 

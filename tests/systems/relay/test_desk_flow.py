@@ -7,7 +7,7 @@ from redrive.extend import Act, Actor
 from redrive.systems.relay import Relay
 from redrive.systems.relay.desk import Asked
 
-from .kit import Broker, retry, row, running, until
+from .kit import Broker, outcome, retry, row, running, until
 
 ADA = Actor(name="ada", reason="the bank is back")
 PAYLOAD = bytes(range(256))
@@ -24,7 +24,7 @@ async def test_a_resubmitted_message_arrives(app: Redrive, broker: Broker) -> No
         [waiting], _ = await relay.desk.page(Asked(queue=queue))
         assert (waiting.message_id, waiting.error_reason, waiting.payload_bytes) == ("m-1", "it broke", 256)
         assert "Last error: it broke" in waiting.last_error
-        assert await relay.desk.act(Act.REDRIVE, [waiting.id], ADA) == ([waiting.id], {})
+        assert outcome(await relay.desk.act(Act.REDRIVE, [waiting.id], ADA)) == ([waiting.id], {})
         marked = (await row(app, "m-1"))["headers"]["x-resubmitted-at"]
         [message] = await broker.take(queue)
         assert message.body == PAYLOAD

@@ -10,7 +10,7 @@ import aio_pika
 import pytest
 from sqlalchemy import Connection, text
 
-from redrive import Redrive, State, Where
+from redrive import Filter, Redrive, State
 from redrive.core.decide import decide
 from redrive.core.outcome import Done
 from redrive.errors import LedgerAwayError
@@ -362,13 +362,13 @@ async def test_the_operators_view(app: Redrive, broker: Broker) -> None:
         await broker.send(settings, retry("m-1", queue, retry_count=3))
         await broker.take(settings.manual_review_queue)
         await until(lambda: _is(app, "m-1", "failed", 3), "it is failed")
-        await relay.lane.redrive(Where(state=State.DEAD), actor="ada", reason="mended")
+        await relay.lane.redrive(Filter(state=State.DEAD), actor="ada", reason="mended")
         [again] = await broker.take(queue)
         assert again.headers["x-retry-count"] == 1
         await until(lambda: _is(app, "m-1", "retried", 1), "it is retried")
         await broker.send(settings, retry("m-1", queue, retry_count=5))
         await until(lambda: _is(app, "m-1", "failed", 5), "it is failed again")
-        [task] = (await relay.lane.find(Where(state=State.DEAD))).tasks
+        [task] = (await relay.lane.find(Filter(state=State.DEAD))).items
         await relay.lane.resolve([task.id], State.CANCELLED, actor="ada", reason="refunded")
         assert (await row(app, "m-1"))["status"] == "resolved"
         await broker.send(settings, retry("m-1", queue, retry_count=5))

@@ -143,7 +143,7 @@ async def test_a_text_in_too_many_is_refused(
 async def test_a_store_that_is_too_busy_is_said(
     client: httpx.AsyncClient, app: Redrive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where an index serves a look, its slowness is the store's and passes: a 503, and a sentence on the page."""
+    """Filter an index serves a look, its slowness is the store's and passes: a 503, and a sentence on the page."""
     [id_] = await in_review(app, "m-1")
 
     async def slow(*_: Any, **__: Any) -> Any:
@@ -164,7 +164,7 @@ async def test_a_store_that_is_too_busy_is_said(
     assert (asked.status_code, asked.json()["error"]["code"]) == (422, "too_slow")
     page = await client.get("/systems/relay", headers={"Accept": "text/html"})
     assert page.status_code == 200
-    assert "The database needed too long for this look." in page.text
+    assert "The database took too long to answer." in page.text
     assert "Messages that wait for a person" in page.text
 
 

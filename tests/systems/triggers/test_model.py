@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from redrive import Redrive, State, Where
+from redrive import Filter, Redrive, State
 from redrive.core.decide import decide
 from redrive.core.outcome import Done, Failed, LeaseExpired, Released, Snoozed
 from redrive.core.task import Claim
@@ -91,7 +91,7 @@ async def test_any_sequence_of_acts(house: House) -> None:
             await house.triggers.endpoints.delete(gone.user_id, gone.id)
             endpoints.append(await house.endpoint("http://127.0.0.1:9/", user=gone.user_id))
         else:
-            await house.triggers.lane.redrive(Where(state=State.DEAD), actor="ada")
+            await house.triggers.lane.redrive(Filter(state=State.DEAD), actor="ada")
 
     for step in range(150):
         if status:

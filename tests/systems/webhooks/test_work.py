@@ -234,7 +234,7 @@ async def test_every_worker_has_a_connection():
         forward = Forward(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
         task = Task(id="1", key="k", kind="a", payload={}, state=State.CLAIMED, failures=0)
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await asyncio.gather(*(forward(task, SimpleNamespace(attempt=1)) for _ in range(amount)))
         finally:
             all_there.set()

@@ -19,20 +19,19 @@ from sqlalchemy import (
     Table,
     Uuid,
     and_,
-    false,
     func,
     literal_column,
     select,
-    true,
 )
 
 from redrive.core.decide import Settlement
 from redrive.core.states import Act, State, check_transition
 from redrive.core.table import LedgerTable
-from redrive.core.task import Abandoned, Added, Attempt, Claim, ClaimLost, Deed, NewTask, Task, TaskId
+from redrive.core.task import Abandoned, Added, Attempt, Claim, ClaimLost, Deed, NewTask, Task, TaskId, same_json
 from redrive.errors import KeyTakenError, LedgerError, UsageError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.beside import Beside
+from redrive.ledgers.sql.conditions import Conditions
 from redrive.ledgers.sql.database import Database, run_within, sync_connection
 from redrive.ledgers.sql.gather import Gather
 from redrive.ledgers.sql.ids import uuid7
@@ -41,7 +40,7 @@ from redrive.ledgers.sql.rollup import COUNTED, rolled_up
 from redrive.ledgers.sql.rows import RowReader
 from redrive.ledgers.sql.statements import KINDS_PER_CLAIM_MAX, ExtraColumns, Statements
 from redrive.ledgers.sql.times import EPOCH, MICROSECOND
-from redrive.ports import Actor, Page, Return, Transaction, Waiter, Where, Within
+from redrive.ports import Actor, Filter, Page, Return, Transaction, Waiter, Within
 
 ENDING_ACTS = {Act.CANCEL: "cancelled", Act.BURY: "dead"}
 """Acts that end waiting tasks, and the column of the minute that counts them as settlements do."""
@@ -77,6 +76,8 @@ class SqlLedger:
         self._statements = Statements(
             ledger_table, table, database.dialect, server_clock=database.server_clock, extra=extra
         )
+        self.conditions = Conditions(self.name, self._statements.rows)
+        """What rows must fulfil to match a filter."""
         self._reader = RowReader(ledger_table, table.columns)
         self._claim_reader = RowReader(ledger_table, self._statements.claim_columns)
         self._adds = Gather(self._add_gathered)
@@ -144,18 +145,18 @@ class SqlLedger:
             rows = [(self._new_id(begun, serial), *row) for serial, row in enumerate(rows)]
         parameters = statements.add_batch.parameters(rows) | statements.times(now)
         new = {key: id_ for id_, key in connection.execute(statements.add, parameters)}
-        there: dict[Any, tuple[TaskId, str | None]] = {}
+        there: dict[Any, tuple[TaskId, str | None, Any]] = {}
         missing = [key for key in keys if key not in new]
         for start in range(0, len(missing), IDS_MAX):
             found = connection.execute(statements.find_keys, {"keys": missing[start : start + IDS_MAX]})
-            there |= {key: (id_, kind) for id_, key, kind in found}
+            there |= {key: (id_, kind, payload) for id_, key, kind, payload in found}
         added = []
         for task, key in zip(tasks, keys, strict=True):
             if key in new and key not in there:
-                there[key] = (new[key], task.kind)
+                there[key] = (new[key], task.kind, task.payload)
                 added.append(Added(id=new[key], key=task.key, new=True))
             elif key in there:
-                id_, kind = there[key]
+                id_, kind, payload = there[key]
                 if kind is not None and kind != task.kind:
                     # All or nothing also for a caller who goes on with its transaction after the error.
                     for start in range(0, len(new), IDS_MAX):
@@ -164,7 +165,7 @@ class SqlLedger:
                         f"key {task.key!r} belongs to a task of kind {kind!r}, not {task.kind!r}; "
                         f"keys are unique in a ledger: put the kind into it, such as '{task.kind}:{task.key}'"
                     )
-                added.append(Added(id=id_, key=task.key, new=False))
+                added.append(Added(id=id_, key=task.key, new=False, same_payload=same_json(task.payload, payload)))
             else:
                 raise LedgerError(
                     f"the task with key {task.key!r} was deleted while it was added again: add it once more"
@@ -626,50 +627,24 @@ class SqlLedger:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def find(
-        self, where: Where, *, after: TaskId | None = None, limit: int = 100, newest_first: bool = False
-    ) -> Page:
+        self, filter: Filter, *, cursor: TaskId | None = None, limit: int = 100, newest_first: bool = False
+    ) -> Page[Task]:
         """See `LedgerReader.find`."""
         if not 1 <= limit <= PAGE_MAX:
             raise UsageError(f"limit must lie between 1 and {PAGE_MAX}, not {limit!r}")
-        return await self.database.read(self._find, where, after, limit, newest_first=newest_first)
+        return await self.database.read(self._find, filter, cursor, limit, newest_first=newest_first)
 
     def _find(
-        self, connection: Connection, where: Where, after: TaskId | None, limit: int, *, newest_first: bool
-    ) -> Page:
+        self, connection: Connection, filter: Filter, cursor: TaskId | None, limit: int, *, newest_first: bool
+    ) -> Page[Task]:
         id_ = self._statements.id
-        statement = select(*self._statements.table.c).where(self._condition(where))
-        if after is not None:
-            statement = statement.where(id_ < after if newest_first else id_ > after)
+        where = self.conditions.of(filter, lambda: self.present(connection))
+        statement = select(*self._statements.table.c).where(*where)
+        if cursor is not None:
+            statement = statement.where(id_ < cursor if newest_first else id_ > cursor)
         statement = statement.order_by(id_.desc() if newest_first else id_).limit(limit + 1)
-        age = {} if where.older_than is None else self._statements.age(self._now(), where.older_than)
-        tasks = [self._reader.task(row) for row in connection.execute(statement, age)]
-        return Page(tasks=tasks[:limit], after=tasks[limit - 1].id if len(tasks) > limit else None)
-
-    def _condition(self, where: Where) -> Any:
-        rows = self._statements.rows
-        asked: list[ColumnElement[bool]] = [true()]
-        if where.state is not None:
-            asked.append(rows.state(where.state))
-        if where.kind is not None:
-            asked.append(self._column("kind") == where.kind)
-        if where.key is not None:
-            value = self._key_value(where.key)
-            asked.append(false() if value is None else self._column("key") == value)
-        if where.error is not None:
-            asked.append(self._column("last_error").contains(where.error, autoescape=True))
-        if where.ids is not None:
-            asked.append(self._statements.id.in_(where.ids))
-        if where.older_than is not None:
-            role = "updated_at" if self._statements.has("updated_at") else "created_at"
-            asked.append(self._statements.older_than(self._column(role)))
-        return and_(*asked)
-
-    def _key_value(self, key: str) -> Any:
-        """The key as the key column holds it; None if it cannot."""
-        try:
-            return self._key_from_text(key)
-        except ValueError:
-            return None
+        tasks = [self._reader.task(row) for row in connection.execute(statement)]
+        return Page(items=tasks[:limit], cursor=tasks[limit - 1].id if len(tasks) > limit else None)
 
     def _column(self, role: str) -> Any:
         if not self._statements.has(role):
@@ -693,13 +668,13 @@ class SqlLedger:
 
     async def get(self, id: TaskId) -> Task | None:
         """See `LedgerReader.get`."""
-        page = await self.find(Where(ids=[id]), limit=1)
-        return page.tasks[0] if page.tasks else None
+        page = await self.find(Filter(ids=[id]), limit=1)
+        return page.items[0] if page.items else None
 
     async def get_by_key(self, key: str) -> Task | None:
         """See `LedgerReader.get_by_key`."""
-        page = await self.find(Where(key=key), limit=1)
-        return page.tasks[0] if page.tasks else None
+        page = await self.find(Filter(key=key), limit=1)
+        return page.items[0] if page.items else None
 
     async def attempts(self, id: TaskId) -> list[Attempt]:
         """See `LedgerReader.attempts`."""

@@ -557,10 +557,11 @@ class Statements:
 
     @cached_property
     def find_keys(self) -> Select[Any]:
-        """The tasks that are there for some keys."""
+        """The tasks that are there for some keys, with what tells them apart from others of these keys."""
         kind = self.rows.column("kind") if self.has("kind") else null()
         keys: Any = bindparam("keys", expanding=True)
-        return select(self.id, self.rows.column("key"), kind).where(self.rows.column("key").in_(keys))
+        key = self.rows.column("key")
+        return select(self.id, key, kind, self.rows.column("payload")).where(key.in_(keys))
 
     @cached_property
     def take_back(self) -> Any:

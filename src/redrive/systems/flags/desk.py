@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Float, and_, bindparam, func, literal_column, or_, select, text
 
-from redrive import Lane, Redrive, Where, redact
+from redrive import Filter, Lane, Redrive, redact
 from redrive.extend import ATTEMPTS, EPOCH
 from redrive.systems.flags.changes import LastSet, Stamp, Values, readable_values, superseded
 from redrive.systems.flags.errors import (
@@ -193,7 +193,7 @@ class Desk:
         dead, refused = await self._database.read(self._to_retry, ids)
         changed = set[object]()
         if dead:
-            changed |= {*(await self._lane.redrive(Where(ids=dead), actor=actor, reason=reason)).changed}
+            changed |= {*(await self._lane.redrive(Filter(ids=[*dead]), actor=actor, reason=reason)).changed}
         if changed:
             await self._lane.count_soon()
         for id_ in set(dead) - changed:

@@ -4,7 +4,6 @@ All of it are acts of the ledger, so the tasks page, the command line and the ro
 resubmission, wherever somebody asks for it. What is written beside it is in `beside`.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,18 +12,18 @@ from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, LargeBinary, bindparam, func, literal_column, select
 
-from redrive import Lane, State
+from redrive import Lane, Page, State
 from redrive.errors import TooSlowError
 from redrive.extend import Act, Actor, Database, TasksChanged
+from redrive.operator.acts import Acted, act_on_pages
 from redrive.systems.kit.instants import WHEN, instant
 from redrive.systems.relay.tables import RETRY_QUEUE, retry_queue
 
 R = TypeVar("R")
 
-PAGE = 500
 LOOK_WITHIN = timedelta(seconds=2)
 COUNT_WITHIN = timedelta(seconds=10)
-ACT_WITHIN_SECONDS = 8.0
+ACT_WITHIN = timedelta(seconds=8)
 """An act on all that match stops after this between two pages, and says that it is not complete."""
 DEPTH_MAX = 1_000_000
 READ_BYTES_MAX = 65_536
@@ -135,54 +134,43 @@ class Desk:
 
     # --- acting -----------------------------------------------------------------------------------------------------
 
-    async def act(self, act: Act, ids: Sequence[int], actor: Actor) -> tuple[list[int], dict[int, str]]:
-        """Those that changed, and of the others why not. Who comes second finds that there is nothing left to do."""
-        changed = await self._act_on(act, ids, actor)
+    async def act(self, act: Act, ids: Sequence[int], actor: Actor) -> Acted:
+        """Act on these; who comes second finds that there is nothing left to do, and why."""
+        changed = await self._change(act, ids, actor)
         if changed:
             await self._lane.count_soon()
-        return changed, await self._why_not(set(ids) - set(changed))
+        return Acted(changed=changed, refused=await self._why_not(set(ids) - set(changed)), matched=len(ids))
 
-    async def act_on_all(
-        self, act: Act, asked: Asked, actor: Actor, *, at_most: int | None = None
-    ) -> tuple[int, int, bool]:
-        """Page by page: how many matched, how many changed, and whether that was all.
+    async def act_on_all(self, act: Act, asked: Asked, actor: Actor, *, at_most: int | None = None) -> Acted:
+        """Act on all that match, page by page.
 
         `at_most` is the number that was shown. What ended before `until` and was committed after the look is not among it.
         """
-        ends = time.monotonic() + ACT_WITHIN_SECONDS
-        matched = changed = after = 0
-        while True:
-            limit = PAGE if at_most is None else min(PAGE, at_most - matched)
-            where = [*self._conditions(asked), _c.id > after]
-            try:
-                ids = await self._look(partial(_ids, where=where, limit=limit), COUNT_WITHIN)
-                changed += len(await self._act_on(act, ids, actor))
-            except TooSlowError:
-                if not changed:
-                    raise
-                complete = False  # what has changed must be told
-                break
-            matched += len(ids)
-            complete = len(ids) < PAGE
-            if complete or time.monotonic() > ends:
-                break
-            after = ids[-1]
-        if changed:
-            await self._lane.count_soon()
-        return matched, changed, complete
 
-    async def _act_on(self, act: Act, ids: Sequence[int], actor: Actor) -> list[Any]:
-        if not ids:
-            return []
-        if act is Act.RESOLVE:
-            return await self._lane.resolve(ids, State.CANCELLED, actor=actor.name, reason=actor.reason)
-        # Not by the lane, which would read the rows first: five hundred payloads.
-        changed = await (await self._lane.ledger()).redrive(ids, actor)
+        async def next_page(cursor: Any, limit: int) -> Page[Any]:
+            where = [*self._conditions(asked), _c.id > (cursor or 0)]
+            ids = await self._look(partial(_ids, where=where, limit=limit), COUNT_WITHIN)
+            return Page(items=ids, cursor=ids[-1] if len(ids) == limit else None)
+
+        done = await act_on_pages(
+            next_page, lambda ids: self._change(act, ids, actor), at_most=at_most, within=ACT_WITHIN
+        )
+        if done.changed:
+            await self._lane.count_soon()
+        return Acted(changed=done.changed, matched=done.matched, until=asked.until, complete=done.complete)
+
+    async def _change(self, act: Act, ids: Sequence[Any], actor: Actor) -> list[Any]:
+        # Not by the lane, which would look the ids up first.
+        ledger = await self._lane.ledger()
+        if act is Act.REDRIVE:
+            changed = await ledger.redrive(ids, actor)
+        else:
+            changed = await ledger.resolve(ids, State.CANCELLED, actor)
         if changed:
-            self._lane.tell([TasksChanged(self._lane.name, Act.REDRIVE, tuple(changed), actor.name, actor.reason)])
+            self._lane.tell([TasksChanged(self._lane.name, act, tuple(changed), actor.name, actor.reason)])
         return changed
 
-    async def _why_not(self, rest: set[int]) -> dict[int, str]:
+    async def _why_not(self, rest: set[int]) -> dict[Any, str]:
         if not rest:
             return {}
         found = select(_c.id, _c.status, _c.lease_until).where(_c.id.in_(rest))

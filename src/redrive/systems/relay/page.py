@@ -16,7 +16,7 @@ from redrive.systems.relay.shapes import message_of, one_of
 HERE = "/systems/relay"
 PAGE = 50
 TEXT_CHARS_MAX = 500
-BUSY = "The database needed too long for this look. Try again in a moment."
+BUSY = "The database took too long to answer. Try again in a moment."
 
 
 def make_panel(desk: Desk, is_connected: Callable[[], bool]) -> Panel:

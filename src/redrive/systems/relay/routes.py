@@ -92,16 +92,19 @@ async def _act(desk: Desk, act: Act, body: ReviewAct, key: ApiKey) -> ReviewDone
         ids = list(dict.fromkeys(body.ids))
         if body.dry_run:
             return ReviewDone(matched=await desk.count(Asked(ids=ids)), changed=0)
-        changed, refused = await desk.act(act, ids, actor)
-        return ReviewDone(matched=len(ids), changed=len(changed), refused=refused)
+        done = await desk.act(act, ids, actor)
+        refused: dict[Any, str] = dict(done.refused)
+        return ReviewDone(matched=len(ids), changed=len(done.changed), refused=refused)
     assert body.filter is not None
     until = body.filter.until or await desk.present()
     asked = body.filter.asked(until)
     with _in_time(asked):
         if body.dry_run:
             return ReviewDone(matched=await desk.count(asked), changed=0, until=instant_json(until))
-        matched, amount, complete = await desk.act_on_all(act, asked, actor, at_most=body.at_most)
-    return ReviewDone(matched=matched, changed=amount, until=instant_json(until), complete=complete)
+        done = await desk.act_on_all(act, asked, actor, at_most=body.at_most)
+    return ReviewDone(
+        matched=done.matched, changed=len(done.changed), until=instant_json(until), complete=done.complete
+    )
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from sqlalchemy import ColumnElement, Connection, and_, func, insert, literal, or_, select, tuple_, update
 
-from redrive import Lane, Where, redact
+from redrive import Filter, Lane, redact
 from redrive.errors import UsageError
 from redrive.extend import DEEDS, Database
 from redrive.operator.alert_rules import Alarm
@@ -141,7 +141,7 @@ class Oversight:
                 dead = await self._database.read(_dead, id_, after, DELIVERIES_PER_BLOCK)
                 if not dead:
                     break
-                changed += len((await self._lane.redrive(Where(ids=dead), actor=actor, reason=reason)).changed)
+                changed += len((await self._lane.redrive(Filter(ids=dead), actor=actor, reason=reason)).changed)
                 after = dead[-1]
             else:
                 if await self._database.read(_dead, id_, after, 1):

@@ -10,7 +10,7 @@ from fastapi.security import APIKeyHeader
 from pydantic import ValidationError
 from starlette.routing import Route
 
-from redrive import Where
+from redrive import Filter
 from redrive.access.keys import Scope
 from redrive.http.errors import ApiError, ErrorAnswer
 from redrive.operator.json_views import instant_json
@@ -353,6 +353,6 @@ async def _redrive(system: "Triggers", deliveries: Sequence[str], request: Reque
     reason = f"request {request.state.request_id}"
     changed: list[Any] = []
     for start in range(0, len(deliveries), IDS_PER_REDRIVE):
-        block = Where(ids=list(deliveries[start : start + IDS_PER_REDRIVE]))
+        block = Filter(ids=list(deliveries[start : start + IDS_PER_REDRIVE]))
         changed += (await system.lane.redrive(block, actor=owner_of(request), reason=reason)).changed
     return changed

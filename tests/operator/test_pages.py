@@ -16,18 +16,19 @@ from redrive.core.states import State
 from redrive.core.task import TaskId
 from redrive.errors import PermanentError, TooSlowError, UsageError
 from redrive.operator.census import Census
-from redrive.operator.pages import Browser, Filter
-from redrive.operator.search import Search, Sought
+from redrive.operator.pages import TaskPages
+from redrive.operator.search import Search
 from redrive.operator.turns import give_turn_back, take_turn
+from redrive.ports import Filter
 
 
-async def walk(browser: Browser, asked: Filter, *, limit: int = 2, newest_first: bool = False) -> list[TaskId]:
+async def walk(pages: TaskPages, asked: Filter, *, limit: int = 2, newest_first: bool = False) -> list[TaskId]:
     """All pages of a filter, one after the other."""
     found: list[TaskId] = []
     cursor = None
     for _ in range(100):
-        page = await browser.page(asked, cursor=cursor, limit=limit, newest_first=newest_first)
-        found += [task.id for task in page.tasks]
+        page = await pages.page(asked, cursor=cursor, limit=limit, newest_first=newest_first)
+        found += [task.id for task in page.items]
         cursor = page.cursor
         if cursor is None:
             return found
@@ -59,28 +60,28 @@ async def in_every_state(home: Home) -> dict[State, list[TaskId]]:
 @pytest.mark.parametrize("newest_first", [False, True])
 async def test_pages_of_each_state_hold_each_task_once(home: Home, newest_first: bool) -> None:
     """However small the pages, nothing is missing and nothing comes twice, in either direction."""
-    states, browser = await in_every_state(home), Browser(home.ledger)
+    states, pages = await in_every_state(home), TaskPages(home.ledger)
     for state, ids in states.items():
-        found = await walk(browser, Filter(state=state), newest_first=newest_first)
+        found = await walk(pages, Filter(state=state), newest_first=newest_first)
         assert sorted(found, key=str) == sorted(ids, key=str), state
-        assert await browser.count(Filter(state=state)) == len(ids)
+        assert await pages.count(Filter(state=state)) == len(ids)
     everything = [id_ for ids in states.values() for id_ in ids]
-    found = await walk(browser, Filter(), newest_first=newest_first)
+    found = await walk(pages, Filter(), newest_first=newest_first)
     assert found == sorted(everything, reverse=newest_first)
 
 
 @pytest.mark.homes(lambda table: table.kind is not None)
 async def test_pages_of_a_kind(home: Home) -> None:
     """With and without a state; a kind that is not there has none."""
-    states, browser = await in_every_state(home), Browser(home.ledger)
+    states, pages = await in_every_state(home), TaskPages(home.ledger)
     everything = [id_ for ids in states.values() for id_ in ids]
     prints = [id_ for id_ in everything if (await home.row(id_))["kind"] == "print"]
     assert len(prints) == 3
-    assert sorted(await walk(browser, Filter(kind="print"), limit=1), key=str) == sorted(prints, key=str)
+    assert sorted(await walk(pages, Filter(kind="print"), limit=1), key=str) == sorted(prints, key=str)
     for state in State:
         expected = [id_ for id_ in states[state] if id_ in prints]
-        assert sorted(await walk(browser, Filter(kind="print", state=state)), key=str) == sorted(expected, key=str)
-    assert await walk(browser, Filter(kind="nothing")) == []
+        assert sorted(await walk(pages, Filter(kind="print", state=state)), key=str) == sorted(expected, key=str)
+    assert await walk(pages, Filter(kind="nothing")) == []
 
 
 async def test_waiting_tasks_come_in_the_order_that_they_are_due(home: Home) -> None:
@@ -88,9 +89,9 @@ async def test_waiting_tasks_come_in_the_order_that_they_are_due(home: Home) -> 
     later = [(await home.put(delay=hours(number)))[0] for number in (3, 1)]
     retried = await home.put()
     await home.run(TRANSIENT)
-    found = await walk(Browser(home.ledger), Filter(state=State.WAITING), limit=1)
+    found = await walk(TaskPages(home.ledger), Filter(state=State.WAITING), limit=1)
     assert found == [*retried, later[1], later[0]]
-    backwards = await walk(Browser(home.ledger), Filter(state=State.WAITING), limit=1, newest_first=True)
+    backwards = await walk(TaskPages(home.ledger), Filter(state=State.WAITING), limit=1, newest_first=True)
     assert backwards == found[::-1]
 
 
@@ -107,16 +108,16 @@ async def test_ended_tasks_come_in_the_order_that_they_ended(home: Home) -> None
     together = [claims[ids[1]], claims[ids[3]]]
     home.clock.advance(seconds(1))
     await home.ledger.settle([settlement(claim) for claim in together], worker="w1")
-    found = await walk(Browser(home.ledger), Filter(state=State.DONE), limit=1)
+    found = await walk(TaskPages(home.ledger), Filter(state=State.DONE), limit=1)
     assert found == [*order, ids[1], ids[3]]
 
 
 async def test_a_cursor_of_another_filter_is_refused(home: Home) -> None:
     """It is a mistake that is told, whatever it holds."""
-    browser = Browser(home.ledger)
+    pages = TaskPages(home.ledger)
     await in_every_state(home)
-    by_id = (await browser.page(Filter(), limit=1)).cursor
-    by_due = (await browser.page(Filter(state=State.WAITING), limit=1)).cursor
+    by_id = (await pages.page(Filter(), limit=1)).cursor
+    by_due = (await pages.page(Filter(state=State.WAITING), limit=1)).cursor
     forged = [_cursor(at, "1") for at in (True, {}, [], "x", "2030-01-01T00:00:00", 1e999, None)]
     for asked, cursors in (
         (
@@ -128,10 +129,10 @@ async def test_a_cursor_of_another_filter_is_refused(home: Home) -> None:
     ):
         for cursor in cursors:
             with pytest.raises(UsageError):
-                await browser.page(asked, cursor=cursor)
+                await pages.page(asked, cursor=cursor)
     for cursor in forged:  # some of them may be read; none breaks anything
         with contextlib.suppress(UsageError):
-            await browser.page(Filter(state=State.CLAIMED), cursor=cursor)
+            await pages.page(Filter(state=State.CLAIMED), cursor=cursor)
 
 
 def _cursor(at: object, id: object) -> str:
@@ -140,39 +141,39 @@ def _cursor(at: object, id: object) -> str:
 
 async def test_other_conditions(home: Home) -> None:
     """Key, error and age hold together with the state."""
-    browser = Browser(home.ledger)
+    pages = TaskPages(home.ledger)
     old = await home.dead(2)
     home.clock.advance(hours(2))
     young = await home.dead(1)
     await Census(home.ledger).take()
     key = (await home.ledger.get(old[0])).key  # type: ignore[union-attr]
-    assert await walk(browser, Filter(key=key)) == [old[0]]
-    assert await walk(browser, Filter(key=key, state=State.DONE)) == []
-    assert await walk(browser, Filter(key="no such key")) == []
-    assert len(await walk(browser, Filter(error="no such account"))) == 3
-    assert await walk(browser, Filter(error="100%")) == []
-    assert sorted(await walk(browser, Filter(state=State.DEAD, older_than=hours(1))), key=str) == sorted(old, key=str)
-    assert young[0] in await walk(browser, Filter(state=State.DEAD, older_than=timedelta(0)))
+    assert await walk(pages, Filter(key=key)) == [old[0]]
+    assert await walk(pages, Filter(key=key, state=State.DONE)) == []
+    assert await walk(pages, Filter(key="no such key")) == []
+    assert len(await walk(pages, Filter(error="no such account"))) == 3
+    assert await walk(pages, Filter(error="100%")) == []
+    assert sorted(await walk(pages, Filter(state=State.DEAD, older_than=hours(1))), key=str) == sorted(old, key=str)
+    assert young[0] in await walk(pages, Filter(state=State.DEAD, older_than=timedelta(0)))
     with pytest.raises(UsageError, match="cursor"):
-        await browser.page(Filter(), cursor="nonsense")
+        await pages.page(Filter(), cursor="nonsense")
     with pytest.raises(UsageError, match="only dead tasks"):
-        await browser.page(Filter(state=State.DONE, cause="x"))
+        await pages.page(Filter(state=State.DONE, cause="x"))
 
 
 async def test_until_takes_what_was_there(home: Home) -> None:
     """What dies after the look, and what was redriven and died again, is not in it."""
-    browser = Browser(home.ledger)
+    pages = TaskPages(home.ledger)
     first, second = await home.dead(2)
     await Census(home.ledger).take()
-    until = await browser.present()
+    until = await pages.present()
     home.clock.advance(minutes(1))
     await home.ledger.redrive([second], ADA)
     await home.run(PERMANENT)
     await home.dead(1)
     await Census(home.ledger).take()
-    assert await browser.count(Filter(state=State.DEAD)) == 3
-    assert await walk(browser, Filter(state=State.DEAD, until=until)) == [first]
-    assert await browser.count(Filter(state=State.DEAD, until=until)) == 1
+    assert await pages.count(Filter(state=State.DEAD)) == 3
+    assert await walk(pages, Filter(state=State.DEAD, until=until)) == [first]
+    assert await pages.count(Filter(state=State.DEAD, until=until)) == 1
 
 
 async def test_until_of_waiting_tasks(home: Home) -> None:
@@ -180,33 +181,33 @@ async def test_until_of_waiting_tasks(home: Home) -> None:
     first, second = await home.put(2)
     claims = {claim.task.id: claim for claim in await home.ledger.claim(2, LEASE)}
     await home.settle(claims[first], TRANSIENT)
-    until = await Browser(home.ledger).present()
+    until = await TaskPages(home.ledger).present()
     home.clock.advance(seconds(1))
     await home.settle(claims[second], TRANSIENT)
-    assert await walk(Browser(home.ledger), Filter(state=State.WAITING, until=until)) == [first]
+    assert await walk(TaskPages(home.ledger), Filter(state=State.WAITING, until=until)) == [first]
 
 
 async def test_a_cause_is_the_group_that_was_listed(home: Home) -> None:
     """The number of a group is the number of tasks that can be acted on, also after more have died of the same."""
-    browser = Browser(home.ledger)
+    pages = TaskPages(home.ledger)
     await home.dead(3)
     [other] = await home.put()
     [claim] = await home.ledger.claim(1, LEASE)
     await home.settle(claim, Failed(PermanentError("something else")))
     await Census(home.ledger).take()
     cause = await cause_of_task(home, other)
-    until = await browser.present()
-    assert await walk(browser, Filter(cause=cause)) == [other]
+    until = await pages.present()
+    assert await walk(pages, Filter(cause=cause)) == [other]
     home.clock.advance(minutes(1))
     [late] = await home.put()
     [claim] = await home.ledger.claim(1, LEASE)
     await home.settle(claim, Failed(PermanentError("something else")))
     await Census(home.ledger).take()
-    assert await browser.count(Filter(cause=cause)) == 2
+    assert await pages.count(Filter(cause=cause)) == 2
     asked = Filter(cause=cause, until=until)
-    assert await browser.count(asked) == len(await walk(browser, asked)) == 1
-    assert await browser.count(Filter(cause=cause, error="nothing")) == 0
-    assert await walk(browser, Filter(cause=cause), newest_first=True) == [late, other]
+    assert await pages.count(asked) == len(await walk(pages, asked)) == 1
+    assert await pages.count(Filter(cause=cause, error="nothing")) == 0
+    assert await walk(pages, Filter(cause=cause), newest_first=True) == [late, other]
 
 
 async def cause_of_task(home: Home, id: TaskId) -> str:
@@ -219,16 +220,16 @@ async def cause_of_task(home: Home, id: TaskId) -> str:
 
 async def test_a_rare_thing_among_many_dead_is_no_empty_page(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page that was looked for long enough is a `TooSlowError`, never an end that is none."""
-    monkeypatch.setattr("redrive.operator.pages.LISTED_AT_ONCE", 2)
-    monkeypatch.setattr("redrive.operator.pages.LISTED_LOOKS_MAX", 2)
+    monkeypatch.setattr("redrive.operator.dead_list.LISTED_AT_ONCE", 2)
+    monkeypatch.setattr("redrive.operator.dead_list.LISTED_LOOKS_MAX", 2)
     ids = await home.dead(6)
     await Census(home.ledger).take()
     cause = await cause_of_task(home, ids[0])
     with pytest.raises(TooSlowError):
-        await Browser(home.ledger).ids(Filter(cause=cause, error="something else"), limit=3)
+        await TaskPages(home.ledger).ids(Filter(cause=cause, error="something else"), limit=3)
     key = (await home.ledger.get(ids[0])).key  # type: ignore[union-attr]
-    assert await walk(Browser(home.ledger), Filter(cause=cause, key=key)) == ids[:1]
-    assert await walk(Browser(home.ledger), Filter(cause="another", key=key)) == []
+    assert await walk(TaskPages(home.ledger), Filter(cause=cause, key=key)) == ids[:1]
+    assert await walk(TaskPages(home.ledger), Filter(cause="another", key=key)) == []
 
 
 async def test_a_look_that_takes_too_long_is_given_up(home: Home) -> None:
@@ -239,7 +240,7 @@ async def test_a_look_that_takes_too_long_is_given_up(home: Home) -> None:
     }[home.store]
     with pytest.raises(TooSlowError):
         await home.database.look(seconds(0.05), lambda connection: connection.exec_driver_sql(endless).all())
-    assert await Browser(home.ledger).page(Filter(), limit=1) is not None
+    assert await TaskPages(home.ledger).page(Filter(), limit=1) is not None
     one = await home.database.look(seconds(5), lambda connection: connection.exec_driver_sql("SELECT 1").scalar_one())
     assert one == 1
 
@@ -249,20 +250,20 @@ async def test_what_others_brought_back_is_not_counted_as_dead(home: Home) -> No
     """The list of the dead is a census behind where others write: the number before an act is that of the table."""
     [first, *_] = await home.dead(3)
     await Census(home.ledger).take()
-    browser = Browser(home.ledger)
-    assert await browser.count(Filter(state=State.DEAD)) == 3
+    pages = TaskPages(home.ledger)
+    assert await pages.count(Filter(state=State.DEAD)) == 3
     await home.change(first, status=home.table.words.done)
-    assert await browser.count(Filter(state=State.DEAD)) == 2
-    assert len((await browser.ids(Filter(state=State.DEAD)))[0]) == 2
+    assert await pages.count(Filter(state=State.DEAD)) == 2
+    assert len((await pages.ids(Filter(state=State.DEAD))).items) == 2
 
 
 async def found(search: Search) -> AsyncIterator[TaskId]:
     after = None
     while True:
-        stretch = await search.stretch(after)
-        for task in stretch.tasks:
+        chunk = await search.chunk(after)
+        for task in chunk.tasks:
             yield task.id
-        after = stretch.last
+        after = chunk.last
         if after is None:
             return
 
@@ -270,18 +271,18 @@ async def found(search: Search) -> AsyncIterator[TaskId]:
 @pytest.mark.homes(lambda table: table.payload is not None)
 async def test_search_reads_everything_and_shows_nothing_hidden(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """A text is found in payloads whatever its case, over many stretches; what people may not see is not found."""
-    monkeypatch.setattr("redrive.operator.search.STRETCH", 2)
+    monkeypatch.setattr("redrive.operator.search.CHUNK_ROWS", 2)
     await home.put(4)
     [german] = [one.id for one in await home.ledger.add([home.new(payload={"to": "Grüße an ANNA", "pin": "4711"})])]
     hide = lambda payload: {name: "…" if name == "pin" else value for name, value in payload.items()}  # noqa: E731
     for text, expected in (("grüße", [german]), ("anna", [german]), ("4711", []), ("100%", [])):
-        search = Search(home.ledger, Sought(text=text), hide)
+        search = Search(home.ledger, Filter(text=text), hide)
         assert [id_ async for id_ in found(search)] == expected, text
     if home.table.last_error is not None:
         await home.change(german, last_error="login failed: password=hunter2")
         for text, expected in (("login failed", [german]), ("hunter2", [])):
-            assert [id_ async for id_ in found(Search(home.ledger, Sought(text=text), hide))] == expected, text
-    by_state = Search(home.ledger, Sought(state=State.WAITING), hide)
+            assert [id_ async for id_ in found(Search(home.ledger, Filter(text=text), hide))] == expected, text
+    by_state = Search(home.ledger, Filter(state=State.WAITING), hide)
     assert len([id_ async for id_ in found(by_state)]) == 5
 
 

@@ -13,7 +13,8 @@ from redrive.core.table import TASKS
 from redrive.errors import PermanentError
 from redrive.operator.census import Census
 from redrive.operator.figures import Figures
-from redrive.operator.pages import Browser, Filter
+from redrive.operator.pages import TaskPages
+from redrive.ports import Filter
 
 
 def amounts(**given: int) -> dict[State, int]:
@@ -178,7 +179,7 @@ async def test_the_dead_are_grouped_by_cause(home: Home) -> None:
     groups = await Figures(home.database).groups([home.ledger.name])
     assert [group.amount for group in groups] == [2, 1]
     assert "order <number> of <text> is gone" in groups[0].text
-    ids, _ = await Browser(home.ledger).ids(Filter(cause=groups[0].id))
+    ids = (await TaskPages(home.ledger).ids(Filter(cause=groups[0].id))).items
     assert len(ids) == 2
     await home.ledger.redrive([ids[0]], ADA)
     await Census(home.ledger).take()
