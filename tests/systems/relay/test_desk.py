@@ -126,7 +126,7 @@ async def test_returns_and_acts_at_once(app: Redrive, relay: Relay) -> None:
         marked = "x-resubmitted-by" in each["headers"]
         told = (each["status"], each["retry_count"], each["headers"]["tenant"], each["original_payload"])
         assert told == (("pending", 3, "new", b"new") if not marked else ("pending", 0, "ada", b'{"order": 7}'))
-        assert marked == (each["id"] in changed)
+        assert marked == (each["id"] in done.changed)
 
 
 async def test_a_resolved_message_that_comes_back_is_open_again(app: Redrive, relay: Relay) -> None:

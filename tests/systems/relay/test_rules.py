@@ -205,7 +205,7 @@ RULE = '[[rule]]\nname = "mine"\nclass = "business"\n'
         (RULE + f"error = '{'a' * 2001}'", ["rule 'mine'", "2,001 characters"]),
         (RULE + "error = 5", ["rule 'mine': error", "in quotes"]),
         (RULE + "error = ['a', 5]", ["rule 'mine': error", "in quotes"]),
-        (RULE + 'headers = { h = "[" }', ["rule 'mine': headers.h", "no regular expression"]),
+        (RULE + 'headers = { h = "[" }', ["rule 'mine': headers.h", "not a regular expression"]),
         (RULE + "queue = []", ["rule 'mine': queue"]),
         (RULE + 'reasons = "expired"', ["rule 'mine': reasons", "not permitted"]),
         ('[[rule]]\nname = "mine"\nclass = "fatal"', ["rule 'mine': class", "'transient', 'business'"]),
