@@ -32,6 +32,8 @@ from redrive.operator.census import Census
 from redrive.operator.pages import TaskPages
 from redrive.ports import Actor, Filter, Observer, Page, Within
 
+__all__ = ["Acted", "Added", "Attempt", "Lane", "NewTask", "Page", "make_task"]
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 EVERYTHING = Filter()
@@ -206,7 +208,7 @@ class Lane:
         return added
 
     async def add_many(self, tasks: Iterable[NewTask], *, within: Within | None = None) -> list[Added]:
-        """Store many tasks in one commit, all or nothing; make them with `redrive.make_task`."""
+        """Store many tasks in one commit, all or nothing; make them with `redrive.lane.make_task`."""
         given = list(tasks)
         if not given:
             return []

@@ -99,7 +99,7 @@ class Home:
 
     @property
     def sql_table(self) -> Table:
-        return self.ledger._statements.table
+        return self.ledger.sql_table
 
     async def another(self) -> SqlLedger:
         """The same ledger through a `Database` of its own, as another process would have it."""

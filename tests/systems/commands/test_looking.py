@@ -9,7 +9,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, inspect
 
-from redrive import Filter, UsageError
+from redrive import Filter
+from redrive.errors import UsageError
 from redrive.systems.commands.tables import make_tables
 from systems.commands.conftest import DOMAIN, START, TYPE, Bench
 

@@ -6,7 +6,9 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, text
 
-from redrive import Redrive, UsageError, WorkerSettings
+from redrive import Redrive
+from redrive.app import WorkerSettings
+from redrive.errors import UsageError
 from redrive.systems.commands import Commands, Registry, RetryPolicy, TransientCommandError, Worker
 from redrive.testing import drain
 from systems.commands.conftest import DOMAIN, QUEUE, TYPE, Bench

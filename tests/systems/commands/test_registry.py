@@ -4,7 +4,8 @@ import gc
 
 import pytest
 
-from redrive import Redrive, UsageError
+from redrive import Redrive
+from redrive.errors import UsageError
 from redrive.systems import commands
 from redrive.systems.commands import Commands, HandlerAlreadyRegisteredError, Registry, handles
 from redrive.systems.commands.registry import registry

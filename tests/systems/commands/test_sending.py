@@ -12,8 +12,7 @@ from sqlalchemy import create_engine, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from redrive import UsageError
-from redrive.errors import PayloadError
+from redrive.errors import PayloadError, UsageError
 from redrive.systems.commands import (
     BusinessRuleError,
     DuplicateBatchError,

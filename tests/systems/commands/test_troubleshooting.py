@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from sqlalchemy import event, text
 
-from redrive import Filter, State, UsageError
+from redrive import Filter, State
+from redrive.errors import UsageError
 from redrive.events import TasksChanged
 from redrive.extend import Act
 from redrive.ports import Actor

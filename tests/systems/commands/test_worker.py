@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from redrive import Redrive, Snoozed, UsageError, WorkerSettings, minutes
+from redrive import Redrive, Snoozed, minutes
+from redrive.app import WorkerSettings
+from redrive.errors import UsageError
 from redrive.systems.commands import (
     BusinessRuleError,
     Commands,

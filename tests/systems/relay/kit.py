@@ -15,7 +15,8 @@ from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 from sqlalchemy import Connection, func, insert, select
 
-from redrive import Redrive, WorkerSettings
+from redrive import Redrive
+from redrive.app import WorkerSettings
 from redrive.extend import Actor
 from redrive.operator.acts import Acted
 from redrive.systems.relay import Relay, RelaySettings
@@ -118,7 +119,7 @@ class Broker:
         found = await self.channel.get_queue(queue)
         ends = time.monotonic() + seconds
         while len(taken) < amount:
-            message = await found.get(fail=False, no_ack=True)
+            message = await found.get(fail=False, no_ack=True, timeout=seconds)
             if message is not None:
                 taken.append(message)
                 continue

@@ -3,7 +3,8 @@
 import pytest
 from sqlalchemy import Connection, text, update
 
-from redrive import Filter, Redrive, State, UsageError
+from redrive import Filter, Redrive, State
+from redrive.errors import UsageError
 from redrive.extend import Act, Actor
 from redrive.systems.relay import Relay, beside
 from redrive.systems.relay.beside import ActsOnMessages

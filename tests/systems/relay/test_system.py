@@ -16,7 +16,8 @@ import pytest
 from web.conftest import client_of
 from web.conftest import running as serving
 
-from redrive import Redrive, State, WorkerSettings, seconds
+from redrive import Redrive, State, seconds
+from redrive.app import WorkerSettings
 from redrive.cli.preview import PUBLISHED
 from redrive.errors import MissingExtraError
 from redrive.systems.relay import Relay, RelaySettings

@@ -25,7 +25,7 @@ def create(connection: Connection) -> None:
     if dialect == "sqlite":
         for column in table.c:
             column.type = IsoText() if isinstance(column.type, Instant) else column.type
-    ledger_indexes(RETRY_QUEUE, table, dialect)
+    ledger_indexes(RETRY_QUEUE, table)
     connection.execute(CreateTable(table))
     for index in table.indexes:
         connection.execute(CreateIndex(index))
@@ -71,7 +71,7 @@ async def test_claims_use_their_indexes_on_sqlite(tmp_path: Path, broker: Broker
         ledger = await relay.lane.ledger()
 
         def plan(connection: Connection) -> str:
-            sql = ledger._statements.claim(0).compile(dialect=connection.dialect)
+            sql = ledger._claiming.claim(0).compile(dialect=connection.dialect)
             asked = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", (0,) * len(sql.positiontup or ()))
             return "\n".join(str(row) for row in asked)
 

@@ -32,8 +32,8 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.types import TypeEngine
 
 from redrive import State
-from redrive.extend import Act, Batch, Beside, Claim, Database, ExtraColumns, Instant, Queues, Settlement, message_table
-from redrive.ports import Actor
+from redrive.extend import Act, Actor, Batch, Beside, Claim, Database, ExtraColumns, Instant, Settlement
+from redrive.queues import Queues, message_table
 from redrive.systems.commands.tables import COUNTED, Tables
 from redrive.systems.commands.values import Outcome, json_text
 from redrive.systems.commands.work import ANSWER, Trouble

@@ -21,11 +21,11 @@ from sqlalchemy import Connection, Text, select
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
-from redrive import Lane, Policy, describe_error
+from redrive import Policy
 from redrive.errors import LedgerAwayError
 from redrive.events import AttemptEnded, SettleLost
-from redrive.extend import Batch, Database, LeaseExpired, SqlLedger, decide
-from redrive.ports import Actor
+from redrive.extend import Actor, Batch, Database, LeaseExpired, SqlLedger, decide, describe_error
+from redrive.lane import Lane
 from redrive.systems.commands.beside import Records
 from redrive.systems.commands.tables import Tables
 

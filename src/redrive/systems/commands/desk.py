@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 from uuid import UUID
 
-from redrive import Lane, State, UsageError
+from redrive import State
+from redrive.errors import UsageError
 from redrive.events import TasksChanged
-from redrive.extend import Act, SqlLedger
-from redrive.ports import Actor
+from redrive.extend import Act, Actor, SqlLedger
+from redrive.lane import Lane
 from redrive.systems.commands.errors import CommandNotFoundError, InvalidOperationError
 from redrive.systems.commands.values import Bulk, CommandPage, CommandRecord, CommandStatus, check_domain, json_text
 

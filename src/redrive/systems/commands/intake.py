@@ -10,7 +10,8 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
-from redrive.extend import Batch, Database, Queues, message_table
+from redrive.extend import Batch, Database
+from redrive.queues import Queues, message_table
 from redrive.systems.commands.beside import Line, Records
 from redrive.systems.commands.errors import DuplicateCommandError
 from redrive.systems.commands.tables import LANE, Tables

@@ -7,8 +7,10 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, Integer, bindparam, delete, func, literal_column, select
 
-from redrive import Redrive, UsageError
-from redrive.extend import Instant, Queues, archive_table, message_table, run_within
+from redrive import Redrive
+from redrive.errors import UsageError
+from redrive.extend import Instant, run_within
+from redrive.queues import Queues, archive_table, message_table
 from redrive.systems.commands.tables import COUNTED, Tables
 from redrive.systems.commands.values import (
     AuditEvent,

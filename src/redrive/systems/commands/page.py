@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 from fastapi import Request
 
 from redrive.errors import TooSlowError, UsageError
-from redrive.extend import format_duration, rounded
+from redrive.extend import System, format_duration, rounded
 from redrive.http.errors import ApiError
 from redrive.http.panel import Panel, query_of
-from redrive.system import System
 
 if TYPE_CHECKING:
     from redrive.systems.commands import Commands

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from redrive import Policy, Schedule, UsageError, jitter, seconds
+from redrive import Policy, Schedule, jitter, seconds
+from redrive.errors import UsageError
 
 BACKOFF = (10, 60, 300)
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from redrive import UsageError
+from redrive.errors import UsageError
 from redrive.systems.commands.errors import HandlerAlreadyRegisteredError
 from redrive.systems.commands.policy import RetryPolicy
 from redrive.systems.commands.values import check_domain, check_text

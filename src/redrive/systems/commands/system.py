@@ -21,20 +21,14 @@ from sqlalchemy import Connection
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
-from redrive import Lane, Redrive, UsageError, Workers, WorkerSettings
-from redrive.extend import (
-    Claim,
-    Gather,
-    PgmqLedger,
-    QueueLayout,
-    Queues,
-    SqlLedger,
-    run_within,
-    sync_connection,
-)
+from redrive import Redrive
+from redrive.app import Workers, WorkerSettings
+from redrive.errors import UsageError
+from redrive.extend import Claim, Gather, SqlLedger, System, run_within, sync_connection
+from redrive.lane import Lane
 from redrive.observe.logs import LogObserver
+from redrive.queues import PgmqLedger, QueueLayout, Queues
 from redrive.settings import load
-from redrive.system import System
 from redrive.systems.commands.beside import Records
 from redrive.systems.commands.chores import Chores
 from redrive.systems.commands.desk import Troubleshooting

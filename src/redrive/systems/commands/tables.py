@@ -162,7 +162,7 @@ def make_tables(dialect: str) -> Tables:
     )
     reply = None
     if sqlite:
-        ledger_indexes(ledger_table(dialect), command, dialect)
+        ledger_indexes(ledger_table(dialect), command)
         reply = Table(
             "commandbus_reply",
             metadata,

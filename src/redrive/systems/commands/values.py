@@ -8,8 +8,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from redrive import UsageError
-from redrive.errors import PayloadError
+from redrive.errors import PayloadError, UsageError
 from redrive.observe.traces import current_trace
 from redrive.operator.json_views import encode_payload
 from redrive.systems.commands.tables import QUEUE_CHARS_MAX

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.util import await_only
 
-from redrive import BusinessError, Cancelled, Context, PermanentError, Snoozed, Task, UsageError, describe_error
-from redrive.errors import PayloadError
-from redrive.extend import Claim
+from redrive import BusinessError, Cancelled, Context, PermanentError, Snoozed, Task
+from redrive.errors import PayloadError, UsageError
+from redrive.extend import Claim, describe_error
 from redrive.operator.json_views import redacted
 from redrive.systems.commands.errors import Coded, PermanentCommandError
 from redrive.systems.commands.registry import Registration

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 
-from redrive import UsageError, WorkerSettings
+from redrive.app import WorkerSettings
+from redrive.errors import UsageError
 from redrive.systems.commands.policy import RetryPolicy
 from redrive.systems.commands.system import Commands
 from redrive.systems.commands.values import check_domain

@@ -5,8 +5,9 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, select, update
 
-from redrive import State, UsageError, safe_text
-from redrive.extend import Act, Actor, Beside
+from redrive import State
+from redrive.errors import UsageError
+from redrive.extend import Act, Actor, Beside, safe_text
 from redrive.operator.json_views import instant_json
 from redrive.systems.relay import headers as amqp
 from redrive.systems.relay.tables import RETRY_QUEUE, retry_queue

@@ -23,7 +23,7 @@ from aiormq.abc import DeliveredMessage
 from pamqp.commands import Basic
 from yarl import URL
 
-from redrive import describe_error
+from redrive.extend import describe_error
 from redrive.systems.relay.frames import survive_strangers
 from redrive.systems.relay.settings import ANY_KEY
 

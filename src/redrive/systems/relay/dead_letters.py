@@ -17,8 +17,8 @@ from aio_pika.abc import AbstractConnection
 from aiormq.abc import AbstractChannel as RawChannel
 from aiormq.abc import DeliveredMessage
 
-from redrive import describe_error
 from redrive.errors import SettingsError
+from redrive.extend import describe_error
 from redrive.systems.relay import headers as amqp
 from redrive.systems.relay.broker import Consumer, Publisher, bind, consume_until, require
 from redrive.systems.relay.deaths import DeadLetter, read_letter

@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, LargeBinary, bindparam, func, literal_column, select
 
-from redrive import Lane, Page, State
+from redrive import State
 from redrive.errors import TooSlowError
-from redrive.extend import Act, Actor, Database, TasksChanged
+from redrive.events import TasksChanged
+from redrive.extend import Act, Actor, Database
+from redrive.lane import Lane, Page
 from redrive.operator.acts import Acted, act_on_pages
 from redrive.systems.kit.instants import WHEN, instant
 from redrive.systems.relay.tables import RETRY_QUEUE, retry_queue

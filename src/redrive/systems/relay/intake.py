@@ -12,9 +12,11 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, select, update
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
-from redrive import Lane, Policy, describe_error
+from redrive import Policy
 from redrive.errors import LedgerError, TooSlowError
-from redrive.extend import Actor, Database, Return, TaskAdded
+from redrive.events import TaskAdded
+from redrive.extend import Actor, Database, Return, describe_error
+from redrive.lane import Lane
 from redrive.systems.relay.broker import pause
 from redrive.systems.relay.logs import RelayLog, RelayMetrics
 from redrive.systems.relay.message import HINT_MAX

@@ -6,8 +6,9 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from redrive import State, safe_text
-from redrive.extend import AttemptEnded, AttemptStarted, Event, Settlement, TaskAdded
+from redrive import State
+from redrive.events import AttemptEnded, AttemptStarted, Event, TaskAdded
+from redrive.extend import Settlement, safe_text
 from redrive.systems.kit.own_log import OwnLog
 from redrive.systems.relay.deaths import DeadLetter
 from redrive.systems.relay.message import InvalidMessageError

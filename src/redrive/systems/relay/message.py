@@ -13,8 +13,7 @@ from typing import Any
 from aiormq.abc import DeliveredMessage
 from google.protobuf.message import DecodeError
 
-from redrive import describe_error, safe_text
-from redrive.extend import EPOCH
+from redrive.extend import EPOCH, describe_error, safe_text
 from redrive.systems.relay import headers as amqp_headers
 from redrive.systems.relay.frames import unreadable
 from redrive.systems.relay.relay_pb2 import RetryMessage

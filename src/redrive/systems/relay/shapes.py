@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from redrive import redact
+from redrive.extend import redact
 from redrive.http.reason import Reason
 from redrive.operator.json_views import instant_json, redacted
 from redrive.systems.relay.desk import COUNTED_MAX, QUEUES_MAX, Asked

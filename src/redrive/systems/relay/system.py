@@ -16,8 +16,9 @@ from typing import Any
 from aio_pika import Message
 from prometheus_client import CollectorRegistry
 
-from redrive import Exponential, Fixed, Policy, Redrive, WorkerSettings, jitter, redact, seconds
-from redrive.extend import System
+from redrive import Exponential, Fixed, Policy, Redrive, jitter, seconds
+from redrive.app import WorkerSettings
+from redrive.extend import System, redact
 from redrive.operator.alert_rules import Alarm
 from redrive.settings import load
 from redrive.systems.relay.beside import ActsOnMessages

@@ -16,8 +16,8 @@ from sqlalchemy import (
     text,
 )
 
-from redrive import Counts, LedgerTable, Words
-from redrive.extend import NAMES
+from redrive import LedgerTable, Words
+from redrive.extend import NAMES, Counts
 from redrive.systems.kit.instants import WHEN
 
 MESSAGE_ID_CHARS_MAX = 500

@@ -11,7 +11,8 @@ from datetime import UTC, datetime, timedelta
 
 from aio_pika import DeliveryMode, Message
 
-from redrive import PermanentError, Policy, Task, TransientError, describe_error, seconds
+from redrive import PermanentError, Policy, Task, TransientError, seconds
+from redrive.extend import describe_error
 from redrive.systems.relay import headers as amqp
 from redrive.systems.relay.broker import Published, Publisher
 from redrive.systems.relay.settings import RelaySettings

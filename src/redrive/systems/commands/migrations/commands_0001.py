@@ -5,7 +5,8 @@ import re
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.extend import Instant, pgmq_sql
+from redrive.extend import Instant
+from redrive.queues import pgmq_sql
 
 revision = "commands_0001"
 down_revision = None

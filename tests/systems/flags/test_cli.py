@@ -1,4 +1,4 @@
-"""`redrive flags process`, as cron starts it, and what a wrong setting says."""
+"""`redrive flags process`, as cron starts it."""
 
 import json
 import os
@@ -9,13 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from redrive.errors import SettingsError
-from redrive.settings import load
-from redrive.systems.flags import Flags, FlagSettings, NewSchedule
-from redrive.systems.flags.tables import FLAG_SCHEDULES
 from redrive.testing import VirtualClock
 
-from .conftest import MINUTE, Home, MakeHome
+from .conftest import Home, MakeHome
 
 PATIENCE_SECONDS = 60
 
@@ -72,29 +68,3 @@ def test_a_missing_file_is_not_made(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stdout) == (2, "")
     assert "there is no database file" in ran.stderr
     assert not (tmp_path / "none.db").exists()
-
-
-@pytest.mark.parametrize("number", ["11", "-1", "three"])
-def test_a_wrong_default_is_told_at_the_start(number: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outside 0 to 10 nothing starts, and the error names the variable."""
-    monkeypatch.setenv("FLAG_SCHEDULE_MAX_RETRIES", number)
-    with pytest.raises(SettingsError, match=r"FLAG_SCHEDULE_MAX_RETRIES.*cannot be used"):
-        load(FlagSettings)
-
-
-def test_the_table_is_the_one_of_the_documentation() -> None:
-    """Two due columns, one word for retrying and dead, the lease for claimed."""
-    assert (FLAG_SCHEDULES.first_due, FLAG_SCHEDULES.due) == ("scheduled_at", "next_retry_at")
-    assert FLAG_SCHEDULES.words.shared
-    assert FLAG_SCHEDULES.words.claimed is None
-    assert Flags.name == "flags"
-
-
-async def test_more_than_can_wait_is_refused(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flag has a limit of schedules that wait."""
-    monkeypatch.setattr("redrive.systems.flags.intake.OPEN_MAX", 3)
-    await home.plan()
-    new = NewSchedule(scheduled_at=home.now + MINUTE, updates={"enabled": True})
-    with pytest.raises(ValueError, match="waiting already"):
-        await home.flags.schedule("promo", new, new, new, actor="ada")
-    assert len(await home.flags.schedule("promo", new, new, actor="ada")) == 2

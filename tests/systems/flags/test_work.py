@@ -1,14 +1,13 @@
-"""How schedules end other than by being applied: deleted flags, cancelling, expiry, newer changes; and coming back."""
+"""Applying a schedule: deleted flags, expiry, newer changes, and changes that fail half-way."""
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import Connection, update
 
-from redrive import State
-from redrive.systems.flags import InvalidStateError, NewSchedule, ScheduleNotFoundError
-from redrive.systems.flags.tables import make_tables
+from redrive.systems.flags import NewSchedule, tables
 from redrive.testing import assert_dead
 
 from .conftest import MINUTE, Home
@@ -55,7 +54,7 @@ async def test_a_new_flag_of_the_same_key_is_another(home: Home) -> None:
 async def test_updates_that_nobody_can_read(home: Home) -> None:
     """What somebody else wrote into the table and cannot be set fails for good, and is shown all the same."""
     made = await home.plan()
-    t = make_tables(home.app.database.dialect.name).schedules
+    t = tables.schedules
     for updates in ([1], {"colour": "red"}, {"rolloutPercentage": 101}):
         change = update(t).where(t.c.id == made.id).values(updates=updates, status="pending")
         await home.app.database.write(lambda connection, change=change: connection.execute(change))
@@ -65,62 +64,6 @@ async def test_updates_that_nobody_can_read(home: Home) -> None:
             home.flags.lane, str(made.id), error="updates" if updates != {"rolloutPercentage": 101} else "rollout"
         )
         assert (await home.flags.schedules("promo"))[0].status == "failed"
-
-
-# --- cancelling ---------------------------------------------------------------------------------------------------------
-
-
-async def test_cancelled_before_its_time(home: Home) -> None:
-    """It is never applied, and the row says who and when."""
-    made = await home.plan()
-    ended = await home.flags.cancel("promo", made.id, actor="bob")
-    assert (ended.status, ended.cancelled_by, ended.cancelled_at) == ("cancelled", "bob", home.now)
-    assert (await home.drain()).settlements == []
-    assert not (await home.flags.get("promo")).enabled
-    assert await home.actions(made.id) == ["created", "cancelled"]
-    assert [deed.actor for deed in await home.flags.lane.deeds(made.id)] == ["bob"]
-
-
-async def test_cancelled_while_waiting_for_a_retry(home: Home) -> None:
-    """No retry comes any more, also after what was broken is mended."""
-    made = await home.plan_broken()
-    await home.drain(until=MINUTE)
-    ended = await home.flags.cancel("broken", made.id, actor="bob")
-    assert (ended.status, ended.next_retry_at, ended.retry_count) == ("cancelled", None, 1)
-    await home.mend()
-    assert (await home.drain()).settlements == []
-    assert not (await home.flags.get("broken")).enabled
-
-
-@pytest.mark.parametrize("state", ["applied", "dead", "cancelled", "claimed"])
-async def test_never_cancelled_afterwards(home: Home, state: str) -> None:
-    """What has ended, or is being applied just now, cannot be cancelled."""
-    made = await (home.plan_broken(max_retries=0) if state == "dead" else home.plan("broken"))
-    if state == "cancelled":
-        await home.flags.cancel("broken", made.id, actor="bob")
-    await home.move_to(made.scheduled_at)
-    if state == "claimed":
-        ledger = await home.flags.lane.ledger()
-        await ledger.claim(1, MINUTE)
-    else:
-        await home.run_due()
-    before = await home.row(made.id)
-    with pytest.raises(InvalidStateError, match="only one that waits can be cancelled"):
-        await home.flags.cancel("broken", made.id, actor="eve")
-    assert await home.row(made.id) == before
-
-
-async def test_of_another_flag_it_is_not_found(home: Home) -> None:
-    """A schedule is reached by its own flag in its own environment only."""
-    made = await home.plan()
-    await home.plan("other")
-    for key, environment in (("other", "production"), ("promo", "staging"), ("none", "production")):
-        for act in (home.flags.cancel, home.flags.retry):
-            with pytest.raises(ScheduleNotFoundError):
-                await act(key, made.id, actor="bob", environment=environment)
-        with pytest.raises(ScheduleNotFoundError):
-            await home.flags.retries(key, made.id, environment=environment)
-    assert (await home.schedule(made.id)).status == "pending"
 
 
 # --- expiry -------------------------------------------------------------------------------------------------------------
@@ -294,105 +237,49 @@ async def test_edit_and_retry_at_the_same_moment(home: Home, make_home) -> None:
         assert (await home.schedule(id_)).status in ("applied", "cancelled")
 
 
-# --- coming back --------------------------------------------------------------------------------------------------------
+async def test_a_change_that_fails_leaves_the_flag_as_it_was(home: Home) -> None:
+    """Whatever the transaction had done before it failed is undone: flag, schedule, audit; and the retry is planned."""
+    made = await home.plan(updates={"enabled": True, "rolloutPercentage": 50})
+    before = await home.flags.get("promo")
+    real = home.flags._store.change
 
+    def change(connection: Connection, *given: Any) -> None:
+        real(connection, *given)
+        connection.exec_driver_sql("INSERT INTO feature_flags (flag_key) VALUES ('promo')")  # a constraint says no
 
-async def test_a_dead_one_is_brought_back(home: Home) -> None:
-    """Due at once, with all its retries; who did it is in the audit and in the history."""
-    made = await home.plan_broken()
+    home.flags._store.change = change  # type: ignore[method-assign]
+    home.clock.advance(MINUTE)
+    ran = await home.flags.process()
+    assert (ran.processed, ran.retried) == (1, 1)
+    assert await home.flags.get("promo") == before
+    waiting = await home.schedule(made.id)
+    assert (waiting.status, waiting.retry_count, waiting.applied_at) == ("failed", 1, None)
+    assert await home.actions(made.id) == ["created", "retried"]
+    home.flags._store.change = real  # type: ignore[method-assign]
     await home.drain()
-    await home.mend()
-    back = await home.flags.retry("broken", made.id, actor="bob")
-    assert (back.status, back.retry_count, back.next_retry_at) == ("pending", 0, home.now)
-    await home.run_due()
-    assert (await home.schedule(made.id)).status == "applied"
-    assert (await home.flags.get("broken")).enabled
-    assert await home.actions(made.id) == ["created", *["retried"] * 3, "failed", "retried", "applied"]
-    entry = (await home.audit(made.id, "retried"))[-1]
-    assert (entry.actor, entry.details["byHand"]) == ("bob", True)
-    assert [(deed.act, deed.actor) for deed in await home.flags.lane.deeds(made.id)] == [("redrive", "bob")]
+    assert (await home.flags.get("promo")).rollout_percentage == 50
 
 
-async def test_only_the_dead_come_back(home: Home) -> None:
-    """Neither what waits, nor what was applied or cancelled."""
-    made = await home.plan_broken()
-    with pytest.raises(InvalidStateError, match="waiting for its next try"):
-        await home.flags.retry("broken", made.id, actor="bob")
-    await home.drain(until=MINUTE)
-    with pytest.raises(InvalidStateError, match="waiting for its next try"):
-        await home.flags.retry("broken", made.id, actor="bob")
-    await home.flags.cancel("broken", made.id, actor="bob")
-    with pytest.raises(InvalidStateError, match="is cancelled"):
-        await home.flags.retry("broken", made.id, actor="bob")
+async def test_a_connection_that_is_lost_leaves_the_flag_as_it_was(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection breaks in the midst of the transaction, after the flag was changed in it: the retry is planned."""
+    made = await home.plan()
+    real = home.flags._store.change
 
+    def change(connection: Connection, *given: Any) -> None:
+        real(connection, *given)
+        if home.store == "postgres":
+            connection.exec_driver_sql("SELECT pg_terminate_backend(pg_backend_pid())")
+        else:
+            connection.invalidate()
+            raise ConnectionError("the file is gone")
 
-async def test_what_would_only_end_again_is_refused(home: Home) -> None:
-    """Expired, deleted or superseded since: the error says so, and what to do instead."""
-    expired = await home.plan("one", expires_at=home.now + 2 * MINUTE)
-    deleted = await home.plan("two")
-    older = await home.plan_broken("broken", max_retries=0)
-    home.clock.advance(HOUR)
-    await home.flags.delete("two", actor="ada")
-    await home.run_due()
-    await home.mend()
-    await home.flags.put("broken", enabled=False, actor="bob")
-    for key, made, why in (
-        ("one", expired, "has expired"), ("two", deleted, "was deleted"), ("broken", older, "superseded"),
-    ):  # fmt: skip
-        with pytest.raises(InvalidStateError, match=why):
-            await home.flags.retry(key, made.id, actor="bob")
-        assert (await home.schedule(made.id)).status == "failed"
-
-
-async def test_two_operators_press_at_once(home: Home) -> None:
-    """One of them brings it back, the other is told."""
-    made = await home.plan_broken(max_retries=0)
+    home.flags._store.change = change  # type: ignore[method-assign]
+    home.clock.advance(MINUTE)
+    ran = await home.flags.process()
+    assert (ran.processed, ran.retried) == (1, 1)
+    assert not (await home.flags.get("promo")).enabled
+    home.flags._store.change = real  # type: ignore[method-assign]
     await home.drain()
-    both = await asyncio.gather(
-        *(home.flags.retry("broken", made.id, actor=who) for who in ("ada", "bob")), return_exceptions=True
-    )
-    assert sorted(isinstance(one, InvalidStateError) for one in both) == [False, True]
-    assert len(await home.audit(made.id, "retried")) == 1
-
-
-async def test_retention_keeps_what_is_not_over(home: Home) -> None:
-    """Applied go after 90 days, cancelled after 30, dead never; what waits for a retry is never touched."""
-    applied, cancelled = await home.plan("one"), await home.plan("two")
-    await home.flags.cancel("two", cancelled.id, actor="bob")
-    dead = await home.plan("broken", max_retries=0)
-    mid_retry = await home.plan_broken("broken-too", max_retries=10)
-    await home.drain(until=2 * MINUTE)
-    future = await home.plan("one", timedelta(days=300))
-
-    async def there() -> set[int]:
-        found = set()
-        for key in ("one", "two", "broken", "broken-too"):
-            found |= {one.id for one in await home.flags.schedules(key)}
-        return found
-
-    async def keep() -> None:
-        from redrive.engine.keeper import Keeper
-        from redrive.engine.patience import Patience
-        from redrive.engine.settler import Settler
-        from redrive.systems.flags.system import RETENTION
-
-        lane, ledger = home.flags.lane, await home.flags.lane.ledger()
-        patience = Patience(ledger.name, lane.tell)
-        settler = Settler(ledger, "keeper", patience, lane.tell, batch=1)
-        await Keeper(ledger, lane.handlers, settler, patience, lane.tell, retention=RETENTION).prune()
-
-    everything = {applied.id, cancelled.id, dead.id, mid_retry.id, future.id}
-    home.clock.advance(timedelta(days=29))
-    await keep()
-    assert await there() == everything
-    home.clock.advance(timedelta(days=2))
-    await keep()
-    assert await there() == everything - {cancelled.id}
-    home.clock.advance(timedelta(days=58))
-    await keep()
-    assert await there() == everything - {cancelled.id}
-    home.clock.advance(timedelta(days=300))
-    await keep()
-    assert await there() == {dead.id, mid_retry.id, future.id}
-    counts = await home.flags.lane.counts()
-    assert (counts[State.DEAD], counts[State.WAITING]) == (1, 2)
+    applied = await home.schedule(made.id)
+    assert (applied.status, applied.retry_count) == ("applied", 1)
+    assert await home.actions(made.id) == ["created", "retried", "applied"]

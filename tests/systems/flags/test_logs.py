@@ -1,15 +1,13 @@
-"""What is left to be read: log lines and audit entries, field by field, and an audit that stands in nobody's way."""
+"""The log lines of schedules, field by field."""
 
 from typing import Any
 
 import pytest
 import structlog
-from sqlalchemy import Connection
 
 from redrive.observe.logs import LogObserver
-from redrive.systems.flags import NewSchedule
 
-from .conftest import MINUTE, Home, execute
+from .conftest import MINUTE, Home, of
 
 
 @pytest.fixture
@@ -18,10 +16,6 @@ def said(home: Home):
     home.app.observers.append(LogObserver())
     with structlog.testing.capture_logs() as lines:
         yield lines
-
-
-def of(lines: list[Any], event: str) -> list[dict[str, Any]]:
-    return [line for line in lines if line["event"] == event]
 
 
 async def test_log_lines_of_a_schedule_that_fails(home: Home, said: list[Any]) -> None:
@@ -104,78 +98,3 @@ async def test_retry_metadata_that_cannot_be_written_is_logged(
     [line] = of(said, "Schedule could not be settled")
     assert (line["log_level"], line["scheduleId"], line["flagKey"]) == ("error", made.id, "broken")
     assert "this row cannot be written" in line["error"]
-
-
-async def test_audit_field_by_field(home: Home) -> None:
-    """Who, when and what of every act."""
-    began = home.now
-    made = await home.plan_broken(max_retries=1)
-    await home.drain()
-    row = await home.row(made.id)
-    created, retried, failed = await home.audit(made.id)
-    for entry, action, actor in (
-        (created, "created", "ada"), (retried, "retried", "processor"), (failed, "failed", "processor"),
-    ):  # fmt: skip
-        assert (entry.action, entry.actor) == (f"flag_schedule.{action}", actor)
-        assert (entry.flag_key, entry.environment, entry.schedule_id) == ("broken", "production", made.id)
-    assert (created.at, failed.at) == (began, home.now)
-    assert created.details == {
-        "scheduledAt": made.scheduled_at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), "expiresAt": None,
-        "updates": {"enabled": True}, "maxRetries": 1,
-    }  # fmt: skip
-    first, _ = await home.flags.lane.attempts(made.id)
-    assert retried.at == first.ended_at
-    assert retried.details["retryCount"] == 1
-    assert first.delay is not None
-    assert retried.details["nextRetryAt"] == (first.ended_at + first.delay).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    assert (failed.details["retryCount"], failed.details["verdict"]) == (1, "exhausted")
-    assert failed.details["error"] == row["last_error"]
-    other = await home.plan()
-    await home.drain()
-    [applied] = await home.audit(other.id, "applied")
-    assert (applied.at, applied.actor) == (home.now, "processor")
-    assert applied.details == {"updates": {"enabled": True}, "retryCount": 0}
-
-
-async def test_an_audit_that_fails_blocks_nothing(home: Home) -> None:
-    """With the audit out of order schedules are made, cancelled, applied, retried and brought back as ever, and it is logged."""
-    refuse = (
-        ["CREATE TRIGGER full BEFORE INSERT ON feature_flag_audit BEGIN SELECT RAISE(ABORT, 'full'); END"]
-        if home.store == "sqlite"
-        else [
-            "CREATE FUNCTION full_up() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'full'; END $$",
-            'CREATE TRIGGER "full" BEFORE INSERT ON feature_flag_audit FOR EACH ROW EXECUTE FUNCTION full_up()',
-        ]
-    )
-    await execute(home.app, *refuse)
-    with structlog.testing.capture_logs() as lines:
-        applied, cancelled = await home.plan("one"), await home.plan("two")
-        failed = await home.plan_broken(max_retries=1)
-        await home.flags.cancel("two", cancelled.id, actor="bob")
-        await home.drain()
-        await home.mend()
-        await home.flags.retry("broken", failed.id, actor="bob")
-        await home.drain()
-        ended = [(await home.schedule(one.id)).status for one in (applied, cancelled, failed)]
-        assert ended == ["applied", "cancelled", "applied"]
-        assert (await home.flags.get("one")).enabled
-        assert await home.audit() == []
-    complaints = [line["action"] for line in of(lines, "Audit entry could not be written")]
-    assert sorted(set(complaints)) == [
-        f"flag_schedule.{action}" for action in ("applied", "cancelled", "created", "failed", "retried")
-    ]
-
-
-async def test_an_audit_that_is_gone_blocks_nothing(home: Home) -> None:
-    """Nor does a table that is not there."""
-
-    def drop(connection: Connection) -> None:
-        connection.exec_driver_sql("DROP TABLE feature_flag_audit")
-
-    await home.app.database.write(drop)
-    made = await home.plan()
-    later = NewSchedule(scheduled_at=home.now + 2 * MINUTE, updates={"enabled": False})
-    await home.flags.schedule("promo", later, actor="ada")
-    with structlog.testing.capture_logs():
-        await home.drain(until=MINUTE)
-    assert (await home.schedule(made.id)).status == "applied"

@@ -5,15 +5,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, MetaData, inspect, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from redrive import Redrive
 from redrive.errors import NotMigratedError
+from redrive.extend import NAMES, Instant, IsoText, ledger_indexes
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.migrate import check, migrate, migration_sql
-from redrive.systems.flags import Flags, FlagSettings
-from redrive.systems.flags.tables import make_tables
+from redrive.systems.flags import Flags, FlagSettings, tables
+from redrive.systems.flags.tables import FLAG_SCHEDULES
 from redrive.testing import VirtualClock, drain
 
 POSTGRES = {
@@ -71,8 +72,14 @@ ROWS = [
 
 
 def from_metadata(connection: Connection) -> None:
-    tables = make_tables(connection.dialect.name)
-    for table in (tables.flags, tables.overrides, tables.schedules, tables.audit):
+    """The tables as the code says, with the indexes that claims need."""
+    metadata = MetaData(naming_convention=NAMES)
+    made = [one.to_metadata(metadata) for one in (tables.flags, tables.overrides, tables.schedules, tables.audit)]
+    for column in made[2].c:
+        if connection.dialect.name == "sqlite" and isinstance(column.type, Instant):
+            column.type = IsoText()
+    ledger_indexes(FLAG_SCHEDULES, made[2], connection.dialect.name)
+    for table in made:
         connection.execute(CreateTable(table))
         for index in table.indexes:
             connection.execute(CreateIndex(index))
@@ -241,3 +248,11 @@ async def test_the_audit_is_append_only(url: str, store: str) -> None:
                 await execute(database, [statement])
     finally:
         await database.close()
+
+
+def test_the_table_is_the_one_of_the_documentation() -> None:
+    """Two due columns, one word for retrying and dead, the lease for claimed."""
+    assert (FLAG_SCHEDULES.first_due, FLAG_SCHEDULES.due) == ("scheduled_at", "next_retry_at")
+    assert FLAG_SCHEDULES.words.shared
+    assert FLAG_SCHEDULES.words.claimed is None
+    assert Flags.name == "flags"

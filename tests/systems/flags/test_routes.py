@@ -22,8 +22,9 @@ ADMIN = [
 ]  # fmt: skip
 
 
+ACTS = ("schedules/cancel", "schedules/retry", "switch")
 one_store = pytest.mark.parametrize("store", ["sqlite"])
-"""For what does not depend on the database: `test_endings` and the others run on both."""
+"""For what does not depend on the database: the tests of the parts run on both."""
 
 
 def text(instant: datetime) -> str:
@@ -303,3 +304,59 @@ async def test_the_description_is_complete(store: str, api: Api) -> None:
     for name in ("ScheduleRequest", "ScheduleBody", "FlagChange", "FlagBody", "UserOverride", "Evaluated"):
         assert described["components"]["schemas"][name]["examples"]
     assert list(described["components"]["schemas"]["ScheduleBody"]["properties"]) == SCHEDULE_FIELDS
+
+
+@one_store
+async def test_who_may_look_and_who_may_act(store: str, api: Api) -> None:
+    """A viewer looks, an operator acts; from this machine one may look without a key, and nobody acts without one."""
+    viewer = await api.service.keys.create("viewer", ["viewer"])
+    stranger = await api.service.keys.create("machine", ["events:write"])
+
+    async def status(method: str, path: str, secret: str, body: Any = None) -> int:
+        return (await api(method, f"/api/flags/{path}", body, headers={"X-API-Key": secret})).status_code
+
+    assert [await status("GET", "schedules", one.secret) for one in (viewer, stranger)] == [200, 403]
+    for path in ACTS:
+        body = {"ids": [1], "reason": "why not"}
+        assert [await status("POST", path, one, body) for one in ("rdk_wrong", viewer.secret)] == [401, 403]
+        assert await status("GET", path, viewer.secret) == 405
+        assert (
+            await api.client.post(f"/api/flags/{path}", content=b"x" * 70_000, headers={"X-API-Key": ""})
+        ).status_code == 401
+    async with httpx.AsyncClient(transport=api.client._transport, base_url="http://127.0.0.1") as local:
+        assert (await local.get("/api/flags/schedules")).status_code == 200
+        assert (
+            await local.post("/api/flags/switch", json={"ids": [1], "reason": "x", "enabled": True})
+        ).status_code == 401
+        away = {"X-Forwarded-For": "203.0.113.7"}
+        assert (await local.get("/api/flags/schedules", headers=away)).status_code == 401
+
+
+@one_store
+async def test_what_does_not_fit_is_refused(store: str, api: Api) -> None:
+    """Ids and reasons are limited, unknown fields and values named; nothing of it is a fault of ours."""
+    good = {"ids": [1], "reason": "because"}
+    bad: list[dict[str, Any]] = [
+        {}, {"ids": [1]}, {"reason": "because"}, good | {"ids": []}, good | {"ids": list(range(1, 1002))},
+        good | {"ids": ["1"]}, good | {"ids": [0]}, good | {"ids": [2**63]}, good | {"ids": [True]}, good | {"reason": "  "},
+        good | {"reason": "x" * 501}, good | {"reason": "a\0b"}, good | {"more": 1},
+    ]  # fmt: skip
+    for path in ACTS:
+        on = {"enabled": True} if path == "switch" else {}
+        for body in bad:
+            answer = await api("POST", f"/api/flags/{path}", body | on)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "VALIDATION_ERROR"), (path, body)
+        most = await api("POST", f"/api/flags/{path}", good | on | {"ids": list(range(2**62, 2**62 + 1000))})
+        assert len(most.json()["refused"]) == 1000
+    for query in (
+        "status=dead",
+        "limit=0",
+        "limit=1001",
+        "cursor=1",
+        "cursor=1@x",
+        "cursor=x@2",
+        "cursor=1@nan",
+        "flag=%00",
+    ):
+        answer = await api("GET", f"/api/flags/schedules?{query}")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "VALIDATION_ERROR"), query

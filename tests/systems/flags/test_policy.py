@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from redrive.systems.flags import InvalidChangeError, NewSchedule, calculate_next_retry_at
+from redrive.systems.flags import NewSchedule, calculate_next_retry_at
 from redrive.testing import assert_dead
 
 from .conftest import MINUTE, Api, Home
@@ -46,24 +46,6 @@ async def test_own_number_of_retries(home: Home, retries: int) -> None:
         assert least <= one.delay < least + JITTER_MAX
     schedule = await home.schedule(made.id)
     assert (schedule.status, schedule.retry_count, schedule.next_retry_at) == ("failed", retries, None)
-
-
-@pytest.mark.parametrize("retries", [11, -1, True, "3"])
-async def test_other_numbers_are_refused(home: Home, retries: object) -> None:
-    """Between 0 and 10, and a number."""
-    with pytest.raises(InvalidChangeError, match="maxRetries must be a whole number from 0 to 10"):
-        await home.plan(max_retries=retries)
-    assert await home.flags.schedules("promo") == []
-
-
-async def test_default_is_written_when_it_is_made(make_home) -> None:
-    """The default of the settings stands in the row: later settings do not change it."""
-    home = await make_home(flag_schedule_max_retries=1)
-    made = await home.plan_broken()
-    other = await make_home(flag_schedule_max_retries=7)
-    assert made.max_retries == 1
-    await other.drain()
-    assert len(await other.flags.lane.attempts(made.id)) == 2
 
 
 async def test_preview_is_what_happens(home: Home, api: Api) -> None:
