@@ -33,6 +33,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 READERS = 2
+SYNCHRONOUS = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
 STEPS_BETWEEN_LOOKS = 20_000
 """Steps of SQLite's machine, about a millisecond, between two looks at the clock of a limited read."""
 WATCH_EVERY = timedelta(milliseconds=25)
@@ -85,6 +86,11 @@ class SqliteDatabase:
     def insert(self, table: Table) -> Any:
         """See `Database.insert`."""
         return self.dialect.insert(table)
+
+    async def describe(self) -> str:
+        """See `Database.describe`."""
+        number = await self.write(lambda connection: connection.exec_driver_sql("PRAGMA synchronous").scalar_one())
+        return f"SQLite {sqlite3.sqlite_version}, synchronous={SYNCHRONOUS.get(number, number)}"
 
     async def open(self) -> None:
         """See `Database.open`."""
