@@ -321,7 +321,7 @@ class Lane:
         until: datetime | None = None,
         at_most: int | None = None,
         progress: Progress | None = None,
-    ) -> Acted:
+    ) -> Acted[TaskId]:
         """Send dead tasks back to waiting, due now, with a fresh budget; their history stays.
 
         `which` is an id, a key, several of either, or a `Filter`. A number or a UUID is an id; a text is an id or a key, and
@@ -343,7 +343,7 @@ class Lane:
         until: datetime | None = None,
         at_most: int | None = None,
         progress: Progress | None = None,
-    ) -> Acted:
+    ) -> Acted[TaskId]:
         """End waiting tasks as cancelled; the parameters are those of `redrive`. What runs is not touched."""
         return await self._act(
             Act.CANCEL, State.CANCELLED, which, Actor(name=actor, reason=reason),
@@ -361,14 +361,14 @@ class Lane:
         until: datetime | None = None,
         at_most: int | None = None,
         progress: Progress | None = None,
-    ) -> Acted:
+    ) -> Acted[TaskId]:
         """End dead tasks as done or cancelled, because a person has dealt with them; the parameters are those of `redrive`."""
         return await self._act(
             Act.RESOLVE, state, which, Actor(name=actor, reason=reason),
             dry_run=dry_run, until=until, at_most=at_most, progress=progress,
         )  # fmt: skip
 
-    async def _act(self, act: Act, end: State, which: Which, actor: Actor, **how: Any) -> Acted:
+    async def _act(self, act: Act, end: State, which: Which, actor: Actor, **how: Any) -> Acted[TaskId]:
         acted = await Acts(await self.ledger(), self.tell).act(act, end, which, actor, **how)
         if acted.changed:
             await self.count_soon()

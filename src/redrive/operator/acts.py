@@ -6,9 +6,10 @@ state: two people who press at once act once. Each act is recorded with who and 
 """
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Generic, TypeVar
 
 from redrive.core.states import Act, State, check_transition
 from redrive.core.task import Task, TaskId
@@ -18,6 +19,8 @@ from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.operator.names import Names, read_names
 from redrive.operator.pages import TaskPages
 from redrive.ports import Actor, Filter, Page
+
+Id = TypeVar("Id")
 
 CHUNK = 500
 PAST = {Act.REDRIVE: "redriven", Act.CANCEL: "cancelled", Act.RESOLVE: "resolved"}
@@ -29,15 +32,15 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acted:
+class Acted(Generic[Id]):
     """What an act on many came to: the ids that changed, and of others why they did not.
 
     `matched` is how many tasks were in the right state; a dry run says just that. `until` is the instant that the act was
     frozen at. An act that takes too long stops between two pages and is not `complete`: the same again with its `until` goes on.
     """
 
-    changed: Sequence[TaskId] = ()
-    refused: Mapping[TaskId, str] = field(default_factory=dict)
+    changed: Collection[Id] = ()
+    refused: Mapping[Id, str] = field(default_factory=dict)
     matched: int = 0
     until: datetime | None = None
     complete: bool = True
@@ -115,7 +118,7 @@ class Acts:
         at_most: int | None = None,
         within: timedelta | None = None,
         progress: Progress | None = None,
-    ) -> Acted:
+    ) -> Acted[TaskId]:
         """Bring the tasks to `end`: waiting by a redrive, cancelled by a cancel, done or cancelled by a resolve."""
         before = State.WAITING if act is Act.CANCEL else State.DEAD
         self._check(act, before, end, actor)

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Float, and_, bindparam, func, literal_column,
 
 from redrive import Filter, Lane, Redrive, redact
 from redrive.extend import ATTEMPTS, EPOCH
+from redrive.operator.acts import Acted
 from redrive.systems.flags.changes import LastSet, Stamp, Values, readable_values, superseded
 from redrive.systems.flags.errors import (
     InvalidChangeError,
@@ -24,7 +25,6 @@ from redrive.systems.flags.tables import AHEAD, FLAG_SCHEDULES, OVER, FlagTables
 from redrive.systems.flags.values import (
     LISTED_MAX,
     PRODUCTION,
-    Acted,
     FlagSchedule,
     Foreseen,
     Retries,
@@ -165,7 +165,7 @@ class Desk:
         await self.get_schedule(key, id, environment=environment)
         return await self._after(await self.cancel_all([id], actor=actor), key, id, environment)
 
-    async def cancel_all(self, ids: Collection[int], *, actor: str, reason: str = "cancelled by hand") -> Acted:
+    async def cancel_all(self, ids: Collection[int], *, actor: str, reason: str = "cancelled by hand") -> Acted[int]:
         """End schedules that wait, of whatever flag, all in one commit; those that do not wait stay as they are."""
         await self._app.open()
         acted = await self._database.write(self._cancel, ids, actor, reason)
@@ -173,7 +173,7 @@ class Desk:
             await self._lane.count_soon()
         return acted
 
-    def _cancel(self, connection: Connection, ids: Collection[int], actor: str, reason: str) -> Acted:
+    def _cancel(self, connection: Connection, ids: Collection[int], actor: str, reason: str) -> Acted[int]:
         found = self._tables.read_by_id(connection, ids)
         ended = set(self._lane.cancel_sync([*found], actor=actor, reason=reason, within=connection))
         refused = {id_: _absent(id_) for id_ in ids if id_ not in ended}
@@ -187,7 +187,7 @@ class Desk:
         await self.get_schedule(key, id, environment=environment)
         return await self._after(await self.retry_all([id], actor=actor), key, id, environment)
 
-    async def retry_all(self, ids: Collection[int], *, actor: str, reason: str = "retried by hand") -> Acted:
+    async def retry_all(self, ids: Collection[int], *, actor: str, reason: str = "retried by hand") -> Acted[int]:
         """Bring back schedules that have failed for good, of whatever flag; the others stay as they are."""
         await self._app.open()
         dead, refused = await self._database.read(self._to_retry, ids)
@@ -213,7 +213,7 @@ class Desk:
                 refused[id_] = f"schedule {id_} {why}"
         return [id_ for id_ in found if id_ not in refused], refused
 
-    async def _after(self, acted: Acted, key: str, id: int, environment: str) -> FlagSchedule:
+    async def _after(self, acted: Acted[int], key: str, id: int, environment: str) -> FlagSchedule:
         """The one schedule that was acted on, as it stands; `InvalidStateError` if it was left alone."""
         if acted.refused:
             raise InvalidStateError(acted.refused[id])

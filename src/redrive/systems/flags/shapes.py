@@ -17,9 +17,10 @@ from pydantic.alias_generators import to_camel
 
 from redrive import Attempt
 from redrive.http.reason import Reason
+from redrive.operator.acts import Acted
 from redrive.operator.json_views import instant_json
 from redrive.systems.flags.settings import RETRIES_MAX
-from redrive.systems.flags.values import Acted, NewSchedule, Retries, SeenSchedule
+from redrive.systems.flags.values import NewSchedule, Retries, SeenSchedule
 
 KEY = r"^[A-Za-z0-9][A-Za-z0-9._:-]*$"
 BULK_MAX = 50
@@ -353,7 +354,7 @@ class ActedBody(CamelBody):
     refused: dict[int, str] = Field(description="The others by their ids, and why they were left alone")
 
     @classmethod
-    def of(cls, acted: Acted) -> "ActedBody":
+    def of(cls, acted: Acted[int]) -> "ActedBody":
         """The act as it is told."""
         return cls(changed=len(acted.changed), refused=dict(acted.refused))
 

@@ -13,11 +13,12 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from redrive import Lane, Redrive
 from redrive.extend import DEEDS
+from redrive.operator.acts import Acted
 from redrive.systems.flags.cache import FLAGS_MAX, FlagCache
 from redrive.systems.flags.changes import LastSet, Stamp, Values, read_values, readable_values, superseded
 from redrive.systems.flags.errors import FlagNotFoundError, InvalidChangeError
 from redrive.systems.flags.tables import FlagTables
-from redrive.systems.flags.values import LISTED_MAX, PRODUCTION, Acted, Flag, Override
+from redrive.systems.flags.values import LISTED_MAX, PRODUCTION, Flag, Override
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -85,11 +86,13 @@ class FlagStore:
             self._note(connection, act, environment, key, actor=actor, reason=_in_words(values | described))
         return _flag(self._tables.read_flag(connection, key, environment)), created
 
-    async def switch(self, ids: Collection[int], *, enabled: bool, actor: str, reason: str) -> Acted:
+    async def switch(self, ids: Collection[int], *, enabled: bool, actor: str, reason: str) -> Acted[int]:
         """Turn flags on or off, by their ids; those that are so already, or are gone, stay as they are."""
         return await self._write(self._switch, ids, enabled=enabled, actor=actor, reason=reason)
 
-    def _switch(self, connection: Connection, ids: Collection[int], *, enabled: bool, actor: str, reason: str) -> Acted:
+    def _switch(
+        self, connection: Connection, ids: Collection[int], *, enabled: bool, actor: str, reason: str
+    ) -> Acted[int]:
         changed, refused = list[int](), dict[int, str]()
         word = "on" if enabled else "off"
         for id_ in sorted(set(ids)):  # in one order, so that two who do so cannot block each other
