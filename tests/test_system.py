@@ -11,8 +11,9 @@ from ledgers.homes import execute
 from prometheus_client import CollectorRegistry, Gauge
 from web.conftest import client_of, running
 
-from redrive import LedgerTable, Redrive, State, Task, UsageError, Words, WorkerSettings
-from redrive.errors import NotMigratedError, TableError
+from redrive import LedgerTable, Redrive, State, Task, Words
+from redrive.app import WorkerSettings
+from redrive.errors import NotMigratedError, TableError, UsageError
 from redrive.events import Event
 from redrive.ledgers.open import open_database, open_ledger
 from redrive.ledgers.sql.migrate import check, heads, migrate, systems_with_tables, versions

@@ -12,18 +12,8 @@ from examples.demo.traffic import (
     span,
     work,
 )
-from redrive import (
-    Context,
-    Filter,
-    NewTask,
-    PermanentError,
-    RateLimitedError,
-    Redrive,
-    State,
-    Task,
-    TransientError,
-    make_task,
-)
+from redrive import Context, Filter, PermanentError, RateLimitedError, Redrive, State, Task, TransientError
+from redrive.lane import NewTask, make_task
 
 PAUSE_BEATS = 10
 """So long after the outage has healed somebody brings back what died of it."""

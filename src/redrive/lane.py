@@ -32,6 +32,8 @@ from redrive.operator.census import Census
 from redrive.operator.pages import TaskPages
 from redrive.ports import Actor, Filter, Observer, Page, Within
 
+__all__ = ["Acted", "Added", "Attempt", "Lane", "NewTask", "Page", "make_task"]
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 EVERYTHING = Filter()
@@ -206,7 +208,7 @@ class Lane:
         return added
 
     async def add_many(self, tasks: Iterable[NewTask], *, within: Within | None = None) -> list[Added]:
-        """Store many tasks in one commit, all or nothing; make them with `redrive.make_task`."""
+        """Store many tasks in one commit, all or nothing; make them with `redrive.lane.make_task`."""
         given = list(tasks)
         if not given:
             return []
@@ -321,7 +323,7 @@ class Lane:
         until: datetime | None = None,
         at_most: int | None = None,
         progress: Progress | None = None,
-    ) -> Acted[TaskId]:
+    ) -> Acted:
         """Send dead tasks back to waiting, due now, with a fresh budget; their history stays.
 
         `which` is an id, a key, several of either, or a `Filter`. A number or a UUID is an id; a text is an id or a key, and
@@ -343,7 +345,7 @@ class Lane:
         until: datetime | None = None,
         at_most: int | None = None,
         progress: Progress | None = None,
-    ) -> Acted[TaskId]:
+    ) -> Acted:
         """End waiting tasks as cancelled; the parameters are those of `redrive`. What runs is not touched."""
         return await self._act(
             Act.CANCEL, State.CANCELLED, which, Actor(name=actor, reason=reason),
@@ -361,14 +363,14 @@ class Lane:
         until: datetime | None = None,
         at_most: int | None = None,
         progress: Progress | None = None,
-    ) -> Acted[TaskId]:
+    ) -> Acted:
         """End dead tasks as done or cancelled, because a person has dealt with them; the parameters are those of `redrive`."""
         return await self._act(
             Act.RESOLVE, state, which, Actor(name=actor, reason=reason),
             dry_run=dry_run, until=until, at_most=at_most, progress=progress,
         )  # fmt: skip
 
-    async def _act(self, act: Act, end: State, which: Which, actor: Actor, **how: Any) -> Acted[TaskId]:
+    async def _act(self, act: Act, end: State, which: Which, actor: Actor, **how: Any) -> Acted:
         acted = await Acts(await self.ledger(), self.tell).act(act, end, which, actor, **how)
         if acted.changed:
             await self.count_soon()

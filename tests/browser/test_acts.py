@@ -5,7 +5,8 @@ import re
 import pytest
 from playwright.async_api import Page, expect
 
-from redrive import Filter, NewTask, State, hours, make_task
+from redrive import Filter, State, hours
+from redrive.lane import NewTask, make_task
 
 from .conftest import log_in
 from .site import Site

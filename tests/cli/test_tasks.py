@@ -8,19 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from redrive import (
-    Exponential,
-    Filter,
-    NewTask,
-    PermanentError,
-    Policy,
-    Redrive,
-    State,
-    Task,
-    WorkerSettings,
-    jitter,
-    seconds,
-)
+from redrive import Exponential, Filter, PermanentError, Policy, Redrive, State, Task, jitter, seconds
+from redrive.app import WorkerSettings
+from redrive.lane import NewTask
 from redrive.operator.census import Census
 from redrive.operator.figures import Figures
 

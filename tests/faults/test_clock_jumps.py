@@ -7,20 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from redrive import (
-    Context,
-    Fixed,
-    Policy,
-    Redrive,
-    Task,
-    TransientError,
-    WorkerSettings,
-    hours,
-    jitter,
-    make_task,
-    seconds,
-)
+from redrive import Context, Fixed, Policy, Redrive, Task, TransientError, hours, jitter, seconds
+from redrive.app import WorkerSettings
 from redrive.core.durations import ZERO
+from redrive.lane import make_task
 
 from .books import all_ended, read_books, until
 from .processes import Ground

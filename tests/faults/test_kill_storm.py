@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from redrive import NewTask, Redrive, make_task
+from redrive import Redrive
+from redrive.lane import NewTask, make_task
 
 from .books import all_ended, create_effects, effects, read_books, watch_leases
 from .processes import Ground, Zygote

@@ -1,7 +1,8 @@
 """A task that kills whoever runs it."""
 
-from redrive import Redrive, State, make_task
+from redrive import Redrive, State
 from redrive.core.decide import LEASE_EXPIRED_ERROR
+from redrive.lane import make_task
 
 from .books import create_effects, read_books, until
 from .processes import Ground, Zygote

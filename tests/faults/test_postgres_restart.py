@@ -13,8 +13,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from redrive import Redrive, State, make_task
+from redrive import Redrive, State
 from redrive.errors import LedgerAwayError
+from redrive.lane import make_task
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.migrate import migrate
 

@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from redrive import Redrive, State, make_task
+from redrive import Redrive, State
+from redrive.lane import make_task
 
 from .books import read_books, until
 from .processes import Ground, WorkerProcess

@@ -41,7 +41,7 @@ def create_from_metadata(connection: Connection) -> None:
     tables = {table.name: table.to_metadata(copied) for table in schema.metadata.sorted_tables}
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(CREATE_INSTANT_FUNCTION)
-    ledger_indexes(TASKS, tables["redrive_task"], connection.dialect.name)
+    ledger_indexes(TASKS, tables["redrive_task"])
     for table in tables.values():
         connection.execute(CreateTable(table))
         for index in table.indexes:

@@ -22,7 +22,8 @@ from redrive.core.outcome import Done, LeaseExpired, Released
 from redrive.core.states import State
 from redrive.core.task import ClaimLost
 from redrive.errors import MissingExtraError, UsageError
-from redrive.ledgers.pgmq.ledger import PgmqLedger, queues
+from redrive.ledgers.pgmq import queues
+from redrive.ledgers.pgmq.ledger import PgmqLedger
 from redrive.operator.index_order import IndexOrder
 from redrive.operator.pages import TaskPages
 from redrive.operator.reads import Reads

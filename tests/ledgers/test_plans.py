@@ -34,7 +34,7 @@ async def park(home: Home) -> None:
         outcome = TRANSIENT if claim.task.id in retried else Done()
         if claim.task.id in (*retried, *done):
             await home.settle(claim, outcome, POLICY)
-    quote = home.database.dialect.identifier_preparer
+    quote = home.database.dialect.sqlalchemy.identifier_preparer
     table, key, id_ = quote.format_table(home.sql_table), home.table.key, home.table.id_column
     kept = [name for column in home.sql_table.columns if (name := column.name) not in (key, id_)]
     columns = ", ".join(quote.quote(name) for name in kept)

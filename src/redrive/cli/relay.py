@@ -158,7 +158,7 @@ def classify(
     for given in header or ():
         name, equals, value = given.partition("=")
         if not name or not equals:
-            raise typer.BadParameter(f"{given!r} is no header: write NAME=VALUE", param_hint="--header")
+            raise typer.BadParameter(f"{given!r} is not a header: write NAME=VALUE", param_hint="--header")
         headers[name] = value
     chosen = load(DeadLetterSettings, **({} if rules is None else {"dead_letter_rules": rules}))
     chosen_rules = make_rules(chosen)

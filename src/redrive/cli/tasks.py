@@ -37,7 +37,7 @@ from redrive.cli.common import (
 from redrive.core.durations import ZERO, format_duration
 from redrive.core.preview import Try
 from redrive.core.states import Act, State
-from redrive.core.task import Added, Attempt, Deed, Task, TaskId
+from redrive.core.task import Added, Attempt, Deed, Task
 from redrive.errors import UsageError
 from redrive.lane import Lane
 from redrive.operator.acts import PAST, Acted
@@ -397,7 +397,7 @@ class _Act:
     def run(self, database: str | None, app: str | None, lane: str | None, *, json: bool) -> None:
         """Do it, and say what it came to."""
 
-        async def work() -> Acted[TaskId]:
+        async def work() -> Acted:
             async with opened_store(database, app) as opened:
                 return await self._work(choose_lane(opened, lane))
 
@@ -409,7 +409,7 @@ class _Act:
         if not (acted.matched if self._dry_run else acted.changed):
             raise typer.Exit(PROBLEM)
 
-    async def _work(self, lane: Lane) -> Acted[TaskId]:
+    async def _work(self, lane: Lane) -> Acted:
         change = lane.redrive if self._act is Act.REDRIVE else lane.cancel
         asked = self._asked
         if self._names:
@@ -425,7 +425,7 @@ class _Act:
         with _progress(self._act, seen.matched) as advance:
             return await change(asked, until=seen.until, at_most=seen.matched, progress=advance, **self._said)
 
-    def _print_json(self, acted: Acted[TaskId]) -> None:
+    def _print_json(self, acted: Acted) -> None:
         changed = [id_json(id_) for id_ in acted.changed]
         refused = {str(id_): reason for id_, reason in acted.refused.items()}
         print_json(
@@ -439,7 +439,7 @@ class _Act:
             }
         )
 
-    def _say(self, acted: Acted[TaskId]) -> None:
+    def _say(self, acted: Acted) -> None:
         for id_, reason in [*acted.refused.items()][:REFUSED_SHOWN_MAX]:
             say(f"task {escape(str(id_))} was left alone: {escape(reason)}")
         if self._dry_run:

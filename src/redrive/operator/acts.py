@@ -6,10 +6,9 @@ state: two people who press at once act once. Each act is recorded with who and 
 """
 
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Generic, TypeVar
 
 from redrive.core.states import Act, State, check_transition
 from redrive.core.task import Task, TaskId
@@ -19,8 +18,6 @@ from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.operator.names import Names, read_names
 from redrive.operator.pages import TaskPages
 from redrive.ports import Actor, Filter, Page
-
-Id = TypeVar("Id")
 
 CHUNK = 500
 PAST = {Act.REDRIVE: "redriven", Act.CANCEL: "cancelled", Act.RESOLVE: "resolved"}
@@ -32,15 +29,15 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acted(Generic[Id]):
+class Acted:
     """What an act on many came to: the ids that changed, and of others why they did not.
 
     `matched` is how many tasks were in the right state; a dry run says just that. `until` is the instant that the act was
     frozen at. An act that takes too long stops between two pages and is not `complete`: the same again with its `until` goes on.
     """
 
-    changed: Collection[Id] = ()
-    refused: Mapping[Id, str] = field(default_factory=dict)
+    changed: Sequence[TaskId] = ()
+    refused: Mapping[TaskId, str] = field(default_factory=dict)
     matched: int = 0
     until: datetime | None = None
     complete: bool = True
@@ -73,7 +70,7 @@ async def act_on_pages(
     tally = Tally()
     ends = None if within is None else time.monotonic() + within.total_seconds()
     cursor: TaskId | None = None
-    while limit := CHUNK if at_most is None else min(CHUNK, at_most - tally.matched):
+    while limit := CHUNK if at_most is None else max(0, min(CHUNK, at_most - tally.matched)):
         try:
             page = await next_page(cursor, limit)
             changed = list(await change(page.items)) if page.items else []
@@ -118,7 +115,7 @@ class Acts:
         at_most: int | None = None,
         within: timedelta | None = None,
         progress: Progress | None = None,
-    ) -> Acted[TaskId]:
+    ) -> Acted:
         """Bring the tasks to `end`: waiting by a redrive, cancelled by a cancel, done or cancelled by a resolve."""
         before = State.WAITING if act is Act.CANCEL else State.DEAD
         self._check(act, before, end, actor)

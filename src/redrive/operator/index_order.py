@@ -16,7 +16,6 @@ from sqlalchemy import (
     and_,
     bindparam,
     func,
-    literal_column,
     or_,
     select,
     union_all,
@@ -25,9 +24,10 @@ from sqlalchemy import (
 from redrive.core.states import State
 from redrive.core.table import TASKS
 from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.due import KINDS_LISTED_MAX, KINDS_PER_LOOK_MAX
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import Branch
-from redrive.ledgers.sql.statements import KINDS_LISTED_MAX, KINDS_PER_CLAIM_MAX
+from redrive.ledgers.sql.times import Earliest
 from redrive.operator.cursors import EARLIEST, Position, with_zone
 from redrive.operator.reads import Reads
 from redrive.ports import Filter
@@ -58,8 +58,8 @@ class IndexOrder:
         if kinds is None:
             return None
         found: list[Position] = []
-        for start in range(0, len(kinds), KINDS_PER_CLAIM_MAX):
-            some = kinds[start : start + KINDS_PER_CLAIM_MAX]
+        for start in range(0, len(kinds), KINDS_PER_LOOK_MAX):
+            some = kinds[start : start + KINDS_PER_LOOK_MAX]
             found += await self._reads.page(self._heads, asked, some, after, limit, newest_first=newest_first)
         found.sort(key=lambda position: (position.at, position.id), reverse=newest_first)
         return found[:limit]
@@ -69,7 +69,7 @@ class IndexOrder:
         if asked.state not in OPEN or asked.key is not None or asked.ids is not None:
             return None
         kinds = await self._kinds(asked)
-        if kinds is None or len(kinds) > KINDS_PER_CLAIM_MAX:
+        if kinds is None or len(kinds) > KINDS_PER_LOOK_MAX:
             return None
         return await self._reads.count(self._count, asked, kinds)
 
@@ -120,7 +120,7 @@ class IndexOrder:
                 at, id_ = branch.at, branch.id
                 head = select(at.label("at"), id_.label("id")).select_from(branch.source).where(branch.where)
                 if after is not None:
-                    after.check(float if isinstance(at.type, Float) else datetime)
+                    after.check(float if isinstance(at.type.dialect_impl(connection.dialect), Float) else datetime)
                     head = head.where(self._behind(branch, after, newest_first=newest_first))
                 order = (at.desc(), id_.desc()) if newest_first else (at, id_)
                 parts.append(select(head.order_by(*order).limit(limit).subquery()))
@@ -134,11 +134,7 @@ class IndexOrder:
     def _behind(self, branch: Branch, after: Position, *, newest_first: bool) -> ColumnElement[bool]:
         at, id_ = branch.at, branch.id
         # Written out, not as a row value: the first half then is a range of the index, with or without the id in it.
-        instant: ColumnElement[Any] = (
-            literal_column("0" if self._rows.dialect == "sqlite" else "'-infinity'::timestamptz")
-            if after.at == EARLIEST
-            else bindparam(None, after.at, type_=at.type)
-        )
+        instant: ColumnElement[Any] = Earliest() if after.at == EARLIEST else bindparam(None, after.at, type_=at.type)
         if newest_first:
             return and_(at <= instant, or_(at < instant, id_ < after.id))
         return and_(at >= instant, or_(at > instant, id_ > after.id))

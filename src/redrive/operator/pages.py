@@ -16,7 +16,8 @@ from redrive.core.states import State
 from redrive.core.table import TASKS
 from redrive.core.task import Task, TaskId
 from redrive.errors import UsageError
-from redrive.ledgers.sql.ledger import PAGE_MAX, SqlLedger
+from redrive.ledgers.sql.ledger import SqlLedger
+from redrive.ledgers.sql.reader import PAGE_MAX
 from redrive.operator.cursors import Position, read_cursor, write_cursor
 from redrive.operator.dead_list import DeadList
 from redrive.operator.index_order import IndexOrder

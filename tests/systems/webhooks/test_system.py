@@ -17,7 +17,8 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from redrive import PermanentError, Redrive, Snoozed, State, Task, WorkerSettings, days, hours, seconds
+from redrive import PermanentError, Redrive, Snoozed, State, Task, days, hours, seconds
+from redrive.app import WorkerSettings
 from redrive.settings import Settings
 from redrive.systems.webhooks import Webhooks, WebhookSettings
 from redrive.testing import VirtualClock, drain

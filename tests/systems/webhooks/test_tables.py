@@ -52,7 +52,7 @@ def create(connection: Connection) -> None:
     if connection.dialect.name == "sqlite":
         for column in table.c:
             column.type = IsoText() if isinstance(column.type, Instant) else column.type
-    ledger_indexes(EVENTS, table, connection.dialect.name)
+    ledger_indexes(EVENTS, table)
     connection.execute(CreateTable(table))
     for index in table.indexes:
         connection.execute(CreateIndex(index))

@@ -334,7 +334,7 @@ def _check_indexes(connection: Connection, ledger_table: LedgerTable, table: Tab
             "SELECT indexname FROM pg_indexes WHERE tablename = :table AND schemaname = coalesce(:schema, current_schema())"
         )
         there = set(connection.execute(asked, {"table": ledger_table.name, "schema": ledger_table.schema}).scalars())
-    for index in ledger_indexes(ledger_table, table, connection.dialect.name):
+    for index in ledger_indexes(ledger_table, table):
         if index.name not in there:
             found.problems.append(f"index {index.name!r} is missing: claims would read the whole table")
             found.migration.append(_create_index(index, connection.dialect))

@@ -94,9 +94,7 @@ class Conditions:
             raise UsageError(
                 f"{self._ledger!r} has no column that says when a task changed: it cannot be asked for by age"
             )
-        dialect = self._rows.dialect
-        bound = comparable(bindparam(None, instant, type_=column.type), dialect)
-        not_after = comparable(column, dialect) <= bound
+        not_after = comparable(column) <= comparable(bindparam(None, instant, type_=column.type))
         return or_(column.is_(None), not_after) if unknown else not_after
 
     def _there_by(self, state: State | None, instant: datetime) -> list[ColumnElement[bool]]:

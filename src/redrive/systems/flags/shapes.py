@@ -15,9 +15,8 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from redrive import Attempt
 from redrive.http.reason import Reason
-from redrive.operator.acts import Acted
+from redrive.lane import Acted, Attempt
 from redrive.operator.json_views import instant_json
 from redrive.systems.flags.settings import RETRIES_MAX
 from redrive.systems.flags.values import NewSchedule, Retries, SeenSchedule
@@ -354,9 +353,9 @@ class ActedBody(CamelBody):
     refused: dict[int, str] = Field(description="The others by their ids, and why they were left alone")
 
     @classmethod
-    def of(cls, acted: Acted[int]) -> "ActedBody":
+    def of(cls, acted: Acted) -> "ActedBody":
         """The act as it is told."""
-        return cls(changed=len(acted.changed), refused=dict(acted.refused))
+        return cls.model_validate({"changed": len(acted.changed), "refused": acted.refused})
 
 
 class SeenBody(CamelBody):

@@ -8,8 +8,9 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from redrive import Attempt, Try, preview
 from redrive.extend import EPOCH
+from redrive.lane import Attempt
+from redrive.policies import Try, preview
 from redrive.systems.flags.policy import POLICY
 
 PRODUCTION = "production"

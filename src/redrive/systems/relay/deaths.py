@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 from aiormq.abc import DeliveredMessage
 
-from redrive import safe_text
+from redrive.extend import safe_text
 from redrive.systems.relay import headers as amqp
 from redrive.systems.relay.message import COUNT_MAX
 from redrive.systems.relay.rules import Rules, Trouble, text_of

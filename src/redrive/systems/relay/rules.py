@@ -78,8 +78,8 @@ def _pattern(text: Any) -> Any:
     except re2.error as error:
         why = error.args[0].decode("utf-8", "replace")
         raise ValueError(
-            f"{text!r:.100} is no regular expression of RE2 ({why:.100}): mend it, and write it in '…' so that \\ stays; "
-            "look-around, back references, (?x) and large repeats are not to be had"
+            f"{text!r:.100} is not a regular expression of RE2 ({why:.100}): correct it, and write it in '…' so that \\ stays; "
+            "look-around, back references, (?x) and large repeats are not supported"
         ) from None
 
 
@@ -148,7 +148,7 @@ class Rules(BaseModel):
 
 
 def load_rules(path: str | None = None) -> Rules:
-    """The rules in this file, or redrive's own; a `SettingsError` names the rule that cannot be used and what would mend it.
+    """The rules in this file, or redrive's own; a `SettingsError` names the rule that cannot be used and how to correct it.
 
     A file that does not say in which headers to look has redrive's.
     """
@@ -164,7 +164,7 @@ def load_rules(path: str | None = None) -> Rules:
             f"the rules in {path} cannot be read ({error.strerror}): change DEAD_LETTER_RULES"
         ) from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"the rules in {path} are no TOML ({error}): mend the file") from None
+        raise SettingsError(f"the rules in {path} are not TOML ({error}): correct the file") from None
     except ValidationError as error:
         problems = "; ".join(_sentence(problem, given) for problem in error.errors())
         raise SettingsError(f"the rules in {path} cannot be used: {problems}") from None

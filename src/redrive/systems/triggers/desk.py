@@ -11,9 +11,10 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from sqlalchemy import ColumnElement, Connection, and_, func, insert, literal, or_, select, tuple_, update
 
-from redrive import Filter, Lane, redact
+from redrive import Filter
 from redrive.errors import UsageError
-from redrive.extend import DEEDS, Database
+from redrive.extend import DEEDS, Database, redact
+from redrive.lane import Lane
 from redrive.operator.alert_rules import Alarm
 from redrive.operator.json_views import instant_json
 from redrive.systems.triggers import tables as t

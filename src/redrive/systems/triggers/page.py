@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fastapi import Request
 
+from redrive.extend import System
 from redrive.http.panel import Panel, query_of
-from redrive.system import System
 
 if TYPE_CHECKING:
     from redrive.systems.triggers import Triggers

@@ -22,8 +22,8 @@ from sqlalchemy import (
     text,
 )
 
-from redrive import Counts, LedgerTable, Words
-from redrive.extend import NAMES, Instant, IsoText
+from redrive import LedgerTable, Words
+from redrive.extend import NAMES, Counts, Instant, IsoText
 
 STATUSES = ("received", "queued", "delivered", "failed")
 """The four words of an event's life."""

@@ -14,12 +14,13 @@ from pydantic import ValidationError
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from redrive import Filter, Lane, make_task
+from redrive import Filter
 from redrive.errors import LedgerAwayError, LedgerError, UsageError
 from redrive.http.body import check_is_json, read_body
 from redrive.http.errors import ApiError, ErrorAnswer
 from redrive.http.guard import require_unless_local_program, require_unless_loopback
 from redrive.http.strict_json import parse_object
+from redrive.lane import Lane, make_task
 from redrive.systems.webhooks.intake import Inbox
 from redrive.systems.webhooks.logs import WebhookLogs, WebhookMetrics
 from redrive.systems.webhooks.settings import WebhookSettings

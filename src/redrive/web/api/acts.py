@@ -102,9 +102,7 @@ async def _act(request: Request, act: Act, end: State, body: ActBody, key: ApiKe
     }
 
 
-async def _acted(
-    lane: Lane, act: Act, end: State, asked: Filter, body: ReasonBody, key: ApiKey, **how: Any
-) -> Acted[TaskId]:
+async def _acted(lane: Lane, act: Act, end: State, asked: Filter, body: ReasonBody, key: ApiKey, **how: Any) -> Acted:
     acts = Acts(await lane.ledger(), lane.tell, limited=True)
     actor = Actor(name=key.owner, reason=body.reason)
     acted = await acts.act(act, end, asked, actor, within=ACT_WITHIN, **how)
@@ -121,5 +119,5 @@ async def _read_names(lane: Lane, given: Sequence[int | str] | None) -> list[Tas
     return ids
 
 
-def _refused(acted: Acted[TaskId]) -> dict[str, str]:
+def _refused(acted: Acted) -> dict[str, str]:
     return {str(id_): reason for id_, reason in [*acted.refused.items()][:IDS_MAX]}
