@@ -16,7 +16,7 @@ from redrive.ledgers.sql import schema
 
 from . import evidence
 
-STUCK_SECONDS_MAX = 5.0
+STUCK_SECONDS_MAX = 30.0
 """How long after its lease an orphaned task may still be held."""
 
 
@@ -112,7 +112,7 @@ async def until(holds: Callable[[], Any], what: str, timeout: float = 60) -> Non
         await asyncio.sleep(0.05)
 
 
-async def all_ended(app: Redrive, timeout: float = 60) -> None:
+async def all_ended(app: Redrive, timeout: float = 90) -> None:
     """Wait until no task waits or is held."""
 
     async def nothing_open() -> bool:

@@ -64,7 +64,7 @@ async def test_a_command_that_kills_its_process(ground: Ground) -> None:
 
             async def calm() -> bool:
                 done = await bus.query_commands(status="COMPLETED", limit=100)
-                return len(done.commands) == 60
+                return len(done.items) == 60
 
             await until(calm, "the others are done", timeout=60)
         row = await bus.get_command("faults", "poison")

@@ -163,9 +163,9 @@ def classify(
     chosen = load(DeadLetterSettings, **({} if rules is None else {"dead_letter_rules": rules}))
     chosen_rules = make_rules(chosen)
     # Only now: without the extra it cannot be imported, and that has been said by then.
-    from redrive.systems.relay.rules import Trouble
+    from redrive.systems.relay.rules import DeadLetterFacts
 
-    trouble = Trouble(queue=queue, reason=reason, error=error, deaths=deaths, headers=headers)
+    trouble = DeadLetterFacts(queue=queue, reason=reason, error=error, deaths=deaths, headers=headers)
     verdict = chosen_rules.classify(trouble)
     if json:
         print_json({"class": verdict.letter_class.value, "rule": verdict.rule})

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from redrive import Redrive
 from redrive.systems.relay import Relay, RelaySettings
-from redrive.systems.relay.deliveries import Deliveries, Session, Tags
+from redrive.systems.relay.deliveries import ChannelSession, Deliveries, Tags
 from redrive.systems.relay.logs import RelayMetrics
 from redrive.systems.relay.message import InvalidMessageError
 
@@ -66,7 +66,7 @@ async def test_no_delivery_is_acknowledged_twice(seed: int) -> None:
         tags = tags[size:]
     broker = asyncio.create_task(channel.broker())
     async with asyncio.TaskGroup() as helpers:
-        session = Session(SimpleNamespace(intake=None), channel, arrived, helpers)  # type: ignore[arg-type]
+        session = ChannelSession(SimpleNamespace(intake=None), channel, arrived, helpers)  # type: ignore[arg-type]
         for part in parts:
             helpers.create_task(session._acknowledge(part))
             if rng.random() < 0.5:

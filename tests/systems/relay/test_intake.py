@@ -16,8 +16,8 @@ from redrive.core.outcome import Done
 from redrive.errors import LedgerAwayError
 from redrive.systems.relay import Relay, intake
 from redrive.systems.relay import broker as links
-from redrive.systems.relay.deliveries import Session
-from redrive.systems.relay.intake import Intake
+from redrive.systems.relay.deliveries import ChannelSession
+from redrive.systems.relay.intake import RelayIntake
 from redrive.systems.relay.logs import RelayMetrics
 from redrive.systems.relay.system import LEASE
 from redrive.systems.relay.values import Stored
@@ -213,13 +213,13 @@ async def test_a_database_that_is_away(app: Redrive, broker: Broker, monkeypatch
         return await store(arrivals)
 
     acknowledged: list[int] = []
-    acknowledge = Session._acknowledge
+    acknowledge = ChannelSession._acknowledge
 
-    async def spied(session: Session, tags: Any) -> None:
+    async def spied(session: ChannelSession, tags: Any) -> None:
         acknowledged.extend(told := list(tags))
         await acknowledge(session, told)
 
-    monkeypatch.setattr(Session, "_acknowledge", spied)
+    monkeypatch.setattr(ChannelSession, "_acknowledge", spied)
     monkeypatch.setattr(relay._intake, "store", maybe)
     async with running(app, relay):
         await broker.send(settings, *(retry(f"m-{n}", queue) for n in range(30)))
@@ -436,7 +436,7 @@ async def test_only_what_a_message_holds_can_be_refused(
     for (waits, name), error in errors.items():
         told, tries = Recorder(), 0
 
-        class Failing(Intake):
+        class Failing(RelayIntake):
             async def store(self, _: Any, error: Exception = error) -> Stored:
                 nonlocal tries
                 tries += 1

@@ -13,7 +13,7 @@ from aiormq.abc import AbstractChannel as RawChannel
 from aiormq.abc import DeliveredMessage
 
 from redrive.systems.relay.broker import Publisher
-from redrive.systems.relay.intake import Intake
+from redrive.systems.relay.intake import RelayIntake
 from redrive.systems.relay.logs import RelayLog, RelayMetrics
 from redrive.systems.relay.message import InvalidMessageError, read_delivery
 from redrive.systems.relay.quarantine import quarantine
@@ -62,7 +62,7 @@ class Deliveries:
     """Takes what the broker delivers. One `take` for each session of the consumer."""
 
     def __init__(
-        self, settings: RelaySettings, intake: Intake, publisher: Publisher, log: RelayLog, metrics: RelayMetrics
+        self, settings: RelaySettings, intake: RelayIntake, publisher: Publisher, log: RelayLog, metrics: RelayMetrics
     ) -> None:
         self.settings = settings
         self.intake = intake
@@ -73,7 +73,7 @@ class Deliveries:
     async def take(self, channel: RawChannel, arrived: Arrived) -> None:
         """Store and acknowledge until cancelled, which is when the session ends."""
         async with asyncio.TaskGroup() as helpers:
-            session = Session(self, channel, arrived, helpers)
+            session = ChannelSession(self, channel, arrived, helpers)
             while True:
                 await session.process(await self._batch(arrived))
 
@@ -95,7 +95,7 @@ class Deliveries:
         self._log.quarantined(error)
 
 
-class Session:
+class ChannelSession:
     """What belongs to one channel: its tags, the messages that are held, the quarantines under way."""
 
     def __init__(

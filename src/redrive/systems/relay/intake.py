@@ -46,7 +46,7 @@ _REFRESH = (
 """What has come back is what failed last: dropping it for what was stored before would lose it."""
 
 
-class Intake:
+class RelayIntake:
     """The table of the relay, from the side of what arrives."""
 
     def __init__(self, database: Database, lane: Lane, policy: Policy, log: RelayLog, metrics: RelayMetrics) -> None:

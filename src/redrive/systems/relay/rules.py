@@ -43,7 +43,7 @@ class LetterClass(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class DeadLetterFacts:
     """What the rules look at."""
 
     queue: str
@@ -106,7 +106,7 @@ class Rule(BaseModel):
     headers: dict[Name, Patterns] = Field(default_factory=dict, max_length=NAMES_MAX)
     deaths_min: int = Field(default=0, ge=0)
 
-    def fits(self, trouble: Trouble) -> bool:
+    def fits(self, trouble: DeadLetterFacts) -> bool:
         """Whether all conditions hold."""
         return (
             trouble.deaths >= self.deaths_min
@@ -139,7 +139,7 @@ class Rules(BaseModel):
             names.add(rule.name)
         return rules
 
-    def classify(self, trouble: Trouble) -> Verdict:
+    def classify(self, trouble: DeadLetterFacts) -> Verdict:
         """What kind of trouble it is; every trouble gets a verdict."""
         for rule in self.rules:
             if rule.fits(trouble):

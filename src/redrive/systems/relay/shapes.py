@@ -9,10 +9,11 @@ from base64 import b64encode
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from redrive.extend import redact
 from redrive.http.reason import Reason
+from redrive.http.shape import Body
 from redrive.operator.json_views import instant_json, redacted
 from redrive.systems.relay.desk import COUNTED_MAX, QUEUES_MAX, Asked
 from redrive.systems.relay.settings import QUEUE_BYTES_MAX
@@ -44,12 +45,6 @@ def _with_zone(instant: datetime) -> datetime:
 
 Text = Annotated[str, AfterValidator(_no_nul)]
 Id = Annotated[int, Field(strict=True, ge=1, le=ID_MAX)]
-
-
-class Body(BaseModel):
-    """A body; a field that is not known is a mistake that somebody should hear of."""
-
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
 
 class ReviewFilter(Body):

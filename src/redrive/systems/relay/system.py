@@ -26,7 +26,7 @@ from redrive.systems.relay.broker import Consumer, Publisher, consume_until
 from redrive.systems.relay.deliveries import Deliveries
 from redrive.systems.relay.desk import Desk
 from redrive.systems.relay.headers import MESSAGE_ID
-from redrive.systems.relay.intake import Intake
+from redrive.systems.relay.intake import RelayIntake
 from redrive.systems.relay.logs import RelayLog, RelayMetrics
 from redrive.systems.relay.settings import RelaySettings
 from redrive.systems.relay.tables import RETRY_QUEUE
@@ -76,7 +76,7 @@ class Relay(System):
         # What the handler fails with brings its own wait along. What is left is a crash: due again at once.
         crashed = Policy(Fixed(timedelta(0)), attempts=TRIES_MAX, jitter=jitter.additive(JITTER), name="relay")
         self.lane.handler(policy=crashed)(self._work.publish)
-        self._intake = Intake(app.database, self.lane, self.policy, self._log, self._metrics)
+        self._intake = RelayIntake(app.database, self.lane, self.policy, self._log, self._metrics)
         self._deliveries = Deliveries(self.settings, self._intake, self._publisher, self._log, self._metrics)
         self._consumer = Consumer(
             url, f"{service}-consumer", self._log.broker,
