@@ -5,13 +5,13 @@ A system is a `System` on an application. It describes its tables with SQLAlchem
 in the commits of the engine. What it handles, and how it is retried, it says with the names of `redrive`.
 
     letters = Table("letters", MetaData(naming_convention=NAMES), Column("due_at", Instant), …)
-    ledger_indexes(LETTERS, letters, app.database.dialect.name)     # attaches the three indexes that claims need
+    ledger_indexes(LETTERS, letters)     # attaches the three indexes that claims need
 """
 
 from redrive.core.decide import Settlement, decide
 from redrive.core.durations import format_duration, rounded
 from redrive.core.failure import describe_error, redact, safe_text
-from redrive.core.outcome import Done, LeaseExpired
+from redrive.core.outcome import LeaseExpired
 from redrive.core.states import Act
 from redrive.core.table import Counts
 from redrive.core.task import Claim
@@ -31,22 +31,21 @@ from redrive.system import System
 
 __all__ = [
     "ATTEMPTS",
-    "DEEDS",
-    "EPOCH",
-    "NAMES",
     "Act",
     "Actor",
     "Batch",
     "Beside",
     "Claim",
     "Counts",
+    "DEEDS",
     "Database",
-    "Done",
+    "EPOCH",
     "ExtraColumns",
     "Gather",
     "Instant",
     "IsoText",
     "LeaseExpired",
+    "NAMES",
     "Return",
     "Settlement",
     "SqlLedger",

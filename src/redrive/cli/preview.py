@@ -38,7 +38,7 @@ PUBLISHED = {
 """The policies of the five systems with their defaults."""
 
 
-class Published(StrEnum):
+class PublishedPolicy(StrEnum):
     """Whose policy is meant."""
 
     FLAGS = "flags"
@@ -49,7 +49,7 @@ class Published(StrEnum):
 
 
 def preview(
-    policy: Annotated[Published | None, typer.Option(help="The policy of one of the five systems.")] = None,
+    policy: Annotated[PublishedPolicy | None, typer.Option(help="The policy of one of the five systems.")] = None,
     first: Annotated[
         timedelta | None, duration_option("--first", "Exponential: the wait after the first failure.")
     ] = None,

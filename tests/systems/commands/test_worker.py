@@ -11,9 +11,9 @@ from redrive.app import WorkerSettings
 from redrive.errors import UsageError
 from redrive.systems.commands import (
     Commands,
+    CommandWorker,
     Registry,
     TransientCommandError,
-    Worker,
 )
 from redrive.testing import drain
 from systems.commands.conftest import DOMAIN, TYPE, Bench
@@ -72,12 +72,12 @@ async def test_a_worker_takes_its_domains_only(bench: Bench) -> None:
     bench.handlers.handler("shipping", "Pack")(bench.handle)
     await bench.bus.send("shipping", "Pack", "p-1")
     await bench.send()
-    async with run(Worker(bench.bus, DOMAIN)):
+    async with run(CommandWorker(bench.bus, DOMAIN)):
         await until(lambda: done(bench))
         other = await bench.bus.get_command("shipping", "p-1")
     assert other is not None
     assert other.status == "PENDING"
-    async with run(Worker(bench.bus, ["shipping", DOMAIN])):
+    async with run(CommandWorker(bench.bus, ["shipping", DOMAIN])):
         await until(lambda: done(bench, "shipping", "p-1"))
 
 
@@ -89,7 +89,7 @@ async def done(bench: Bench, domain: str = DOMAIN, command_id: str = "c-1") -> b
 async def test_a_worker_without_handlers_says_so(bench: Bench) -> None:
     """Nothing to do for ever is a mistake, and named."""
     with pytest.raises(UsageError, match="no handlers for shipping"):
-        await Worker(bench.bus, "shipping").run()
+        await CommandWorker(bench.bus, "shipping").run()
 
 
 async def test_a_worker_opens_the_application_itself(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ async def test_a_worker_opens_the_application_itself(tmp_path: Path) -> None:
     async def begin(command):
         begun.set()
 
-    async with run(Worker(bus)), asyncio.timeout(60):
+    async with run(CommandWorker(bus)), asyncio.timeout(60):
         await bus.send(DOMAIN, TYPE, "c-1")
         await begun.wait()
     await app.close()
@@ -132,7 +132,7 @@ async def test_a_stopping_worker_gives_back_what_it_has_not_finished(bench: Benc
 
     bench.handlers.handler(DOMAIN, "Hang")(hang)
     await bench.bus.send(DOMAIN, "Hang", "c-1")
-    worker = Worker(bench.bus)
+    worker = CommandWorker(bench.bus)
     running = asyncio.create_task(worker.run(grace=minutes(0)))
     await begun.wait()
     worker.stop()
@@ -146,7 +146,7 @@ async def test_a_stopping_worker_gives_back_what_it_has_not_finished(bench: Benc
 async def test_a_cancelled_worker_stops_gracefully_too(bench: Bench) -> None:
     """Cancelling the task that runs it is the same as `stop`."""
     await bench.send()
-    worker = Worker(bench.bus)
+    worker = CommandWorker(bench.bus)
     running = asyncio.create_task(worker.run())
     await until(lambda: done(bench))
     running.cancel()

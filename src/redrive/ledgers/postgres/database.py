@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from redrive.errors import MissingExtraError
 from redrive.ledgers.postgres.dialect import PostgresDialect
 from redrive.ledgers.sql.database import OpenTransaction, user_transaction
-from redrive.ledgers.sql.waiters import Waiter
+from redrive.ledgers.sql.waiters import WakeUps
 from redrive.ports import Clock
 
 try:
@@ -168,7 +168,7 @@ class PostgresDatabase:
         """See `Database.transaction`."""
         return user_transaction(self._user_engine, translated)
 
-    def waiter(self, ledger: str) -> AbstractContextManager[Waiter]:
+    def waiter(self, ledger: str) -> AbstractContextManager[WakeUps]:
         """See `Database.waiter`."""
         return self._wake_up.waiter(ledger)
 

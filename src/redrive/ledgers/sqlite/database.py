@@ -23,7 +23,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from redrive.errors import SettingsError
 from redrive.ledgers.sql.database import OpenTransaction, user_transaction
-from redrive.ledgers.sql.waiters import Waiter, Waiters
+from redrive.ledgers.sql.waiters import Waiters, WakeUps
 from redrive.ledgers.sqlite.dialect import SqliteDialect
 from redrive.ledgers.sqlite.errors import translated
 from redrive.ledgers.sqlite.group_commit import Writer
@@ -177,7 +177,7 @@ class SqliteDatabase:
             yield transaction
 
     @contextmanager
-    def waiter(self, ledger: str) -> Iterator[Waiter]:
+    def waiter(self, ledger: str) -> Iterator[WakeUps]:
         """See `Database.waiter`."""
         with self._waiters.registered(ledger, _FileWaiter(self)) as waiter:
             yield waiter
@@ -248,7 +248,7 @@ def _set_up_writer(connection: sqlite3.Connection, synchronous: str) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
 
 
-class _FileWaiter(Waiter):
+class _FileWaiter(WakeUps):
     """Also woken when another process has committed to the file."""
 
     def __init__(self, database: SqliteDatabase) -> None:

@@ -27,7 +27,7 @@ from redrive.systems.commands.values import (
     Reply,
 )
 from redrive.systems.commands.work import CommandContext
-from redrive.systems.commands.worker import Worker
+from redrive.systems.commands.worker import CommandWorker
 
 __all__ = [
     "AuditEvent",
@@ -53,7 +53,7 @@ __all__ = [
     "Reply",
     "RetryPolicy",
     "TransientCommandError",
-    "Worker",
+    "CommandWorker",
     "handler",
     "handles",
     "register",

@@ -14,9 +14,8 @@ from redrive import State
 from redrive.errors import UsageError
 from redrive.events import TasksChanged
 from redrive.extend import Act, Actor, SqlLedger
-from redrive.lane import Lane
+from redrive.lane import Lane, Page
 from redrive.operator.acts import Acted
-from redrive.ports import Page
 from redrive.systems.commands.errors import CommandNotFoundError, InvalidOperationError
 from redrive.systems.commands.reader import LOOK_WITHIN, Reader
 from redrive.systems.commands.tables import Tables

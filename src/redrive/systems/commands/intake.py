@@ -19,7 +19,7 @@ COMMANDS_MAX = 10_000
 LOOKED_UP_AT_ONCE = 500
 
 
-class Intake:
+class CommandIntake:
     """Takes commands in."""
 
     def __init__(self, app: Redrive, messages: Messages) -> None:

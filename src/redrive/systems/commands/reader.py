@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, func, literal_column, select
 
 from redrive import Redrive
 from redrive.errors import UsageError
-from redrive.ports import Page
+from redrive.lane import Page
 from redrive.systems.commands.messages import Messages
 from redrive.systems.commands.tables import COUNTED
 from redrive.systems.commands.values import (

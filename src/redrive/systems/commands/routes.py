@@ -143,12 +143,12 @@ def _add_troubleshooting(router: APIRouter, reader: Reader, desk: Troubleshootin
         return router.post(path, summary=summary, response_model=shapes.ActOut, responses=_ACT)
 
     @act("retry", "Send commands again: a new message, a fresh budget, due now")
-    async def retry(given: shapes.ActIn, key: Operator) -> JSONResponse:
+    async def retry(given: shapes.CommandActIn, key: Operator) -> JSONResponse:
         """Their history is kept. Only commands in the troubleshooting queue change, each on its own."""
         return await _told(desk.retry_many(given.domain, given.ids, key.owner, reason=given.reason))
 
     @act("cancel", "End commands as CANCELED, and reply that with the reason")
-    async def cancel(given: shapes.ActIn, key: Operator) -> JSONResponse:
+    async def cancel(given: shapes.CommandActIn, key: Operator) -> JSONResponse:
         """Only commands in the troubleshooting queue change, each on its own."""
         return await _told(desk.cancel_many(given.domain, given.ids, key.owner, reason=given.reason))
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from redrive.http.reason import Reason
+from redrive.lane import Page
 from redrive.operator.json_views import instant_json, redacted
-from redrive.ports import Page
 from redrive.systems.commands.desk import BULK_MAX
 from redrive.systems.commands.values import (
     TEXT_CHARS_MAX,
@@ -60,7 +60,7 @@ class CommandOut(BaseModel):
     )
 
 
-class EventOut(BaseModel):
+class AuditLineOut(BaseModel):
     """A line of the audit."""
 
     at: Instant
@@ -72,7 +72,7 @@ class CommandDetails(CommandOut):
     """Everything that is known about a command."""
 
     data: Any = Field(description="Redacted; on PostgreSQL null once its message is gone")
-    audit: list[EventOut] = Field(description="Oldest first, no more than the latest 500 lines")
+    audit: list[AuditLineOut] = Field(description="Oldest first, no more than the latest 500 lines")
 
 
 class PageOut(BaseModel):
@@ -112,7 +112,7 @@ class BatchOut(BaseModel):
     completed_at: Instant | None
 
 
-class ActIn(BaseModel):
+class CommandActIn(BaseModel):
     """Which commands of a domain, and why."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
@@ -124,7 +124,7 @@ class ActIn(BaseModel):
     reason: Reason
 
 
-class CompleteIn(ActIn):
+class CompleteIn(CommandActIn):
     """Which commands of a domain, why, and what their senders are told."""
 
     result: Any = Field(default=None, description="Any JSON; it is part of each reply", examples=[{"debited": 10}])
@@ -151,7 +151,7 @@ def page_json(page: Page[CommandRecord]) -> dict[str, Any]:
 
 def details_json(one: CommandRecord, audit: Sequence[AuditEvent]) -> dict[str, Any]:
     """A command with its data and its audit."""
-    lines = [_shown(event, EventOut, details=redacted(event.details)) for event in audit]
+    lines = [_shown(event, AuditLineOut, details=redacted(event.details)) for event in audit]
     return command_json(one) | {"data": redacted(one.data), "audit": lines}
 
 

@@ -22,7 +22,7 @@ from redrive.observe.logs import LogObserver
 from redrive.settings import load
 from redrive.systems.commands.beside import CommandBeside
 from redrive.systems.commands.desk import Troubleshooting
-from redrive.systems.commands.intake import Intake
+from redrive.systems.commands.intake import CommandIntake
 from redrive.systems.commands.messages import open_messages
 from redrive.systems.commands.policy import RetryPolicy
 from redrive.systems.commands.reader import Reader
@@ -36,7 +36,7 @@ from redrive.systems.commands.work import Keeping, engine_handler
 class Commands(System):
     """A command bus on the application's database.
 
-    Its verbs are those of its parts: sending is in `Intake`, looking things up in `Reader`, and what people do in
+    Its verbs are those of its parts: sending is in `CommandIntake`, looking things up in `Reader`, and what people do in
     `Troubleshooting`.
     """
 
@@ -66,7 +66,7 @@ class Commands(System):
             observers=[LogObserver(system=self.name)],
         )
 
-        intake, reader = Intake(app, self.messages), Reader(app, self.messages)
+        intake, reader = CommandIntake(app, self.messages), Reader(app, self.messages)
         self.send, self.send_sync = intake.send, intake.send_sync
         self.send_batch, self.create_batch = intake.send_batch, intake.create_batch
         self.get_command, self.get_batch, self.audit_trail = reader.get_command, reader.get_batch, reader.audit_trail

@@ -12,10 +12,10 @@ from redrive.systems.commands.system import Commands
 from redrive.systems.commands.values import check_domain
 
 
-class Worker:
+class CommandWorker:
     """Handles the commands of some domains, or of all, until it is told to stop.
 
-        await Worker(bus, "payments").run(concurrency=50)
+        await CommandWorker(bus, "payments").run(concurrency=50)
 
     `redrive worker` and `redrive serve` handle the commands of an application too; this is for programs that start workers
     themselves, with a policy of their own.
