@@ -130,7 +130,7 @@ async def read_books(app: Redrive, ground: Ground) -> Books:
     return Books(tasks=tasks, attempts=attempts, runs=runs)
 
 
-@pytest.mark.timeout(180 + ROUNDS * 2)
+@pytest.mark.timeout(600 + ROUNDS * 2)
 async def test_nothing_accepted_is_lost_when_servers_are_killed(ground: Ground, store: str, rng: random.Random) -> None:
     """SIGKILL at any moment: every webhook answered with 2xx is there, and ends completed once for its key.
 

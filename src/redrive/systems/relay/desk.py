@@ -1,7 +1,7 @@
 """What people do with messages whose retries are spent: look, send them out again, or close them.
 
-All of it are acts of the ledger, so the tasks page, the command line and the routes here mean the same: a redrive is a
-resubmission, wherever somebody asks for it. What is written beside it is in `beside`.
+Both are acts of the ledger, so the tasks page, the command line and the routes here mean the same thing: a redrive is a
+resubmission, wherever somebody asks for it. What is written in the same commit is in `beside`.
 """
 
 from collections.abc import Callable, Sequence
