@@ -50,6 +50,19 @@ def test_the_guide_names_all_that_a_system_may_use() -> None:
     assert named == set(extend.__all__)
 
 
+def test_nothing_stands_in_the_second_door_without_need() -> None:
+    """Each name of `redrive.extend` is used by one of our systems or by the guide; the door shrinks with its users."""
+    code = [path.read_text() for path in (ROOT / "src" / "redrive" / "systems").rglob("*.py")] + blocks(GUIDE, "python")
+    used = {
+        alias.name
+        for one in code
+        for node in ast.walk(ast.parse(one))
+        if isinstance(node, ast.ImportFrom) and node.module == "redrive.extend"
+        for alias in node.names
+    }
+    assert set(extend.__all__) - used == set()
+
+
 async def test_the_guide_to_a_system_works_as_written(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     """Its blocks, one after the other, are a system whose own test passes, on both databases."""
     written: dict[str, Any] = {}

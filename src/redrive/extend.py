@@ -11,7 +11,7 @@ in the commits of the engine. What it handles, and how it is retried, it says wi
 from redrive.core.decide import Settlement, decide
 from redrive.core.durations import format_duration, rounded
 from redrive.core.failure import describe_error, redact, safe_text
-from redrive.core.outcome import Done, LeaseExpired
+from redrive.core.outcome import LeaseExpired
 from redrive.core.states import Act
 from redrive.core.table import Counts
 from redrive.core.task import Claim
@@ -31,22 +31,21 @@ from redrive.system import System
 
 __all__ = [
     "ATTEMPTS",
-    "DEEDS",
-    "EPOCH",
-    "NAMES",
     "Act",
     "Actor",
     "Batch",
     "Beside",
     "Claim",
     "Counts",
+    "DEEDS",
     "Database",
-    "Done",
+    "EPOCH",
     "ExtraColumns",
     "Gather",
     "Instant",
     "IsoText",
     "LeaseExpired",
+    "NAMES",
     "Return",
     "Settlement",
     "SqlLedger",

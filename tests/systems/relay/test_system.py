@@ -1,4 +1,4 @@
-"""The relay as a service: its settings, its table, its health and metrics, and the command that runs it alone."""
+"""The relay as a service: its health and metrics, its wake-ups, and the command that runs it alone."""
 
 import asyncio
 import json
@@ -13,72 +13,20 @@ from typing import Any
 
 import httpx
 import pytest
-from ledgers.test_migrate import POSTGRES_CATALOGUE
-from prometheus_client import CollectorRegistry
-from sqlalchemy import Connection, MetaData, text
-from sqlalchemy.schema import CreateIndex, CreateTable
 from web.conftest import client_of
 from web.conftest import running as serving
 
 from redrive import Redrive, State, seconds
 from redrive.app import WorkerSettings
 from redrive.cli.preview import PUBLISHED
-from redrive.errors import MissingExtraError, SettingsError
-from redrive.extend import NAMES, Instant, IsoText, ledger_indexes
-from redrive.ledgers.open import open_database
-from redrive.ledgers.sql.migrate import migrate
-from redrive.settings import load
+from redrive.errors import MissingExtraError
 from redrive.systems.relay import Relay, RelaySettings
 from redrive.systems.relay import system as service
-from redrive.systems.relay.logs import OTHER, QUEUES_MAX, RelayMetrics
-from redrive.systems.relay.tables import RETRY_QUEUE, retry_queue
 from redrive.wiring import attach_systems
 
 from .kit import Broker, retry, running, until
 
 # --- settings ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in RelaySettings.model_fields:
-        monkeypatch.delenv(name.upper(), raising=False)
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.mark.usefixtures("no_settings")
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("RABBITMQ_URL", "http://mq"),
-        ("RABBITMQ_URL", "amqp://"),
-        ("RABBITMQ_URL", "amqp://mq:port"),
-        ("RETRY_QUEUE", "q" * 248),
-        ("MANUAL_REVIEW_QUEUE", "retry.scheduled"),
-        ("MANUAL_REVIEW_QUEUE", "retry.scheduled.invalid"),
-        ("DEFAULT_MAX_RETRIES", "-1"),
-        ("BASE_DELAY_MS", "0"),
-        ("MAX_DELAY_MS", "1999"),
-        ("RETRY_POLL_INTERVAL_MS", "9"),
-        ("RABBITMQ_PREFETCH", "0"),
-        ("RELAY_MAX_MESSAGE_BYTES", "0"),
-        ("RELAY_MAX_MESSAGE_BYTES", "12000001"),
-    ],
-)
-def test_a_value_out_of_range_stops_the_start(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the variable and what it may be."""
-    monkeypatch.setenv(name, value)
-    with pytest.raises(SettingsError, match=rf"{name}=.* cannot be used: .*change it"):
-        load(RelaySettings)
-
-
-@pytest.mark.usefixtures("no_settings")
-def test_a_password_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even that of a broker's URL that cannot be used."""
-    monkeypatch.setenv("RABBITMQ_URL", "http://ada:s3cret@mq")
-    with pytest.raises(SettingsError) as caught:
-        load(RelaySettings)
-    assert "s3cret" not in str(caught.value)
 
 
 def test_the_published_waits_are_the_real_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,69 +62,6 @@ def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
-
-
-def create(connection: Connection) -> None:
-    """The table as the code believes it to be."""
-    dialect = connection.dialect.name
-    table = retry_queue.to_metadata(MetaData(naming_convention=NAMES))
-    if dialect == "sqlite":
-        for column in table.c:
-            column.type = IsoText() if isinstance(column.type, Instant) else column.type
-    ledger_indexes(RETRY_QUEUE, table)
-    connection.execute(CreateTable(table))
-    for index in table.indexes:
-        connection.execute(CreateIndex(index))
-
-
-def described(connection: Connection) -> dict[str, set[Any]]:
-    if connection.dialect.name == "postgresql":
-        every = {
-            name: {tuple(row) for row in connection.execute(text(sql))} for name, sql in POSTGRES_CATALOGUE.items()
-        }
-        return {name: {row for row in found if row[0] == "retry_queue"} for name, found in every.items()}
-    asked = "SELECT name, sql FROM sqlite_schema WHERE tbl_name = 'retry_queue' AND sql IS NOT NULL"
-    found = {name: re.sub(r"\s+", " ", sql) for name, sql in connection.execute(text(asked))}
-    table = found.pop("retry_queue")
-    parts = {part.strip(" ,)") for part in re.split(r", (?=[A-Z]{5,} |\w+ [A-Z]+)", table.partition("(")[2])}
-    return {"indexes": set(found.items()), "parts": parts}
-
-
-async def test_migration_and_metadata_agree(empty_url: str, store: str, tmp_path: Path, request: Any) -> None:
-    """What the migration makes is what the code describes."""
-    other = (
-        f"sqlite:///{tmp_path / 'other.db'}"
-        if store == "sqlite"
-        else await request.getfixturevalue("postgres").create()
-    )
-    migrated, created = open_database(empty_url), open_database(other)
-    try:
-        await migrate(migrated, ["relay"])
-        await created.write(create)
-        ours, theirs = await migrated.read(described), await created.read(described)
-        for name, found in theirs.items():
-            assert ours[name] == found, name
-    finally:
-        await migrated.close()
-        await created.close()
-
-
-async def test_claims_use_their_indexes_on_sqlite(tmp_path: Path, broker: Broker) -> None:
-    """The index that people know does not lead a claim astray."""
-    app = Redrive(f"sqlite:///{tmp_path / 'relay.db'}")
-    relay = Relay(app, broker.settings())
-    async with app:
-        ledger = await relay.lane.ledger()
-
-        def plan(connection: Connection) -> str:
-            sql = ledger._claiming.claim(0).compile(dialect=connection.dialect)
-            asked = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", (0,) * len(sql.positiontup or ()))
-            return "\n".join(str(row) for row in asked)
-
-        found = await app.database.read(plan)
-    assert "retry_queue_first_idx" in found
-    assert "retry_queue_retry_idx" in found
-    assert "idx_retry_next_retry" not in found
 
 
 # --- health and metrics -----------------------------------------------------------------------------------------------
@@ -238,16 +123,6 @@ async def test_health_without_a_broker(app: Redrive, broker: Broker) -> None:
         answer = await client.get("/health")
         assert (answer.status_code, answer.json()["checks"]) == (503, {"database": "ok", "rabbitmq": "away"})
         assert (await client.get("/ready")).status_code == 503
-
-
-def test_queues_beyond_the_limit_share_a_label() -> None:
-    """However many queues strangers name, the number of labels is bounded."""
-    metrics = RelayMetrics()
-    metrics.register(CollectorRegistry())
-    labels = {metrics._label(f"q-{n}") for n in range(QUEUES_MAX * 3)}
-    assert len(labels) == QUEUES_MAX + 1
-    assert OTHER in labels
-    assert metrics._label("q-0") == "q-0"
 
 
 async def test_the_worker_looks_in_time_however_long_the_poll(app: Redrive, broker: Broker) -> None:

@@ -1,17 +1,12 @@
 """Looking things up, and what the migration makes."""
 
-import warnings
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, inspect
 
 from redrive import Filter
 from redrive.errors import UsageError
-from redrive.systems.commands.tables import make_tables
 from systems.commands.conftest import DOMAIN, START, TYPE, Bench
 
 
@@ -23,7 +18,7 @@ async def test_query(bench: Bench) -> None:
     await bench.work()
 
     async def ids(**asked: Any) -> list[str]:
-        return [one.command_id for one in (await bench.bus.query_commands(**asked)).commands]
+        return [one.command_id for one in (await bench.bus.query_commands(**asked)).items]
 
     assert await ids() == [f"c-{number}" for number in (5, 4, 3, 2, 1, 0)]
     assert await ids(domain=DOMAIN) == ["c-5", "c-3", "c-1"]
@@ -36,7 +31,7 @@ async def test_query(bench: Bench) -> None:
     seen, cursor = [], None
     while True:
         page = await bench.bus.query_commands(limit=4, cursor=cursor)
-        seen += [one.command_id for one in page.commands]
+        seen += [one.command_id for one in page.items]
         cursor = page.cursor
         if cursor is None:
             break
@@ -81,38 +76,3 @@ async def test_the_engines_tools_see_commands(bench: Bench) -> None:
     assert (attempt.outcome, attempt.error) == ("failed", "ConnectionError: down")
     assert (await bench.bus.lane.counts())["waiting"] == 1
     assert bench.app.lanes["commands"] is bench.bus.lane
-
-
-async def test_the_migration_makes_these_tables(bench: Bench) -> None:
-    """Columns, constraints and indexes of the code are those of the migration."""
-    tables = make_tables(bench.app.database.dialect.name)
-    metadata = tables.command.metadata
-
-    def look(connection: Connection) -> tuple[list[Any], list[str], list[str]]:
-        names = {table.name for table in metadata.sorted_tables}
-        options = {
-            "compare_type": True,
-            "compare_server_default": False,
-            "include_schemas": True,
-            "include_name": lambda name, kind, parents: (
-                name == metadata.schema if kind == "schema" else kind != "table" or name in names
-            ),
-        }
-        context = MigrationContext.configure(connection, opts=options)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it cannot read indexes on expressions back
-            different = compare_metadata(context, metadata)
-            found = inspect(connection)
-            unique = found.get_unique_constraints(tables.command.name, schema=metadata.schema)
-            checks = found.get_check_constraints(tables.command.name, schema=metadata.schema)
-        return (
-            different,
-            [column for one in unique for column in one["column_names"]],
-            sorted(str(one["name"]) for one in checks),
-        )
-
-    different, unique, checks = await bench.app.database.read(look)
-    assert different == []
-    assert unique == ["domain", "command_id"]
-    prefix = "commandbus_" if bench.store == "sqlite" else ""
-    assert checks == [f"{prefix}command_attempts_check", f"{prefix}command_status_check"]

@@ -9,7 +9,7 @@ import pytest
 from redrive import Redrive, TransientError, minutes, seconds
 from redrive.systems.relay import Relay, RelaySettings
 from redrive.systems.relay.broker import Published
-from redrive.systems.relay.missing import QUEUES_MAX, MissingQueues
+from redrive.systems.relay.work import QUEUES_MAX, MissingQueues
 
 HOUR_MS = 3_600_000
 
@@ -36,7 +36,7 @@ class Answers:
         self.now = 100.0
         self.missing = {"gone"}
         self._relay = relay
-        relay._missing = MissingQueues(now=lambda: self.now)
+        relay._work._missing = MissingQueues(now=lambda: self.now)
         monkeypatch.setattr(relay._publisher, "publish", self._publish)
 
     async def _publish(self, _message: Any, queue: str) -> Published:
@@ -45,7 +45,7 @@ class Answers:
     async def wait(self, task: Any) -> float:
         """How long a message waits that was tried now."""
         with pytest.raises(TransientError, match="unroutable") as caught:
-            await self._relay.publish(task)
+            await self._relay._work.publish(task)
         assert caught.value.retry_after is not None
         return caught.value.retry_after.total_seconds()
 
@@ -61,7 +61,7 @@ async def test_tries_become_rarer_while_a_queue_is_missing(app: Redrive, monkeyp
     assert waits == pytest.approx([2, 2, 4, 8, 16, 32, 60, 60, 60], abs=1)
     broker.missing = {"other"}
     assert await broker.wait(due("other")) < 4, "another queue is not delayed by it"
-    await relay.publish(due())
+    await relay._work.publish(due())
     broker.missing = {"gone"}
     assert await broker.wait(due()) < 4, "it was there: what is missing now has only begun"
 

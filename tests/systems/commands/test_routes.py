@@ -9,7 +9,7 @@ from sqlalchemy import Connection, event, text
 
 from redrive.errors import TooSlowError
 from redrive.ports import Actor
-from redrive.systems.commands import BusinessRuleError, CommandStatus, NewCommand, looking
+from redrive.systems.commands import BusinessRuleError, CommandStatus, NewCommand, reader
 from systems.commands.conftest import ACTS_AT as QUEUE
 from systems.commands.conftest import BAD, DOMAIN, TYPE, Desk
 from systems.figures import are_counted_soon, take_long_to_count
@@ -214,7 +214,7 @@ async def test_a_batch(desk: Desk) -> None:
 
 async def test_a_rare_status_is_looked_for_in_parts(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page looks at so many commands and no more; its cursor goes on behind them, and nothing is missed."""
-    monkeypatch.setattr(looking, "LOOKED_AT_MAX", 4)
+    monkeypatch.setattr(reader, "LOOKED_AT_MAX", 4)
     await desk.bench.send("rare")
     await desk.bench.bus.ledger.cancel([(await desk.bench.get("rare")).id], Actor(name="ada"))
     for number in range(9):
@@ -259,16 +259,16 @@ async def test_the_routes_are_described(desk: Desk) -> None:
 async def test_the_queue_is_read_by_its_index(desk: Desk) -> None:
     """However many commands there are: the page, the page behind it and the counts read what waits for a person, and no more."""
     await desk.troubled("c-1", "c-2", "c-3")
-    bench, bus = desk.bench, desk.bench.bus
+    bench, reader, queue = desk.bench, desk.bench.bus._reader, desk.bench.bus.troubleshooting
     await bench.app.database.write(_crowd, bench.store)
-    first = await bus.browse_commands(status=CommandStatus.IN_TROUBLESHOOTING_QUEUE, limit=1)
-    troubled = bus._conditions(DOMAIN, CommandStatus.IN_TROUBLESHOOTING_QUEUE, TYPE, None, None)
+    first = await reader.browse_commands(status=CommandStatus.IN_TROUBLESHOOTING_QUEUE, limit=1)
+    troubled = reader._conditions(DOMAIN, CommandStatus.IN_TROUBLESHOOTING_QUEUE, TYPE, None, None)
     for run, *args in (
-        (bus._query, troubled, None, 50),
-        (bus._query, troubled, int(first.cursor or 0), 50),
-        (bus._lowest_looked_at, troubled, None),
-        (bus._count_by_domain,),
-        (bus._count_troubled, None),
+        (reader._query, troubled, None, 50),
+        (reader._query, troubled, int(first.cursor or 0), 50),
+        (reader._lowest_looked_at, troubled, None),
+        (queue._count_by_domain,),
+        (queue._count, None),
     ):
         plan = await bench.app.database.write(_explained, bench.store, run, *args)
         assert "command_troubled_idx" in plan, plan

@@ -1,12 +1,12 @@
-"""Commands that nobody handles: noticed, and after a while put before a person.
+"""Commands that no worker handles: after a while they are moved to the troubleshooting queue.
 
-Each worker says from time to time what it can handle. A command that has been due for `unhandled_after` while no worker at all
-could handle its type, in a domain that this worker looks after, is moved to the troubleshooting queue. It is not enough that
-this worker cannot: another may, and be behind. The time counts from when this worker began to look, so that the first worker
-to come back after an outage does not give up what the next one is for.
+Each worker says from time to time which types it handles. A command is moved when it has been due for `unhandled_after`, is in
+a domain that this worker serves, and no worker at all has said that it handles the type. It is not enough that this worker does
+not: another one may, and be behind. The time counts from when this worker started, so the first worker to come back after an
+outage does not give up what the next one is for.
 
-A command of such a type may also be held by a worker that was lost, and workers look only for types that they handle. It is
-settled here as theirs are, and then waits like the others.
+A lost worker may still hold a command of such a type, and other workers only claim types that they handle. Its try is charged
+here as any other lost try, and the command then waits like the rest.
 """
 
 import asyncio
@@ -17,56 +17,43 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import Connection, Text, select
-from sqlalchemy.dialects.postgresql import insert as postgres_insert
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+from sqlalchemy import Connection, select
 
 from redrive import Policy
 from redrive.errors import LedgerAwayError
 from redrive.events import AttemptEnded, SettleLost
-from redrive.extend import Actor, Batch, Database, LeaseExpired, SqlLedger, decide, describe_error
+from redrive.extend import Actor, LeaseExpired, SqlLedger, decide, describe_error
 from redrive.lane import Lane
-from redrive.systems.commands.beside import Records
-from redrive.systems.commands.tables import Tables
+from redrive.systems.commands.messages import Messages
 
 EVERY_MAX = timedelta(seconds=15)
 BURIED_AT_ONCE = 500
 LEASE = timedelta(seconds=5)
-"""How long what was lost is held while it is settled: a write takes milliseconds."""
+"""How long a lost command is held while its try is charged: a write takes milliseconds."""
 WORKER = "chores"
-"""Who settles it, in the history."""
+"""The name in the history of who charged it."""
 NO_HANDLER = "NO_HANDLER"
 
 
-class Chores:
-    """Keeps house for the handlers of one lane."""
+class UnhandledCommands:
+    """Looks after the commands that nobody handles, for the worker of one lane."""
 
-    def __init__(
-        self,
-        database: Database,
-        tables: Tables,
-        records: Records,
-        ledger: SqlLedger,
-        lane: Lane,
-        unhandled_after: timedelta,
-        policy: Policy,
-    ) -> None:
-        self._database = database
-        self._tables = tables
-        self._records = records
+    def __init__(self, messages: Messages, ledger: SqlLedger, lane: Lane, *, after: timedelta, policy: Policy) -> None:
+        """After how long without a handler they are given up; `policy` charges the tries of lost workers."""
+        self._database = messages.database
+        self._messages = messages
         self._ledger = ledger
         self._lane = lane
-        self._after = unhandled_after
+        self._after = after
         self._policy = policy
-        self._batch = Batch(database.dialect, {"domain": Text(), "command_type": Text()})
         self._began: datetime | None = None
         self._told: set[type[Exception]] = set()
         self._log: Any = structlog.get_logger(system="commands")
 
     async def run(self, stopped: asyncio.Event) -> None:
-        """Keep until told to stop, whatever happens: no trouble here may stop the worker.
+        """Run until told to stop, whatever happens: no error here may stop the worker.
 
-        It is logged once for as long as it lasts; a store that is away not at all, because the worker says so already.
+        An error is logged once for as long as it lasts. A store that is away is not logged: the worker does that already.
         """
         every = min(EVERY_MAX, self._after / 4).total_seconds()
         while not stopped.is_set():
@@ -84,11 +71,11 @@ class Chores:
                     await stopped.wait()
 
     async def once(self) -> int:
-        """Say what is handled here, and see to what nobody handles; how many commands were given up."""
+        """Say what is handled here, and deal with what nobody handles; returns how many commands were given up."""
         kinds = sorted(one.kind for one in self._lane.handlers)
         if not kinds:
             return 0
-        now, handled = await self._database.write(self._beat, kinds)
+        now, handled = await self._database.write(self._say, kinds)
         if self._began is None:
             self._began = now
         if now - self._began < self._after:
@@ -112,7 +99,7 @@ class Chores:
         return buried
 
     async def _settle_lost(self, kind: str) -> None:
-        """Charge the tries of workers that were lost: the commands wait again, or have spent their budget."""
+        """Charge the tries of lost workers: the commands wait again, or have spent their budget."""
         name = self._ledger.name
         while claims := await self._ledger.take_lost(kind, BURIED_AT_ONCE, LEASE):
             group = [decide(claim, LeaseExpired(), self._policy) for claim in claims]
@@ -121,19 +108,14 @@ class Chores:
                 [SettleLost(name, one) if one.claim.task.id in lost else AttemptEnded(name, one) for one in group]
             )
 
-    def _beat(self, connection: Connection, kinds: Sequence[str]) -> tuple[datetime, set[str]]:
-        table = self._tables.handler
-        sqlite = self._database.dialect.name == "sqlite"
-        make: Any = sqlite_insert if sqlite else postgres_insert
-        rows = [tuple(kind.split("/", 1)) for kind in kinds]
-        batch = self._batch.rows
-        seen = select(batch.c.domain, batch.c.command_type, self._records.now().label("seen_at")).select_from(batch)
-        seen = seen.where(batch.c.domain.is_not(None))  # SQLite reads ON CONFLICT as a join without a condition
-        upsert = make(table).from_select(["domain", "command_type", "seen_at"], seen)
-        upsert = upsert.on_conflict_do_update(
-            index_elements=["domain", "command_type"], set_={"seen_at": upsert.excluded.seen_at}
+    def _say(self, connection: Connection, kinds: Sequence[str]) -> tuple[datetime, set[str]]:
+        """Say what is handled here. Returns the time, and what is handled anywhere."""
+        table, now = self._messages.tables.handler, self._database.present(connection)
+        rows = [dict(zip(("domain", "command_type"), kind.split("/", 1), strict=True), seen_at=now) for kind in kinds]
+        said = self._database.insert(table).values(rows)
+        said = said.on_conflict_do_update(
+            index_elements=["domain", "command_type"], set_={"seen_at": said.excluded.seen_at}
         )
-        connection.execute(upsert, self._batch.parameters(rows) | self._records.times())
-        now = self._database.present(connection)
+        connection.execute(said)
         alive = select(table.c.domain, table.c.command_type).where(table.c.seen_at > now - self._after)
         return now, {f"{domain}/{command_type}" for domain, command_type in connection.execute(alive)}

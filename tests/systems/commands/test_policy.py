@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 from redrive import Redrive
 from redrive.app import WorkerSettings
 from redrive.errors import UsageError
-from redrive.systems.commands import Commands, Registry, RetryPolicy, TransientCommandError, Worker
+from redrive.systems.commands import Commands, CommandWorker, Registry, RetryPolicy, TransientCommandError
 from redrive.testing import drain
 from systems.commands.conftest import DOMAIN, QUEUE, TYPE, Bench
 from systems.commands.waiting import run, until
@@ -92,10 +92,10 @@ async def test_who_has_the_last_word(
 
 
 async def test_a_worker_brings_its_own_policy(bench: Bench) -> None:
-    """`Worker(bus, retry_policy=…)` is for handlers that have none of their own."""
+    """`CommandWorker(bus, retry_policy=…)` is for handlers that have none of their own."""
     bench.raises = [SLOW] * 9
     await bench.send()
-    worker = Worker(bench.bus, DOMAIN, retry_policy=RetryPolicy(1))
+    worker = CommandWorker(bench.bus, DOMAIN, retry_policy=RetryPolicy(1))
     async with run(worker):
         await until(lambda: bench.bus.troubleshooting.count())
     assert (await bench.get()).attempts == 1

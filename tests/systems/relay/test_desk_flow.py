@@ -3,11 +3,11 @@
 import json
 
 from redrive import Redrive
-from redrive.ports import Actor
+from redrive.extend import Act, Actor
 from redrive.systems.relay import Relay
-from redrive.systems.relay.desk import Asked, Deed
+from redrive.systems.relay.desk import Asked
 
-from .kit import Broker, retry, row, running, until
+from .kit import Broker, outcome, retry, row, running, until
 
 ADA = Actor(name="ada", reason="the bank is back")
 PAYLOAD = bytes(range(256))
@@ -21,10 +21,10 @@ async def test_a_resubmitted_message_arrives(app: Redrive, broker: Broker) -> No
     async with running(app, relay):
         await broker.send(settings, retry("m-1", queue, PAYLOAD, retry_count=3), headers=forged)
         await until(lambda: _is(app, "m-1", "failed"), "it is in review")
-        [waiting], _ = await relay.review.page(Asked(queue=queue))
+        [waiting], _ = await relay.desk.page(Asked(queue=queue))
         assert (waiting.message_id, waiting.error_reason, waiting.payload_bytes) == ("m-1", "it broke", 256)
-        assert "dead of: it broke" in waiting.last_error
-        assert await relay.review.act(Deed.RESUBMIT, [waiting.id], ADA) == ([waiting.id], {})
+        assert "Last error: it broke" in waiting.last_error
+        assert outcome(await relay.desk.act(Act.REDRIVE, [waiting.id], ADA)) == ([waiting.id], {})
         marked = (await row(app, "m-1"))["headers"]["x-resubmitted-at"]
         [message] = await broker.take(queue)
         assert message.body == PAYLOAD
@@ -52,7 +52,7 @@ async def test_it_goes_out_where_no_retry_is_allowed(app: Redrive, broker: Broke
         await broker.take(settings.manual_review_queue)
         await until(lambda: _is(app, "m-1", "failed"), "it is in review")
         assert await broker.depth(queue) == 0
-        await relay.review.act(Deed.RESUBMIT, [(await row(app, "m-1"))["id"]], ADA)
+        await relay.desk.act(Act.REDRIVE, [(await row(app, "m-1"))["id"]], ADA)
         [message] = await broker.take(queue)
         assert message.headers["x-resubmitted-by"] == "ada"
         await until(lambda: _is(app, "m-1", "retried"), "it is confirmed")
@@ -72,7 +72,7 @@ async def test_what_is_resubmitted_without_a_relay_goes_out_when_there_is_one(ap
     other = Redrive(app.database.url, durable=False)
     stands_still = Relay(other, settings)
     async with other:
-        await stands_still.review.act(Deed.RESUBMIT, [id_], ADA)
+        await stands_still.desk.act(Act.REDRIVE, [id_], ADA)
     third = Redrive(app.database.url, durable=False)
     async with running(third, Relay(third, settings)):
         [message] = await broker.take(queue)

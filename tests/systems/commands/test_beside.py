@@ -1,8 +1,18 @@
 """Every row of the table in the specification: status, message, audit and reply together."""
 
 import asyncio
+from datetime import timedelta
 
-from redrive.systems.commands import BusinessRuleError, PermanentCommandError, TransientCommandError
+import pytest
+from sqlalchemy import select, text
+
+from redrive.errors import UsageError
+from redrive.systems.commands import (
+    BusinessRuleError,
+    NewCommand,
+    PermanentCommandError,
+    TransientCommandError,
+)
 from redrive.testing import drain
 from systems.commands.conftest import DOMAIN, START, TYPE, Bench
 
@@ -136,23 +146,23 @@ async def test_no_handler(bench: Bench) -> None:
     """A type that nobody handles stays pending and uncharged, and goes before a person after ten minutes."""
     await bench.bus.send(DOMAIN, "Refund", "c-1", reply_to="payments__replies")
     await bench.send("c-2")
-    chores = bench.bus.chores(bench.bus.lane)
+    watch = bench.bus.unhandled(bench.bus.lane)
     await bench.work()
-    assert await chores.once() == 0
+    assert await watch.once() == 0
     assert (await bench.get("c-2")).status == "COMPLETED"
     row = await bench.get()
     assert (row.status, row.attempts) == ("PENDING", 0)
     bench.advance(minutes=9, seconds=59)
-    assert await chores.once() == 0
+    assert await watch.once() == 0
     assert await bench.events() == ["SENT"]
     bench.advance(seconds=1)
-    assert await chores.once() == 1
+    assert await watch.once() == 1
     row = await bench.get()
     assert (row.status, row.attempts, row.last_error_type) == ("IN_TROUBLESHOOTING_QUEUE", 0, "NO_HANDLER")
     assert "payments/Refund" in (row.last_error_msg or "")
     assert await bench.message() == "archived"
     assert await bench.events() == ["SENT", "MOVED_TO_TROUBLESHOOTING_QUEUE NO_HANDLER"]
-    assert await chores.once() == 0
+    assert await watch.once() == 0
     await bench.bus.troubleshooting.retry(DOMAIN, "c-1", "ada")
     assert await bench.message() == "queued for 0 s"
 
@@ -220,3 +230,107 @@ async def test_a_drain_charges_a_lost_worker_too(bench: Bench) -> None:
     drained = await drain(bench.app, clock=bench.clock)
     assert [one.outcome for one in drained.settlements] == ["lease_expired", "done"]
     assert (await bench.get()).attempts == 2
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+@pytest.mark.parametrize("error", [SLOW, PermanentCommandError("NO", "no"), BusinessRuleError("NO", "no"), None])
+async def test_metadata_before_the_message_is_released(bench: Bench, error: Exception | None, monkeypatch) -> None:
+    """A fault between the two: the row is written when the message is about to be released, and neither stays changed.
+
+    The message is then still hidden, so nobody sees it with a row that is behind; the worker counts as lost.
+    """
+    seen = []
+    ledger = bench.bus.ledger
+
+    def fail(connection, settlements):
+        row = connection.execute(text("SELECT status, last_error_code FROM commandbus.command")).one()
+        message = connection.execute(text("SELECT vt FROM pgmq.q_payments__commands")).one()
+        seen.append((row.status, row.last_error_code, (message.vt - bench.clock.now()).total_seconds()))
+        raise ZeroDivisionError("between the two")
+
+    bench.raises = [error] if error else []
+    await bench.send()
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger, "_release", fail)
+        await bench.work()
+    code = getattr(error, "code", None)
+    status = {SLOW: "PENDING", None: "COMPLETED"}.get(error) or (
+        "FAILED" if isinstance(error, BusinessRuleError) else "IN_TROUBLESHOOTING_QUEUE"
+    )
+    assert seen[0] == (status, code, 30), "written first, and the message still hidden as it was claimed"
+    row = await bench.get()
+    assert (row.status, row.last_error_code, row.attempts) == ("IN_PROGRESS", None, 1)
+    assert await bench.message() == "queued for 30 s"
+    assert await bench.events() == ["SENT", "RECEIVED"]
+    assert await bench.replies() == []
+    bench.advance(seconds=30)
+    await bench.work()
+    assert (await bench.events())[-1] == "FAILED WORKER_LOST"
+
+
+def new(command_id: str, **given) -> NewCommand:
+    return NewCommand(**({"domain": DOMAIN, "command_type": TYPE, "command_id": command_id, "data": {}} | given))
+
+
+async def test_a_batch_is_counted_and_complete(bench: Bench) -> None:
+    """Counts by state follow every change; complete is when nothing is open and nothing waits for a person."""
+
+    id_ = await bench.bus.create_batch(
+        DOMAIN, [new(f"c-{n}") for n in range(4)], name="nightly", custom_data={"run": 7}
+    )
+    found = await bench.bus.get_batch(DOMAIN, id_)
+    assert (found.status, found.total, found.pending, found.name, found.custom_data) == (
+        "OPEN",
+        4,
+        4,
+        "nightly",
+        {"run": 7},
+    )
+    bench.raises = [
+        None,
+        PermanentCommandError("NO", "no"),
+        BusinessRuleError("LIMIT", "no"),
+        PermanentCommandError("NO"),
+    ]
+    await bench.work()
+    found = await bench.bus.get_batch(DOMAIN, id_)
+    assert (found.status, found.pending, found.in_progress, found.completed) == ("OPEN", 0, 0, 1)
+    assert (found.failed, found.in_troubleshooting, found.completed_at) == (1, 2, None)
+    troubled = [one.command_id for one in (await bench.bus.troubleshooting.list()).items]
+    await bench.bus.troubleshooting.retry(DOMAIN, troubled[0], "ada")
+    assert (await bench.bus.get_batch(DOMAIN, id_)).pending == 1
+    await bench.work()
+    bench.advance(seconds=5)
+    await bench.bus.troubleshooting.cancel(DOMAIN, troubled[1], "ada", reason="no longer wanted")
+    found = await bench.bus.get_batch(DOMAIN, id_)
+    assert (found.status, found.completed, found.failed, found.canceled) == ("COMPLETED_WITH_FAILURES", 2, 1, 1)
+    assert (found.in_troubleshooting, found.pending) == (0, 0)
+    assert found.completed_at == found.created_at + timedelta(seconds=5)
+
+
+async def test_a_batch_without_failures(bench: Bench) -> None:
+    """All done is COMPLETED; while one runs the batch says so."""
+    id_ = await bench.bus.create_batch(DOMAIN, [new("c-1"), new("c-2")])
+    await bench.bus.ledger.claim(1, timedelta(seconds=30), kinds=[f"{DOMAIN}/{TYPE}"])
+    found = await bench.bus.get_batch(DOMAIN, id_)
+    assert (found.pending, found.in_progress) == (1, 1)
+    bench.advance(seconds=30)
+    await bench.work()
+    bench.advance(seconds=60)
+    await bench.work()
+    assert (await bench.bus.get_batch(DOMAIN, id_)).status == "COMPLETED"
+    with pytest.raises(UsageError, match="at least one"):
+        await bench.bus.create_batch(DOMAIN, [])
+    with pytest.raises(UsageError, match="cannot hold commands of shipping"):
+        await bench.bus.create_batch(DOMAIN, [new("c-9", domain="shipping")])
+    assert await bench.bus.get_batch("shipping", id_) is None
+
+
+async def test_without_reply_to_nothing_is_replied(bench: Bench) -> None:
+    """A command without a reply queue is done in silence."""
+    await bench.bus.send(DOMAIN, TYPE, "c-1")
+    await bench.work()
+    assert (await bench.get()).status == "COMPLETED"
+    if bench.store == "sqlite":
+        table = bench.bus.messages.tables.reply
+        assert await bench.app.database.read(lambda connection: connection.execute(select(table)).all()) == []

@@ -36,11 +36,11 @@ async def test_list_count_and_get(bench: Bench) -> None:
     await bench.work()
     first = await bench.bus.troubleshooting.list(DOMAIN, limit=2)
     rest = await bench.bus.troubleshooting.list(DOMAIN, limit=2, cursor=first.cursor)
-    assert [one.command_id for one in (*first.commands, *rest.commands)] == ["c-3", "c-2", "c-1"]
+    assert [one.command_id for one in (*first.items, *rest.items)] == ["c-3", "c-2", "c-1"]
     assert rest.cursor is None
     assert await bench.bus.troubleshooting.count() == await bench.bus.troubleshooting.count(DOMAIN) == 3
     assert await bench.bus.troubleshooting.count("shipping") == 0
-    assert (await bench.bus.troubleshooting.list(type="Other")).commands == []
+    assert (await bench.bus.troubleshooting.list(type="Other")).items == []
     found = await bench.bus.troubleshooting.get(DOMAIN, "c-2")
     assert (found.data, found.last_error_code) == ({"n": 1}, "NO_ACCOUNT")
     with pytest.raises(InvalidOperationError, match="COMPLETED"):
@@ -213,15 +213,15 @@ async def test_one_that_comes_into_the_queue_meanwhile(bench: Bench, monkeypatch
     """What was not in the queue when it was asked for, and is now, is not called lost: the operator may ask again."""
     bench.raises = [PermanentCommandError("NO", "no such account")]
     await bench.send()
-    looked = bench.bus.ids_of
+    looked = bench.bus.troubleshooting._standing
 
     async def late(domain, command_ids):
         found = await looked(domain, command_ids)
         await bench.work()
         return found
 
-    monkeypatch.setattr(bench.bus, "ids_of", late)
-    with pytest.raises(InvalidOperationError, match="has just come into the troubleshooting queue"):
+    monkeypatch.setattr(bench.bus.troubleshooting, "_standing", late)
+    with pytest.raises(InvalidOperationError, match="has only just come into the troubleshooting queue"):
         await bench.bus.troubleshooting.retry(DOMAIN, "c-1", "ada")
     await bench.bus.troubleshooting.retry(DOMAIN, "c-1", "ada")
 
@@ -232,7 +232,7 @@ async def test_queues_are_locked_in_one_order(bench: Bench, monkeypatch: pytest.
     for domain in ("b", "c", "a"):
         await bench.bus.send(domain, "Pack", "c-1")
     ids = [one.id for one in (await bench.bus.lane.find(Filter())).items]
-    statements, column = bench.bus.ledger._queued, bench.bus._tables.command.c.queue_name
+    statements, column = bench.bus.ledger._queued, bench.bus.messages.tables.command.c.queue_name
     backwards = statements.messages_of.order_by(None).order_by(column.desc())
     monkeypatch.setitem(vars(statements), "messages_of", backwards)
     locked = []

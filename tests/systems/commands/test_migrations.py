@@ -4,19 +4,23 @@ PostgreSQL finds the extension in a folder that the test makes of the same SQL, 
 """
 
 import tempfile
+import warnings
 from collections.abc import AsyncIterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
 from servers import PostgresServer
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, inspect, text
 from sqlalchemy.engine import make_url
 
 from redrive import Redrive
 from redrive.ledgers.sql.migrate import migrate
 from redrive.systems.commands import Commands, Registry, RetryPolicy
+from redrive.systems.commands.tables import make_tables
 from redrive.testing import VirtualClock
 from systems.commands.conftest import BAD, DOMAIN, TYPE, Bench
 
@@ -72,3 +76,38 @@ async def test_the_extension_is_preferred(with_extension: str, clock: VirtualClo
         await bench.work()
         assert (await bench.get("c-2")).status == "COMPLETED"
         assert await bench.replies() == [("SUCCESS", "paid"), ("SUCCESS", "paid")]
+
+
+async def test_the_migration_makes_these_tables(bench: Bench) -> None:
+    """Columns, constraints and indexes of the code are those of the migration."""
+    tables = make_tables(bench.app.database.dialect.name)
+    metadata = tables.command.metadata
+
+    def look(connection: Connection) -> tuple[list[Any], list[str], list[str]]:
+        names = {table.name for table in metadata.sorted_tables}
+        options = {
+            "compare_type": True,
+            "compare_server_default": False,
+            "include_schemas": True,
+            "include_name": lambda name, kind, parents: (
+                name == metadata.schema if kind == "schema" else kind != "table" or name in names
+            ),
+        }
+        context = MigrationContext.configure(connection, opts=options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it cannot read indexes on expressions back
+            different = compare_metadata(context, metadata)
+            found = inspect(connection)
+            unique = found.get_unique_constraints(tables.command.name, schema=metadata.schema)
+            checks = found.get_check_constraints(tables.command.name, schema=metadata.schema)
+        return (
+            different,
+            [column for one in unique for column in one["column_names"]],
+            sorted(str(one["name"]) for one in checks),
+        )
+
+    different, unique, checks = await bench.app.database.read(look)
+    assert different == []
+    assert unique == ["domain", "command_id"]
+    prefix = "commandbus_" if bench.store == "sqlite" else ""
+    assert checks == [f"{prefix}command_attempts_check", f"{prefix}command_status_check"]
