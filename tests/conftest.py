@@ -3,6 +3,7 @@
 `REDRIVE_TEST_POSTGRES_URL` (a server on which databases may be created) is used instead if it is set.
 """
 
+import gc
 import os
 import shutil
 import tempfile
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import clock_from_below_zero  # noqa: F401 - first: modules keep the clock that they find
 import pytest
+import shared_models  # noqa: F401 - before any application is made
 from patience import have_patience
 from servers import Migrated, PostgresServer, own_rabbitmq, quick_folder
 from sqlalchemy.engine import make_url
@@ -27,8 +29,10 @@ RABBITMQ_URL = os.environ.pop("RABBITMQ_URL", None)
 
 
 def pytest_collection_finish() -> None:
-    """What is to be tested is imported by now."""
+    """What is to be tested is imported by now, and thousands of tests are there to stay: nobody need look for garbage among them."""
     have_patience()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

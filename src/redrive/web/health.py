@@ -1,4 +1,4 @@
-"""For machines that watch: `/health`, `/ready`, `/metrics`."""
+"""For monitoring: `/health`, `/ready`, `/metrics`."""
 
 import asyncio
 import contextlib
@@ -13,6 +13,7 @@ from redrive.core.states import State
 from redrive.http.guard import require_unless_loopback
 from redrive.operator.census import amounts_now
 from redrive.operator.figures import Figures
+from redrive.web.probes import health_answer
 from redrive.web.service import service_of
 from redrive.wiring import Service
 
@@ -29,14 +30,7 @@ _unwell: dict[int | str, dict[str, Any]] = {503: {"description": "Not now"}}
 async def health(request: Request) -> JSONResponse:
     """Open to all: it tells nothing but this."""
     service = service_of(request)
-    checks = await _pulse(request).checks(service)
-    well = all(checks.values())
-    body = {
-        "status": "ok" if well else "unwell",
-        "uptime_seconds": round(service.uptime.total_seconds(), 3),
-        "checks": {name: "ok" if answers else "away" for name, answers in checks.items()},
-    }
-    return JSONResponse(body, status_code=200 if well else 503)
+    return health_answer(await _pulse(request).checks(service), service.uptime)
 
 
 @router.get("/ready", summary="Whether the store is open and the worker loop runs", responses=_unwell)

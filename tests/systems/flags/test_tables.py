@@ -78,7 +78,7 @@ def from_metadata(connection: Connection) -> None:
     for column in made[2].c:
         if connection.dialect.name == "sqlite" and isinstance(column.type, Instant):
             column.type = IsoText()
-    ledger_indexes(FLAG_SCHEDULES, made[2], connection.dialect.name)
+    ledger_indexes(FLAG_SCHEDULES, made[2])
     for table in made:
         connection.execute(CreateTable(table))
         for index in table.indexes:

@@ -13,7 +13,8 @@ from redrive import Redrive
 from redrive.observe.logs import LogObserver
 from redrive.systems.relay import Relay, RelaySettings
 from redrive.systems.relay import broker as links
-from redrive.systems.relay.outbox import quarantined_message, retry_message, review_message
+from redrive.systems.relay.quarantine import quarantined_message
+from redrive.systems.relay.work import retry_message, review_message
 
 from .kit import Broker, amount_of, retry, row, rows, running, until
 from .proxy import Proxy

@@ -304,7 +304,7 @@ async def thousands_at_a_start(url: str, rabbitmq: str) -> None:
         relay = Relay(before, settings)
         async with before:
             for start in range(0, amount, 500):
-                await relay._store.store(
+                await relay._intake.store(
                     [arrival(f"m-{n}", queue=queue) for n in range(start, min(start + 500, amount))]
                 )
             due = {each["message_id"]: each["next_retry_at"].timestamp() for each in await rows(before)}

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import URL, Connection, Table, func, select
+from sqlalchemy import URL, Connection, Table, func, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from redrive.errors import MissingExtraError
 from redrive.ledgers.postgres.dialect import PostgresDialect
 from redrive.ledgers.sql.database import OpenTransaction, user_transaction
-from redrive.ledgers.sql.waiters import Waiter
+from redrive.ledgers.sql.waiters import WakeUps
 from redrive.ports import Clock
 
 try:
@@ -70,6 +70,12 @@ class PostgresDatabase:
     def insert(self, table: Table) -> Any:
         """See `Database.insert`."""
         return self.dialect.insert(table)
+
+    async def describe(self) -> str:
+        """See `Database.describe`."""
+        asked = text("SELECT current_setting('server_version'), current_setting('synchronous_commit')")
+        version, commit = await self.read(lambda connection: connection.execute(asked).one())
+        return f"PostgreSQL {version}, synchronous_commit={commit}"
 
     async def open(self) -> None:
         """See `Database.open`."""
@@ -160,7 +166,7 @@ class PostgresDatabase:
         """See `Database.transaction`."""
         return user_transaction(self._user_engine, translated)
 
-    def waiter(self, ledger: str) -> AbstractContextManager[Waiter]:
+    def waiter(self, ledger: str) -> AbstractContextManager[WakeUps]:
         """See `Database.waiter`."""
         return self._wake_up.waiter(ledger)
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 import asyncpg  # type: ignore[import-untyped]  # it ships no types
 from sqlalchemy import URL, Connection, Dialect, func, select
 
-from redrive.ledgers.sql.waiters import Waiter, Waiters
+from redrive.ledgers.sql.waiters import Waiters, WakeUps
 
 CHANNEL = "redrive"
 ANNOUNCE_EVERY_SECONDS = 0.01
@@ -46,11 +46,11 @@ class WakeUp:
             self._listener = None
 
     @contextmanager
-    def waiter(self, ledger: str) -> Iterator[Waiter]:
+    def waiter(self, ledger: str) -> Iterator[WakeUps]:
         """See `Database.waiter`."""
         if self._listener is None:
             self._listener = asyncio.create_task(self._listen(), name="redrive-listen")
-        with self._waiters.registered(ledger, Waiter()) as waiter:
+        with self._waiters.registered(ledger, WakeUps()) as waiter:
             yield waiter
 
     def wake(self, ledger: str) -> None:

@@ -45,6 +45,10 @@ class Database(Protocol):
         """Let go of every connection and thread."""
         ...
 
+    async def describe(self) -> str:
+        """Its version and how durable it is, in a few words."""
+        ...
+
     def now(self) -> datetime:
         """The instant, where the database has no clock of its own."""
         ...

@@ -23,7 +23,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from redrive.errors import SettingsError
 from redrive.ledgers.sql.database import OpenTransaction, user_transaction
-from redrive.ledgers.sql.waiters import Waiter, Waiters
+from redrive.ledgers.sql.waiters import Waiters, WakeUps
 from redrive.ledgers.sqlite.dialect import SqliteDialect
 from redrive.ledgers.sqlite.errors import translated
 from redrive.ledgers.sqlite.group_commit import Writer
@@ -33,6 +33,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 READERS = 2
+SYNCHRONOUS = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
 STEPS_BETWEEN_LOOKS = 20_000
 """Steps of SQLite's machine, about a millisecond, between two looks at the clock of a limited read."""
 WATCH_EVERY = timedelta(milliseconds=25)
@@ -85,6 +86,11 @@ class SqliteDatabase:
     def insert(self, table: Table) -> Any:
         """See `Database.insert`."""
         return self.dialect.insert(table)
+
+    async def describe(self) -> str:
+        """See `Database.describe`."""
+        number = await self.write(lambda connection: connection.exec_driver_sql("PRAGMA synchronous").scalar_one())
+        return f"SQLite {sqlite3.sqlite_version}, synchronous={SYNCHRONOUS.get(number, number)}"
 
     async def open(self) -> None:
         """See `Database.open`."""
@@ -170,7 +176,7 @@ class SqliteDatabase:
             yield transaction
 
     @contextmanager
-    def waiter(self, ledger: str) -> Iterator[Waiter]:
+    def waiter(self, ledger: str) -> Iterator[WakeUps]:
         """See `Database.waiter`."""
         with self._waiters.registered(ledger, _FileWaiter(self)) as waiter:
             yield waiter
@@ -241,7 +247,7 @@ def _set_up_writer(connection: sqlite3.Connection, synchronous: str) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
 
 
-class _FileWaiter(Waiter):
+class _FileWaiter(WakeUps):
     """Also woken when another process has committed to the file."""
 
     def __init__(self, database: SqliteDatabase) -> None:

@@ -17,12 +17,13 @@ from redrive.core.task import TaskId
 from redrive.errors import UsageError
 from redrive.http.guard import require
 from redrive.http.reason import Reason
+from redrive.http.shape import Body
 from redrive.lane import Lane
 from redrive.operator.acts import Acted, Acts
 from redrive.operator.json_views import instant_json
 from redrive.operator.names import read_names
 from redrive.ports import Actor, Filter
-from redrive.web.api.common import Body, FilterBody, in_time, lane_of
+from redrive.web.api.common import FilterBody, in_time, lane_of
 
 IDS_MAX = 1000
 NAMED_MAX = 5

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from redrive.app import Redrive
 from redrive.core.durations import parse_duration
@@ -16,6 +16,7 @@ from redrive.core.task import KEY_CHARS_MAX, KIND_CHARS_MAX, Task
 from redrive.errors import TooSlowError
 from redrive.http.errors import ApiError
 from redrive.http.guard import require_unless_loopback
+from redrive.http.shape import Body
 from redrive.lane import Lane
 from redrive.operator.asked import CAUSE_CHARS_MAX, TEXT_CHARS_MAX, read_filter
 from redrive.operator.json_views import task_json
@@ -37,12 +38,6 @@ Span = Annotated[
     timedelta, BeforeValidator(_duration), Field(description="Seconds, or with a unit: 90, 5m, 2h", examples=["2h"])
 ]
 InstantAt = Annotated[datetime, AfterValidator(_with_zone)]
-
-
-class Body(BaseModel):
-    """A request's body: a field that is not known is a mistake that somebody should hear of."""
-
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
 
 class FilterBody(Body):

@@ -17,13 +17,14 @@ from redrive.core.states import State
 from redrive.core.task import KIND_CHARS_MAX, Task, TaskId
 from redrive.errors import LedgerAwayError
 from redrive.http.errors import ApiError
+from redrive.http.shape import Body
 from redrive.lane import Lane
 from redrive.operator.asked import TEXT_CHARS_MAX, read_filter
 from redrive.operator.figures import Figures
 from redrive.operator.json_views import redacted
 from redrive.operator.search import Search
 from redrive.ports import Filter
-from redrive.web.api.common import LOOKING, Body, app_of, lane_of, shown
+from redrive.web.api.common import LOOKING, app_of, lane_of, shown
 
 RUNNING_MAX = 4
 KEPT_MAX = 50
