@@ -44,6 +44,8 @@ TRIES_MAX = 4
 class PostgresDatabase:
     """A PostgreSQL database as a `Database`."""
 
+    migrates_itself = False
+
     def __init__(self, url: URL, *, clock: Clock | None = None) -> None:
         self.url = url.render_as_string(hide_password=True)
         self._url = url.set(drivername="postgresql+asyncpg")

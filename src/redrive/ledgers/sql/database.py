@@ -31,6 +31,8 @@ class Database(Protocol):
 
     url: str
     server_clock: bool
+    migrates_itself: bool
+    """Whether an application that opens it also brings its tables to the version of the code."""
 
     @property
     def dialect(self) -> Dialect:

@@ -52,6 +52,7 @@ class SqliteDatabase:
     """A SQLite file as a `Database`."""
 
     server_clock = False
+    migrates_itself = True
 
     def __init__(self, url: URL, *, clock: Clock | None = None, durable: bool = True) -> None:
         if not url.database or url.database == ":memory:" or url.query.get("mode") == "memory":
