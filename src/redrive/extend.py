@@ -17,7 +17,7 @@ from redrive.ledgers.pgmq.queues import Queues, archive_table, message_table, pg
 from redrive.ledgers.pgmq.statements import QueueLayout
 from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.beside import Beside
-from redrive.ledgers.sql.database import Database, run_within, sync_connection
+from redrive.ledgers.sql.database import Database, after_commit, run_within, sync_connection
 from redrive.ledgers.sql.gather import Gather
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import ledger_indexes
@@ -58,6 +58,7 @@ __all__ = [
     "System",
     "TaskAdded",
     "TasksChanged",
+    "after_commit",
     "archive_table",
     "comparable",
     "decide",

@@ -22,7 +22,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from redrive.errors import LedgerAwayError, MissingExtraError, NotMigratedError, TooSlowError
-from redrive.ledgers.sql.database import OpenTransaction, user_transaction
+from redrive.ledgers.sql.database import OpenTransaction, call_all, run_collecting, user_transaction
 from redrive.ledgers.sql.waiters import Waiter, Waiters
 from redrive.ports import Clock
 
@@ -105,8 +105,11 @@ class PostgresDatabase:
         """See `Database.write`."""
 
         async def once() -> R:
+            calls: list[Callable[[], None]] = []
             async with self._atomic.begin() as connection:
-                return await connection.run_sync(run, *args, **kwargs)
+                result = await connection.run_sync(run_collecting, calls, run, *args, **kwargs)
+            call_all(calls)
+            return result
 
         return await self._patiently(once)
 

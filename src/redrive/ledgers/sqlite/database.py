@@ -12,10 +12,11 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -27,7 +28,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool, QueuePool
 
 from redrive.errors import LedgerAwayError, NotMigratedError, SettingsError, TooSlowError
-from redrive.ledgers.sql.database import OpenTransaction, user_transaction
+from redrive.ledgers.sql.database import OpenTransaction, call_all, run_collecting, user_transaction
 from redrive.ledgers.sql.waiters import Waiter, Waiters
 from redrive.ports import Clock
 
@@ -117,7 +118,10 @@ class SqliteDatabase:
         """See `Database.write`."""
         await self.open()
         assert self._writer is not None
-        return await self._writer.submit(lambda connection: run(connection, *args, **kwargs))
+        calls: list[Callable[[], None]] = []
+        return await self._writer.submit(
+            lambda connection: run_collecting(connection, calls, run, *args, **kwargs), calls
+        )
 
     async def rebuild(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Database.rebuild`; no write is cut short here."""
@@ -274,6 +278,9 @@ class _Job:
     run: Callable[[Connection], Any] | None
     future: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
+    calls: Sequence[Callable[[], None]] = ()
+    """What waits for the commit; called as the caller would, also where that one was cancelled meanwhile."""
+    context: Context = field(default_factory=copy_context)
 
 
 class _Writer:
@@ -293,10 +300,10 @@ class _Writer:
         self._jobs.put(None)
         self._thread.join()
 
-    async def submit(self, run: Callable[[Connection], R]) -> R:
+    async def submit(self, run: Callable[[Connection], R], calls: Sequence[Callable[[], None]]) -> R:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
-        self._jobs.put(_Job(run, future, loop))
+        self._jobs.put(_Job(run, future, loop, calls))
         return await future
 
     async def others_version(self) -> object:
@@ -404,6 +411,8 @@ class _Writer:
 
 def _deliver(results: list[tuple[_Job, Any, BaseException | None]]) -> None:
     for job, result, error in results:
+        if error is None:
+            job.context.run(call_all, job.calls)
         if job.future.done():  # its caller was cancelled; the write has happened all the same
             continue
         if error is None:
