@@ -14,6 +14,7 @@ from redrive.systems.triggers import desk as oversight
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.desk import shown_url
 from redrive.systems.triggers.ids import new_id
+from redrive.wiring import observe_with_logs
 
 from ..figures import are_counted_soon, take_long_to_count
 from .conftest import House
@@ -268,6 +269,7 @@ async def test_retry_what_failed(house: House, receiver: Receiver, monkeypatch: 
 
 async def test_the_three_ways_back_are_one(house: House, receiver: Receiver, lines: Any) -> None:
     """The owner's retry, the operator's, and a redrive on the page of tasks: the same status and the same lines in the log."""
+    observe_with_logs(house.app)
     receiver.answer = lambda _: status(404)
     endpoint = await house.endpoint(receiver.url)
     stories = []
@@ -289,7 +291,6 @@ async def test_the_three_ways_back_are_one(house: House, receiver: Receiver, lin
         assert (back.status, back.retry_attempts, back.failed_at) == ("queued", 0, None)
         receiver.answer = lambda _: status(200)
         await house.run()
-        await house.triggers.changes.follow()
         assert (await house.event(id_)).status == "delivered"
         moves = [line for line in of(lines(), "status_transition") if line.pop("event_id") == id_]
         stories.append([{**line, "correlation_id": "c"} for line in moves])

@@ -180,8 +180,8 @@ def _status_route(system: "Triggers", gate: Gate) -> Route:
     async def look(request: Request) -> Response:
         bind_correlation(request)
         found = await gate.enter(request, Scope.EVENTS_READ, event_id=read_id(request.path_params["event_id"]))
-        if system.changes.metrics is not None:
-            system.changes.metrics.queries.inc()
+        if system.metrics is not None:
+            system.metrics.queries.inc()
         assert found.key is not None
         if found.event is None or found.event[0] != found.key.owner:
             raise not_found()

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Text, any_, bindparam, delete, func, select, tuple_, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import ColumnElement, Connection, Text, any_, bindparam, delete, func, select, tuple_, update
+from sqlalchemy.dialects import postgresql
 
 from redrive.errors import LedgerAwayError
 from redrive.extend import ATTEMPTS, Database, Gather
 from redrive.systems.triggers import tables as t
+from redrive.systems.triggers.beside import EventStatus
 from redrive.systems.triggers.endpoints import Endpoint, matches, read_endpoint
 from redrive.systems.triggers.ids import new_id
 from redrive.systems.triggers.settings import RETRIES_MAX
@@ -72,8 +73,9 @@ class InboxPage(NamedTuple):
 class EventStore:
     """The events of one database."""
 
-    def __init__(self, database: Database, *, retries_max: int = RETRIES_MAX) -> None:
+    def __init__(self, database: Database, status: EventStatus, *, retries_max: int = RETRIES_MAX) -> None:
         self.database = database
+        self._status = status
         self._retries_max = retries_max
         self._takes: Gather[NewEvent, Taken] = Gather(self._take_gathered, items_max=200)
 
@@ -99,12 +101,12 @@ class EventStore:
             }
             for id_, event in zip(ids, events, strict=True)
         ]  # fmt: skip
-        insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-        statement = insert(t.events).on_conflict_do_nothing(
+        statement = self.database.insert(t.events).on_conflict_do_nothing(
             index_elements=["user_id", "idempotency_key"], index_where=t.events.c.idempotency_key.is_not(None)
         )
         new = set(connection.execute(statement.returning(t.events.c.id), rows).scalars())
-        self._fan_out(connection, [row for row in rows if row["id"] in new], now)
+        stored = [row for row in rows if row["id"] in new]
+        self._fan_out(connection, stored, now)
         there = _taken_before(connection, [row for row in rows if row["id"] not in new])
         taken = []
         for id_, event in zip(ids, events, strict=True):
@@ -115,6 +117,7 @@ class EventStore:
                 if before is None:
                     raise LedgerAwayError("the event of this idempotency key was deleted meanwhile: send it again")
                 taken.append(before)
+        self._status.took(connection, stored)
         return taken
 
     def _fan_out(self, connection: Connection, rows: Sequence[dict[str, Any]], now: datetime) -> None:
@@ -170,23 +173,41 @@ class EventStore:
 
     def _acknowledge(self, connection: Connection, user_id: str, id: str) -> str | None:
         now = self.database.present(connection)
-        e = t.events
+        e, d = t.events, t.deliveries
         mine = (e.c.id == id, e.c.user_id == user_id)
-        _lock_deliveries(connection, id, user_id)
-        acknowledged = connection.execute(
-            update(e).where(*mine, e.c.status.in_(OPEN)).returning(e.c.id).values(
-                status="delivered", acknowledged_at=now, delivered_at=now, updated_at=now, next_retry_at=None
-            )
-        ).first()  # fmt: skip
-        if acknowledged is not None:
+        if _lock_deliveries(connection, d.c.event_id == id, d.c.user_id == user_id):
             # One that is under way finds the event acknowledged when it is tried again.
-            cancel_waiting(connection, t.deliveries.c.event_id == id, now)
+            cancel_waiting(connection, now, d.c.event_id == id)
+        said = update(e).where(*mine, e.c.status.in_(OPEN)).values(acknowledged_at=now)
+        if connection.execute(said).rowcount:
+            self._status.follow(connection, [id], now=now)
         status: str | None = connection.execute(select(e.c.status).where(*mine)).scalar()
         return status
 
     async def delete(self, user_id: str, id: str) -> bool:
         """Forget an event, its deliveries and their history; whether it was there."""
-        return await self.database.write(_delete, user_id, id)
+        return await self.database.write(self._delete, t.events.c.id == id, t.events.c.user_id == user_id) > 0
+
+    async def forget_delivered(self, before: datetime, *, limit: int = IDS_PER_STATEMENT) -> int:
+        """Delete events that were delivered before an instant; how many it were."""
+        e = t.events
+        return await self.database.write(
+            self._delete, e.c.status == "delivered", e.c.delivered_at < before, limit=limit
+        )
+
+    def _delete(self, connection: Connection, *which: ColumnElement[bool], limit: int = 1) -> int:
+        e, d, a = t.events, t.deliveries, ATTEMPTS
+        ids = list(connection.execute(select(e.c.id).where(*which).limit(limit)).scalars())
+        if not ids:
+            return 0
+        tried = _lock_deliveries(connection, d.c.event_id.in_(ids))
+        for start in range(0, len(tried), IDS_PER_STATEMENT):
+            part = tried[start : start + IDS_PER_STATEMENT]
+            connection.execute(delete(a).where(a.c.ledger == LEDGER, a.c.task_id.in_(part)))
+        connection.execute(select(e.c.id).where(e.c.id.in_(ids)).order_by(e.c.id).with_for_update()).all()
+        gone = connection.execute(delete(e).where(e.c.id.in_(ids)).returning(e.c.user_id, e.c.status)).all()
+        self._status.deleted(connection, [(row.user_id, row.status) for row in gone])
+        return len(gone)
 
     async def dead_deliveries(self, user_id: str, id: str) -> tuple[str | None, list[str]]:
         """An event's status, None if there is no such event, and its deliveries that can be brought back."""
@@ -199,26 +220,21 @@ class EventStore:
         """Failed events that can be brought back, oldest first, each with its dead deliveries; whether there are more."""
         return await self.database.read(_failed, user_id, event_type, endpoint_id, since, until, limit)
 
-    async def forget_delivered(self, before: datetime, *, limit: int = 1000) -> int:
-        """Delete events that were delivered before an instant; how many it were."""
-        return await self.database.write(_forget_delivered, before, limit)
 
-
-def cancel_waiting(connection: Connection, which: Any, now: datetime) -> None:
+def cancel_waiting(
+    connection: Connection, now: datetime, *which: ColumnElement[bool], error: str | None = None
+) -> None:
     """End deliveries that wait; those under way end by their own settlement."""
     d = t.deliveries
-    connection.execute(
-        update(d).where(which, d.c.status == "waiting", d.c.lease_until.is_(None)).values(
-            status="cancelled", due_at=None, ended_at=now, updated_at=now
-        )
-    )  # fmt: skip
+    ended = {"status": "cancelled", "due_at": None, "ended_at": now, "updated_at": now}
+    said = {} if error is None else {"last_error": error}
+    connection.execute(update(d).where(*which, d.c.status == "waiting", d.c.lease_until.is_(None)).values(ended | said))
 
 
-def _lock_deliveries(connection: Connection, event_id: str, user_id: str) -> None:
+def _lock_deliveries(connection: Connection, *which: ColumnElement[bool]) -> list[str]:
     """Deliveries before their event, as a settlement does: two transactions then never wait in a circle."""
     d = t.deliveries
-    mine = select(d.c.id).where(d.c.event_id == event_id, d.c.user_id == user_id)
-    connection.execute(mine.order_by(d.c.id).with_for_update()).all()
+    return list(connection.execute(select(d.c.id).where(*which).order_by(d.c.id).with_for_update()).scalars())
 
 
 def _taken_before(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], Taken]:
@@ -318,33 +334,6 @@ def _totals(connection: Connection) -> dict[str, int]:
     c = t.counts
     found = connection.execute(select(c.c.status, func.sum(c.c.amount)).group_by(c.c.status))
     return {status: int(amount) for status, amount in found}
-
-
-def _delete(connection: Connection, user_id: str, id: str) -> bool:
-    e = t.events
-    if connection.execute(select(e.c.id).where(e.c.id == id, e.c.user_id == user_id)).first() is None:
-        return False
-    _lock_deliveries(connection, id, user_id)
-    _delete_events(connection, [id])
-    return True
-
-
-def _delete_events(connection: Connection, ids: Sequence[str]) -> int:
-    d, a = t.deliveries, ATTEMPTS
-    gone = list(connection.execute(delete(d).where(d.c.event_id.in_(ids)).returning(d.c.id)).scalars())
-    for start in range(0, len(gone), IDS_PER_STATEMENT):
-        part = gone[start : start + IDS_PER_STATEMENT]
-        connection.execute(delete(a).where(a.c.ledger == LEDGER, a.c.task_id.in_(part)))
-    return connection.execute(delete(t.events).where(t.events.c.id.in_(ids))).rowcount
-
-
-def _forget_delivered(connection: Connection, before: datetime, limit: int) -> int:
-    e = t.events
-    old = select(e.c.id).where(e.c.status == "delivered", e.c.delivered_at < before).limit(limit)
-    ids = list(connection.execute(old.with_for_update(skip_locked=True)).scalars())
-    return sum(
-        _delete_events(connection, ids[at : at + IDS_PER_STATEMENT]) for at in range(0, len(ids), IDS_PER_STATEMENT)
-    )
 
 
 def _dead_deliveries(connection: Connection, user_id: str, id: str) -> tuple[str | None, list[str]]:

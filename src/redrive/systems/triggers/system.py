@@ -16,9 +16,10 @@ from redrive.http.outgoing import Guard, Outgoing
 from redrive.operator.alert_rules import Alarm
 from redrive.settings import load
 from redrive.system import System
+from redrive.systems.triggers.beside import Change, EventStatus
 from redrive.systems.triggers.desk import LEDGER, Oversight
 from redrive.systems.triggers.endpoints import EndpointStore
-from redrive.systems.triggers.logs import ChangeLog, DeliveryLog, TriggerMetrics
+from redrive.systems.triggers.logs import DeliveryLog, TriggerMetrics
 from redrive.systems.triggers.settings import TriggerSettings
 from redrive.systems.triggers.store import EventStore
 from redrive.systems.triggers.tables import TRIGGER_DELIVERIES
@@ -45,16 +46,19 @@ class Triggers(System):
         self.database = app.database
         self.guard = guard or Guard(self.settings.delivery_allow_networks)
         self.outgoing = Outgoing(self.guard, user_agent=f"redrive/{__version__}")
-        self.events = EventStore(app.database, retries_max=self.settings.max_retry_attempts)
-        self.endpoints = EndpointStore(app.database)
-        self.changes = ChangeLog(app.database)
+        self.metrics: TriggerMetrics | None = None
+        status = EventStatus(app.database, self._tell)
+        self.events = EventStore(app.database, status, retries_max=self.settings.max_retry_attempts)
+        self.endpoints = EndpointStore(app.database, status)
         self.deliverer = Deliverer(
             app.database, self.endpoints, self.outgoing, retry_all=self.settings.delivery_retry_all
         )
         self.policy = policy_of(self.settings)
         self._retention: timedelta | None = None
         self._log: Any = structlog.get_logger(system="triggers")
-        self.lane = app.adopt(TRIGGER_DELIVERIES, observers=[DeliveryLog()], tune=self._tune)
+        self._story = DeliveryLog()
+        self.lane = app.adopt(TRIGGER_DELIVERIES, observers=[self._story], tune=self._tune, beside=status)
+        self._story.follow(self.lane)
         self.lane.handler(policy=self.policy)(self.deliverer.deliver)
         self.oversight = Oversight(app.database, self.lane)
 
@@ -78,14 +82,14 @@ class Triggers(System):
 
     def measure(self, registry: CollectorRegistry) -> None:
         """See `System.measure`."""
-        self.changes.metrics = TriggerMetrics(registry)
+        self.metrics = TriggerMetrics(registry)
 
     async def refresh(self) -> None:
         """See `System.refresh`."""
-        if self.changes.metrics is not None:
+        if self.metrics is not None:
             totals = await self.events.totals()
-            self.changes.metrics.received.set(totals.get("received", 0))
-            self.changes.metrics.queued.set(totals.get("queued", 0))
+            self.metrics.received.set(totals.get("received", 0))
+            self.metrics.queued.set(totals.get("queued", 0))
 
     async def checks(self) -> Mapping[str, bool]:
         """See `System.checks`: it depends on nothing but the database."""
@@ -96,17 +100,17 @@ class Triggers(System):
         return await self.oversight.alarms()
 
     async def run(self, stopped: asyncio.Event) -> None:
-        """Log what the store wrote down and forget what was delivered long ago, until told to stop."""
-        pruning = asyncio.create_task(self._prune(stopped))
-        try:
-            await self.changes.run(stopped)
-            await pruning
-        finally:
-            pruning.cancel()
-            await asyncio.gather(pruning, return_exceptions=True)
+        """Forget what was delivered long ago, until told to stop."""
+        await self._prune(stopped)
         # The workers stop at the same time and may still be delivering, within their grace.
         await self.deliverer.idle.wait()
         await self.outgoing.close()
+
+    def _tell(self, changes: Sequence[Change]) -> None:
+        """After a commit: log what has changed, where this application writes a log, and count it."""
+        self._story.tell(changes)
+        if self.metrics is not None:
+            self.metrics.count(changes)
 
     def _tune(self, settings: WorkerSettings) -> WorkerSettings:
         # Deliveries live as long as their events, which are pruned here; failed ones are kept for ever.

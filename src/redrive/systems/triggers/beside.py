@@ -1,0 +1,183 @@
+"""What is written beside the deliveries, in the commits that change them: the status of their events, and how many there are.
+
+Whoever changes deliveries holds them before their event is locked, here, in the order of ids; the counters come last. So two
+transactions never wait for each other in a circle. What has changed is told after the commit; a process that is killed in between
+loses these lines of its log and nothing else.
+"""
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Text, select, update
+
+from redrive import State
+from redrive.extend import Act, Actor, Batch, Beside, Claim, Database, Settlement, after_commit
+from redrive.systems.triggers import tables as t
+from redrive.systems.triggers.status import Delivery, Failure, Standing, fold
+
+SHARDS = 64
+"""Each connection counts in rows of its own, as far as that goes: nobody waits for another's commit."""
+
+
+class StatusChanged(NamedTuple):
+    """An event has a new status; `old_status` is None for one that was just taken in."""
+
+    event_id: str
+    user_id: str
+    correlation_id: str
+    old_status: str | None
+    new_status: str
+    retry_attempts: int
+    last_error: str | None
+    failed_at: datetime | None
+    created_at: datetime
+    at: datetime
+
+
+class DeliveryFailed(NamedTuple):
+    """A delivery has failed; without `next_retry_at` for good."""
+
+    event_id: str
+    user_id: str
+    correlation_id: str
+    retry_attempts: int
+    error: str | None
+    next_retry_at: datetime | None
+
+
+Change = StatusChanged | DeliveryFailed
+
+
+class EventStatus(Beside):
+    """Keeps events equal to their deliveries, and counts them."""
+
+    def __init__(self, database: Database, tell: Callable[[Sequence[Change]], None]) -> None:
+        self._tell = tell
+        e, d = t.events, t.deliveries
+        self._ids = Batch(database.dialect, {"id": Text()})
+        of_events = self._ids.match("id", e.c.id)
+        named = [e.c[name] for name in ("id", "user_id", "correlation_id", "created_at", *Standing._fields)]
+        self._lock = select(*named).where(of_events).order_by(e.c.id).with_for_update(of=e)
+        facts = [d.c[name] for name in ("event_id", "id", "updated_at", *Delivery._fields)]
+        self._look = select(*facts).where(self._ids.match("id", d.c.event_id)).order_by(d.c.id)
+        self._events_of = select(d.c.event_id).where(self._ids.match("id", d.c.id))
+        written = ("id", *Standing._fields, "updated_at")
+        self._standings = Batch(database.dialect, {name: e.c[name].type for name in written})
+        rows = self._standings.rows.c
+        self._write = (
+            update(e).where(self._standings.match("id", e.c.id)).values({name: rows[name] for name in written[1:]})
+        )
+        count = database.insert(t.counts)
+        self._count = count.on_conflict_do_update(
+            index_elements=["user_id", "status", "shard"], set_={"amount": t.counts.c.amount + count.excluded.amount}
+        )
+
+    # --- called by the ledger ---------------------------------------------------------------------------------------
+
+    def claimed(self, connection: Connection, claims: Sequence[Claim]) -> None:
+        """See `Beside.claimed`."""
+        self.follow(connection, {one.task.payload["event_id"] for one in claims})
+
+    def settled(self, connection: Connection, settlements: Sequence[Settlement]) -> None:
+        """See `Beside.settled`."""
+        failed = {one.claim.task.id: one.error for one in settlements if one.explanation is not None}
+        self.follow(connection, {one.claim.task.payload["event_id"] for one in settlements}, failed)
+
+    def acted(
+        self,
+        connection: Connection,
+        act: Act,  # noqa: ARG002 - whatever was done: the deliveries tell what has become of them
+        state: State,  # noqa: ARG002
+        ids: Sequence[Any],
+        actor: Actor,  # noqa: ARG002
+        note: Any,  # noqa: ARG002
+    ) -> None:
+        """See `Beside.acted`."""
+        found = connection.execute(self._events_of, self._ids.parameters((id_,) for id_ in ids))
+        self.follow(connection, set(found.scalars()))
+
+    # --- called where the system itself changes deliveries or events --------------------------------------------------
+
+    def follow(
+        self,
+        connection: Connection,
+        event_ids: Collection[str],
+        failed: Mapping[Any, str | None] | None = None,
+        *,
+        now: datetime | None = None,
+    ) -> None:
+        """Write what the deliveries of these events come to, in the transaction that changed them.
+
+        `failed` are deliveries that have just failed, each with its error.
+        """
+        if not event_ids:
+            return
+        ids = self._ids.parameters((id_,) for id_ in sorted(event_ids))
+        events = connection.execute(self._lock, ids).all()
+        # In a statement of its own: it then sees what those wrote who held the events until now.
+        deliveries: dict[str, list[Any]] = defaultdict(list)
+        for row in connection.execute(self._look, ids):
+            deliveries[row[0]].append(row)
+        changes: list[Change] = []
+        rows = []
+        for id_, user_id, correlation_id, created_at, *stands in events:
+            before = Standing(*stands)
+            mine = deliveries[id_]
+            at = now or max(row[2] for row in mine)
+            failure = None
+            for _, delivery_id, updated_at, _, attempts, due_at, *_ in mine:
+                if failed and delivery_id in failed:
+                    failure = Failure(updated_at, failed[delivery_id])
+                    changes.append(DeliveryFailed(id_, user_id, correlation_id, attempts, failure.error, due_at))
+            after = fold(before, [Delivery(*row[3:]) for row in mine], at, failure)
+            if after != before:
+                rows.append((id_, *after, at))
+            if after.status != before.status:
+                told = (after.retry_attempts, after.last_error, after.failed_at, created_at, at)
+                changes.append(StatusChanged(id_, user_id, correlation_id, before.status, after.status, *told))
+        if rows:
+            connection.execute(self._write, self._standings.parameters(rows))
+        self._changed(connection, changes)
+
+    def took(self, connection: Connection, events: Iterable[Mapping[str, Any]]) -> None:
+        """These events were taken in."""
+        self._changed(
+            connection,
+            [
+                StatusChanged(
+                    row["id"], row["user_id"], row["correlation_id"], None, "received", 0, None, None,
+                    row["created_at"], row["created_at"],
+                )
+                for row in events
+            ],
+        )  # fmt: skip
+
+    def deleted(self, connection: Connection, events: Iterable[tuple[str, str]]) -> None:
+        """Events of these users in these statuses were deleted."""
+        self._add_up(connection, Counter({key: -amount for key, amount in Counter(events).items()}))
+
+    def _changed(self, connection: Connection, changes: Sequence[Change]) -> None:
+        if not changes:
+            return
+        moved = Counter[tuple[str, str]]()
+        for one in changes:
+            if isinstance(one, StatusChanged):
+                moved[one.user_id, one.new_status] += 1
+                if one.old_status is not None:
+                    moved[one.user_id, one.old_status] -= 1
+        self._add_up(connection, moved)
+        after_commit(connection, partial(self._tell, changes))
+
+    def _add_up(self, connection: Connection, amounts: Mapping[tuple[str, str], int]) -> None:
+        shard = connection.info.setdefault("trigger_shard", random.randrange(SHARDS))
+        rows = [
+            {"user_id": user_id, "status": status, "shard": shard, "amount": amount}
+            for (user_id, status), amount in sorted(amounts.items())
+            if amount
+        ]
+        if rows:
+            connection.execute(self._count, rows)
