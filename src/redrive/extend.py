@@ -19,6 +19,7 @@ from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database, after_commit, run_within, sync_connection
 from redrive.ledgers.sql.gather import Gather
+from redrive.ledgers.sql.ids import uuid7
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import ledger_indexes
 from redrive.ledgers.sql.schema import NAMES
@@ -69,4 +70,5 @@ __all__ = [
     "rounded",
     "run_within",
     "sync_connection",
+    "uuid7",
 ]

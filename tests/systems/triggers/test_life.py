@@ -83,8 +83,8 @@ async def test_without_endpoints_it_waits_in_the_inbox(house: House) -> None:
     id_ = await house.post()
     await house.run(after=timedelta(days=1))
     assert (await house.event(id_)).status == "received"
-    assert await house.triggers.events.acknowledge("ada", id_) == "delivered"
-    assert await house.triggers.events.acknowledge("ada", id_) == "delivered"
+    assert await house.triggers.inbox.acknowledge("ada", id_) == "delivered"
+    assert await house.triggers.inbox.acknowledge("ada", id_) == "delivered"
     assert (await house.event(id_)).delivered_at == house.clock.now()
 
 
@@ -94,7 +94,7 @@ async def test_an_acknowledged_event_is_not_delivered_any_more(house: House, rec
     await house.endpoint(receiver.url)
     id_ = await house.post()
     await house.run()
-    assert await house.triggers.events.acknowledge("ada", id_) == "delivered"
+    assert await house.triggers.inbox.acknowledge("ada", id_) == "delivered"
     assert (await house.event(id_)).next_retry_at is None
     await house.run(after=timedelta(days=1))
     assert len(receiver.received) == 1
@@ -105,7 +105,7 @@ async def test_an_acknowledged_event_is_not_delivered_any_more(house: House, rec
     id_ = await house.post()
     ledger = await house.triggers.lane.ledger()
     assert len(await ledger.claim(1, timedelta(seconds=30))) == 1
-    assert await house.triggers.events.acknowledge("ada", id_) == "delivered"
+    assert await house.triggers.inbox.acknowledge("ada", id_) == "delivered"
     [delivery] = await house.deliveries(id_)
     assert delivery.state == "claimed"
     house.clock.advance(timedelta(minutes=5))

@@ -107,10 +107,10 @@ async def test_delivered_events_are_forgotten_after_a_while(house: House, receiv
     await house.endpoint(receiver.url)
     good, bad = await house.post("good"), await house.post("bad")
     await house.run()
-    assert await house.triggers.events.forget_delivered(house.clock.now()) == 0
+    assert await house.triggers.inbox.forget_delivered(house.clock.now()) == 0
     house.clock.advance(timedelta(days=30))
-    assert await house.triggers.events.forget_delivered(house.clock.now()) == 1
+    assert await house.triggers.inbox.forget_delivered(house.clock.now()) == 1
     assert await house.event(good) is None
     assert (await house.event(bad)).status == "failed"
-    totals = await house.triggers.events.totals()
+    totals = await house.triggers.inbox.totals()
     assert {word: amount for word, amount in totals.items() if amount} == {"failed": 1}

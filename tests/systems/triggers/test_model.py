@@ -85,10 +85,10 @@ class Story:
                 decided = [decide(one, outcome, triggers.policy) for one, outcome in zip(some, outcomes, strict=True)]
                 await self.ledger.settle(decided, worker="w")
             case "acknowledge":
-                if await triggers.events.acknowledge(user, event) == "delivered":
+                if await triggers.inbox.acknowledge(user, event) == "delivered":
                     self.status[event] = (user, "delivered")
             case "delete":
-                if await triggers.events.delete(user, event):
+                if await triggers.inbox.delete(user, event):
                     del self.status[event]
             case "unsubscribe":
                 gone = self.endpoints.pop(number % len(self.endpoints))

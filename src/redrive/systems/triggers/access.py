@@ -18,8 +18,9 @@ from starlette.requests import ClientDisconnect
 from redrive.access.keys import ApiKey, Scope, digest, read_keys
 from redrive.extend import Database, Gather
 from redrive.http.errors import ApiError, ErrorStyle
+from redrive.systems.triggers.inbox import read_statuses
 from redrive.systems.triggers.limits import Limiter
-from redrive.systems.triggers.store import Status, read_statuses
+from redrive.systems.triggers.values import Status
 
 PREFIX = "/v1"
 KEY_CHARS_MAX = 500

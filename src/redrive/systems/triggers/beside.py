@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection, Text, select, update
 
@@ -18,38 +18,10 @@ from redrive import State
 from redrive.extend import Act, Actor, Batch, Beside, Claim, Database, Settlement, after_commit
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.status import Delivery, Failure, Standing, fold
+from redrive.systems.triggers.values import Change, DeliveryFailed, StatusChanged
 
 SHARDS = 64
 """Each connection counts in rows of its own, as far as that goes: nobody waits for another's commit."""
-
-
-class StatusChanged(NamedTuple):
-    """An event has a new status; `old_status` is None for one that was just taken in."""
-
-    event_id: str
-    user_id: str
-    correlation_id: str
-    old_status: str | None
-    new_status: str
-    retry_attempts: int
-    last_error: str | None
-    failed_at: datetime | None
-    created_at: datetime
-    at: datetime
-
-
-class DeliveryFailed(NamedTuple):
-    """A delivery has failed; without `next_retry_at` for good."""
-
-    event_id: str
-    user_id: str
-    correlation_id: str
-    retry_attempts: int
-    error: str | None
-    next_retry_at: datetime | None
-
-
-Change = StatusChanged | DeliveryFailed
 
 
 class EventStatus(Beside):

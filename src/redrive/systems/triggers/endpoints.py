@@ -2,7 +2,6 @@
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from secrets import token_bytes
 from typing import Any
@@ -14,6 +13,7 @@ from redrive.extend import Database, Gather
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.beside import EventStatus
 from redrive.systems.triggers.ids import new_id
+from redrive.systems.triggers.values import Endpoint
 
 ENDPOINTS_PER_USER_MAX = 100
 NOTICES_PER_USER_MAX = 100
@@ -25,37 +25,6 @@ OLD_SECRET_LASTS = timedelta(hours=24)
 """How long the secret before the current one signs too, so that a receiver can change over without a gap."""
 FAILING_MAX = timedelta(days=5)
 """An endpoint that has only failed for so long is disabled."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """A subscription of a user."""
-
-    id: str
-    user_id: str
-    url: str
-    event_types: tuple[str, ...]
-    description: str
-    secret: str
-    old_secret: str | None
-    old_secret_until: datetime | None
-    policy: Mapping[str, Any]
-    enabled: bool
-    disabled_at: datetime | None
-    disabled_reason: str | None
-    failing_since: datetime | None
-    created_at: datetime
-    updated_at: datetime
-    disabled_by: str | None
-    """Who switched it off; None where its failures did."""
-
-    def __repr__(self) -> str:
-        return f"Endpoint(id={self.id!r})"  # never its secrets
-
-    def secrets(self, now: datetime) -> list[str]:
-        """The secrets that sign now, the current one first."""
-        both = self.old_secret is not None and self.old_secret_until is not None and now < self.old_secret_until
-        return [self.secret, *([self.old_secret] if both and self.old_secret else [])]
 
 
 def read_endpoint(row: Any) -> Endpoint:

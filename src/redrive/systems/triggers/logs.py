@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from redrive.extend import AttemptEnded, AttemptStarted, Event, TaskAdded
 from redrive.operator.json_views import instant_json
 from redrive.systems.kit.own_log import OwnLog
-from redrive.systems.triggers.beside import Change, DeliveryFailed, StatusChanged
+from redrive.systems.triggers.values import Change, DeliveryFailed, StatusChanged
 
 
 class DeliveryLog(OwnLog):

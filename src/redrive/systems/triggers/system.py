@@ -12,17 +12,19 @@ from prometheus_client import CollectorRegistry
 
 from redrive import Policy, Redrive, Schedule, State, WorkerSettings, __version__, describe_error, jitter
 from redrive.errors import LedgerAwayError
+from redrive.extend import System
 from redrive.http.outgoing import Guard, Outgoing
 from redrive.operator.alert_rules import Alarm
 from redrive.settings import load
-from redrive.system import System
-from redrive.systems.triggers.beside import Change, EventStatus
-from redrive.systems.triggers.desk import LEDGER, Oversight
+from redrive.systems.triggers.beside import EventStatus
+from redrive.systems.triggers.desk import LEDGER, Desk
 from redrive.systems.triggers.endpoints import EndpointStore
+from redrive.systems.triggers.inbox import Inbox
+from redrive.systems.triggers.intake import Intake
 from redrive.systems.triggers.logs import DeliveryLog, TriggerMetrics
 from redrive.systems.triggers.settings import TriggerSettings
-from redrive.systems.triggers.store import EventStore
 from redrive.systems.triggers.tables import TRIGGER_DELIVERIES
+from redrive.systems.triggers.values import Change
 from redrive.systems.triggers.work import Deliverer
 
 PRUNE_EVERY_SECONDS = 60.0
@@ -48,7 +50,8 @@ class Triggers(System):
         self.outgoing = Outgoing(self.guard, user_agent=f"redrive/{__version__}")
         self.metrics: TriggerMetrics | None = None
         status = EventStatus(app.database, self._tell)
-        self.events = EventStore(app.database, status, retries_max=self.settings.max_retry_attempts)
+        self.intake = Intake(app.database, status, retries_max=self.settings.max_retry_attempts)
+        self.inbox = Inbox(app.database, status)
         self.endpoints = EndpointStore(app.database, status)
         self.deliverer = Deliverer(
             app.database, self.endpoints, self.outgoing, retry_all=self.settings.delivery_retry_all
@@ -60,19 +63,23 @@ class Triggers(System):
         self.lane = app.adopt(TRIGGER_DELIVERIES, observers=[self._story], tune=self._tune, beside=status)
         self._story.follow(self.lane)
         self.lane.handler(policy=self.policy)(self.deliverer.deliver)
-        self.oversight = Oversight(app.database, self.lane)
+        self.desk = Desk(app.database, self.lane)
 
     def panel(self) -> Any:
         """See `System`."""
-        from redrive.systems.triggers.page import PANEL
+        from redrive.systems.triggers.page import make_panel
 
-        return PANEL
+        return make_panel(self.desk)
 
     def routes(self) -> Sequence[Any]:
         """See `System.routes`."""
         from redrive.systems.triggers.routes import make_routes
 
-        return make_routes(self)
+        return make_routes(
+            database=self.database, intake=self.intake, inbox=self.inbox, endpoints=self.endpoints,
+            deliverer=self.deliverer, guard=self.guard, lane=self.lane, desk=self.desk,
+            rate_limit_per_minute=self.settings.rate_limit_per_minute, queried=self._queried,
+        )  # fmt: skip
 
     def error_styles(self) -> Sequence[Any]:
         """See `System.error_styles`."""
@@ -87,7 +94,7 @@ class Triggers(System):
     async def refresh(self) -> None:
         """See `System.refresh`."""
         if self.metrics is not None:
-            totals = await self.events.totals()
+            totals = await self.inbox.totals()
             self.metrics.received.set(totals.get("received", 0))
             self.metrics.queued.set(totals.get("queued", 0))
 
@@ -97,7 +104,7 @@ class Triggers(System):
 
     async def alarms(self) -> Sequence[Alarm]:
         """See `System.alarms`: endpoints that their failures have disabled."""
-        return await self.oversight.alarms()
+        return await self.desk.alarms()
 
     async def run(self, stopped: asyncio.Event) -> None:
         """Forget what was delivered long ago, until told to stop."""
@@ -105,6 +112,10 @@ class Triggers(System):
         # The workers stop at the same time and may still be delivering, within their grace.
         await self.deliverer.idle.wait()
         await self.outgoing.close()
+
+    def _queried(self) -> None:
+        if self.metrics is not None:
+            self.metrics.queries.inc()
 
     def _tell(self, changes: Sequence[Change]) -> None:
         """After a commit: log what has changed, where this application writes a log, and count it."""
@@ -130,7 +141,7 @@ class Triggers(System):
                 await asyncio.wait_for(stopped.wait(), PRUNE_EVERY_SECONDS)
 
     async def _forget(self, before: datetime) -> None:
-        while await self.events.forget_delivered(before):
+        while await self.inbox.forget_delivered(before):
             pass
 
 

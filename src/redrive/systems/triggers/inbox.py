@@ -1,26 +1,20 @@
-"""Events in the store: taken in, looked at, acknowledged, brought back, deleted.
+"""Events that were taken in, as their owners see them: looked at, acknowledged, deleted, found to be tried again.
 
-Functions of a connection, synchronous, as all SQL of redrive; `EventStore` runs them. What many callers ask at once is
-asked once: posts share a commit, and so do looks at a status.
+Functions of a connection, synchronous, as all SQL of redrive; `Inbox` runs them.
 """
 
 import json
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Text, any_, bindparam, delete, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Text, any_, bindparam, delete, func, select, update
 from sqlalchemy.dialects import postgresql
 
-from redrive.errors import LedgerAwayError
-from redrive.extend import ATTEMPTS, Database, Gather
+from redrive.extend import ATTEMPTS, Database
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.beside import EventStatus
-from redrive.systems.triggers.endpoints import Endpoint, matches, read_endpoint
-from redrive.systems.triggers.ids import new_id
-from redrive.systems.triggers.settings import RETRIES_MAX
+from redrive.systems.triggers.values import InboxPage, Status
 
 LEDGER = t.TRIGGER_DELIVERIES.name
 IDS_PER_STATEMENT = 500
@@ -29,150 +23,42 @@ PAGE_BYTES_MAX = 4 << 20
 OPEN = ("received", "queued")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewEvent:
-    """An event to be taken in; its payload is JSON text."""
-
-    user_id: str
-    event_type: str
-    payload: str
-    correlation_id: str
-    idempotency_key: str | None = None
-
-
-class Taken(NamedTuple):
-    """An event that is stored, now or before under the same idempotency key."""
-
-    id: str
-    status: str
-    created_at: datetime
-    new: bool
-
-
-class Status(NamedTuple):
-    """What the status of an event tells."""
-
-    id: str
-    status: str
-    retry_attempts: int
-    last_retry_at: datetime | None
-    failed_at: datetime | None
-    next_retry_at: datetime | None
-
-
-class InboxPage(NamedTuple):
-    """A page of the inbox, and whether there is more behind it."""
-
-    events: list[Any]
-    last: str
-    """The id that the next page begins behind, if there is more."""
-    has_more: bool
-    total: int | None
-
-
-class EventStore:
+class Inbox:
     """The events of one database."""
 
-    def __init__(self, database: Database, status: EventStatus, *, retries_max: int = RETRIES_MAX) -> None:
-        self.database = database
+    def __init__(self, database: Database, status: EventStatus) -> None:
+        self._database = database
         self._status = status
-        self._retries_max = retries_max
-        self._takes: Gather[NewEvent, Taken] = Gather(self._take_gathered, items_max=200)
-
-    # --- in ---------------------------------------------------------------------------------------------------------
-
-    async def take(self, events: Sequence[NewEvent]) -> list[Taken]:
-        """Store the events with their deliveries, all or nothing; when this returns they are durable."""
-        taken = await self._takes(events)
-        self.database.wake(LEDGER)
-        return taken
-
-    async def _take_gathered(self, events: Sequence[NewEvent]) -> list[Taken]:
-        return await self.database.write(self._take, events)
-
-    def _take(self, connection: Connection, events: Sequence[NewEvent]) -> list[Taken]:
-        now = self.database.present(connection)
-        ids = [new_id(now) for _ in events]
-        rows = [
-            {
-                "id": id_, "user_id": event.user_id, "event_type": event.event_type, "payload": event.payload,
-                "idempotency_key": event.idempotency_key, "correlation_id": event.correlation_id,
-                "created_at": now, "updated_at": now,
-            }
-            for id_, event in zip(ids, events, strict=True)
-        ]  # fmt: skip
-        statement = self.database.insert(t.events).on_conflict_do_nothing(
-            index_elements=["user_id", "idempotency_key"], index_where=t.events.c.idempotency_key.is_not(None)
-        )
-        new = set(connection.execute(statement.returning(t.events.c.id), rows).scalars())
-        stored = [row for row in rows if row["id"] in new]
-        self._fan_out(connection, stored, now)
-        there = _taken_before(connection, [row for row in rows if row["id"] not in new])
-        taken = []
-        for id_, event in zip(ids, events, strict=True):
-            if id_ in new:
-                taken.append(Taken(id_, "received", now, True))
-            else:
-                before = there.get((event.user_id, event.idempotency_key or ""))
-                if before is None:
-                    raise LedgerAwayError("the event of this idempotency key was deleted meanwhile: send it again")
-                taken.append(before)
-        self._status.took(connection, stored)
-        return taken
-
-    def _fan_out(self, connection: Connection, rows: Sequence[dict[str, Any]], now: datetime) -> None:
-        """One delivery for each new event and each enabled endpoint that wants it."""
-        if not rows:
-            return
-        e = t.endpoints
-        users = sorted({row["user_id"] for row in rows})
-        wanted = select(e).where(e.c.user_id.in_(users), e.c.enabled.is_(True)).order_by(e.c.id)
-        by_user: dict[str, list[Endpoint]] = defaultdict(list)
-        for found in connection.execute(wanted):
-            by_user[found.user_id].append(read_endpoint(found))
-        deliveries = [
-            {
-                "id": new_id(now), "event_id": row["id"], "endpoint_id": endpoint.id, "user_id": row["user_id"],
-                "correlation_id": row["correlation_id"], "created_at": now, "updated_at": now,
-                "retries_max": min(endpoint.policy.get("max_retries", RETRIES_MAX), self._retries_max),
-            }
-            for row in rows
-            for endpoint in by_user[row["user_id"]]
-            if matches(endpoint.event_types, row["event_type"])
-        ]  # fmt: skip
-        if deliveries:
-            connection.execute(t.deliveries.insert(), deliveries)
-            self.database.announce(connection, LEDGER, soon=True)
 
     # --- looking ----------------------------------------------------------------------------------------------------
 
     async def get(self, user_id: str, id: str) -> Any | None:
         """The user's event with this id."""
-        return await self.database.read(_get, user_id, id)
+        return await self._database.read(_get, user_id, id)
 
     async def page(
         self, user_id: str, status: str, *, event_type: str | None, after: str | None, limit: int
     ) -> InboxPage:
         """Events of a status, oldest first, from behind `after` on; fewer than `limit` where payloads are large."""
-        return await self.database.read(_page, user_id, status, event_type, after, limit)
+        return await self._database.read(_page, user_id, status, event_type, after, limit)
 
     async def attempts(self, user_id: str, *, event_id: str | None = None, endpoint_id: str | None = None,
                        limit: int = 100) -> list[Any]:  # fmt: skip
         """Tries, newest first: the latest of an event's deliveries, or those of the latest deliveries to an endpoint."""
-        return await self.database.read(_attempts, user_id, event_id, endpoint_id, limit)
+        return await self._database.read(_attempts, user_id, event_id, endpoint_id, limit)
 
     async def totals(self) -> dict[str, int]:
         """How many events there are in each status, of all users."""
-        return await self.database.read(_totals)
+        return await self._database.read(_totals)
 
     # --- acting -----------------------------------------------------------------------------------------------------
 
     async def acknowledge(self, user_id: str, id: str) -> str | None:
         """Acknowledge an event; the status that it has then, None if there is no such event."""
-        return await self.database.write(self._acknowledge, user_id, id)
+        return await self._database.write(self._acknowledge, user_id, id)
 
     def _acknowledge(self, connection: Connection, user_id: str, id: str) -> str | None:
-        now = self.database.present(connection)
+        now = self._database.present(connection)
         e, d = t.events, t.deliveries
         mine = (e.c.id == id, e.c.user_id == user_id)
         if _lock_deliveries(connection, d.c.event_id == id, d.c.user_id == user_id):
@@ -186,12 +72,12 @@ class EventStore:
 
     async def delete(self, user_id: str, id: str) -> bool:
         """Forget an event, its deliveries and their history; whether it was there."""
-        return await self.database.write(self._delete, t.events.c.id == id, t.events.c.user_id == user_id) > 0
+        return await self._database.write(self._delete, t.events.c.id == id, t.events.c.user_id == user_id) > 0
 
     async def forget_delivered(self, before: datetime, *, limit: int = IDS_PER_STATEMENT) -> int:
         """Delete events that were delivered before an instant; how many it were."""
         e = t.events
-        return await self.database.write(
+        return await self._database.write(
             self._delete, e.c.status == "delivered", e.c.delivered_at < before, limit=limit
         )
 
@@ -211,14 +97,14 @@ class EventStore:
 
     async def dead_deliveries(self, user_id: str, id: str) -> tuple[str | None, list[str]]:
         """An event's status, None if there is no such event, and its deliveries that can be brought back."""
-        return await self.database.read(_dead_deliveries, user_id, id)
+        return await self._database.read(_dead_deliveries, user_id, id)
 
     async def failed(
         self, user_id: str, *, event_type: str | None, endpoint_id: str | None, since: datetime | None,
         until: datetime | None, limit: int,
     ) -> tuple[dict[str, list[str]], bool]:  # fmt: skip
         """Failed events that can be brought back, oldest first, each with its dead deliveries; whether there are more."""
-        return await self.database.read(_failed, user_id, event_type, endpoint_id, since, until, limit)
+        return await self._database.read(_failed, user_id, event_type, endpoint_id, since, until, limit)
 
 
 def cancel_waiting(
@@ -235,19 +121,6 @@ def _lock_deliveries(connection: Connection, *which: ColumnElement[bool]) -> lis
     """Deliveries before their event, as a settlement does: two transactions then never wait in a circle."""
     d = t.deliveries
     return list(connection.execute(select(d.c.id).where(*which).order_by(d.c.id).with_for_update()).scalars())
-
-
-def _taken_before(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], Taken]:
-    if not rows:
-        return {}
-    e = t.events
-    asked = [(row["user_id"], row["idempotency_key"]) for row in rows]
-    found = connection.execute(
-        select(e.c.user_id, e.c.idempotency_key, e.c.id, e.c.status, e.c.created_at).where(
-            tuple_(e.c.user_id, e.c.idempotency_key).in_(asked)
-        )
-    )
-    return {(row[0], row[1]): Taken(row[2], row[3], row[4], False) for row in found}
 
 
 # The text is the same for one id and for hundreds, so the database plans it once.
