@@ -6,7 +6,7 @@ loses these lines of its log and nothing else.
 """
 
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -20,6 +20,7 @@ from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.status import Delivery, Failure, Standing, fold
 from redrive.systems.triggers.values import Change, DeliveryFailed, StatusChanged
 
+EVENT_WIDTH = 4 + len(Standing._fields)
 SHARDS = 64
 """Each connection counts in rows of its own, as far as that goes: nobody waits for another's commit."""
 
@@ -31,12 +32,12 @@ class EventStatus(Beside):
         self._tell = tell
         e, d = t.events, t.deliveries
         self._ids = Batch(database.dialect, {"id": Text()})
-        of_events = self._ids.match("id", e.c.id)
-        named = [e.c[name] for name in ("id", "user_id", "correlation_id", "created_at", *Standing._fields)]
-        self._lock = select(*named).where(of_events).order_by(e.c.id).with_for_update(of=e)
-        facts = [d.c[name] for name in ("event_id", "id", "updated_at", *Delivery._fields)]
-        self._look = select(*facts).where(self._ids.match("id", d.c.event_id)).order_by(d.c.id)
-        self._events_of = select(d.c.event_id).where(self._ids.match("id", d.c.id))
+        told = [e.c[name] for name in ("id", "user_id", "correlation_id", "created_at", *Standing._fields)]
+        facts = [d.c[name] for name in ("id", "updated_at", *Delivery._fields)]
+        together = select(*told, *facts).join_from(e, d, d.c.event_id == e.c.id, isouter=True)
+        self._lock = together.where(self._ids.match("id", e.c.id)).order_by(e.c.id, d.c.id).with_for_update(of=e)
+        self._look = select(d.c.event_id, *facts).where(self._ids.match("id", d.c.event_id)).order_by(d.c.id)
+        self._events_of = select(d.c.id, d.c.event_id).where(self._ids.match("id", d.c.id))
         written = ("id", *Standing._fields, "updated_at")
         self._standings = Batch(database.dialect, {name: e.c[name].type for name in written})
         rows = self._standings.rows.c
@@ -52,12 +53,13 @@ class EventStatus(Beside):
 
     def claimed(self, connection: Connection, claims: Sequence[Claim]) -> None:
         """See `Beside.claimed`."""
-        self.follow(connection, {one.task.payload["event_id"] for one in claims})
+        self.follow(connection, {one.task.id: one.task.payload["event_id"] for one in claims})
 
     def settled(self, connection: Connection, settlements: Sequence[Settlement]) -> None:
         """See `Beside.settled`."""
         failed = {one.claim.task.id: one.error for one in settlements if one.explanation is not None}
-        self.follow(connection, {one.claim.task.payload["event_id"] for one in settlements}, failed)
+        changed = {one.claim.task.id: one.claim.task.payload["event_id"] for one in settlements}
+        self.follow(connection, changed, failed=failed)
 
     def acted(
         self,
@@ -70,42 +72,39 @@ class EventStatus(Beside):
     ) -> None:
         """See `Beside.acted`."""
         found = connection.execute(self._events_of, self._ids.parameters((id_,) for id_ in ids))
-        self.follow(connection, set(found.scalars()))
+        self.follow(connection, {row.id: row.event_id for row in found})
 
     # --- called where the system itself changes deliveries or events --------------------------------------------------
 
     def follow(
         self,
         connection: Connection,
-        event_ids: Collection[str],
-        failed: Mapping[Any, str | None] | None = None,
+        changed: Mapping[Any, str],
         *,
+        failed: Mapping[Any, str | None] | None = None,
+        acknowledged: str | None = None,
         now: datetime | None = None,
     ) -> None:
-        """Write what the deliveries of these events come to, in the transaction that changed them.
+        """Write what deliveries come to into their events, in the transaction that changed them.
 
-        `failed` are deliveries that have just failed, each with its error.
+        `changed` are these deliveries with their events; `failed` are those that have just failed, with their errors.
+        `acknowledged` is an event that changes though it may have no deliveries.
         """
+        event_ids = {*changed.values(), *([acknowledged] if acknowledged is not None else ())}
         if not event_ids:
             return
-        ids = self._ids.parameters((id_,) for id_ in sorted(event_ids))
-        events = connection.execute(self._lock, ids).all()
-        # In a statement of its own: it then sees what those wrote who held the events until now.
-        deliveries: dict[str, list[Any]] = defaultdict(list)
-        for row in connection.execute(self._look, ids):
-            deliveries[row[0]].append(row)
         changes: list[Change] = []
         rows = []
-        for id_, user_id, correlation_id, created_at, *stands in events:
+        for event, deliveries in self._locked(connection, event_ids, changed):
+            id_, user_id, correlation_id, created_at, *stands = event
             before = Standing(*stands)
-            mine = deliveries[id_]
-            at = now or max(row[2] for row in mine)
+            at = now or max(updated_at for _, updated_at, *_ in deliveries)
             failure = None
-            for _, delivery_id, updated_at, _, attempts, due_at, *_ in mine:
+            for delivery_id, updated_at, _, attempts, due_at, *_ in deliveries:
                 if failed and delivery_id in failed:
                     failure = Failure(updated_at, failed[delivery_id])
                     changes.append(DeliveryFailed(id_, user_id, correlation_id, attempts, failure.error, due_at))
-            after = fold(before, [Delivery(*row[3:]) for row in mine], at, failure)
+            after = fold(before, [Delivery(*row[2:]) for row in deliveries], at, failure)
             if after != before:
                 rows.append((id_, *after, at))
             if after.status != before.status:
@@ -114,6 +113,27 @@ class EventStatus(Beside):
         if rows:
             connection.execute(self._write, self._standings.parameters(rows))
         self._changed(connection, changes)
+
+    def _locked(
+        self, connection: Connection, event_ids: Collection[str], ours: Mapping[Any, str]
+    ) -> list[tuple[Any, list[Any]]]:
+        """Lock events; each of them with its deliveries."""
+        events: dict[str, tuple[Any, list[Any]]] = {}
+        others = set()
+        for row in connection.execute(self._lock, self._ids.parameters((id_,) for id_ in sorted(event_ids))):
+            event, delivery = row[:EVENT_WIDTH], row[EVENT_WIDTH:]
+            _, deliveries = events.setdefault(event[0], (event, []))
+            if delivery[0] is not None:
+                deliveries.append(delivery)
+                if delivery[0] not in ours:
+                    others.add(event[0])
+        if others:
+            # Whoever held these events until now may have changed deliveries after we began to look: look again.
+            for id_ in others:
+                events[id_][1].clear()
+            for row in connection.execute(self._look, self._ids.parameters((id_,) for id_ in sorted(others))):
+                events[row[0]][1].append(row[1:])
+        return list(events.values())
 
     def took(self, connection: Connection, events: Iterable[Mapping[str, Any]]) -> None:
         """These events were taken in."""

@@ -139,7 +139,7 @@ class EndpointStore:
         ended = {"status": "cancelled", "due_at": None, "ended_at": now, "updated_at": now}
         those = update(d).where(d.c.id.in_([row.id for row in found]))
         connection.execute(those.values(ended | {"last_error": "the endpoint was deleted"}))
-        self._status.follow(connection, {row.event_id for row in found})
+        self._status.follow(connection, {row.id: row.event_id for row in found})
         return str(found[-1].id)
 
     # --- how it is doing ------------------------------------------------------------------------------------------

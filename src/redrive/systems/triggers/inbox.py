@@ -61,12 +61,15 @@ class Inbox:
         now = self._database.present(connection)
         e, d = t.events, t.deliveries
         mine = (e.c.id == id, e.c.user_id == user_id)
-        if _lock_deliveries(connection, d.c.event_id == id, d.c.user_id == user_id):
+        deliveries = _lock_deliveries(connection, d.c.event_id == id, d.c.user_id == user_id)
+        if deliveries:
             # One that is under way finds the event acknowledged when it is tried again.
-            cancel_waiting(connection, now, d.c.event_id == id)
+            waiting = (d.c.event_id == id, d.c.status == "waiting", d.c.lease_until.is_(None))
+            ended = {"status": "cancelled", "due_at": None, "ended_at": now, "updated_at": now}
+            connection.execute(update(d).where(*waiting).values(ended))
         said = update(e).where(*mine, e.c.status.in_(OPEN)).values(acknowledged_at=now)
         if connection.execute(said).rowcount:
-            self._status.follow(connection, [id], now=now)
+            self._status.follow(connection, dict.fromkeys(deliveries, id), acknowledged=id, now=now)
         status: str | None = connection.execute(select(e.c.status).where(*mine)).scalar()
         return status
 
@@ -105,16 +108,6 @@ class Inbox:
     ) -> tuple[dict[str, list[str]], bool]:  # fmt: skip
         """Failed events that can be brought back, oldest first, each with its dead deliveries; whether there are more."""
         return await self._database.read(_failed, user_id, event_type, endpoint_id, since, until, limit)
-
-
-def cancel_waiting(
-    connection: Connection, now: datetime, *which: ColumnElement[bool], error: str | None = None
-) -> None:
-    """End deliveries that wait; those under way end by their own settlement."""
-    d = t.deliveries
-    ended = {"status": "cancelled", "due_at": None, "ended_at": now, "updated_at": now}
-    said = {} if error is None else {"last_error": error}
-    connection.execute(update(d).where(*which, d.c.status == "waiting", d.c.lease_until.is_(None)).values(ended | said))
 
 
 def _lock_deliveries(connection: Connection, *which: ColumnElement[bool]) -> list[str]:
