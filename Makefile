@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
+# Tests start hundreds of processes, and each would compile redrive anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help run demo test check tests coverage bench soak pictures format proto lock clean
 .DEFAULT_GOAL := help
@@ -29,8 +31,7 @@ check: $(READY)  ## style, types and import laws
 tests: $(READY)  ## the tests alone
 	@$(BIN)/python -W ignore -m bench.servers
 	@$(BIN)/python tests/browser/chromium.py
-	$(PYTEST) tests --ignore tests/faults --numprocesses 2
-	$(PYTEST) tests/faults --numprocesses 2
+	$(PYTEST) tests --numprocesses 3 --dist worksteal
 
 coverage: $(READY)  ## which lines the tests reach; half as long again as the tests alone
 	@rm -f .coverage .coverage.*

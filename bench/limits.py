@@ -28,10 +28,12 @@ from sqlalchemy import Connection, text
 
 from bench.servers import servers
 from bench.venv import BUILD
-from redrive import Redrive, Task, WorkerSettings, make_task, seconds
+from redrive import Redrive, Task, seconds
+from redrive.app import WorkerSettings
 from redrive.core.decide import decide
 from redrive.core.outcome import Done
 from redrive.core.policy import Policy
+from redrive.lane import make_task
 from redrive.ledgers.sql.migrate import migrate
 
 DRIFT_PER_SECOND = 200

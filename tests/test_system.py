@@ -11,8 +11,9 @@ from ledgers.homes import execute
 from prometheus_client import CollectorRegistry, Gauge
 from web.conftest import client_of, running
 
-from redrive import LedgerTable, Redrive, State, Task, UsageError, Words, WorkerSettings
-from redrive.errors import NotMigratedError, TableError
+from redrive import LedgerTable, Redrive, State, Task, Words
+from redrive.app import WorkerSettings
+from redrive.errors import NotMigratedError, TableError, UsageError
 from redrive.events import Event
 from redrive.ledgers.open import open_database, open_ledger
 from redrive.ledgers.sql.migrate import check, heads, migrate, systems_with_tables, versions
@@ -177,7 +178,7 @@ async def test_a_lane_has_observers_and_a_worker_of_its_own(url: str) -> None:
         await execute(app.database, ["INSERT INTO notes (id, status, tries) VALUES ('n', 'new', 0)"])
         workers = app.workers(WorkerSettings(concurrency=7))
         working = asyncio.create_task(workers.run())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while {(await app.tasks.get("m")).state, (await lane.get("n")).state} != {State.DONE}:  # type: ignore[union-attr]
                 await asyncio.sleep(0.01)
         workers.stop()

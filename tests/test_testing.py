@@ -7,19 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import redrive.testing
-from redrive import (
-    Fixed,
-    LedgerTable,
-    PermanentError,
-    Policy,
-    Redrive,
-    Snoozed,
-    State,
-    UsageError,
-    hours,
-    jitter,
-    seconds,
-)
+from redrive import Fixed, LedgerTable, PermanentError, Policy, Redrive, Snoozed, State, hours, jitter, seconds
+from redrive.errors import UsageError
 from redrive.events import AttemptEnded, AttemptStarted
 from redrive.testing import VirtualClock, assert_dead, assert_done, assert_waiting, drain, temporary_url
 

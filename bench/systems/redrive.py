@@ -11,7 +11,9 @@ from typing import Any
 from sqlalchemy import Connection, func, select
 
 from bench.job import ADD_BATCH, Audit, Job, Tally
-from redrive import Fixed, Policy, Redrive, Task, WorkerSettings, jitter, make_task
+from redrive import Fixed, Policy, Redrive, Task, jitter
+from redrive.app import WorkerSettings
+from redrive.lane import make_task
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.migrate import migrate
 from redrive.wiring import tuned_runner

@@ -12,7 +12,7 @@ from bench.job import ADD_BATCH, Audit, Job, Tally
 from bench.systems.redrive import run
 from redrive import Redrive
 from redrive.ledgers.sql.migrate import migrate
-from redrive.systems.commands import Command, CommandContext, Commands, NewCommand, Registry, RetryPolicy, Worker
+from redrive.systems.commands import Command, CommandContext, Commands, CommandWorker, NewCommand, Registry, RetryPolicy
 
 CONCURRENCY = 2000
 DOMAIN, TYPE = "bench", "Attempt"
@@ -54,7 +54,7 @@ def work(job: Job, tally: Tally) -> None:
             tally.attempt(command.data["n"], first_try=context.attempt == 1)
 
         async with app:
-            worker = Worker(bus, DOMAIN)
+            worker = CommandWorker(bus, DOMAIN)
             serving = asyncio.create_task(worker.run(concurrency=CONCURRENCY))
             completed = asyncio.create_task(tally.completed())
             await asyncio.wait((serving, completed), return_when=asyncio.FIRST_COMPLETED)

@@ -8,7 +8,8 @@ from sqlalchemy import Connection, delete, inspect, literal_column
 
 from examples.demo.traffic import Traffic, chance, is_out, span, work
 from redrive import Redrive
-from redrive.extend import Instant, archive_table
+from redrive.extend import Instant
+from redrive.queues import archive_table
 from redrive.settings import load
 from redrive.systems.commands import (
     BusinessRuleError,

@@ -46,7 +46,7 @@ def make_table(dialect: str) -> Table:
         Column("lease_until", time),
         Column("claim_id", Text if sqlite else Uuid),
     )
-    ledger_indexes(INVOICES, table, dialect)
+    ledger_indexes(INVOICES, table)
     return table
 
 

@@ -12,18 +12,8 @@ from examples.demo.traffic import (
     span,
     work,
 )
-from redrive import (
-    Context,
-    NewTask,
-    PermanentError,
-    RateLimitedError,
-    Redrive,
-    State,
-    Task,
-    TransientError,
-    Where,
-    make_task,
-)
+from redrive import Context, Filter, PermanentError, RateLimitedError, Redrive, State, Task, TransientError
+from redrive.lane import NewTask, make_task
 
 PAUSE_BEATS = 10
 """So long after the outage has healed somebody brings back what died of it."""
@@ -67,14 +57,14 @@ class Tasks(Traffic):
 
     async def _people(self, number: int) -> None:
         if number % 30 == 10:
-            reader = Where(key=self._newsletter(number - 5))
+            reader = Filter(key=self._newsletter(number - 5))
             await self._app.tasks.cancel(reader, actor="demo: ada", reason="the reader has unsubscribed")
         if number % 60 == 48:
-            nobody = Where(kind=FORGOTTEN, state=State.WAITING)
+            nobody = Filter(kind=FORGOTTEN, state=State.WAITING)
             await self._app.tasks.cancel(nobody, actor="demo: grace", reason="the player does it itself now")
         self._healthy_beats = 0 if is_out() else self._healthy_beats + 1
         if self._healthy_beats == PAUSE_BEATS:
-            lost = Where(kind="customer.sync", state=State.DEAD)
+            lost = Filter(kind="customer.sync", state=State.DEAD)
             await self._app.tasks.redrive(lost, actor="demo: grace", reason="crm.example is back")
 
     def _task(self, kind: str, number: int, payload: dict[str, Any]) -> NewTask:

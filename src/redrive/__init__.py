@@ -1,45 +1,33 @@
-"""Durable retries for Python, over any table, on SQLite and PostgreSQL."""
+"""Durable retries for Python, over any table, on SQLite and PostgreSQL.
+
+What a program needs to add tasks, handle them and say how they are retried is here. The rest is one level down, each in
+the module of its idea: `redrive.app`, `redrive.lane`, `redrive.policies`, `redrive.errors`, `redrive.testing`; and
+`redrive.extend` for whoever writes a system.
+"""
 
 from redrive._version import __version__
-from redrive.app import Redrive, Workers
+from redrive.app import Redrive
 from redrive.core import jitter
 from redrive.core.backoff import Exponential, Fixed, Linear, Schedule
-from redrive.core.durations import days, hours, minutes, parse_duration, seconds
-from redrive.core.failure import ErrorClass, describe_error, redact, safe_text
+from redrive.core.durations import days, hours, minutes, seconds
 from redrive.core.outcome import Cancelled, Snoozed
 from redrive.core.policy import Policy
-from redrive.core.preview import Try, preview
 from redrive.core.states import State
-from redrive.core.table import Counts, LedgerTable, Words
-from redrive.core.task import Added, Attempt, NewTask, Task
+from redrive.core.table import LedgerTable, Words
+from redrive.core.task import Task
 from redrive.engine.handlers import Context
-from redrive.engine.worker import WorkerSettings
-from redrive.errors import (
-    BusinessError,
-    PermanentError,
-    RateLimitedError,
-    RedriveError,
-    TransientError,
-    UsageError,
-)
-from redrive.lane import Lane, make_task
-from redrive.ports import Page, Where
+from redrive.errors import BusinessError, PermanentError, RateLimitedError, RedriveError, TransientError
+from redrive.ports import Filter
 
 __all__ = [
-    "Added",
-    "Attempt",
     "BusinessError",
     "Cancelled",
     "Context",
-    "Counts",
-    "ErrorClass",
     "Exponential",
+    "Filter",
     "Fixed",
-    "Lane",
     "LedgerTable",
     "Linear",
-    "NewTask",
-    "Page",
     "PermanentError",
     "Policy",
     "RateLimitedError",
@@ -50,22 +38,11 @@ __all__ = [
     "State",
     "Task",
     "TransientError",
-    "Try",
-    "UsageError",
-    "Where",
     "Words",
-    "WorkerSettings",
-    "Workers",
     "__version__",
     "days",
-    "describe_error",
     "hours",
     "jitter",
-    "make_task",
     "minutes",
-    "parse_duration",
-    "preview",
-    "redact",
-    "safe_text",
     "seconds",
 ]

@@ -17,8 +17,8 @@ from redrive.operator.alert_rules import (
     FAILED_SPAN,
     SEND_WITHIN,
     Alarm,
-    Facts,
     GroupFacts,
+    LedgerFacts,
     Limits,
     Messenger,
     evaluate,
@@ -105,11 +105,11 @@ class Watch:
                 problem = error
         return alarms, problem
 
-    async def _facts(self, lane: Lane, now: datetime, states: States | None, known: frozenset[str]) -> Facts:
+    async def _facts(self, lane: Lane, now: datetime, states: States | None, known: frozenset[str]) -> LedgerFacts:
         start = (now - FAILED_SPAN).replace(second=0, microsecond=0)
         sums = await self._figures.sums([lane.name], start)
         groups = await self._figures.groups([lane.name], limit=GROUPS_MAX)
-        return Facts(
+        return LedgerFacts(
             ledger=lane.name,
             now=now,
             done=int(sums["done"]),

@@ -18,6 +18,8 @@ from redrive.observe.traces import span_around
 from redrive.ports import Clock, Observer
 from redrive.system import System
 
+__all__ = ["Redrive", "WorkerSettings", "Workers"]
+
 DEFAULT_URL = "sqlite:///redrive.db"
 
 

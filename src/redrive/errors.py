@@ -1,28 +1,30 @@
-"""Every error that redrive raises, in one tree.
+"""Every error that redrive raises, and every error that it knows from handlers: two trees.
 
-    RedriveError
+    RedriveError                       what redrive raises by itself
     ├── UsageError (also ValueError)   what you gave cannot be used; the message names the remedy
     │   ├── DurationError              a span of time is missing, negative or too long
     │   ├── PolicyError                a policy out of range
     │   ├── PayloadError               a payload that is not JSON, or too large
-    │   ├── HandlerError               no such handler, or two for one kind
+    │   ├── HandlerError               no such handler, two for one kind, or a function that cannot be one
     │   ├── KeyTakenError              the key belongs to a task of another kind
     │   ├── SettingsError              a setting or URL that cannot be used
     │   └── TableError                 an adopted table that does not fit; carries the migration
     ├── MissingExtraError (also ImportError)   an optional dependency is not installed
-    ├── LedgerError
-    │   ├── LedgerAwayError            the store cannot be reached now; trying again may work
-    │   ├── TooSlowError               a look that took longer than it may; ask for less, or search in the background
-    │   ├── NotMigratedError           redrive's tables are missing or old
-    │   ├── NewerSchemaError           the store was migrated by a newer redrive
-    │   └── TransitionError            a change of state that the state machine does not list
-    └── TaskError                      what a handler raises to say how its failure is to be treated
-        ├── TransientError             try again with backoff
-        ├── RateLimitedError           try again, not before `retry_after`
-        ├── PermanentError             will never work: dead at once
-        └── BusinessError              refused by a rule of the business: dead at once
+    └── LedgerError                    the store refused, or cannot do what was asked
+        ├── LedgerAwayError            the store cannot be reached now; trying again may work
+        ├── TooSlowError               a look that took longer than it may; ask for less, or search in the background
+        ├── NotMigratedError           redrive's tables are missing or old
+        ├── NewerSchemaError           the store was migrated by a newer redrive
+        └── TransitionError            a change of state that the state machine does not list
 
-Handlers may raise anything; a policy maps foreign exceptions to the same four classes.
+    TaskError                          what a handler raises to say how its failure is treated
+    ├── TransientError                 try again with backoff, not before `retry_after`
+    ├── RateLimitedError               the same, because the other side asked for patience
+    ├── PermanentError                 will never work: dead at once
+    └── BusinessError                  refused by a rule of the business: dead at once
+
+The second tree is yours to raise, so `except RedriveError` around a call of redrive never swallows what a handler meant to
+say. Handlers may raise anything; a policy maps foreign exceptions to the same four classes.
 """
 
 from datetime import timedelta
@@ -49,7 +51,7 @@ class PayloadError(UsageError):
 
 
 class HandlerError(UsageError):
-    """There is no such handler, or there would be two for one kind."""
+    """There is no such handler, there would be two for one kind, or the function cannot be one."""
 
 
 class KeyTakenError(UsageError):

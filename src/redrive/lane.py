@@ -1,8 +1,10 @@
 """A lane: one ledger together with the handlers that work it off. An application has one for each table."""
 
+import logging
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, TypeVar, overload
 
 from redrive.core.backoff import Backoff
@@ -11,12 +13,11 @@ from redrive.core.failure import Rule
 from redrive.core.jitter import Jitter
 from redrive.core.policy import Policy, read_policy
 from redrive.core.preview import Try, preview
-from redrive.core.states import State
+from redrive.core.states import Act, State
 from redrive.core.table import TASKS, Counts, LedgerTable
 from redrive.core.task import Added, Attempt, Deed, NewTask, Task, TaskId
 from redrive.engine.announce import announce
 from redrive.engine.handlers import Handlers, function_name, make_handler
-from redrive.engine.redriver import Redriven, Redriver
 from redrive.engine.worker import WorkerSettings
 from redrive.errors import HandlerError, LedgerAwayError, UsageError
 from redrive.events import Event, TaskAdded
@@ -26,10 +27,20 @@ from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.observe.logs import LogObserver
 from redrive.observe.traces import current_trace
+from redrive.operator.acts import Acted, Acts, Progress, Which
 from redrive.operator.census import Census
-from redrive.ports import Actor, Observer, Page, Where, Within
+from redrive.operator.pages import TaskPages
+from redrive.ports import Actor, Filter, Observer, Page, Within
+
+__all__ = ["Acted", "Added", "Attempt", "Lane", "NewTask", "Page", "make_task"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+EVERYTHING = Filter()
+SEEN_KINDS_MAX = 10_000
+"""How many kinds are remembered, so that each is looked up and warned of once."""
+
+_log = logging.getLogger("redrive")
 
 
 class Lane:
@@ -57,6 +68,7 @@ class Lane:
         self.tune = tune
         self._ledger = own_ledger(database) if table is TASKS else ledger
         self._beside = beside
+        self._seen_kinds: set[str] = set()
 
     def again(self) -> "Lane":
         """Another set of handlers over the same ledger, for a worker of its own."""
@@ -185,7 +197,8 @@ class Lane:
     ) -> Added:
         """Store a task; when this returns it is durable.
 
-        Idempotent on the key: adding again returns the task that is there. `delay` postpones the first try, `attempts`
+        Idempotent on the key: adding again returns the task that is there, and says whether its payload is the same.
+        A kind that no handler here takes is stored all the same, with one warning in the log. `delay` postpones the first try, `attempts`
         overrides the policy's number of tries, and after `deadline` it is not tried any more. `within` takes your own
         SQLAlchemy connection or session: the task is then stored if and only if your transaction commits.
         """
@@ -195,7 +208,7 @@ class Lane:
         return added
 
     async def add_many(self, tasks: Iterable[NewTask], *, within: Within | None = None) -> list[Added]:
-        """Store many tasks in one commit, all or nothing; make them with `redrive.make_task`."""
+        """Store many tasks in one commit, all or nothing; make them with `redrive.lane.make_task`."""
         given = list(tasks)
         if not given:
             return []
@@ -229,9 +242,21 @@ class Lane:
         return added
 
     def _announce(self, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
+        self._warn_of_unhandled({task.kind for task in tasks})
         if self.observers:
             pairs = zip(tasks, added, strict=True)
             self.tell([TaskAdded(self.name, task.kind, one.key, one.id, one.new) for task, one in pairs])
+
+    def _warn_of_unhandled(self, kinds: set[str]) -> None:
+        """Once for each kind. A process without handlers only adds, and others work: it is not warned."""
+        if not len(self.handlers) or kinds <= self._seen_kinds:
+            return
+        for kind in sorted(kinds - self._seen_kinds):
+            if self.handlers.find(kind) is None:
+                there = ", ".join(handler.kind for handler in self.handlers)
+                _log.warning("nobody here handles %r: its tasks wait for a worker that does; there is %s", kind, there)
+        if len(self._seen_kinds) < SEEN_KINDS_MAX:
+            self._seen_kinds |= kinds
 
     # --- looking ----------------------------------------------------------------------------------------------------
 
@@ -244,10 +269,11 @@ class Lane:
         return await (await self.ledger()).get(id)
 
     async def find(
-        self, where: Where, *, after: TaskId | None = None, limit: int = 100, newest_first: bool = False
-    ) -> Page:
-        """A page of tasks; pass `page.after` for the next one."""
-        return await (await self.ledger()).find(where, after=after, limit=limit, newest_first=newest_first)
+        self, filter: Filter = EVERYTHING, *, cursor: TaskId | None = None, limit: int = 100, newest_first: bool = False
+    ) -> Page[Task]:
+        """A page of tasks in the order of their ids; pass `page.cursor` for the next one."""
+        pages = TaskPages(await self.ledger(), limited=False)
+        return await pages.page(filter, cursor=cursor, limit=limit, newest_first=newest_first)
 
     async def attempts(self, id: TaskId) -> list[Attempt]:
         """Every try of a task so far, with what it came to and why."""
@@ -289,29 +315,66 @@ class Lane:
 
     async def redrive(
         self,
-        where: Where,
+        which: Which,
         *,
         actor: str,
         reason: str = "",
         dry_run: bool = False,
-        progress: Callable[[int], None] | None = None,
-    ) -> Redriven:
-        """Send dead tasks back to waiting with a fresh budget; who and why are recorded. A dry run only counts."""
-        redriver = Redriver(await self.ledger(), self.tell)
-        return await redriver.redrive(where, Actor(name=actor, reason=reason), dry_run=dry_run, progress=progress)
+        until: datetime | None = None,
+        at_most: int | None = None,
+        progress: Progress | None = None,
+    ) -> Acted:
+        """Send dead tasks back to waiting, due now, with a fresh budget; their history stays.
+
+        `which` is an id, a key, several of either, or a `Filter`. A number or a UUID is an id; a text is an id or a key, and
+        where it is the id of one task and the key of another, neither is touched. Who and why are recorded with each task.
+        A dry run only counts. `until` takes only what was dead at that instant already, `at_most` no more than so many.
+        """
+        return await self._act(
+            Act.REDRIVE, State.WAITING, which, Actor(name=actor, reason=reason),
+            dry_run=dry_run, until=until, at_most=at_most, progress=progress,
+        )  # fmt: skip
 
     async def cancel(
         self,
-        where: Where,
+        which: Which,
         *,
         actor: str,
         reason: str = "",
         dry_run: bool = False,
-        progress: Callable[[int], None] | None = None,
-    ) -> Redriven:
-        """End waiting tasks as cancelled; who and why are recorded. A dry run only counts."""
-        redriver = Redriver(await self.ledger(), self.tell)
-        return await redriver.cancel(where, Actor(name=actor, reason=reason), dry_run=dry_run, progress=progress)
+        until: datetime | None = None,
+        at_most: int | None = None,
+        progress: Progress | None = None,
+    ) -> Acted:
+        """End waiting tasks as cancelled; the parameters are those of `redrive`. What runs is not touched."""
+        return await self._act(
+            Act.CANCEL, State.CANCELLED, which, Actor(name=actor, reason=reason),
+            dry_run=dry_run, until=until, at_most=at_most, progress=progress,
+        )  # fmt: skip
+
+    async def resolve(
+        self,
+        which: Which,
+        state: State = State.DONE,
+        *,
+        actor: str,
+        reason: str = "",
+        dry_run: bool = False,
+        until: datetime | None = None,
+        at_most: int | None = None,
+        progress: Progress | None = None,
+    ) -> Acted:
+        """End dead tasks as done or cancelled, because a person has dealt with them; the parameters are those of `redrive`."""
+        return await self._act(
+            Act.RESOLVE, state, which, Actor(name=actor, reason=reason),
+            dry_run=dry_run, until=until, at_most=at_most, progress=progress,
+        )  # fmt: skip
+
+    async def _act(self, act: Act, end: State, which: Which, actor: Actor, **how: Any) -> Acted:
+        acted = await Acts(await self.ledger(), self.tell).act(act, end, which, actor, **how)
+        if acted.changed:
+            await self.count_soon()
+        return acted
 
     def cancel_sync(self, ids: Sequence[TaskId], *, actor: str, reason: str = "", within: Within) -> list[TaskId]:
         """End waiting tasks as cancelled in your own SQLAlchemy `Connection` or `Session`; those that changed.
@@ -322,11 +385,6 @@ class Lane:
         if self._ledger is None:
             raise UsageError(f"table {self.name!r} must be checked before: `await app.open()`")
         return self._ledger.cancel_sync(ids, Actor(name=actor, reason=reason), within=within)
-
-    async def resolve(self, ids: Sequence[TaskId], state: State, *, actor: str, reason: str = "") -> list[TaskId]:
-        """End dead tasks as done or cancelled, because a person has dealt with them; those that changed."""
-        redriver = Redriver(await self.ledger(), self.tell)
-        return await redriver.resolve(ids, state, Actor(name=actor, reason=reason))
 
 
 def make_task(

@@ -16,12 +16,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from redrive.core.decide import Settlement
+from redrive.core.durations import OptionalSpanField
 from redrive.core.states import State
 from redrive.core.task import Added, Attempt, Claim, ClaimLost, Deed, NewTask, Task, TaskId
+from redrive.errors import UsageError
 from redrive.events import Event
+
+T = TypeVar("T")
 
 Within = Any
 """The caller's SQLAlchemy `Connection`, `Session`, `AsyncConnection` or `AsyncSession`."""
@@ -139,7 +143,7 @@ class Ledger(Protocol):
         ...
 
     async def prune(self, states: Sequence[State], older_than: timedelta, *, limit: int = 1000) -> int:
-        """Delete up to `limit` tasks that have ended so long ago, with their history; how many it were."""
+        """Delete up to `limit` tasks that have ended so long ago, with their history; how many there were."""
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
@@ -147,33 +151,48 @@ class Ledger(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
-    """Which tasks: all conditions must hold, None asks nothing."""
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """Which tasks: all conditions must hold, None asks nothing.
+
+    `error` is part of the last error. `cause` is a group of dead tasks. `older_than` is how long a task has not changed.
+    `until` takes only tasks that were in this state at that instant already: whoever acts on what was shown acts on
+    nothing else. `text` is part of the key, kind, last error or payload; only a search in the background reads it.
+    """
 
     state: State | None = None
     kind: str | None = None
     key: str | None = None
     error: str | None = None
-    older_than: timedelta | None = None
+    cause: str | None = None
+    older_than: OptionalSpanField = OptionalSpanField()
+    until: datetime | None = None
     ids: Sequence[TaskId] | None = None
+    text: str | None = None
+
+    def __post_init__(self) -> None:
+        # PostgreSQL stores no text with a NUL, and takes none in a question.
+        if any(one is not None and "\0" in one for one in (self.kind, self.key, self.error, self.cause, self.text)):
+            raise UsageError("no task holds a NUL character: ask without it")
+        if self.cause is not None and self.state not in (None, State.DEAD):
+            raise UsageError("only dead tasks are grouped by cause: leave state out, or ask for dead")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """Some tasks, and where the next page begins; None after the last."""
+class Page(Generic[T]):
+    """Some of what was asked for, and where the next page begins; None after the last."""
 
-    tasks: list[Task]
-    after: TaskId | None
+    items: list[T]
+    cursor: TaskId | None = None
 
 
 class LedgerReader(Protocol):
     """Looking, which never changes anything."""
 
     async def find(
-        self, where: Where, *, after: TaskId | None = None, limit: int = 100, newest_first: bool = False
-    ) -> Page:
-        """A page of tasks in the order of their ids, from behind `after` on."""
+        self, filter: Filter, *, cursor: TaskId | None = None, limit: int = 100, newest_first: bool = False
+    ) -> Page[Task]:
+        """A page of tasks in the order of their ids. The cursor is the id that the page before ended with."""
         ...
 
     async def get(self, id: TaskId) -> Task | None:

@@ -44,7 +44,7 @@ from redrive.events import AttemptEnded, AttemptStarted, Event, SettleFailed, Se
 from redrive.lane import Lane
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.observe.traces import span_around
-from redrive.ports import Where
+from redrive.ports import Filter
 
 LEASE = timedelta(minutes=5)
 """How long a drain holds the one task that it runs."""
@@ -205,8 +205,8 @@ class _LaneDrain:
             wait = await self._ledger.next_due(kinds=[kind])
             if wait is not None:
                 waits.append(wait)
-        held = await self._ledger.find(Where(state=State.CLAIMED), limit=1000)
-        for task in held.tasks:
+        held = await self._ledger.find(Filter(state=State.CLAIMED), limit=1000)
+        for task in held.items:
             if task.lease_until is not None and self._lane.handlers.find(task.kind) is not None:
                 waits.append(max(task.lease_until - self._ledger.database.now(), timedelta(0)))
         return min(waits, default=None)
@@ -300,7 +300,7 @@ async def _look(app: Redrive | Lane, key: str) -> _Seen:
     ledger = await lane.ledger()
     task = await ledger.get_by_key(key)
     if task is None:
-        page = await ledger.find(Where(), limit=10, newest_first=True)
-        there = ", ".join(repr(one.key) for one in page.tasks) or "no tasks at all"
+        page = await ledger.find(Filter(), limit=10, newest_first=True)
+        there = ", ".join(repr(one.key) for one in page.items) or "no tasks at all"
         raise AssertionError(f"{lane.name!r} has no task with key {key!r}; the newest there are: {there}")
     return _Seen(task=task, attempts=await ledger.attempts(task.id), now=ledger.database.now())

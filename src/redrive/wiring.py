@@ -1,17 +1,14 @@
-"""Settings become running parts: logs, observers, the application that a path names, and the service around it."""
+"""Settings become running parts: logs, observers, the systems that they name, and the service around an application."""
 
 import asyncio
 import gc
 import importlib
-import sqlite3
 import sys
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import text
 
@@ -19,11 +16,9 @@ from redrive.access.keys import Keys
 from redrive.alerting import Watch
 from redrive.app import Redrive, Workers
 from redrive.chores import repeat
-from redrive.core.failure import describe_error
 from redrive.engine.patience import Patience
 from redrive.engine.worker import WorkerSettings
-from redrive.errors import MissingExtraError, RedriveError, SettingsError
-from redrive.ledgers.sql.database import Database
+from redrive.errors import MissingExtraError
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.observe.logs import LogObserver, configure_logs
 from redrive.observe.metrics import MetricsObserver
@@ -43,51 +38,6 @@ if TYPE_CHECKING:
 
 ANSWER_WITHIN = timedelta(seconds=2)
 """How long the database may take to answer a health check."""
-_SYNCHRONOUS = ("OFF", "NORMAL", "FULL", "EXTRA")
-
-
-def load_app(path: str) -> Redrive:
-    """The application that `module:attribute` names; the working folder can be imported from."""
-    module_name, _, attribute = path.partition(":")
-    attribute = attribute or "app"
-    if not module_name or any(not part.isidentifier() for part in module_name.split(".")):
-        raise SettingsError(f"{path!r} is no application path: write module:app, such as shop.tasks:app")
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    module = _imported(module_name)
-    try:
-        found = getattr(module, attribute)
-    except AttributeError:
-        there = [name for name, value in vars(module).items() if isinstance(value, Redrive)]
-        hint = f"it has {', '.join(f'{module_name}:{name}' for name in there)}" if there else "it has no Redrive"
-        raise SettingsError(f"module {module_name!r} has no {attribute!r}: {hint}") from None
-    if not isinstance(found, Redrive):
-        raise SettingsError(
-            f"{module_name}:{attribute} must be a redrive.Redrive application, not {type(found).__name__}"
-        )
-    return found
-
-
-def _imported(name: str) -> object:
-    try:
-        return importlib.import_module(name)
-    except RedriveError:
-        raise
-    except ModuleNotFoundError as error:
-        # The module itself, or the package it stands in; anything else is missing inside it.
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise SettingsError(
-                f"there is no module {name!r}: run redrive in the folder that holds it, or install its package "
-                f"(looked in {Path.cwd()} and the Python path)"
-            ) from error
-        raise SettingsError(_failed(name, error)) from error
-    except Exception as error:
-        raise SettingsError(_failed(name, error)) from error
-
-
-def _failed(name: str, error: BaseException) -> str:
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"importing {name!r} failed at {last.filename}:{last.lineno}: {describe_error(error)}"
 
 
 def tuned_runner() -> asyncio.Runner:
@@ -144,62 +94,34 @@ async def open_patiently(app: Redrive, stopped: asyncio.Event) -> bool:
         await asyncio.gather(opening, stopping, return_exceptions=True)
 
 
-async def describe_store(database: Database) -> str:
-    """The store's version and how durable it is, in a few words."""
-    if database.dialect.name == "sqlite":
-        number = await database.write(lambda connection: connection.exec_driver_sql("PRAGMA synchronous").scalar_one())
-        level = _SYNCHRONOUS[number] if number < len(_SYNCHRONOUS) else str(number)
-        return f"SQLite {sqlite3.sqlite_version}, synchronous={level}"
-    asked = text("SELECT current_setting('server_version'), current_setting('synchronous_commit')")
-    version, commit = await database.read(lambda connection: connection.execute(asked).one())
-    return f"PostgreSQL {version}, synchronous_commit={commit}"
+class KnownSystem(NamedTuple):
+    """A system that comes with redrive: how it is made for an application, and what it can be told."""
+
+    make: Callable[[Redrive], object]
+    settings: tuple[type[Section], ...]
 
 
-SECTIONS: tuple[type[Section], ...] = (
-    Settings,
-    CommandSettings,
-    DeadLetterSettings,
-    FlagSettings,
-    RelaySettings,
-    TriggerSettings,
-    WebhookSettings,
-)
-"""All settings that there are: the service's and those of each system."""
-
-
-def attach_systems(app: Redrive, names: Iterable[str]) -> None:
-    """Give the application the systems with these names that it does not have yet, with the settings of the environment."""
-    for name in names:
-        if name not in app.systems:
-            _MAKERS[name](app)
-
-
-def _make_commands(app: Redrive) -> None:
-    from redrive.systems.commands import Commands
-
-    Commands(app)
-
-
-def _make_flags(app: Redrive) -> None:
-    from redrive.systems.flags import Flags
-
-    Flags(app)
-
-
-def _make_triggers(app: Redrive) -> None:
+@contextmanager
+def needs_extra(what: str, extra: str) -> Iterator[None]:
+    """Say which extra to install if an import inside fails for want of a package."""
     try:
-        from redrive.systems.triggers.system import Triggers
+        yield
     except ModuleNotFoundError as error:
-        if error.name is not None and error.name.partition(".")[0] in ("httpcore", "httpx", "standardwebhooks"):
-            raise MissingExtraError("triggers", "service") from error
-        raise
-    Triggers(app)
+        if error.name is None or error.name.partition(".")[0] == "redrive":
+            raise
+        raise MissingExtraError(what, extra) from error
 
 
-def _make_webhooks(app: Redrive) -> None:
-    from redrive.systems.webhooks import Webhooks
+def _made_by(path: str, extra: str) -> Callable[[Redrive], object]:
+    """Import the class only when it is wanted: extras that are not used need not be installed."""
+    module, _, name = path.partition(":")
 
-    Webhooks(app)
+    def make(app: Redrive) -> object:
+        with needs_extra(name.lower(), extra):
+            system = getattr(importlib.import_module(module), name)
+        return system(app)
+
+    return make
 
 
 def _make_relay(app: Redrive) -> None:
@@ -209,46 +131,46 @@ def _make_relay(app: Redrive) -> None:
         attach_relay(app, settings, service=load(Settings).service_name)
 
 
+KNOWN_SYSTEMS = {
+    "commands": KnownSystem(_made_by("redrive.systems.commands:Commands", "commands"), (CommandSettings,)),
+    "flags": KnownSystem(_made_by("redrive.systems.flags:Flags", "service"), (FlagSettings,)),
+    "relay": KnownSystem(_make_relay, (RelaySettings, DeadLetterSettings)),
+    "triggers": KnownSystem(_made_by("redrive.systems.triggers.system:Triggers", "service"), (TriggerSettings,)),
+    "webhooks": KnownSystem(_made_by("redrive.systems.webhooks:Webhooks", "service"), (WebhookSettings,)),
+}
+SECTIONS: tuple[type[Section], ...] = (
+    Settings,
+    *(section for known in KNOWN_SYSTEMS.values() for section in known.settings),
+)
+"""All settings that there are: the service's and those of each system."""
+
+
+def attach_systems(app: Redrive, names: Iterable[str]) -> None:
+    """Give the application the systems with these names that it does not have yet, with the settings of the environment."""
+    for name in names:
+        if name not in app.systems:
+            KNOWN_SYSTEMS[name].make(app)
+
+
 def attach_relay(app: Redrive, settings: RelaySettings, *, service: str) -> None:
     """Give the application the relay, which signs its messages with the name of the service, or say which extra it needs."""
-    with _needs_rabbitmq("the relay"):
+    with needs_extra("the relay", "rabbitmq"):
         from redrive.systems.relay.system import Relay
     Relay(app, settings, service=service)
 
 
 def make_dead_letters(settings: RelaySettings, source: DeadLetterSettings, *, service: str) -> "DeadLetters":
     """The handler of dead letters, with the rules that the settings name, or say which extra it needs."""
-    with _needs_rabbitmq("the dead-letter handler"):
+    with needs_extra("the dead-letter handler", "rabbitmq"):
         from redrive.systems.relay.dead_letters import DeadLetters
     return DeadLetters(settings, source, make_rules(source), service=service)
 
 
 def make_rules(source: DeadLetterSettings) -> "Rules":
     """The rules that the settings name, or say which extra they need."""
-    with _needs_rabbitmq("sorting dead letters"):
+    with needs_extra("sorting dead letters", "rabbitmq"):
         from redrive.systems.relay.rules import load_rules
     return load_rules(source.dead_letter_rules)
-
-
-@contextmanager
-def _needs_rabbitmq(what: str) -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        drivers = ("aio_pika", "aiormq", "google", "pamqp", "re2", "yarl")
-        if error.name is not None and error.name.partition(".")[0] in drivers:
-            raise MissingExtraError(what, "rabbitmq") from error
-        raise
-
-
-_MAKERS: dict[str, Callable[[Redrive], None]] = {
-    "commands": _make_commands,
-    "flags": _make_flags,
-    "relay": _make_relay,
-    "triggers": _make_triggers,
-    "webhooks": _make_webhooks,
-}
-"""How each system is made. What it needs is imported only then: extras that are not used need not be installed."""
 
 
 class Service:

@@ -17,6 +17,7 @@ from .site import Site, fill, serving
 
 DESK: ViewportSize = {"width": 1280, "height": 900}
 PHONE: ViewportSize = {"width": 390, "height": 844}
+expect.set_options(timeout=60_000)  # five seconds would do, unless the machine is busy
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -90,7 +91,7 @@ async def watch() -> AsyncIterator[Watch]:
 async def profile(browser: Browser) -> AsyncIterator[BrowserContext]:
     """One profile for all tests: plotly's script is then fetched and compiled once."""
     made = await browser.new_context(viewport=DESK, reduced_motion="reduce")
-    made.set_default_timeout(10_000)
+    made.set_default_timeout(60_000)
     yield made
     await made.close()
 
@@ -106,7 +107,7 @@ async def page(profile: BrowserContext, watch: Watch) -> AsyncIterator[Page]:
 
 async def drawn(page: Page) -> None:
     """Wait until the overview has drawn its charts."""
-    await expect(page.locator("body")).to_have_attribute("data-refreshed", re.compile(r"\d+"), timeout=20_000)
+    await expect(page.locator("body")).to_have_attribute("data-refreshed", re.compile(r"\d+"), timeout=60_000)
 
 
 async def log_in(page: Page, site: Site, role: str = "operator", path: str = "/") -> None:

@@ -5,7 +5,8 @@ import re
 import pytest
 from playwright.async_api import Page, expect
 
-from redrive import NewTask, State, Where, hours, make_task
+from redrive import Filter, State, hours
+from redrive.lane import NewTask, make_task
 
 from .conftest import log_in
 from .site import Site
@@ -295,9 +296,9 @@ async def test_filters(page: Page, site: Site):
 async def test_searching_for_a_text(page: Page, site: Site):
     """A search looks through payloads too, shows how far it is, and ends."""
     await page.goto(f"{site.url}/tasks")
-    await page.get_by_text("Look for a text in all tasks").click()
+    await page.get_by_text("Search the text of all tasks").click()
     await page.get_by_label("Text in payload").fill("ada-7@example.org")
-    await page.get_by_role("button", name="Look", exact=True).click()
+    await page.get_by_role("button", name="Search", exact=True).click()
     await expect(page.locator("#search-said")).to_contain_text(re.compile(r"1 task found in \d+ looked at\."))
     await page.locator("#search-rows a").click()
     await expect(page.get_by_role("heading", level=1)).to_contain_text("Task")
@@ -328,13 +329,13 @@ async def test_a_task_that_is_not_there(page: Page, site: Site, watch):
     for path in ("/tasks/redrive_task/999999", "/tasks/nowhere/1", "/tasks/redrive_task/abc"):
         answer = await page.goto(site.url + path)
         assert answer.status == 404
-        await expect(page.get_by_role("heading", name="Not here")).to_be_visible()
+        await expect(page.get_by_role("heading", name="Not found")).to_be_visible()
 
 
 async def test_the_audit_log(page: Page, site: Site):
     """Every act, with who and why, leads to its task; and nothing else is there."""
     [key] = await dead_tasks(site, "broken.audit", 1)
-    await site.app.tasks.redrive(Where(key=key), actor="grace", reason="asked by <support>")
+    await site.app.tasks.redrive(Filter(key=key), actor="grace", reason="asked by <support>")
     await page.goto(f"{site.url}/audit")
     row = page.locator("tbody tr", has_text="grace")
     await expect(row).to_contain_text("redrive")

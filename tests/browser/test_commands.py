@@ -24,7 +24,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 SHOTS = Path(__file__).parent.parent.parent / "build" / "screenshots"
 PATH = "/systems/commands"
 REPLIES = "billing__replies"
-ROWS = "[aria-label='Commands that wait for a person'] tbody tr"
+ROWS = "[aria-label='Commands that need attention'] tbody tr"
 HOSTILE = [text.replace("*", "x")[:140] for text in CORPUS]
 
 
@@ -94,8 +94,8 @@ async def test_an_empty_queue(page: Page, site: Site):
     """It says so; the list of systems leads to it."""
     await log_in(page, site, "operator", "/systems")
     await page.get_by_role("link", name="Troubleshooting").click()
-    await expect(page.get_by_role("heading", name="No command waits for a person")).to_be_visible()
-    await expect(page.get_by_text("Nothing to look at")).to_be_visible()
+    await expect(page.get_by_role("heading", name="No command needs attention")).to_be_visible()
+    await expect(page.get_by_text("Nothing to do")).to_be_visible()
     assert await page.locator("button[data-deed]").count() == 0
 
 
@@ -103,7 +103,7 @@ async def test_retry_and_cancel_some(page: Page, site: Site):
     """The chosen ones change, the others stay; the dialog shows the number and asks why; who and why are on record."""
     await troubled(site, "some-1", "some-2", "some-3", "some-4")
     await log_in(page, site, "operator", f"{PATH}?domain=billing")
-    await expect(page.get_by_role("heading", name="4 commands wait for a person")).to_be_visible()
+    await expect(page.get_by_role("heading", name="4 commands need attention")).to_be_visible()
     await expect(page.get_by_role("button", name="Retry")).to_be_disabled()
     for name in ("some-1", "some-2"):
         await page.get_by_label(f"Choose command {name}", exact=True).check()
@@ -138,7 +138,7 @@ async def test_complete_with_a_result(page: Page, site: Site):
     await page.get_by_label("result").fill('{"paid": 10}')
     await page.locator("#act-confirm").click()
     await told(page, "Complete: 1 done.")
-    await expect(page.get_by_text("It does not wait for a person: it is done")).to_be_visible()
+    await expect(page.get_by_text("This command does not need attention: it is done")).to_be_visible()
     await expect(page.locator(".story .deed")).to_contain_text("Complete by operator ada")
     await expect(page.locator(".story .deed")).to_contain_text("paid by hand")
     assert await page.locator("button[data-deed]").count() == 0
@@ -161,7 +161,7 @@ async def test_one_command_and_its_story(page: Page, site: Site):
     await page.get_by_role("link", name="The queue").click()
     await expect(page).to_have_url(f"{site.url}{PATH}?domain=billing&type=DebitAccount")
     await page.get_by_role("link", name="story-1").click()
-    await page.get_by_role("link", name="each with what was decided").click()
+    await page.get_by_role("link", name="each attempt, with what was decided").click()
     await expect(page.get_by_role("heading", level=1)).to_contain_text("Task")
     await expect(page.locator(".story .failed")).to_contain_text("no account story-1")
 
@@ -187,7 +187,7 @@ async def test_filters_domains_and_pages(page: Page, site: Site):
     await expect(page.get_by_label("Choose command ship-1", exact=True)).to_be_visible()
     await page.get_by_label("Type").fill("Nothing")
     await page.get_by_role("button", name="Filter").click()
-    await expect(page.get_by_text("No command that waits for a person matches.")).to_be_visible()
+    await expect(page.get_by_text("No command that needs attention matches.")).to_be_visible()
     await page.goto(f"{site.url}{PATH}?cursor=abc")
     await expect(page.get_by_role("alert")).to_contain_text("must be the one that the last page gave")
 
@@ -214,7 +214,7 @@ async def test_a_command_that_is_not_there(page: Page, site: Site, watch: Any):
     watch.expected.append("404")
     answer = await page.goto(site.url + path_of("nobody"))
     assert answer.status == 404
-    await expect(page.get_by_role("heading", name="Not here")).to_be_visible()
+    await expect(page.get_by_role("heading", name="Not found")).to_be_visible()
 
 
 async def test_hostile_texts(page: Page, site: Site):

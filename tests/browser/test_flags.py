@@ -13,8 +13,7 @@ from playwright.async_api import Page, expect
 from sqlalchemy import Connection, insert, select
 
 from redrive import Redrive
-from redrive.systems.flags import Flags, FlagSettings
-from redrive.systems.flags.tables import make_tables
+from redrive.systems.flags import Flags, FlagSettings, tables
 from redrive.systems.flags.values import ScheduleStatus
 
 from .conftest import DESK, PHONE, log_in
@@ -26,7 +25,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 HERE = "/systems/flags"
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
-T = make_tables("sqlite")
 
 
 class Shop:
@@ -46,7 +44,9 @@ class Shop:
         }  # fmt: skip
 
         def write(connection: Connection) -> int:
-            return connection.execute(insert(T.schedules).values(usual | row).returning(T.schedules.c.id)).scalar_one()
+            return connection.execute(
+                insert(tables.schedules).values(usual | row).returning(tables.schedules.c.id)
+            ).scalar_one()
 
         return await self.site.app.database.write(write)
 
@@ -63,12 +63,12 @@ class Shop:
         )
 
     async def rows(self, *ids: int) -> list[Any]:
-        found = select(T.schedules).where(T.schedules.c.id.in_(ids)).order_by(T.schedules.c.id)
+        found = select(tables.schedules).where(tables.schedules.c.id.in_(ids)).order_by(tables.schedules.c.id)
         return await self.site.app.database.read(lambda connection: connection.execute(found).all())
 
     async def reasons(self, *ids: int) -> list[tuple[str, str, str]]:
         """What the audit says that people did to schedules."""
-        t = T.audit
+        t = tables.audit
         found = select(t).where(t.c.schedule_id.in_(ids), t.c.actor != "processor").order_by(t.c.id)
         rows = await self.site.app.database.read(lambda connection: connection.execute(found).all())
         return [(row.action, row.actor, row.details.get("reason")) for row in rows]
@@ -125,7 +125,7 @@ async def test_what_is_due_what_is_retried_and_what_is_over(page: Page, shop: Sh
     ):
         for word in (*words, "pending", "bea"):
             await expect(row).to_contain_text(word)
-    again = page.locator("section", has=page.get_by_role("heading", name="tried again")).locator("tbody tr")
+    again = page.locator("section", has=page.get_by_role("heading", name="will be retried")).locator("tbody tr")
     await expect(again).to_have_count(1)
     seen = (await shop.flags.page(ScheduleStatus.RETRYING)).seen[0]
     assert len(seen.upcoming) == 3
@@ -167,7 +167,7 @@ async def test_pages(page: Page, shop: Shop):
     first_id = await shop.put("paged", environment="paging")
 
     def copy(connection: Connection) -> None:
-        t = T.schedules
+        t = tables.schedules
         row = dict(connection.execute(select(t).where(t.c.id == first_id)).one()._mapping)
         later = [
             row | {"id": 10_000 + number, "scheduled_at": row["scheduled_at"] + number * MINUTE} for number in range(51)
@@ -274,7 +274,7 @@ async def test_strangers_texts_are_text(page: Page, shop: Shop):
         await shop.flags.put(key, environment="hostile", actor="ada", description=words)
 
     def spoil(connection: Connection) -> None:
-        t = T.schedules
+        t = tables.schedules
         for key, words in zip(keys, CORPUS, strict=True):
             connection.execute(t.update().where(t.c.flag_key == key).values(last_error=words * 9))
 

@@ -89,9 +89,9 @@ async def test_what_scripts_draw_is_text_too(page: Page, site: Site, known: dict
     """The search shows what it finds, and the question before an act names its group."""
     await infest(site, known)
     await log_in(page, site, "operator", "/tasks")
-    await page.get_by_text("Look for a text in all tasks").click()
+    await page.get_by_text("Search the text of all tasks").click()
     await page.get_by_label("Text in payload").fill("onerror")
-    await page.get_by_role("button", name="Look", exact=True).click()
+    await page.get_by_role("button", name="Search", exact=True).click()
     await expect(page.locator("#search-rows")).to_contain_text("<img src=x onerror=alert(2)>")
     await run_nothing(page)
     await page.goto(f"{site.url}/dead")

@@ -73,7 +73,7 @@ async def test_it_refreshes_by_itself(page: Page, empty_site: Site):
     await drawn(page)
     await expect(page.locator("#tile-done [data-amount]")).to_have_text("0")
     await empty_site.app.add("mail", key="live-1")
-    await expect(page.locator("#tile-done [data-amount]")).to_have_text("1", timeout=10_000)
+    await expect(page.locator("#tile-done [data-amount]")).to_have_text("1")
     await expect(page.locator("#chart-success")).to_have_attribute("data-drawn", "data")
 
 
@@ -100,7 +100,7 @@ async def test_ranges_and_ledgers(page: Page, site: Site):
 
 
 async def test_causes_lead_to_their_tasks(page: Page, site: Site):
-    """What tasks are dead of stands on top, and one click shows them."""
+    """The failure causes stand on top, and one click shows them."""
     await page.goto(site.url)
     await drawn(page)
     cause = page.locator("#causes a", has_text="has no amount")
@@ -132,7 +132,7 @@ async def test_a_service_that_is_away_is_said(page: Page, site: Site, watch):
     await expect(page.locator("#live")).to_contain_text("the service cannot be reached")
     await expect(page.locator("#tile-dead [data-amount]")).to_have_text("4")
     await page.unroute("**/api/**")
-    await expect(page.locator("#live")).to_contain_text("live", timeout=10_000)
+    await expect(page.locator("#live")).to_contain_text("live")
 
 
 async def test_the_theme_is_the_readers_choice(page: Page, site: Site):

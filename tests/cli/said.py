@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 120
 """How long anything may take on a busy machine before a test says that it does not happen."""
 
 

@@ -20,11 +20,11 @@ from redrive import Redrive, __version__
 from redrive.access.keys import Scope
 from redrive.cli import app as command_line
 from redrive.cli import doctor
+from redrive.cli.app_path import load_app
 from redrive.cli.preview import PUBLISHED, Published
 from redrive.cli.serve import listen
 from redrive.errors import SettingsError
 from redrive.ledgers.sql.migrate import heads, systems_with_tables
-from redrive.wiring import load_app
 
 from .said import Said
 
@@ -324,8 +324,8 @@ def test_doctor_finds_kinds_without_handler(redrive: Run, url: str, application:
     [
         (None, "no_such_module:app", "there is no module 'no_such_module'"),
         (None, "no_such.module:app", "there is no module 'no_such.module'"),
-        (None, "not a module", "is no application path"),
-        (None, ":app", "is no application path"),
+        (None, "not a module", "is not an application path"),
+        (None, ":app", "is not an application path"),
         ("import not_installed_anywhere", "{name}:app", "failed at .*: ModuleNotFoundError"),
         ("1 / 0", "{name}:app", r"failed at .*:1: ZeroDivisionError"),
         ("x = (", "{name}:app", "SyntaxError"),
@@ -419,7 +419,7 @@ def test_a_port_in_use_is_a_clear_error():
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SettingsError, match=r"is in use.*--port"):
         listen("127.0.0.1", taken.getsockname()[1])
     for host in ("no.such.host.invalid", "192.0.2.1"):
-        with pytest.raises(SettingsError, match="no address of this machine"):
+        with pytest.raises(SettingsError, match="not an address of this machine"):
             listen(host, 0)
 
 

@@ -71,7 +71,7 @@ def missing(client: httpx.Client, ledgers: set[str]) -> set[str]:
 
 def lives(service: Started, ledgers: set[str]) -> None:
     """Come back when everything has had something to show."""
-    with httpx.Client(base_url=address(service), timeout=30) as client:
+    with httpx.Client(base_url=address(service), timeout=60) as client:
         until(lambda: client.get("/ready").status_code == 200, lambda: service.said)
         left, ends = missing(client, ledgers), time.monotonic() + PATIENCE_SECONDS
         while left:
@@ -95,7 +95,7 @@ def test_everything_lives_on_sqlite(start: Start, folder: Path):
     service.wait_for("Ctrl-C stops")
     [key] = re.findall(r"rdk_[\w-]+", service.said)
     lives(service, LEDGERS)
-    with httpx.Client(base_url=address(service), headers={"X-API-Key": key}, timeout=10) as client:
+    with httpx.Client(base_url=address(service), headers={"X-API-Key": key}, timeout=60) as client:
         [dead, *_] = client.get("/api/tasks", params={"ledger": "redrive_task", "state": "dead"}).json()["tasks"]
         act = {"ledger": "redrive_task", "ids": [dead["id"]], "reason": "a visitor tries it"}
         assert client.post("/api/tasks/redrive", json=act).json()["changed"] == 1
@@ -160,7 +160,7 @@ async def test_it_forgets_what_has_ended(empty_url: str, monkeypatch: pytest.Mon
     async def all_died() -> bool:
         return all([(await lane.counts())[State.DEAD] for lane in app.lanes.values()])
 
-    async with running(app), asyncio.timeout(30):
+    async with running(app), asyncio.timeout(60):
         while not await all_died():
             await asyncio.sleep(0.05)
     await app.open()

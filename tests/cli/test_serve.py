@@ -32,7 +32,7 @@ def is_ready(client: httpx.Client) -> bool:
 def test_serve_from_start_to_end(start: Start, stored: Run, url: str):
     """It starts, says what it is, does work that is added, shows it, and ends on SIGTERM."""
     service = start("serve", "--app", "examples.sample:app", "--port", "0", DATABASE_URL=url, LOG_FORMAT="json")
-    with httpx.Client(base_url=address(service)) as client:
+    with httpx.Client(base_url=address(service), timeout=60) as client:
         until(lambda: is_ready(client), lambda: service.said)
         service.wait_for("Ctrl-C stops")
         key = re.search(r"rdk_[\w-]+", service.said)[0]
@@ -74,7 +74,7 @@ def test_given_admin_key_is_not_printed(start: Start, redrive: Run):
     assert "a-key-from-the-outside" not in service.said
     assert "rdk_" not in service.said
     assert [key["owner"] for key in redrive("keys", "list", "--json").json["keys"]] == ["REDRIVE_ADMIN_KEY"]
-    with httpx.Client(base_url=address(service), headers={"X-Forwarded-For": "192.0.2.7"}) as client:
+    with httpx.Client(base_url=address(service), headers={"X-Forwarded-For": "192.0.2.7"}, timeout=60) as client:
         assert client.get("/").status_code == 401
         assert client.get("/", headers={"X-API-Key": "a-key-from-the-outside"}).status_code == 200
     assert service.end(signal.SIGTERM) == 0
@@ -85,7 +85,7 @@ def test_without_an_application_nothing_is_run(start: Start, redrive: Run):
     service = start("serve", "--port", "0", REDRIVE_SYSTEMS="webhooks")
     service.wait_for("Ctrl-C stops")
     redrive("tasks", "add", "mine", "--key", "mine")
-    with httpx.Client(base_url=address(service)) as client:
+    with httpx.Client(base_url=address(service), timeout=60) as client:
         until(lambda: bool(client.get("/api/tasks", params={"kind": "mine"}).json()["tasks"]))
         assert "No handlers are loaded" in client.get("/").text
         until(lambda: client.get("/ready").json()["checks"]["worker"] == "running")
@@ -96,12 +96,12 @@ def test_without_an_application_nothing_is_run(start: Start, redrive: Run):
 def test_a_store_that_is_away_is_waited_for(start: Start):
     """The service answers, is not healthy and not ready, and can be stopped."""
     service = start("serve", "--port", "0", DATABASE_URL="postgresql://a@127.0.0.1:1/x")
-    with httpx.Client(base_url=address(service)) as client:
+    with httpx.Client(base_url=address(service), timeout=60) as client:
         until(lambda: client.get("/health").status_code == 503)
         assert client.get("/ready").json() == {
             "status": "not ready", "checks": {"store": "not open", "worker": "not running"}
         }  # fmt: skip
-        assert "The store is not open" in client.get("/").text
+        assert "The database is not open yet" in client.get("/").text
         assert client.get("/metrics").status_code == 200
         assert client.get("/", headers={"X-API-Key": "rdk_anything"}).json()["error"]["code"] == "store_away"
     assert service.end(signal.SIGTERM) == 0

@@ -8,19 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from redrive import (
-    Exponential,
-    NewTask,
-    PermanentError,
-    Policy,
-    Redrive,
-    State,
-    Task,
-    Where,
-    WorkerSettings,
-    jitter,
-    seconds,
-)
+from redrive import Exponential, Filter, PermanentError, Policy, Redrive, State, Task, jitter, seconds
+from redrive.app import WorkerSettings
+from redrive.lane import NewTask
+from redrive.operator.census import Census
+from redrive.operator.figures import Figures
 
 from .said import Said
 
@@ -49,7 +41,7 @@ def dead_tasks(url: str, amount: int = 3, kind: str = "mail") -> list[int]:
             added = await app.add_many([NewTask(kind=kind, key=f"{kind}-{n}", payload={"n": n}) for n in range(amount)])
             workers = app.workers(WorkerSettings())
             working = asyncio.create_task(workers.run())
-            while len((await app.tasks.find(Where(state=State.DEAD, kind=kind))).tasks) < amount:
+            while len((await app.tasks.find(Filter(state=State.DEAD, kind=kind))).items) < amount:
                 await asyncio.sleep(0.01)
             workers.stop()
             await working
@@ -145,7 +137,9 @@ def test_redrive_by_id(stored: Run, url: str):
     first, second = dead_tasks(url, 2)
     done = stored("tasks", "redrive", str(first), "--reason", "mail is back", "--by", "ada", "--json")
     assert done.code == 0
-    assert done.json == {"act": "redrive", "matched": 1, "changed": [first], "dry_run": False}
+    assert done.json == {
+        "act": "redrive", "matched": 1, "changed": [first], "refused": {}, "until": None, "dry_run": False,
+    }  # fmt: skip
     shown = stored("tasks", "show", str(first), "--json").json
     assert (shown["state"], shown["failures"], shown["redrives"]) == ("waiting", 0, 1)
     assert [(deed["act"], deed["actor"], deed["reason"]) for deed in shown["deeds"]] == [
@@ -154,6 +148,7 @@ def test_redrive_by_id(stored: Run, url: str):
     assert stored("tasks", "show", str(second), "--json").json["state"] == "dead"
     again = stored("tasks", "redrive", str(first), "--reason", "once more", "--json")
     assert (again.code, again.json["changed"]) == (1, [])
+    assert again.json["refused"] == {str(first): "it is waiting: only dead tasks can be redriven"}
 
 
 def test_redrive_by_filter_asks_first(stored: Run, url: str):
@@ -171,6 +166,59 @@ def test_redrive_by_filter_asks_first(stored: Run, url: str):
     assert agreed.code == 0
     assert "3 of 3 changed" in agreed.err
     assert stored("tasks", "redrive", "--all", *WHY).code == 1
+
+
+def test_ids_and_keys_are_mixed(stored: Run, url: str):
+    """A task is named by either; one wrong name stops it all, and a name of two tasks is refused."""
+    first, second = dead_tasks(url, 2)
+    wrong = stored("tasks", "redrive", "mail-1", "typo", *WHY, "--yes")
+    assert (wrong.code, "no task with the id or key 'typo'" in wrong.err) == (2, True)
+    assert stored("tasks", "show", "mail-1", "--json").json["state"] == "dead"
+    done = stored("tasks", "redrive", str(first), "mail-1", *WHY, "--yes", "--json")
+    assert done.json["changed"] == [first, second]
+    stored("tasks", "add", "mail", "--key", str(first))
+    for command in (["cancel", str(first), *WHY], ["show", str(first)]):
+        two = stored("tasks", *command)
+        assert (two.code, "is the id of one task and the key of another" in two.err) == (2, True)
+    assert stored("tasks", "cancel", "--key", str(first), *WHY, "--json").json["matched"] == 1
+    gone = stored("tasks", "redrive", "99999", *WHY)
+    assert (gone.code, "task 99999 was left alone: there is no such task" in gone.err) == (1, True)
+
+
+def test_an_act_takes_what_was_counted(stored: Run, url: str):
+    """`--until` takes only what was dead then, `--at-most` no more than so many."""
+    dead_tasks(url)
+    seen = stored("tasks", "redrive", "--all", "--dry-run", "--json").json
+    assert (seen["matched"], bool(seen["until"])) == (3, True)
+    early = stored("tasks", "redrive", "--all", "--until", "2020-01-01T00:00:00Z", *WHY)
+    assert (early.code, "no task matches" in early.err) == (1, True)
+    listed = stored("tasks", "list", "--state", "dead", "--until", seen["until"], "--json").json
+    assert len(listed["tasks"]) == 3
+    some = stored("tasks", "redrive", "--all", "--until", seen["until"], "--at-most", "2", *WHY, "--yes", "--json").json
+    assert (some["matched"], len(some["changed"])) == (2, 2)
+    wrong = stored("tasks", "list", "--until", "yesterday")
+    assert (wrong.code, "until is an instant such as" in wrong.err) == (2, True)
+    assert stored("tasks", "redrive", "--until", seen["until"], *WHY).code == 2
+
+
+def test_a_cause_is_a_filter(stored: Run, url: str):
+    """What the dashboard groups can be listed and redriven by its cause."""
+    dead_tasks(url, 2)
+
+    async def counted() -> str:
+        app = Redrive(url)
+        async with app:
+            await Census(await app.tasks.ledger()).take()
+            return (await Figures(app.database).groups(["redrive_task"]))[0].id
+
+    cause = asyncio.run(counted())
+    page = stored("tasks", "list", "--cause", cause, "--limit", "1", "--json").json
+    rest = stored("tasks", "list", "--cause", cause, "--after", page["after"], "--json").json
+    assert [task["key"] for task in page["tasks"] + rest["tasks"]] == ["mail-0", "mail-1"]
+    assert stored("tasks", "redrive", "--cause", "another", *WHY).code == 1
+    assert len(stored("tasks", "redrive", "--cause", cause, *WHY, "--yes", "--json").json["changed"]) == 2
+    wrong = stored("tasks", "list", "--cause", cause, "--state", "done")
+    assert (wrong.code, "only dead tasks are grouped by cause" in wrong.err) == (2, True)
 
 
 def test_cancel(stored: Run):

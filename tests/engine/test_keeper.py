@@ -15,7 +15,7 @@ from redrive.engine.patience import Patience
 from redrive.engine.settler import Settler
 from redrive.errors import LedgerAwayError, PermanentError
 from redrive.events import AttemptEnded, LedgerAway, LedgerBack, TasksPruned
-from redrive.ports import Where
+from redrive.ports import Filter
 
 LEASE = timedelta(seconds=30)
 EXPIRED = timedelta(seconds=31)
@@ -155,7 +155,7 @@ async def test_retention_deletes_done_and_cancelled_only(ledger, clock, heard):
     await ledger.claim(1, LEASE)
     keeper = make_keeper(ledger, heard, retention=WEEK)
     assert await keeper.prune() == 2
-    left = (await ledger.find(Where())).tasks
+    left = (await ledger.find(Filter())).items
     assert sorted(task.key for task in left) == ["dead", "held", "retrying", "waiting"]
     assert await ledger.attempts(done_id) == []
     assert heard.of(TasksPruned) == [TasksPruned("redrive_task", 2)]

@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import threading
+import time
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -108,7 +109,7 @@ async def test_raising_is_a_failure(bench, error, state, verdict, is_async):
 @pytest.mark.parametrize("transactional", [False, True])
 async def test_stop_iteration_of_a_plain_function_is_a_failure(bench, transactional):
     """`next()` on an empty iterator in a thread is a failure like any other; a future alone would never end."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         ran = await bench.run(lambda task: next(iter([])), transactional=transactional)
     assert ran.settlement.outcome == "failed"
     assert "StopIteration" in ran.settlement.error
@@ -207,8 +208,9 @@ async def test_elapsed_is_how_long_it_ran(bench):
     async def handle(task):
         await asyncio.sleep(0.05)
 
+    began = time.monotonic()
     elapsed = (await bench.run(handle)).settlement.elapsed
-    assert timedelta(milliseconds=45) < elapsed < timedelta(seconds=5)
+    assert timedelta(milliseconds=45) < elapsed <= timedelta(seconds=time.monotonic() - began)
 
 
 # --- what a handler gets ----------------------------------------------------------------------------------------------

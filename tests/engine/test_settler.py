@@ -56,7 +56,7 @@ def make_settler(ledger, heard, batch=100):
 async def running(settler):
     task = asyncio.create_task(settler.run())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             yield settler
     finally:
         task.cancel()

@@ -24,7 +24,7 @@ from redrive.engine.patience import Patience
 from redrive.engine.settler import Settler
 from redrive.errors import BusinessError
 from redrive.events import AttemptEnded
-from redrive.ports import Actor, Where
+from redrive.ports import Actor, Filter
 
 SEEDS = int(os.environ.get("REDRIVE_SIMULATION_SEEDS", "12"))
 STEPS = 150
@@ -122,13 +122,13 @@ class Simulation:
         self.clock.advance(timedelta(seconds=self.random.choice([0, 1, 5, 20, 45, 130])))
 
     async def redrive(self, worker):
-        page = await self.ledger.find(Where(state=State.DEAD), limit=1)
-        await self.ledger.redrive([task.id for task in page.tasks], Actor(name="operator"))
+        page = await self.ledger.find(Filter(state=State.DEAD), limit=1)
+        await self.ledger.redrive([task.id for task in page.items], Actor(name="operator"))
 
     # --- what must be true --------------------------------------------------------------------------------------------
 
     async def check(self):
-        tasks = (await self.ledger.find(Where(), limit=1000)).tasks
+        tasks = (await self.ledger.find(Filter(), limit=1000)).items
         assert len(tasks) == TASKS, "nothing is lost and nothing is doubled"
         for task in tasks:
             before = self.states.get(task.key, State.WAITING)
@@ -193,7 +193,7 @@ async def test_the_simulation_meets_what_it_is_for(ledger, clock):
         await simulation.step()
     attempts = [
         attempt.outcome
-        for task in (await ledger.find(Where(), limit=1000)).tasks
+        for task in (await ledger.find(Filter(), limit=1000)).items
         for attempt in await ledger.attempts(task.id)
     ]
     assert simulation.lost > 0

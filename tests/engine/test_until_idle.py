@@ -12,7 +12,7 @@ from redrive.core.states import State
 from redrive.core.task import NewTask
 from redrive.engine.worker import Worker, WorkerSettings
 
-SOON = timedelta(seconds=20)
+SOON = timedelta(seconds=60)
 
 
 async def run_to_idle(ledger, handlers, **settings):

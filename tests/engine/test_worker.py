@@ -22,6 +22,8 @@ from redrive.events import AttemptEnded, AttemptStarted, LedgerAway, LedgerBack,
 from redrive.ledgers.open import open_database, own_ledger
 
 SECOND = timedelta(seconds=1)
+NEVER = timedelta(hours=1)
+"""A poll for which no test waits."""
 AT_ONCE = Policy(Fixed(ZERO), retries=2, jitter=none)
 
 
@@ -53,7 +55,7 @@ class Gate:
             self.inside[key].set()
 
     async def until_started(self, amount):
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while len(self.started) < amount:
                 self._changed.clear()
                 await self._changed.wait()
@@ -217,10 +219,11 @@ async def test_leases_are_extended_while_a_handler_runs(real_ledger, heard, gate
     async with working(real_ledger, handlers_of(job=gate), heard=heard, lease=SECOND):
         await gate.until_started(1)
         first = (await real_ledger.get(id_)).lease_until
-        await asyncio.sleep(1.6)  # more than a lease: only time itself can show that it is extended
-        held = await real_ledger.get(id_)
+        async with asyncio.timeout(60):
+            # Held for more than a lease: only time itself can show that it is extended.
+            while (held := await real_ledger.get(id_)).lease_until - first <= SECOND:
+                await asyncio.sleep(0.05)
         assert held.state is State.CLAIMED
-        assert held.lease_until - first > timedelta(seconds=0.5)
         gate.let_out()
         [ended] = await heard.amount(AttemptEnded, 1)
     assert ended.settlement.outcome == "done"
@@ -268,7 +271,7 @@ async def test_the_next_run_of_a_task_may_overlap_a_lost_one(real_ledger, heard)
             await second_out.wait()
 
     await add(real_ledger, "one")
-    async with working(real_ledger, handlers_of(job=handle), heard=heard, lease=SECOND) as worker, asyncio.timeout(15):
+    async with working(real_ledger, handlers_of(job=handle), heard=heard, lease=SECOND) as worker, asyncio.timeout(60):
         while not runs:
             await asyncio.sleep(0.005)
         await real_ledger.database.write(give_back)
@@ -417,7 +420,7 @@ async def test_stop_before_the_start(real_ledger):
     [id_] = await add(real_ledger, "one")
     worker = Worker(real_ledger, handlers_of(job=ignore))
     worker.stop()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await worker.run()
     assert (await real_ledger.get(id_)).state is not State.CLAIMED
 
@@ -565,7 +568,7 @@ async def test_a_broken_loop_does_not_pass_in_silence(real_ledger, gate):
     [id_] = await add(real_ledger, "one")
     worker = Worker(faulty, handlers_of(job=gate), WorkerSettings(grace=ZERO))
     with pytest.raises(MemoryBroken):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await worker.run()
     assert (await real_ledger.get(id_)).state is State.WAITING
 
@@ -574,13 +577,13 @@ async def test_a_broken_loop_does_not_pass_in_silence(real_ledger, gate):
 
 
 async def test_the_next_due_time_needs_no_poll(real_ledger, heard):
-    """A task that is due in 300 ms starts within 100 ms of its due time though the poll is a minute away."""
+    """A task that is due in 300 ms starts when it is due, and not at the poll, for which nobody here would wait."""
     started = []
     async with working(
         real_ledger,
         handlers_of(job=lambda task: started.append(time.monotonic())),
         heard=heard,
-        poll=timedelta(minutes=1),
+        poll=NEVER,
     ):
         added = time.monotonic()
         await add(real_ledger, "soon", delay=timedelta(milliseconds=300))
@@ -588,7 +591,7 @@ async def test_the_next_due_time_needs_no_poll(real_ledger, heard):
     assert started[0] - added >= 0.29
     [ended] = heard.of(AttemptEnded)
     claim = ended.settlement.claim
-    assert ZERO <= claim.claimed_at - claim.task.due_at < timedelta(milliseconds=100)
+    assert claim.claimed_at >= claim.task.due_at
 
 
 @pytest.mark.parametrize("seconds", [0, 0.2], ids=["fails at once", "fails later"])
@@ -602,22 +605,20 @@ async def test_a_retry_needs_no_poll(real_ledger, heard, seconds):
             raise ValueError("odd")
 
     await add(real_ledger, "one")
-    async with working(real_ledger, handlers_of(policy=policy, job=handle), heard=heard, poll=timedelta(minutes=1)):
+    async with working(real_ledger, handlers_of(policy=policy, job=handle), heard=heard, poll=NEVER):
         _, second = await heard.amount(AttemptEnded, 2)
     claim = second.settlement.claim
-    assert ZERO <= claim.claimed_at - claim.task.due_at < timedelta(milliseconds=150)
+    assert claim.claimed_at >= claim.task.due_at
 
 
 async def test_wake_up_from_another_application(url, real_ledger, heard):
     """Work that another process adds is seen at once, not at the next poll."""
     other = open_database(url, durable=False)
     try:
-        async with working(real_ledger, handlers_of(job=ignore), heard=heard, poll=timedelta(minutes=1)):
+        async with working(real_ledger, handlers_of(job=ignore), heard=heard, poll=NEVER):
             await asyncio.sleep(0.1)  # asleep by now
-            began = time.monotonic()
             await add(own_ledger(other), "one")
             await heard.amount(AttemptEnded, 1)
-            assert time.monotonic() - began < 5
     finally:
         await other.close()
 
@@ -639,8 +640,10 @@ async def test_a_due_row_that_is_locked_is_no_hot_loop(real_ledger, heard):
     async with real_ledger.transaction() as transaction:
         await transaction.connection.execute(text("SELECT * FROM redrive_task FOR UPDATE"))
         async with working(faulty, handlers_of(job=ignore), heard=heard):
-            await asyncio.sleep(0.5)
-            assert 2 <= len(looks) <= 30
+            async with asyncio.timeout(60):
+                while len(looks) < 12:
+                    await asyncio.sleep(0.01)
+            assert looks[11] - looks[0] > 0.1, "twelve looks without a pause"
             await transaction.connection.rollback()
             await heard.amount(AttemptEnded, 1)
 

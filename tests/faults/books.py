@@ -11,12 +11,12 @@ from typing import Any
 
 from sqlalchemy import Connection, select, text
 
-from redrive import Redrive, State, Where
+from redrive import Filter, Redrive, State
 from redrive.ledgers.sql import schema
 
 from . import evidence
 
-STUCK_SECONDS_MAX = 5.0
+STUCK_SECONDS_MAX = 30.0
 """How long after its lease an orphaned task may still be held."""
 
 
@@ -99,7 +99,7 @@ async def create_effects(app: Redrive) -> None:
     await app.database.write(lambda connection: connection.execute(text("CREATE TABLE effect (key text NOT NULL)")))
 
 
-async def until(holds: Callable[[], Any], what: str, timeout: float = 30) -> None:
+async def until(holds: Callable[[], Any], what: str, timeout: float = 150) -> None:
     """Wait until it holds; it may be async."""
     ends = time.monotonic() + timeout
     while True:
@@ -112,7 +112,7 @@ async def until(holds: Callable[[], Any], what: str, timeout: float = 30) -> Non
         await asyncio.sleep(0.05)
 
 
-async def all_ended(app: Redrive, timeout: float = 60) -> None:
+async def all_ended(app: Redrive, timeout: float = 150) -> None:
     """Wait until no task waits or is held."""
 
     async def nothing_open() -> bool:
@@ -130,10 +130,10 @@ async def watch_leases(app: Redrive, lease_seconds: float) -> None:
     """
     seen: dict[tuple[Any, int], float] = {}
     while True:
-        page = await app.tasks.find(Where(state=State.CLAIMED), limit=1000)
+        page = await app.tasks.find(Filter(state=State.CLAIMED), limit=1000)
         now, at = time.monotonic(), datetime.now(UTC)
-        held = {(task.id, task.failures): seen.get((task.id, task.failures), now) for task in page.tasks}
-        for task in page.tasks:
+        held = {(task.id, task.failures): seen.get((task.id, task.failures), now) for task in page.items}
+        for task in page.items:
             assert task.lease_until is not None
             over = (at - task.lease_until).total_seconds()
             assert over <= STUCK_SECONDS_MAX, f"task {task.key} is held {over:.1f} s past its lease"

@@ -77,7 +77,7 @@ class WorkerProcess:
         """Send it a signal, if it still lives."""
         self._process.send_signal(number)
 
-    def stop(self, timeout: float = 15) -> int:
+    def stop(self, timeout: float = 60) -> int:
         """End it gracefully; its exit code."""
         self.signal(signal.SIGTERM)
         return self._process.wait(timeout)
@@ -135,7 +135,7 @@ class Zygote:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._process.communicate(timeout=10)  # the end of its input ends it and its workers
+            self._process.communicate(timeout=60)  # the end of its input ends it and its workers
         except subprocess.TimeoutExpired:
             self._process.kill()  # its workers die with it
             self._process.communicate()

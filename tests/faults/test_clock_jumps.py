@@ -7,20 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from redrive import (
-    Context,
-    Fixed,
-    Policy,
-    Redrive,
-    Task,
-    TransientError,
-    WorkerSettings,
-    hours,
-    jitter,
-    make_task,
-    seconds,
-)
+from redrive import Context, Fixed, Policy, Redrive, Task, TransientError, hours, jitter, seconds
+from redrive.app import WorkerSettings
 from redrive.core.durations import ZERO
+from redrive.lane import make_task
 
 from .books import all_ended, read_books, until
 from .processes import Ground
@@ -86,7 +76,7 @@ async def test_the_clock_jumps(ground: Ground, rng: random.Random) -> None:
             await asyncio.sleep(rng.uniform(0, 0.3))
             clock.jump(span)
             await app.add("work", {"seconds": 0, "fails": 0}, key=f"after-{number}")
-            await until(lambda key=f"after-{number}": key in finished, "new work goes on", timeout=15)
+            await until(lambda key=f"after-{number}": key in finished, "new work goes on", timeout=150)
         clock.jump(hours(2))  # past all that was written down for retries
         await all_ended(app)
         workers.stop()

@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 from sqlalchemy import make_url
 
-from redrive import Fixed, Policy, Redrive, State, Task, WorkerSettings, jitter, seconds
+from redrive import Fixed, Policy, Redrive, State, Task, jitter, seconds
+from redrive.app import WorkerSettings
 from redrive.errors import LedgerAwayError
 from redrive.events import AttemptEnded, Event, LedgerAway, LedgerBack, SettleLost
 

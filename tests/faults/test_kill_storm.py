@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from redrive import NewTask, Redrive, make_task
+from redrive import Redrive
+from redrive.lane import NewTask, make_task
 
 from .books import all_ended, create_effects, effects, read_books, watch_leases
 from .processes import Ground, Zygote
@@ -30,7 +31,7 @@ def tasks_of(round_: int, rng: random.Random) -> list[NewTask]:
     ]
 
 
-@pytest.mark.timeout(120 + ROUNDS)
+@pytest.mark.timeout(600 + ROUNDS)
 async def test_none_is_lost_when_workers_are_killed(ground: Ground, rng: random.Random) -> None:
     """SIGKILL at any moment loses no task, leaves none held past lease + 5 s, and every extra run is on the books.
 

@@ -46,7 +46,7 @@ def _is_locked(url: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize(("first_ms", "ended"), [(3000, "end"), (60_000, "cancelled")])
+@pytest.mark.parametrize(("first_ms", "ended"), [(6000, "end"), (60_000, "cancelled")])
 async def test_a_late_worker_settles_nothing(ground: Ground, first_ms: int, ended: str) -> None:
     """A worker stopped past its lease and continued settles nothing, says so, and goes on working.
 

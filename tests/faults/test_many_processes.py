@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from redrive import Redrive, make_task
+from redrive import Redrive
+from redrive.lane import make_task
 
 from .books import all_ended, create_effects, effects, read_books, until
 from .processes import Ground, Zygote, events

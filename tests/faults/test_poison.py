@@ -1,7 +1,8 @@
 """A task that kills whoever runs it."""
 
-from redrive import Redrive, State, make_task
+from redrive import Redrive, State
 from redrive.core.decide import LEASE_EXPIRED_ERROR
+from redrive.lane import make_task
 
 from .books import create_effects, read_books, until
 from .processes import Ground, Zygote
@@ -27,7 +28,7 @@ async def test_poison_ends_dead(ground: Ground) -> None:
                 counts = await app.tasks.counts()
                 return counts[State.WAITING] == counts[State.CLAIMED] == 0
 
-            await until(all_settled, "everything is settled", timeout=40)
+            await until(all_settled, "everything is settled", timeout=150)
             assert zygote.stop(worker) == 0
         task = await app.tasks.get("poison")
         assert task is not None

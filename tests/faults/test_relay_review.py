@@ -22,7 +22,7 @@ from .traffic import RelayProcess, Traffic
 
 ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS", "1"))
 KILLS = 3 * ROUNDS
-DRAIN_SECONDS = 40
+DRAIN_SECONDS = 150
 
 
 class Review:
@@ -36,7 +36,7 @@ class Review:
     async def read(self) -> int:
         """Take off what is there; how many different messages have come."""
         queue = await self._channel.declare_queue(self._queue, durable=True)
-        while (message := await queue.get(fail=False, no_ack=True)) is not None:
+        while (message := await queue.get(fail=False, no_ack=True, timeout=60)) is not None:
             self.seen.add(json.loads(message.body)["message_id"])
         return len(self.seen)
 

@@ -62,13 +62,13 @@ class Traffic:
     async def _for_ever(self, work: Any) -> None:
         while True:
             with suppress(Exception):  # the broker is away: come again
-                async with asyncio.timeout(2):
-                    connection = await aio_pika.connect(self._url, timeout=2)
+                async with asyncio.timeout(10):
+                    connection = await aio_pika.connect(self._url, timeout=10)
                 try:
                     await work(connection)
                 finally:
                     with suppress(Exception):
-                        async with asyncio.timeout(1):
+                        async with asyncio.timeout(5):
                             await connection.close()
             await asyncio.sleep(0.1)
 
@@ -76,7 +76,7 @@ class Traffic:
         channel = await connection.channel(on_return_raises=True)
         while True:
             ids = [f"m-{len(self.sent) + at:05}" for at in range(BURST)]
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(15):
                 await asyncio.gather(*(self._send(channel, message_id) for message_id in ids))
             self.sent += ids
             await asyncio.sleep(self._pause)

@@ -4,7 +4,6 @@ import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from typing import Any
 
 import psycopg
@@ -23,17 +22,15 @@ from redrive.errors import PermanentError, TableError
 from redrive.ledgers.adopt.check import adopt
 from redrive.ledgers.open import open_database, open_ledger, own_ledger
 from redrive.ledgers.pgmq.ledger import PgmqLedger
-from redrive.ledgers.pgmq.queues import Queues, message_table
+from redrive.ledgers.pgmq.queues import message_table
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.migrate import migrate
 from redrive.ports import Actor
-from redrive.systems.commands.beside import Records
-from redrive.systems.commands.intake import Sender
-from redrive.systems.commands.system import LAYOUT
-from redrive.systems.commands.tables import LANE, make_tables
-from redrive.systems.commands.values import NewCommand, queue_of
+from redrive.systems.commands.beside import CommandBeside
+from redrive.systems.commands.messages import InQueues, Messages, open_messages
+from redrive.systems.commands.values import NewCommand, queue_of, queues_of
 from redrive.testing import VirtualClock
 
 DOMAIN = "work"
@@ -89,7 +86,7 @@ class Home:
     clock: Any
     database: Database
     ledger: SqlLedger
-    sender: Sender | None = None
+    messages: Messages | None = None
     _opened: list[Database] = field(default_factory=list)
     _serial: int = 0
 
@@ -99,7 +96,7 @@ class Home:
 
     @property
     def sql_table(self) -> Table:
-        return self.ledger._statements.table
+        return self.ledger.sql_table
 
     async def another(self) -> SqlLedger:
         """The same ledger through a `Database` of its own, as another process would have it."""
@@ -124,7 +121,7 @@ class Home:
         self, amount: int = 1, *, kind: str = "mail", delay: timedelta = ZERO, failures_max: int | None = None
     ) -> list[TaskId]:
         """Tasks in the ledger, as their owner puts them there; their ids."""
-        if self.sender is not None:
+        if self.messages is not None:
             return await self._send(amount, kind, delay, failures_max)
         if self.table.payload is not None:
             tasks = [self.new(kind, delay=delay, payload={"n": n}, failures_max=failures_max) for n in range(amount)]
@@ -151,7 +148,9 @@ class Home:
             )  # fmt: skip
 
         def send(connection: Connection) -> list[TaskId]:
-            self.sender.send(connection, commands)
+            self.messages.make_queues(connection, queues_of(commands))
+            self.messages.send(connection, DOMAIN, commands, None)
+            self.database.announce(connection, self.ledger.name, soon=False)
             c = self.sql_table.c
             ids = select(c.id).where(c.command_id.in_([one.command_id for one in commands])).order_by(c.id)
             found = list(connection.execute(ids).scalars())
@@ -316,23 +315,15 @@ async def _has_queue(connection: psycopg.AsyncConnection[Any]) -> bool:
     return bool(there)
 
 
-def command_ledger(database: Database) -> tuple[SqlLedger, Sender]:
-    """The ledger of the command bus, and who puts commands into it. All of its kinds are of one domain."""
-    tables, queues = _command_tables(database.dialect.name), Queues(LAYOUT.kind_field)
-    records = Records(database, tables, queues)
-    sender = Sender(database, tables, records, queues)
-    if database.dialect.name == "sqlite":
-        return SqlLedger(
-            database, COMMANDS.table, tables.command, name=LANE, beside=records, extra=records.extra
-        ), sender
-    layout = replace(LAYOUT, split=lambda kind: (queue_of(DOMAIN), kind), join=lambda _, kind: kind)
-    table = COMMANDS.on("postgres")
-    return PgmqLedger(
-        database, table, tables.command, layout, name=LANE, beside=records, extra=records.extra, queues=queues
-    ), sender
-
-
-_command_tables = cache(make_tables)
+def command_ledger(database: Database) -> tuple[SqlLedger, Messages]:
+    """The ledger of the command bus, and its messages. All of its kinds are of one domain."""
+    messages = open_messages(database)
+    messages.ledger_table = replace(messages.ledger_table, kind="command_type")
+    if isinstance(messages, InQueues):
+        layout = replace(messages.layout, split=lambda kind: (queue_of(DOMAIN), kind), join=lambda _, kind: kind)
+        messages.layout = layout
+    beside = CommandBeside(messages)
+    return messages.ledger(beside, beside.extra), messages
 
 
 @dataclass(slots=True)
@@ -370,16 +361,16 @@ class Ground:
         else:
             await wipe(self.url, self.shape, self.store)
         self.clock.advance(START - self.clock.now())
-        sender = None
+        messages = None
         if self.shape is COMMANDS:
-            ledger, sender = command_ledger(self.database)
+            ledger, messages = command_ledger(self.database)
         elif self.table is None:
             ledger = own_ledger(self.database)
         else:
             ledger = SqlLedger(self.database, self.shape.on(self.store), self.table)
         return Home(
             store=self.store, shape=self.shape, url=self.url, clock=self.clock, database=self.database, ledger=ledger,
-            sender=sender,
+            messages=messages,
         )  # fmt: skip
 
     async def close(self) -> None:

@@ -4,8 +4,9 @@ import pytest
 from ledgers.homes import ADA, Home
 from ledgers.shapes import FLAGS
 
-from redrive import Redrive, UsageError
+from redrive import Redrive
 from redrive.core.states import State
+from redrive.errors import UsageError
 from redrive.testing import temporary_url
 
 

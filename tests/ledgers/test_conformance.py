@@ -24,7 +24,7 @@ from redrive.core.states import State
 from redrive.core.table import Counts
 from redrive.core.task import Claim, ClaimLost
 from redrive.errors import KeyTakenError, TransitionError, UsageError
-from redrive.ports import Actor, Return, Where
+from redrive.ports import Actor, Filter, Return
 
 SEVENTH = timedelta(microseconds=1_000_007)
 OUTCOMES = ("done", "failed", "snoozed", "released", "cancelled", "lease_expired")
@@ -664,7 +664,7 @@ async def test_what_is_added_and_pruned_is_counted(home: Home) -> None:
         async with home.database.transaction() as theirs:
             await home.ledger.add([home.new()], within=theirs.connection)
             if home.store != "sqlite":  # where writers take turns anyway
-                async with asyncio.timeout(10), home.database.transaction() as others:
+                async with asyncio.timeout(60), home.database.transaction() as others:
                     await home.ledger.add([home.new()], within=others.connection)
     rows = await home.minutes()
     assert sum(row["added"] for row in rows) == (0 if not ours else 6 if home.store == "sqlite" else 7)
@@ -848,6 +848,24 @@ async def test_a_hundred_concurrent_adds_of_one_key(home: Home) -> None:
 
 
 @addable
+async def test_a_key_with_another_payload_is_told(home: Home) -> None:
+    """Adding again says whether the payload is the one that is there, also within one batch; what is there stays."""
+    first = home.new(payload={"a": (1, 2.0), "b": None})
+    [added] = await home.ledger.add([first])
+    assert (added.new, added.same_payload) == (True, True)
+    same = home.new(key=first.key, payload={"b": None, "a": [1, 2]})
+    other = home.new(key=first.key, payload={"a": [1, 3], "b": None})
+    fresh = home.new(payload=[1])
+    again = home.new(key=fresh.key, payload=[2])
+    told = await home.ledger.add([same, other, fresh, again, fresh])
+    assert [one.new for one in told] == [False, False, True, False, False]
+    assert [one.same_payload for one in told] == [True, False, True, False, True]
+    task = await home.ledger.get_by_key(first.key)
+    assert task is not None
+    assert task.payload == {"a": [1, 2], "b": None}
+
+
+@addable
 async def test_concurrent_batches_in_opposite_order(home: Home) -> None:
     """Batches that add the same keys in opposite order at once all succeed."""
     tasks, other = [home.new() for _ in range(40)], await home.another()
@@ -960,10 +978,10 @@ async def test_pages_show_every_task_once(home: Home, newest_first: bool) -> Non
     ids = sorted(await home.put(11), reverse=newest_first)  # type: ignore[type-var]
     seen, after, pages = [], None, 0
     while True:
-        page = await home.ledger.find(Where(), after=after, limit=4, newest_first=newest_first)
-        seen += [task.id for task in page.tasks]
+        page = await home.ledger.find(Filter(), cursor=after, limit=4, newest_first=newest_first)
+        seen += [task.id for task in page.items]
         pages += 1
-        after = page.after
+        after = page.cursor
         if after is None:
             break
     assert seen == ids
@@ -973,7 +991,7 @@ async def test_pages_show_every_task_once(home: Home, newest_first: bool) -> Non
 async def test_a_full_last_page_is_the_last(home: Home) -> None:
     """A page that is just full is followed by no empty one."""
     await home.put(4)
-    assert (await home.ledger.find(Where(), limit=4)).after is None
+    assert (await home.ledger.find(Filter(), limit=4)).cursor is None
 
 
 async def test_find_filters(home: Home) -> None:
@@ -982,7 +1000,7 @@ async def test_find_filters(home: Home) -> None:
     [waiting] = await home.put(delay=hours(1))
 
     async def found(**asked: Any) -> list[Any]:
-        return [task.id for task in (await home.ledger.find(Where(**asked))).tasks]
+        return [task.id for task in (await home.ledger.find(Filter(**asked))).items]
 
     assert await found(state=State.DEAD) == [dead]
     assert await found(state=State.WAITING) == [waiting]
@@ -1003,17 +1021,17 @@ async def test_find_by_kind(home: Home) -> None:
     await home.put()
     if home.table.kind is None:
         with pytest.raises(UsageError, match="no column for kind"):
-            await home.ledger.find(Where(kind="mail"))
+            await home.ledger.find(Filter(kind="mail"))
         return
     [print_] = await home.put(kind="print")
-    assert [task.id for task in (await home.ledger.find(Where(kind="print"))).tasks] == [print_]
+    assert [task.id for task in (await home.ledger.find(Filter(kind="print"))).items] == [print_]
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1001])
 async def test_a_page_has_a_limit(home: Home, limit: int) -> None:
     """Nobody reads a whole table by accident."""
     with pytest.raises(UsageError, match="between 1 and 1000"):
-        await home.ledger.find(Where(), limit=limit)
+        await home.ledger.find(Filter(), limit=limit)
 
 
 async def test_get(home: Home) -> None:

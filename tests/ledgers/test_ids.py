@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ledgers.homes import execute
 
-from redrive import LedgerTable, Redrive, make_task
+from redrive import LedgerTable, Redrive
 from redrive.errors import TableError
+from redrive.lane import make_task
 from redrive.ledgers.sql.ids import uuid7
 from redrive.ledgers.sql.migrate import migrate
 

@@ -22,9 +22,12 @@ from redrive.core.outcome import Done, LeaseExpired, Released
 from redrive.core.states import State
 from redrive.core.task import ClaimLost
 from redrive.errors import MissingExtraError, UsageError
-from redrive.ledgers.pgmq.ledger import PgmqLedger, queues
-from redrive.operator.pages import Browser, Filter
-from redrive.ports import Return, Where
+from redrive.ledgers.pgmq import queues
+from redrive.ledgers.pgmq.ledger import PgmqLedger
+from redrive.operator.index_order import IndexOrder
+from redrive.operator.pages import TaskPages
+from redrive.operator.reads import Reads
+from redrive.ports import Filter, Page, Return
 
 pytestmark = pytest.mark.homes(lambda table: table.schema == "commandbus")
 QUEUE = f"{DOMAIN}__commands"
@@ -375,7 +378,7 @@ async def test_counts_read_no_more_than_they_may(home: Home) -> None:
 
 async def test_pages_for_people_read_the_messages(home: Home) -> None:
     """What waits and what is held is found by its messages, what is dead by its index, however many have ended."""
-    ledger, browser = home.ledger, Browser(home.ledger)
+    ledger, pages = home.ledger, TaskPages(home.ledger)
     dead = await home.dead(2)
     ids = []
     for _ in range(3):  # rows of one instant are sorted by id, so a page reads all of its instant
@@ -383,10 +386,10 @@ async def test_pages_for_people_read_the_messages(home: Home) -> None:
         home.clock.advance(seconds(1))
     held = sorted(claim.task.id for claim in await ledger.claim(2, LEASE))
     await crowd(home)
-    heads = partial(browser._heads, newest_first=False)
+    heads = partial(IndexOrder(home.ledger, Reads(home.database, limited=True))._heads, newest_first=False)
     for state, expected in ((State.WAITING, [id_ for id_ in ids if id_ not in held]), (State.CLAIMED, held)):
         asked = Filter(state=state)
-        assert (await browser.ids(asked, limit=2))[0] == expected[:2]
+        assert (await pages.ids(asked, limit=2)).items == expected[:2]
         for after in (None, *await home.database.read(heads, asked, ["mail"], None, 1)):
             plan = await analyzed(home, heads, asked, ["mail"], after, 1)
             if state is State.WAITING:
@@ -395,10 +398,10 @@ async def test_pages_for_people_read_the_messages(home: Home) -> None:
                 [loops] = re.findall(r"on command \(actual rows=[\d.]+ loops=(\d+)\)", plan)
                 assert int(loops) <= 2, plan
             assert "Seq Scan on command" not in plan, plan
-    assert await browser.claimed() == 2
-    assert await browser.count(Filter(state=State.WAITING)) == len(ids) - 2
-    asked_dead = Where(state=State.DEAD)
-    assert [task.id for task in (await ledger.find(asked_dead)).tasks] == dead
+    assert await home.database.read(ledger.count_held, 100) == 2
+    assert await pages.count(Filter(state=State.WAITING)) == len(ids) - 2
+    asked_dead = Filter(state=State.DEAD)
+    assert [task.id for task in (await ledger.find(asked_dead)).items] == dead
     read_at_most(10, await analyzed(home, partial(ledger._find, newest_first=False), asked_dead, None, 10))
 
 
@@ -406,7 +409,7 @@ async def test_pages_of_kinds_that_no_queue_holds(home: Home) -> None:
     """A kind that somebody made up has no tasks, and is no error."""
     await home.put()
     for kind in ("nobody", "no/queue", "", 'q"; --'):
-        assert await Browser(home.ledger).ids(Filter(state=State.WAITING, kind=kind)) == ([], None)
+        assert await TaskPages(home.ledger).ids(Filter(state=State.WAITING, kind=kind)) == Page(items=[])
 
 
 async def test_what_was_lost_is_taken_alone(home: Home) -> None:

@@ -18,7 +18,9 @@ from sqlalchemy import Connection, event
 from redrive.core.durations import days, hours
 from redrive.core.outcome import Done
 from redrive.core.states import State
-from redrive.operator.pages import Browser, Filter
+from redrive.operator.index_order import IndexOrder
+from redrive.operator.reads import Reads
+from redrive.ports import Filter
 
 PARKED = int(os.environ.get("REDRIVE_TEST_ROWS") or 7_000)
 
@@ -32,7 +34,7 @@ async def park(home: Home) -> None:
         outcome = TRANSIENT if claim.task.id in retried else Done()
         if claim.task.id in (*retried, *done):
             await home.settle(claim, outcome, POLICY)
-    quote = home.database.dialect.identifier_preparer
+    quote = home.database.dialect.sqlalchemy.identifier_preparer
     table, key, id_ = quote.format_table(home.sql_table), home.table.key, home.table.id_column
     kept = [name for column in home.sql_table.columns if (name := column.name) not in (key, id_)]
     columns = ", ".join(quote.quote(name) for name in kept)
@@ -149,7 +151,7 @@ async def test_large_batches_read_their_rows_alone(home: Home) -> None:
 async def test_pages_for_people_are_served_by_indexes(home: Home) -> None:
     """Pages of each state and kind read the index that holds just their rows, whatever else is in the table."""
     await park(home)
-    browser = Browser(home.ledger)
+    pages = IndexOrder(home.ledger, Reads(home.database, limited=True))
     asked = [(Filter(state=State.WAITING), ("first", "retry")), (Filter(state=State.CLAIMED), ("lease",))]
     if home.shape is OWN:
         # Of those that have ended only the done ones are many here.
@@ -157,7 +159,7 @@ async def test_pages_for_people_are_served_by_indexes(home: Home) -> None:
         asked += [(Filter(state=State.DONE, older_than=hours(1)), ("kind",))]
     for one, indexes in asked:
         for newest_first in (False, True):
-            heads = partial(browser._heads, newest_first=newest_first)
+            heads = partial(pages._heads, newest_first=newest_first)
             first, places = await plans(home, heads, one, ["mail"], None, 5)
             assert_page(home, first, *indexes)
             if places:

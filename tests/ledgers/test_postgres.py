@@ -17,12 +17,14 @@ from redrive.core.task import NewTask
 from redrive.errors import LedgerAwayError
 from redrive.ledgers.open import open_database, open_ledger
 from redrive.ledgers.postgres import database as postgres
+from redrive.ledgers.postgres import wake_up
+from redrive.ledgers.postgres.dialect import MIGRATION_LOCK
 from redrive.ledgers.sql import migrate as migrations
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ports import Waiter
 
-LONG = seconds(30)
+LONG = seconds(60)
 
 
 @pytest.fixture
@@ -201,7 +203,7 @@ async def test_a_migration_waits_for_another(hasty_database: Database, empty_url
     """However long the other one takes: here longer than any statement may."""
     other = await asyncpg.connect(empty_url)
     try:
-        await other.execute(f"SELECT pg_advisory_lock({migrations._LOCK})")
+        await other.execute(f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
         migrating = asyncio.create_task(migrations.migrate(hasty_database))
         await asyncio.wait({migrating}, timeout=2 * postgres.COMMAND_TIMEOUT_SECONDS)
         assert not migrating.done()
@@ -254,7 +256,7 @@ async def test_only_work_due_now_is_announced(ledger: SqlLedger, url: str) -> No
 
 async def test_announcements_have_a_rate(ledger: SqlLedger, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many adds in a row are announced once; what commits in a caller's transaction is always announced."""
-    monkeypatch.setattr(postgres, "ANNOUNCE_EVERY_SECONDS", 3600)
+    monkeypatch.setattr(wake_up, "ANNOUNCE_EVERY_SECONDS", 3600)
     heard = await Ear.on(url)
     for number in range(20):
         await ledger.add([NewTask(kind="mail", key=f"{number}")])
@@ -306,11 +308,11 @@ class Ear:
     @classmethod
     async def on(cls, url: str) -> "Ear":
         ear = cls(await asyncpg.connect(url))
-        await ear._connection.add_listener(postgres.CHANNEL, lambda *heard: ear._heard.put_nowait(heard[3]))
+        await ear._connection.add_listener(wake_up.CHANNEL, lambda *heard: ear._heard.put_nowait(heard[3]))
         return ear
 
     async def until_silent(self) -> list[str]:
-        await self._connection.execute(f"NOTIFY {postgres.CHANNEL}, 'mark'")
+        await self._connection.execute(f"NOTIFY {wake_up.CHANNEL}, 'mark'")
         heard: list[str] = []
         while (one := await self._heard.get()) != "mark":
             heard.append(one)

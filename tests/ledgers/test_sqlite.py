@@ -18,9 +18,9 @@ from redrive.errors import LedgerAwayError, SettingsError
 from redrive.ledgers.open import open_database, open_ledger
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.migrate import migrate
-from redrive.ledgers.sqlite import database as sqlite
+from redrive.ledgers.sqlite import group_commit
 
-LONG = seconds(30)
+LONG = seconds(60)
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ async def test_several_processes_write_one_file(url: str) -> None:
 
 async def test_a_lock_that_stays_is_an_outage(numbers: Database, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Patience has an end: then the ledger is away, and back as soon as the lock is gone."""
-    monkeypatch.setattr(sqlite, "LOCK_PATIENCE", timedelta(0))
+    monkeypatch.setattr(group_commit, "LOCK_PATIENCE", timedelta(0))
     other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(LedgerAwayError, match="locked"):

@@ -2,7 +2,7 @@
 
 from sqlalchemy import select, update
 
-from redrive import Lane
+from redrive.lane import Lane
 from redrive.ledgers.sql import schema
 from redrive.operator.census import Census
 

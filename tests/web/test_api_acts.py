@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -46,10 +47,29 @@ async def test_redrive_by_ids(web: Standing):
     assert (seen["matched"], seen["changed"], await deeds(web)) == (2, 0, [])
     said = await web.post("/api/tasks/redrive", body)
     assert (said["matched"], said["changed"]) == (2, 2)
+    assert said["refused"] == {
+        str(done[0]): "it is done: only dead tasks can be redriven",
+        "999999": "there is no such task",
+    }
     assert await states(web) == {"waiting": 2, "done": 1}
     assert {(row.task_id, row.act, row.actor, row.reason) for row in await deeds(web)} == {
         (str(id_), "redrive", "operator", "the bank is back") for id_ in dead
     }
+
+
+async def test_keys_work_where_ids_do(web: Standing):
+    """For every act; a text that means no task, or two, is refused and nothing is done."""
+    [first] = await web.dead("x")
+    key = (await web.get(f"/api/tasks/redrive_task/{first}"))["task"]["key"]
+    refused = await web.post("/api/tasks/redrive", {"ids": [key, "nobody"], "reason": "x"}, status=400)
+    assert "there is no task with the id or key 'nobody'" in refused["error"]["message"]
+    assert (await web.post("/api/tasks/redrive", {"ids": [key, str(first)], "reason": "x"}))["changed"] == 1
+    assert (await web.post("/api/tasks/cancel", {"ids": [key], "reason": "x"}))["changed"] == 1
+    [second] = await web.dead("y")
+    await web.app.add("mail", key=str(second))
+    both = await web.post("/api/tasks/resolve", {"ids": [str(second)], "state": "done", "reason": "x"}, status=400)
+    assert "is the id of one task and the key of another" in both["error"]["message"]
+    assert (await web.post("/api/tasks/resolve", {"ids": [second], "state": "done", "reason": "x"}))["changed"] == 1
 
 
 async def test_cancel_by_filter(web: Standing):
@@ -199,8 +219,8 @@ async def test_resolve(web: Standing):
 async def test_a_large_act_stops_and_goes_on(web: Standing, monkeypatch: pytest.MonkeyPatch):
     """It says that it is not complete; sent again with its `until` it takes the rest, and nothing else."""
     await web.dead(*["x"] * 7)
-    monkeypatch.setattr(acts, "PAGE", 3)
-    monkeypatch.setattr(acts, "ACT_WITHIN_SECONDS", -1.0)
+    monkeypatch.setattr("redrive.operator.acts.CHUNK", 3)
+    monkeypatch.setattr(acts, "ACT_WITHIN", timedelta(seconds=-1))
     first = await web.post("/api/tasks/redrive", {"filter": {}, "reason": "x"})
     assert (first["changed"], first["complete"]) == (3, False)
     web.clock.advance(seconds(1))

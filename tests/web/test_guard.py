@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 from fastapi import Depends
 
 from redrive import Redrive
@@ -165,9 +166,12 @@ async def test_errors_of_the_framework_have_the_same_form(guarded: httpx.AsyncCl
     assert "hunter2" not in invalid.text
 
 
-async def test_what_nobody_caught_is_a_plain_500(guarded: httpx.AsyncClient, capfd: pytest.CaptureFixture[str]):
+async def test_what_nobody_caught_is_a_plain_500(guarded: httpx.AsyncClient):
     """No trace and no secret for the client; the log has it under the request id."""
-    answer = await guarded.get("/raise/bug")
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+        answer = await guarded.get("/raise/bug")
+    [failed] = [line for line in lines if line["event"] == "request_failed"]
+    assert (failed["request_id"], failed["exc_info"]) == (answer.headers["X-Request-ID"], True)
     assert answer.status_code == 500
     assert error_of(answer)["code"] == "internal_error"
     assert "ZeroDivisionError" not in answer.text
@@ -198,7 +202,7 @@ async def test_request_ids_go_in_and_out(local: httpx.AsyncClient):
 
 @pytest.mark.parametrize("path", ["/", "/health", "/metrics", "/nothing", "/static/redrive.css", "/openapi.json"])
 async def test_every_answer_has_security_headers(local: httpx.AsyncClient, path: str):
-    """Pages, data and errors alike."""
+    """TaskPages, data and errors alike."""
     headers = (await local.get(path)).headers
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]

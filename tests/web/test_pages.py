@@ -45,7 +45,7 @@ async def test_the_overview_holds_the_numbers_of_its_moment(app: Redrive, local:
     await ended(app, "good", State.DONE)
     await ended(app, "bad", State.DEAD)
     counts: dict[str, str] = {}
-    async with asyncio.timeout(20):  # they are counted every few seconds, and an answer holds for one
+    async with asyncio.timeout(60):  # they are counted every few seconds, and an answer holds for one
         while counts != {"dead": "1", "waiting": "1", "claimed": "0", "done": "1", "cancelled": "0"}:
             text = (await local.get("/")).text
             counts = dict(re.findall(r'id="tile-(\w+)">.*?<dd data-amount>([\d,]+)</dd>', text, re.DOTALL))
@@ -84,7 +84,7 @@ async def test_pages_while_the_store_is_not_open(app: Redrive):
     async with client_of(Service(app, Settings(_env_file=None))) as client:
         answer = await client.get("/")
         assert answer.status_code == 200
-        assert "The store is not open" in answer.text
+        assert "The database is not open yet" in answer.text
         for path in ("/tasks", "/dead", "/audit"):
             refused = await client.get(path, headers=HTML)
             assert refused.status_code == 503
@@ -270,7 +270,7 @@ async def test_a_system_brings_its_own_page(url: str, monkeypatch: pytest.Monkey
     assert "Carries messages &lt;home&gt;." in text
     assert "loft away" in text
     assert 'id="snails"' in text
-    assert "It does not answer as it should" in text
+    assert "It is not responding as expected" in text
     assert "hunter2" not in text
 
 

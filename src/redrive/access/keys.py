@@ -5,7 +5,6 @@ Nothing is cached: a key that is revoked or has expired is refused by the very n
 
 import hashlib
 import hmac
-import json
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -13,13 +12,13 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, Text, any_, bindparam, delete, func, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, delete, func, select, update
 
 from redrive.core.durations import read_span
 from redrive.core.task import check_text
 from redrive.errors import UsageError
 from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.lists import one_of
 from redrive.ledgers.sql.schema import key as table
 
 PREFIX = "rdk_"
@@ -102,7 +101,7 @@ class Keys:
                 expires_at=None if expires is None else now + expires,
             ),
         )
-        await self._database.write(_insert, made.key, digest(made.secret))
+        await self._database.write(_insert, self._database, made.key, digest(made.secret))
         return made
 
     async def list(self) -> list[ApiKey]:
@@ -154,11 +153,11 @@ class Keys:
             key = ApiKey(
                 id=_ENVIRONMENT_PREFIX + hashed[:12], owner="REDRIVE_ADMIN_KEY", scopes=(Scope.ADMIN,), created_at=now
             )
-            await self._database.write(_replace_given, key, hashed)
+            await self._database.write(_replace_given, self._database, key, hashed)
             return None
         secret = PREFIX + secrets.token_urlsafe(32)
         key = ApiKey(id=_FIRST_ID, owner="first start", scopes=(Scope.ADMIN,), created_at=now)
-        return secret if await self._database.write(_insert_first, key, digest(secret)) else None
+        return secret if await self._database.write(_insert_first, self._database, key, digest(secret)) else None
 
 
 def digest(secret: str) -> str:
@@ -191,22 +190,21 @@ def _values(key: ApiKey, hashed: str) -> dict[str, Any]:
     }
 
 
-def _insert(connection: Connection, key: ApiKey, hashed: str) -> bool:
+def _insert(connection: Connection, database: Database, key: ApiKey, hashed: str) -> bool:
     """Store a key; whether it is new."""
-    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-    statement = insert(table).values(_values(key, hashed)).on_conflict_do_nothing().returning(table.c.id)
+    statement = database.insert(table).values(_values(key, hashed)).on_conflict_do_nothing().returning(table.c.id)
     return connection.execute(statement).first() is not None
 
 
-def _insert_first(connection: Connection, key: ApiKey, hashed: str) -> bool:
+def _insert_first(connection: Connection, database: Database, key: ApiKey, hashed: str) -> bool:
     # Two processes that start at once both find no key; the fixed id lets only one of them store its own.
     if connection.execute(select(func.count()).select_from(table)).scalar_one():
         return False
-    return _insert(connection, key, hashed)
+    return _insert(connection, database, key, hashed)
 
 
-def _replace_given(connection: Connection, key: ApiKey, hashed: str) -> None:
-    _insert(connection, key, hashed)
+def _replace_given(connection: Connection, database: Database, key: ApiKey, hashed: str) -> None:
+    _insert(connection, database, key, hashed)
     earlier = table.c.id.startswith(_ENVIRONMENT_PREFIX, autoescape=True)
     # Deleted, not revoked: who sets an earlier key again means it. One that a person revoked stays revoked.
     connection.execute(delete(table).where(earlier, table.c.sha256 != hashed, table.c.revoked_at.is_(None)))
@@ -251,17 +249,11 @@ def _change(connection: Connection, id: str, values: dict[str, Any]) -> ApiKey |
 
 def read_keys(connection: Connection, hashes: Sequence[str]) -> dict[str, ApiKey]:
     """The keys with these hashes, whether valid or not, by their hash: one statement for however many ask at once."""
-    if connection.dialect.name == "sqlite":
-        rows = connection.execute(_KEYS_IN_JSON, {"hashes": json.dumps(list(hashes))})
-    else:
-        rows = connection.execute(_KEYS_IN_ARRAY, {"hashes": list(hashes)})
+    rows = connection.execute(_KEYS_BY_HASH, {"hashes": list(hashes)})
     return {row.sha256: _key(row) for row in rows}
 
 
-# The text is the same for one hash and for hundreds, so the database plans it once.
-_hashes = func.json_each(bindparam("hashes", type_=Text)).table_valued("value", name="asked")
-_KEYS_IN_JSON = select(table).where(table.c.sha256.in_(select(_hashes.c.value)))
-_KEYS_IN_ARRAY = select(table).where(table.c.sha256 == any_(bindparam("hashes", type_=postgresql.ARRAY(Text))))
+_KEYS_BY_HASH = select(table).where(one_of(table.c.sha256, "hashes"))
 
 
 def _find(connection: Connection, hashed: str) -> tuple[ApiKey, str] | None:

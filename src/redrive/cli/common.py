@@ -18,12 +18,12 @@ from typer.core import TyperGroup
 
 from redrive._version import __version__
 from redrive.app import Redrive
+from redrive.cli.app_path import load_app
 from redrive.core.durations import format_duration, parse_duration
 from redrive.core.failure import redact
 from redrive.errors import RedriveError, SettingsError, TableError, UsageError
 from redrive.lane import Lane
 from redrive.settings import load_settings
-from redrive.wiring import load_app
 
 R = TypeVar("R")
 

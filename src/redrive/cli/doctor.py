@@ -32,6 +32,7 @@ from redrive.core.failure import describe_error, redact
 from redrive.errors import NewerSchemaError, RedriveError, TableError
 from redrive.ledgers.sql import migrate
 from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sqlite.database import SYNCHRONOUS
 
 SQLITE_OLDEST = (3, 35, 0)
 """The first with RETURNING."""
@@ -41,7 +42,6 @@ IDLE_MAX = timedelta(minutes=1)
 OLDEST_DUE_MAX = timedelta(minutes=1)
 DISK_FREE_BYTES_MIN = 200 * 1024 * 1024
 
-SYNCHRONOUS = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
 MARKS = {"ok": "[green]✓[/]", "notice": "[yellow]![/]", "problem": "[red]✗[/]"}
 
 

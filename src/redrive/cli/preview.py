@@ -8,6 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from redrive.cli.app_path import load_app
 from redrive.cli.common import AppOption, JsonOption, as_duration, duration_option, exactly, out, print_json
 from redrive.core import jitter as jitters
 from redrive.core.backoff import Backoff, Exponential, Fixed, Schedule
@@ -19,7 +20,6 @@ from redrive.core.preview import preview as tries_of
 from redrive.errors import UsageError
 from redrive.operator.json_views import instant_json, try_json
 from redrive.systems.flags.policy import POLICY as FLAGS
-from redrive.wiring import load_app
 
 DRAWN_CELLS = 48
 TABLE_CELLS = 62
@@ -38,7 +38,7 @@ PUBLISHED = {
 """The policies of the five systems with their defaults."""
 
 
-class Published(StrEnum):
+class PublishedPolicy(StrEnum):
     """Whose policy is meant."""
 
     FLAGS = "flags"
@@ -49,7 +49,7 @@ class Published(StrEnum):
 
 
 def preview(
-    policy: Annotated[Published | None, typer.Option(help="The policy of one of the five systems.")] = None,
+    policy: Annotated[PublishedPolicy | None, typer.Option(help="The policy of one of the five systems.")] = None,
     first: Annotated[
         timedelta | None, duration_option("--first", "Exponential: the wait after the first failure.")
     ] = None,

@@ -158,14 +158,14 @@ def classify(
     for given in header or ():
         name, equals, value = given.partition("=")
         if not name or not equals:
-            raise typer.BadParameter(f"{given!r} is no header: write NAME=VALUE", param_hint="--header")
+            raise typer.BadParameter(f"{given!r} is not a header: write NAME=VALUE", param_hint="--header")
         headers[name] = value
     chosen = load(DeadLetterSettings, **({} if rules is None else {"dead_letter_rules": rules}))
     chosen_rules = make_rules(chosen)
     # Only now: without the extra it cannot be imported, and that has been said by then.
-    from redrive.systems.relay.rules import Trouble
+    from redrive.systems.relay.rules import DeadLetterFacts
 
-    trouble = Trouble(queue=queue, reason=reason, error=error, deaths=deaths, headers=headers)
+    trouble = DeadLetterFacts(queue=queue, reason=reason, error=error, deaths=deaths, headers=headers)
     verdict = chosen_rules.classify(trouble)
     if json:
         print_json({"class": verdict.letter_class.value, "rule": verdict.rule})

@@ -14,19 +14,19 @@ from rich.markup import escape
 
 from redrive._version import __version__
 from redrive.app import Redrive
+from redrive.cli.app_path import load_app
 from redrive.cli.common import say
 from redrive.cli.worker import run_to_the_end, stop_on_signals
 from redrive.core.failure import redact
-from redrive.errors import MissingExtraError, SettingsError
+from redrive.errors import SettingsError
 from redrive.ledgers.open import open_database
 from redrive.settings import Settings, load_settings
-from redrive.wiring import Service, attach_systems, describe_store, load_app, observe_with_logs, set_up_logs
+from redrive.wiring import Service, attach_systems, needs_extra, observe_with_logs, set_up_logs
 
 if TYPE_CHECKING:
     import uvicorn
 
 SAMPLE = "examples.sample:app"
-_EXTRA_MODULES = {"fastapi", "jinja2", "plotly", "starlette", "uvicorn"}
 BACKLOG = 2048
 KEEP_ALIVE_SECONDS = 75
 """Longer than clients wait that ask every few seconds: a connection closed under a request is an error for nothing."""
@@ -66,14 +66,10 @@ def serve_app(app: Redrive, settings: Settings, host: str | None, port: int | No
 
 def require_extra(what: str) -> None:
     """Raise a `MissingExtraError` unless there is what a service needs."""
-    try:
+    with needs_extra(what, "service"):
         import uvicorn  # noqa: F401
 
         import redrive.web.app  # noqa: F401
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.partition(".")[0] in _EXTRA_MODULES:
-            raise MissingExtraError(what, "service") from error
-        raise
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -83,7 +79,7 @@ def listen(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except socket.gaierror:
-        raise SettingsError(f"{host!r} is no address of this machine: change --host or HTTP_HOST") from None
+        raise SettingsError(f"{host!r} is not an address of this machine: change --host or HTTP_HOST") from None
     listening = socket.socket(family, kind, protocol)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -105,7 +101,7 @@ def _why_not(error: OSError, host: str, port: int) -> str:
         case errno.EACCES:
             return f"port {port} needs more rights than this user has: choose one above 1023 with --port or HTTP_PORT"
         case errno.EADDRNOTAVAIL:
-            return f"{host!r} is no address of this machine: change --host or HTTP_HOST"
+            return f"{host!r} is not an address of this machine: change --host or HTTP_HOST"
         case _:
             return f"cannot listen on {host} port {port}: {error.strerror}"
 
@@ -161,7 +157,7 @@ async def _greet(service: Service, listening: socket.socket, introduce: Introduc
     say(f"[bold]redrive {__version__}[/] listens on [bold cyan]{url}[/]")
     await service.opened.wait()
     app = service.app
-    say(f"  database     {escape(redact(app.database.url))} ({await describe_store(app.database)})")
+    say(f"  database     {escape(redact(app.database.url))} ({await app.database.describe()})")
     if app.systems:
         say(f"  systems      {', '.join(sorted(app.systems))}")
     if service.first_key is not None:

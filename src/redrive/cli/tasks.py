@@ -5,6 +5,7 @@ import os
 import pwd
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -36,13 +37,25 @@ from redrive.cli.common import (
 from redrive.core.durations import ZERO, format_duration
 from redrive.core.preview import Try
 from redrive.core.states import Act, State
-from redrive.core.task import Added, Attempt, Deed, Task, TaskId
-from redrive.engine.redriver import Redriven
+from redrive.core.task import Added, Attempt, Deed, Task
 from redrive.errors import UsageError
 from redrive.lane import Lane
-from redrive.operator.json_views import attempt_json, deed_json, explained, id_json, redacted, task_json, try_json
-from redrive.ports import Page, Where
+from redrive.operator.acts import PAST, Acted
+from redrive.operator.asked import read_filter
+from redrive.operator.json_views import (
+    attempt_json,
+    deed_json,
+    explained,
+    id_json,
+    instant_json,
+    redacted,
+    task_json,
+    try_json,
+)
+from redrive.operator.names import find_named, read_names
+from redrive.ports import Filter, Page
 
+REFUSED_SHOWN_MAX = 20
 COLOURS = {
     State.WAITING: "yellow",
     State.CLAIMED: "cyan",
@@ -55,9 +68,19 @@ tasks = typer.Typer(help="Look at tasks, add them, bring dead ones back.", no_ar
 
 StateOption = Annotated[State | None, typer.Option("--state", help="Only tasks in this state.")]
 KindOption = Annotated[str | None, typer.Option("--kind", help="Only tasks of this kind.")]
+KeyOption = Annotated[str | None, typer.Option("--key", help="Only the task with this key.")]
 ErrorOption = Annotated[str | None, typer.Option("--error", help="Only tasks whose last error contains this text.")]
+CauseOption = Annotated[
+    str | None, typer.Option("--cause", help="Only dead tasks with this failure cause, as the dashboard groups them.")
+]
 OlderOption = Annotated[
-    timedelta | None, duration_option("--older-than", "Only tasks that have not changed for so long.")
+    timedelta | None, duration_option("--older-than", "Only tasks that have not changed for this long.")
+]
+UntilOption = Annotated[
+    str | None,
+    typer.Option(
+        "--until", metavar="INSTANT", help="Only tasks that were in this state by then: 2026-01-31T09:00:00Z."
+    ),
 ]
 
 
@@ -68,10 +91,13 @@ OlderOption = Annotated[
 def list_tasks(
     state: StateOption = None,
     kind: KindOption = None,
+    key: KeyOption = None,
     error: ErrorOption = None,
+    cause: CauseOption = None,
     older_than: OlderOption = None,
+    until: UntilOption = None,
     limit: Annotated[int, typer.Option(help="How many to show.", min=1, max=1000)] = 50,
-    after: Annotated[str | None, typer.Option(help="Go on behind this id, as the last page said.")] = None,
+    after: Annotated[str | None, typer.Option(help="Continue after this id, as the last page said.")] = None,
     lane: LaneOption = None,
     database: DatabaseOption = None,
     app: AppOption = None,
@@ -82,19 +108,18 @@ def list_tasks(
     Example: [cyan]redrive tasks list --state dead --error Timeout --older-than 1h[/]
     """
 
-    async def work() -> Page:
+    asked = read_filter(state=state, kind=kind, key=key, error=error, cause=cause, older_than=older_than, until=until)
+
+    async def work() -> Page[Task]:
         async with opened_store(database, app) as store:
-            chosen = choose_lane(store, lane)
-            behind = None if after is None else (await chosen.ledger()).read_id(after)
-            where = Where(state=state, kind=kind, error=error, older_than=older_than)
-            return await chosen.find(where, after=behind, limit=limit)
+            return await choose_lane(store, lane).find(asked, cursor=after, limit=limit)
 
     page = run(work())
     if json:
-        following = None if page.after is None else id_json(page.after)
-        print_json({"tasks": [task_json(task) for task in page.tasks], "after": following})
+        following = None if page.cursor is None else id_json(page.cursor)
+        print_json({"tasks": [task_json(task) for task in page.items], "after": following})
         return
-    if not page.tasks:
+    if not page.items:
         say("no task matches")
         return
     now = datetime.now(UTC)
@@ -102,14 +127,14 @@ def list_tasks(
     for name in ("id", "state", "kind", "key", "failures", "due"):
         table.add_column(name, no_wrap=True)
     table.add_column("last error", no_wrap=True, overflow="ellipsis", ratio=1)
-    for task in page.tasks:
+    for task in page.items:
         table.add_row(
             str(task.id), _coloured(task.state), escape(_cut(task.kind, 32)), escape(_cut(task.key, 20)), _failures(task),
             when(task.due_at, now=now), escape((task.last_error or "").replace("\n", " ")),
         )  # fmt: skip
     out().print(table)
-    if page.after is not None:
-        say(f"[dim]there are more: --after {escape(str(page.after))}[/]")
+    if page.cursor is not None:
+        say(f"[dim]there are more: --after {escape(str(page.cursor))}[/]")
 
 
 def _cut(text: str, chars: int) -> str:
@@ -145,7 +170,7 @@ def show(
     async def work() -> tuple[Task, list[Attempt], list[Deed], list[Try] | None] | None:
         async with opened_store(database, app) as store:
             chosen = choose_lane(store, lane)
-            task = await _find(chosen, id)
+            task = await find_named(await chosen.ledger(), id)
             if task is None:
                 return None
             return task, await chosen.attempts(task.id), await chosen.deeds(task.id), chosen.to_come(task)
@@ -170,31 +195,6 @@ def show(
     _show_attempts(console, attempts)
     _show_deeds(console, deeds)
     _show_to_come(console, task, to_come)
-
-
-async def _find(lane: Lane, text: str) -> Task | None:
-    """By id if it reads like one, else by key."""
-    try:
-        found = await lane.get_by_id((await lane.ledger()).read_id(text))
-    except UsageError:
-        found = None
-    if found is not None:
-        return found
-    try:
-        return await lane.get(text)
-    except ValueError:  # keys of this table are numbers
-        return None
-
-
-async def _id_of(lane: Lane, text: str) -> TaskId:
-    """The id itself, or that of the task with this key."""
-    try:
-        return (await lane.ledger()).read_id(text)
-    except UsageError:
-        found = await _find(lane, text)
-        if found is None:
-            raise UsageError(f"there is no task with the id or key {text!r}") from None
-        return found.id
 
 
 def _show_row(console: Console, task: Task) -> None:
@@ -299,12 +299,13 @@ def add(
 
 # --- redrive and cancel ---------------------------------------------------------------------------------------------
 
-IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="The tasks, by id or key.")]
-AllOption = Annotated[bool, typer.Option("--all", help="All that can be, where neither ids nor a filter is given.")]
-DryOption = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
-ReasonOption = Annotated[
-    str, typer.Option("--reason", help="Why, without which nothing is done; it is kept with each task.")
+IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID|KEY]...", help="The tasks, by id or key.")]
+AllOption = Annotated[bool, typer.Option("--all", help="Every task that can be, where nothing else says which.")]
+AtMostOption = Annotated[
+    int | None, typer.Option("--at-most", help="Change no more than this many: the number that you were shown.", min=0)
 ]
+DryOption = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why; required, and kept with each task.")]
 ByOption = Annotated[str | None, typer.Option("--by", help="Who does it; without it the name you are logged in with.")]
 
 
@@ -312,9 +313,13 @@ ByOption = Annotated[str | None, typer.Option("--by", help="Who does it; without
 def redrive(
     ids: IdsArgument = None,
     kind: KindOption = None,
+    key: KeyOption = None,
     error: ErrorOption = None,
+    cause: CauseOption = None,
     older_than: OlderOption = None,
+    until: UntilOption = None,
     every: AllOption = False,  # noqa: FBT002
+    at_most: AtMostOption = None,
     dry_run: DryOption = False,  # noqa: FBT002
     reason: ReasonOption = "",
     by: ByOption = None,
@@ -328,17 +333,21 @@ def redrive(
 
     Example: [cyan]redrive tasks redrive --kind send_invoice --error Timeout --reason "mail server is back"[/]
     """
-    filters = _Filters(ids=ids, kind=kind, error=error, older_than=older_than, every=every)
-    _act(Act.REDRIVE, filters, dry_run=dry_run, reason=reason, by=by, yes=yes, store=(database, app, lane), json=json)
+    asked = read_filter(kind=kind, key=key, error=error, cause=cause, older_than=older_than, until=until)
+    act = _Act(Act.REDRIVE, asked, ids, every=every, at_most=at_most, dry_run=dry_run, reason=reason, by=by, yes=yes)
+    act.run(database, app, lane, json=json)
 
 
 @tasks.command("cancel")
 def cancel(
     ids: IdsArgument = None,
     kind: KindOption = None,
+    key: KeyOption = None,
     error: ErrorOption = None,
     older_than: OlderOption = None,
+    until: UntilOption = None,
     every: AllOption = False,  # noqa: FBT002
+    at_most: AtMostOption = None,
     dry_run: DryOption = False,  # noqa: FBT002
     reason: ReasonOption = "",
     by: ByOption = None,
@@ -352,69 +361,94 @@ def cancel(
 
     Example: [cyan]redrive tasks cancel 17 18 --reason "sent by hand"[/]
     """
-    filters = _Filters(ids=ids, kind=kind, error=error, older_than=older_than, every=every)
-    _act(Act.CANCEL, filters, dry_run=dry_run, reason=reason, by=by, yes=yes, store=(database, app, lane), json=json)
+    asked = read_filter(kind=kind, key=key, error=error, older_than=older_than, until=until)
+    act = _Act(Act.CANCEL, asked, ids, every=every, at_most=at_most, dry_run=dry_run, reason=reason, by=by, yes=yes)
+    act.run(database, app, lane, json=json)
 
 
-class _Filters:
-    """Which tasks to act on, as they were given."""
+class _Act:
+    """An act as it was asked for: counted first, confirmed, then done on what was counted and nothing else."""
 
     def __init__(
-        self, *, ids: list[str] | None, kind: str | None, error: str | None, older_than: timedelta | None, every: bool
+        self,
+        act: Act,
+        asked: Filter,
+        names: list[str] | None,
+        *,
+        every: bool,
+        at_most: int | None,
+        dry_run: bool,
+        reason: str,
+        by: str | None,
+        yes: bool,
     ) -> None:
-        if not (ids or kind or error or older_than is not None or every):
-            raise UsageError("say which tasks: ids, --kind, --error, --older-than, or --all")
-        self._ids = ids
-        self._where = Where(kind=kind, error=error, older_than=older_than)
+        if asked == Filter(until=asked.until) and not (names or every):
+            raise UsageError("say which tasks: ids, --kind, --key, --error, --cause, --older-than, or --all")
+        if not (dry_run or reason.strip()):
+            raise UsageError("say why: --reason is kept with each task")
+        self._act = act
+        self._asked = asked
+        self._names = names
+        self._at_most = at_most
+        self._dry_run = dry_run
+        self._said: dict[str, Any] = {"actor": by if by is not None else _os_user(), "reason": reason.strip()}
+        self._yes = yes
 
-    async def where(self, lane: Lane) -> Where:
-        ids: list[TaskId] | None = None
-        if self._ids:
-            ids = [await _id_of(lane, text) for text in self._ids]
-        where = self._where
-        return Where(ids=ids, kind=where.kind, error=where.error, older_than=where.older_than)
+    def run(self, database: str | None, app: str | None, lane: str | None, *, json: bool) -> None:
+        """Do it, and say what it came to."""
 
+        async def work() -> Acted:
+            async with opened_store(database, app) as opened:
+                return await self._work(choose_lane(opened, lane))
 
-def _act(
-    act: Act,
-    filters: _Filters,
-    *,
-    dry_run: bool,
-    reason: str,
-    by: str | None,
-    yes: bool,
-    store: tuple[str | None, str | None, str | None],
-    json: bool,
-) -> None:
-    reason = reason.strip()
-    if not (dry_run or reason):
-        raise UsageError("say why: --reason is kept with each task")
-    database, app, lane_name = store
-    actor = by if by is not None else _os_user()
+        acted = run(work())
+        if json:
+            self._print_json(acted)
+        else:
+            self._say(acted)
+        if not (acted.matched if self._dry_run else acted.changed):
+            raise typer.Exit(PROBLEM)
 
-    async def work() -> Redriven:
-        async with opened_store(database, app) as opened:
-            lane = choose_lane(opened, lane_name)
-            where = await filters.where(lane)
-            change = lane.redrive if act is Act.REDRIVE else lane.cancel
-            seen = await change(where, actor=actor, reason=reason, dry_run=True)
-            if dry_run or not seen.matched or (seen.matched > 1 and not yes and not _confirmed(act, seen.matched)):
-                return seen
-            with _progress(act, seen.matched) as advance:
-                return await change(where, actor=actor, reason=reason, progress=advance)
+    async def _work(self, lane: Lane) -> Acted:
+        change = lane.redrive if self._act is Act.REDRIVE else lane.cancel
+        asked = self._asked
+        if self._names:
+            ids, unknown = await read_names(await lane.ledger(), self._names)
+            if unknown:  # a mistake in one name stops it all: nobody wants half of what was meant
+                raise UsageError("; ".join(unknown.values()))
+            asked = replace(asked, ids=ids)
+        seen = await change(asked, dry_run=True, at_most=self._at_most, **self._said)
+        if self._dry_run or not seen.matched:
+            return seen
+        if seen.matched > 1 and not self._yes and not _confirmed(self._act, seen.matched):
+            return seen
+        with _progress(self._act, seen.matched) as advance:
+            return await change(asked, until=seen.until, at_most=seen.matched, progress=advance, **self._said)
 
-    done = run(work())
-    if json:
-        changed = [id_json(id_) for id_ in done.changed]
-        print_json({"act": act.value, "matched": done.matched, "changed": changed, "dry_run": dry_run})
-    elif dry_run:
-        say(f"would {act} {done.matched} task{'' if done.matched == 1 else 's'}")
-    elif not done.matched:
-        say(f"no task matches: only {'dead' if act is Act.REDRIVE else 'waiting'} tasks can be changed so")
-    else:
-        say(f"{act}: {len(done.changed)} of {done.matched} changed, by {escape(actor)}")
-    if not (done.matched if dry_run else done.changed):
-        raise typer.Exit(PROBLEM)
+    def _print_json(self, acted: Acted) -> None:
+        changed = [id_json(id_) for id_ in acted.changed]
+        refused = {str(id_): reason for id_, reason in acted.refused.items()}
+        print_json(
+            {
+                "act": self._act.value,
+                "matched": acted.matched,
+                "changed": changed,
+                "refused": refused,
+                "until": instant_json(acted.until),
+                "dry_run": self._dry_run,
+            }
+        )
+
+    def _say(self, acted: Acted) -> None:
+        for id_, reason in [*acted.refused.items()][:REFUSED_SHOWN_MAX]:
+            say(f"task {escape(str(id_))} was left alone: {escape(reason)}")
+        if self._dry_run:
+            say(f"would {self._act} {acted.matched} task{'' if acted.matched == 1 else 's'}")
+        elif acted.matched:
+            say(f"{self._act}: {len(acted.changed)} of {acted.matched} changed, by {escape(self._said['actor'])}")
+        elif not acted.refused:
+            before = "dead" if self._act is Act.REDRIVE else "waiting"
+            say(f"no task matches: only {before} tasks can be {PAST[self._act]}")
 
 
 def _confirmed(act: Act, amount: int) -> bool:

@@ -14,13 +14,14 @@ import typer
 from rich.markup import escape
 
 from redrive.app import Redrive
+from redrive.cli.app_path import load_app
 from redrive.cli.common import AppArgument, duration_option, say
 from redrive.cli.processes import SecondPress, Supervisor
 from redrive.core.durations import format_duration
 from redrive.core.failure import redact
 from redrive.engine.worker import WorkerSettings
 from redrive.settings import load_settings
-from redrive.wiring import load_app, observe_with_logs, open_patiently, set_up_logs, tuned_runner
+from redrive.wiring import observe_with_logs, open_patiently, set_up_logs, tuned_runner
 
 THREAD_PATIENCE_SECONDS = 0.5
 """How long idle threads get to end by themselves before the process ends without them."""

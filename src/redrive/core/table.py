@@ -1,7 +1,7 @@
 """Any table can be a ledger: which column and which word means what.
 
-A `LedgerTable` is a mapping, nothing more; `ledgers/adopt/check.py` checks it against the real table and `ledgers/sql/statements.py`
-builds the SQL from it. redrive's own `redrive_task` is the `LedgerTable` whose names are the defaults.
+A `LedgerTable` is a mapping, nothing more; `ledgers/adopt/check.py` checks it against the real table and `ledgers/sql`
+builds the statements from it. redrive's own `redrive_task` is the `LedgerTable` whose names are the defaults.
 
     FLAG_SCHEDULES = LedgerTable(
         "feature_flag_schedules", key="id", status="status",

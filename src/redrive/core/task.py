@@ -72,11 +72,15 @@ class NewTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """What adding came to: the task's id, and whether it is new or was there already."""
+    """What adding came to: the task's id, and whether it is new or was there already.
+
+    `same_payload` is false where the key was there with another payload: the task that is there stays as it is.
+    """
 
     id: TaskId
     key: str
     new: bool
+    same_payload: bool = True
 
 
 class Claim(NamedTuple):
@@ -155,6 +159,11 @@ def encode_payload(payload: Any) -> str:
             f"the payload is {size:,} bytes, more than {PAYLOAD_BYTES_MAX:,}: store it elsewhere and add a reference"
         )
     return text
+
+
+def same_json(one: Any, other: Any) -> bool:
+    """Whether two payloads are the same once they are JSON: a tuple is a list there, and 1.0 is 1."""
+    return bool(json.loads(json.dumps(one, default=str)) == json.loads(json.dumps(other, default=str)))
 
 
 def check_text(name: str, text: str, chars_max: int) -> str:

@@ -16,7 +16,10 @@ BODY_BYTES_MAX = 1 << 20
 
 
 async def read_body(request: Request, bytes_max: int, *, seconds_max: float, remedy: str = "") -> bytes:
-    """The whole body. 413 as soon as it is known to be too large, with the remedy, if there is one; 408 where it is too slow."""
+    """The whole body, which the request keeps for whoever asks it again.
+
+    413 as soon as it is known to be too large, with the remedy, if there is one; 408 where it is too slow.
+    """
     message = f"the body is larger than {bytes_max:,} bytes" + (remedy and f": {remedy}")
     too_large = ApiError(413, "too_large", message, details={"bytes_max": bytes_max})
     length = request.headers.get("content-length", "")
@@ -25,11 +28,12 @@ async def read_body(request: Request, bytes_max: int, *, seconds_max: float, rem
     counted = Request(request.scope, _limited(request.receive, bytes_max, too_large))
     try:
         async with asyncio.timeout(seconds_max):
-            return await counted.body()
+            request._body = await counted.body()  # noqa: SLF001 - where `request.body()` and `request.json()` look for it
     except TimeoutError:
         raise ApiError(408, "body_too_slow", f"send the whole body within {seconds_max:g} s") from None
     except ClientDisconnect:
         raise ApiError(400, "disconnected", "the sender has gone before its body was read") from None
+    return request._body  # noqa: SLF001
 
 
 def check_is_json(request: Request) -> None:

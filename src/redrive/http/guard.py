@@ -24,7 +24,7 @@ _header = APIKeyHeader(
 )
 
 
-class Sessions(Protocol):
+class ReadsSessions(Protocol):
     """People who logged in; `app.state.sessions` holds one where there is a login."""
 
     async def key_of(self, request: Request) -> ApiKey | None:
@@ -118,7 +118,7 @@ async def _authorised(request: Request, secret: str | None, needed: Scope) -> Ap
 
 
 async def _session_key(request: Request) -> ApiKey | None:
-    sessions: Sessions | None = getattr(request.app.state, "sessions", None)
+    sessions: ReadsSessions | None = getattr(request.app.state, "sessions", None)
     return None if sessions is None else await sessions.key_of(request)
 
 

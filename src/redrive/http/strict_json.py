@@ -1,6 +1,6 @@
 """JSON of strangers that is what it seems to be.
 
-It is refused where two readers could understand it differently (the same name twice, numbers that are none) or where it could
+It is refused where two readers could understand it differently (the same name twice, NaN) or where it could
 not be stored and read again (nesting without end).
 """
 

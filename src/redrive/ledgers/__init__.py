@@ -1,5 +1,10 @@
-"""Adapters behind the ledger port.
+"""The homes of tasks, behind the ledger port.
 
-`schema` holds our own tables, `adopt` fits a foreign one, `statements` builds the SQL of both once, `sql` is the one
-implementation of the port, `sqlite` and `postgres` hold what differs: engines, clocks, wake-ups, batches.
+`sql` is the one implementation, over any table; `sqlite` and `postgres` hold what differs between the two databases, behind
+`sql/seam.py`; `pgmq` is a queue as a ledger; `adopt` reads a stranger's table.
 """
+
+# Both dialects teach SQLAlchemy how to spell the expressions of `sql/times.py`: tables and indexes of either database may be
+# compiled wherever anything of this room was imported. Neither needs its driver for that.
+from redrive.ledgers.postgres import dialect as _postgres  # noqa: F401
+from redrive.ledgers.sqlite import dialect as _sqlite  # noqa: F401

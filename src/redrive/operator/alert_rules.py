@@ -61,7 +61,7 @@ class GroupFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class LedgerFacts:
     """What is known of a ledger."""
 
     ledger: str
@@ -76,16 +76,16 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class AlertRule:
     """What is looked for, and how."""
 
     name: str
     meaning: str
-    find: Callable[[Facts, Limits], Iterable[tuple[str, str]]]
+    find: Callable[[LedgerFacts, Limits], Iterable[tuple[str, str]]]
     """What is wrong: the rest of the alarm's name, and a sentence."""
 
 
-def _failed_share(facts: Facts, limits: Limits) -> Iterator[tuple[str, str]]:
+def _failed_share(facts: LedgerFacts, limits: Limits) -> Iterator[tuple[str, str]]:
     tries = facts.done + facts.failed
     if tries >= TRIES_MIN and facts.failed > tries * limits.failed_share:
         share = facts.failed / tries * 100
@@ -93,18 +93,18 @@ def _failed_share(facts: Facts, limits: Limits) -> Iterator[tuple[str, str]]:
         yield "", f"{share:.0f} % of {tries} tries failed in {span} (limit {limits.failed_share * 100:g} %)"
 
 
-def _oldest_due(facts: Facts, limits: Limits) -> Iterator[tuple[str, str]]:
+def _oldest_due(facts: LedgerFacts, limits: Limits) -> Iterator[tuple[str, str]]:
     if limits.oldest_due and facts.oldest_due is not None and facts.oldest_due > limits.oldest_due:
         waits = format_duration(timedelta(seconds=round(facts.oldest_due.total_seconds())))
         yield "", f"the oldest due task has waited {waits} (limit {format_duration(limits.oldest_due)})"
 
 
-def _depth(facts: Facts, limits: Limits) -> Iterator[tuple[str, str]]:
+def _depth(facts: LedgerFacts, limits: Limits) -> Iterator[tuple[str, str]]:
     if limits.depth and facts.waiting > limits.depth:
         yield "", f"{facts.waiting:,} tasks wait (limit {limits.depth:,})"
 
 
-def _new_group(facts: Facts, _limits: Limits) -> Iterator[tuple[str, str]]:
+def _new_group(facts: LedgerFacts, _limits: Limits) -> Iterator[tuple[str, str]]:
     for group in facts.groups:
         is_new = facts.now - group.first_seen <= NEW_SPAN
         if group.amount and (is_new or alarm_name("new_group", facts.ledger, group.id) in facts.known):
@@ -112,10 +112,10 @@ def _new_group(facts: Facts, _limits: Limits) -> Iterator[tuple[str, str]]:
 
 
 RULES = (
-    Rule(name="failed_share", meaning="too many tries fail", find=_failed_share),
-    Rule(name="oldest_due", meaning="due tasks are not run", find=_oldest_due),
-    Rule(name="depth", meaning="too many tasks wait", find=_depth),
-    Rule(name="new_group", meaning="tasks die of something new", find=_new_group),
+    AlertRule(name="failed_share", meaning="too many tries fail", find=_failed_share),
+    AlertRule(name="oldest_due", meaning="due tasks are not run", find=_oldest_due),
+    AlertRule(name="depth", meaning="too many tasks wait", find=_depth),
+    AlertRule(name="new_group", meaning="tasks die of something new", find=_new_group),
 )
 """All rules over ledgers. What else is wrong, such as a disabled endpoint, systems say themselves: `System.alarms`."""
 
@@ -125,7 +125,7 @@ def alarm_name(rule: str, ledger: str, rest: str = "") -> str:
     return " ".join(part for part in (rule, ledger, rest) if part)
 
 
-def evaluate(facts: Facts, limits: Limits, rules: Sequence[Rule] = RULES) -> list[Alarm]:
+def evaluate(facts: LedgerFacts, limits: Limits, rules: Sequence[AlertRule] = RULES) -> list[Alarm]:
     """All that is wrong in a ledger."""
     return [
         Alarm(alarm_name(rule.name, facts.ledger, rest), f"{facts.ledger}: {text}", rule.name)

@@ -16,9 +16,10 @@ from redrive.core.cause import cause_of
 from redrive.core.states import State
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.ledger import SqlLedger
-from redrive.ledgers.sql.statements import upsert
 from redrive.ledgers.sql.times import comparable
-from redrive.operator.figures import flows_from
+from redrive.ledgers.sql.upsert import upsert
+from redrive.operator.figures import States, flows_from
+from redrive.operator.reads import LOOK_WITHIN
 from redrive.operator.turns import give_turn_back, take_turn
 
 REST_SHARE = 50
@@ -34,6 +35,7 @@ RECENT_MAX = 20_000
 """So many that died lately are looked at; of more, all are gone through."""
 LATE = timedelta(minutes=1)
 """A commit may come so long after the instant that it wrote."""
+CLAIMED_COUNTED_MAX = 100_000
 CAUSES_MAX = 1000
 """Groups kept for each ledger: what nobody can look through is no longer a group."""
 
@@ -126,10 +128,10 @@ class Census:
             **states, **{f"base_{name}": counted[f"base_{name}"] for name in schema.FLOWS},
             "base_added": counted["base_added"] + others,  # they are in the states already
         }  # fmt: skip
-        connection.execute(upsert(schema.census, connection.dialect.name), row)
+        connection.execute(upsert(self._ledger.database, schema.census), row)
         minute = at.replace(second=0, microsecond=0)
         sample = {"minute": minute, "ledger": self._ledger.name, "oldest_due_seconds": oldest_seconds, **states}
-        connection.execute(upsert(schema.sample, connection.dialect.name), sample)
+        connection.execute(upsert(self._ledger.database, schema.sample), sample)
         return True
 
     @staticmethod
@@ -222,8 +224,8 @@ class Census:
         error = rows.column("last_error").label("error") if self._ledger.table.last_error else null().label("error")
         asked = select(id_.label("id"), error, (null() if since is None else since).label("since")).where(self._dead())
         if recent is not None:
-            bound = comparable(bindparam(None, recent, type_=since.type), rows.dialect)
-            return list(connection.execute(asked.where(comparable(since, rows.dialect) >= bound).limit(RECENT_MAX)))
+            bound = comparable(bindparam(None, recent, type_=since.type))
+            return list(connection.execute(asked.where(comparable(since) >= bound).limit(RECENT_MAX)))
         asked = asked.order_by(id_).limit(PAGE)
         if after is not None:
             asked = asked.where(id_ > after)
@@ -251,8 +253,8 @@ class Census:
                 "ledger": self._ledger.name, "id": cause.id, "text": cause.text, "sample": row.error or "",
                 "first_seen": since, "last_seen": since, "amount": 0,
             }  # fmt: skip
-        connection.execute(upsert(schema.dead, connection.dialect.name, keep=True), dead)
-        connection.execute(upsert(schema.cause, connection.dialect.name, keep=True), list(causes.values()))
+        connection.execute(upsert(self._ledger.database, schema.dead, keep=True), dead)
+        connection.execute(upsert(self._ledger.database, schema.cause, keep=True), list(causes.values()))
 
     def _groups(self, connection: Connection) -> list[Any]:
         d = schema.dead
@@ -285,3 +287,17 @@ class Census:
                     .where(c.c.ledger == self._ledger.name, c.c.id == id_)
                     .values(amount=amount, first_seen=first, last_seen=last)
                 )
+
+
+async def amounts_now(ledger: SqlLedger, counted: States) -> dict[State, int]:
+    """How many tasks stand where now.
+
+    The minutes know what is added and what ends. Which of the open tasks are held changes too often to be written down: they
+    are counted, as their index holds nothing else, and what all workers hold is few.
+    """
+    amounts = dict(counted.amounts)
+    is_open = amounts[State.WAITING] + amounts[State.CLAIMED]
+    held = await ledger.database.look(LOOK_WITHIN, ledger.count_held, CLAIMED_COUNTED_MAX)
+    amounts[State.CLAIMED] = min(is_open, held)
+    amounts[State.WAITING] = is_open - amounts[State.CLAIMED]
+    return amounts

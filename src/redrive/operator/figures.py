@@ -12,24 +12,20 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     Connection,
-    Float,
     and_,
-    cast,
     delete,
-    extract,
     func,
     literal,
     literal_column,
     select,
-    type_coerce,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
 from redrive.core.states import State
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.minute import add_up
 from redrive.ledgers.sql.rollup import MEASURED
-from redrive.ledgers.sql.times import EPOCH
+from redrive.ledgers.sql.times import EPOCH, EpochSeconds, HourOf
 
 SUMMED = (*MEASURED, "added", "pruned")
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -120,7 +116,7 @@ class Figures:
 
     async def fold(self, now: datetime) -> int:
         """Fold what is old; how many rows went. Safe to call from several processes."""
-        return await self._database.write(_fold, now)
+        return await self._database.write(_fold, self._database, now)
 
 
 def _states(connection: Connection) -> dict[str, States]:
@@ -160,7 +156,7 @@ def _series(
     connection: Connection, ledgers: list[str], start: datetime, step: timedelta, names: Sequence[str]
 ) -> list[Point]:
     m = schema.minute
-    bucket = _bucket(m.c.minute, step, connection).label("start")
+    bucket = _bucket(m.c.minute, step).label("start")
     asked = (
         select(bucket, *(func.sum(m.c[name]).label(name) for name in names))
         .where(m.c.minute >= start, m.c.ledger.in_(ledgers))
@@ -175,7 +171,7 @@ def _series(
 
 def _depths(connection: Connection, ledgers: list[str], start: datetime, step: timedelta) -> list[Depth]:
     s = schema.sample
-    bucket = _bucket(s.c.minute, step, connection).label("start")
+    bucket = _bucket(s.c.minute, step).label("start")
     last = (
         select(bucket, s.c.ledger, func.max(s.c.minute).label("minute"))
         .where(s.c.minute >= start, s.c.ledger.in_(ledgers))
@@ -208,12 +204,10 @@ def _groups(connection: Connection, ledgers: list[str], limit: int) -> list[Grou
     return [Group(**row._asdict()) for row in connection.execute(asked)]
 
 
-def _bucket(column: Any, step: timedelta, connection: Connection) -> Any:
+def _bucket(column: Any, step: timedelta) -> Any:
     """The start of the step that an instant lies in, in seconds since 1970."""
-    seconds = int(step.total_seconds())
-    if connection.dialect.name == "sqlite":
-        return type_coerce(column, BigInteger) // (seconds * 1_000_000) * seconds
-    return func.floor(cast(extract("epoch", column), Float) / seconds) * seconds
+    seconds = literal_column(str(int(step.total_seconds())), BigInteger)
+    return EpochSeconds(column) // seconds * seconds
 
 
 def _instant(seconds: Any) -> datetime:
@@ -224,61 +218,34 @@ def _span(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
 
 
-def _fold(connection: Connection, now: datetime) -> int:
+def _fold(connection: Connection, database: Database, now: datetime) -> int:
     m, s = schema.minute, schema.sample
     whole = now.replace(second=0, microsecond=0)
-    folded = _fold_rows(connection, whole - FOLD_WORKERS_AFTER, MINUTE)
-    folded += _fold_rows(connection, whole.replace(minute=0) - FOLD_MINUTES_AFTER, HOUR)
+    folded = _fold_rows(connection, database, whole - FOLD_WORKERS_AFTER, MINUTE)
+    folded += _fold_rows(connection, database, whole.replace(minute=0) - FOLD_MINUTES_AFTER, HOUR)
     for table in (m, s):
         folded += connection.execute(delete(table).where(table.c.minute < now - FORGET_AFTER)).rowcount
     # Of the samples of an old hour the last one stays.
     old = s.c.minute < whole.replace(minute=0) - FOLD_MINUTES_AFTER
-    kept = select(func.max(s.c.minute)).where(old).group_by(_bucket(s.c.minute, HOUR, connection), s.c.ledger)
+    kept = select(func.max(s.c.minute)).where(old).group_by(_bucket(s.c.minute, HOUR), s.c.ledger)
     folded += connection.execute(delete(s).where(old, s.c.minute.not_in(kept))).rowcount
     return folded
 
 
-def _fold_rows(connection: Connection, before: datetime, step: timedelta) -> int:
+def _fold_rows(connection: Connection, database: Database, before: datetime, step: timedelta) -> int:
     """Rows older than `before` become one for each ledger and step; how many were folded. What goes is what is added."""
     m = schema.minute
-    on_sqlite = connection.dialect.name == "sqlite"
-    unfolded = (
-        (m.c.worker != FOLDED) if step == MINUTE else (_bucket(m.c.minute, step, connection) != _seconds(m, connection))
-    )
+    unfolded = (m.c.worker != FOLDED) if step == MINUTE else (_bucket(m.c.minute, step) != EpochSeconds(m.c.minute))
     old = and_(m.c.minute < before, unfolded)
     amount = int(connection.execute(select(func.count()).select_from(m).where(old)).scalar_one())
     if not amount:
         return 0
-    # One statement on PostgreSQL, where others write at the same time; on SQLite nobody else does.
-    rows: Any = m if on_sqlite else delete(m).where(old).returning(*m.c).cte("gone")
-    start = _start_of(rows.c.minute, step, on_sqlite=on_sqlite)
-    folded = select(start, rows.c.ledger, literal(FOLDED), *(func.sum(rows.c[name]) for name in SUMMED)).group_by(
-        start, rows.c.ledger
-    )
-    statement: Any = (sqlite.insert if on_sqlite else postgresql.insert)(m).from_select(
-        ["minute", "ledger", "worker", *SUMMED], folded.where(old) if on_sqlite else folded, include_defaults=False
-    )
-    connection.execute(
-        statement.on_conflict_do_update(
-            index_elements=[m.c.minute, m.c.ledger, m.c.worker],
-            set_={name: m.c[name] + statement.excluded[name] for name in SUMMED},
-        )
-    )
-    if on_sqlite:
-        connection.execute(delete(m).where(old))
+    rows, where, afterwards = database.dialect.move(m, old)
+    start = rows.c.minute if step == MINUTE else HourOf(rows.c.minute)
+    sums = (func.sum(rows.c[name]) for name in SUMMED)
+    folded = select(start, rows.c.ledger, literal(FOLDED), *sums).where(*where).group_by(start, rows.c.ledger)
+    statement = database.insert(m).from_select(["minute", "ledger", "worker", *SUMMED], folded, include_defaults=False)
+    connection.execute(add_up(statement, SUMMED))
+    for last in afterwards:
+        connection.execute(last)
     return amount
-
-
-def _start_of(column: Any, step: timedelta, *, on_sqlite: bool) -> Any:
-    if step == MINUTE:
-        return column
-    if on_sqlite:
-        size = int(step.total_seconds()) * 1_000_000
-        return type_coerce(column, BigInteger) // literal_column(str(size)) * literal_column(str(size))
-    return func.date_trunc(literal_column("'hour'"), column)
-
-
-def _seconds(table: Any, connection: Connection) -> Any:
-    if connection.dialect.name == "sqlite":
-        return type_coerce(table.c.minute, BigInteger) // 1_000_000
-    return cast(extract("epoch", table.c.minute), Float)

@@ -16,6 +16,7 @@ from redrive.core.task import encode_payload as encode_payload  # for systems th
 HIDDEN = "[redacted]"
 PAYLOAD_DEPTH_MAX = 50
 _SAMPLE = "x7Kq2pLz"
+INSTANTS = ("due_at", "deadline_at", "lease_until", "claimed_at", "created_at", "updated_at", "ended_at")
 
 
 def instant_json(instant: datetime | None) -> str | None:
@@ -38,15 +39,11 @@ def task_json(task: Task, *, payload: bool = False) -> dict[str, Any]:
         "failures": task.failures,
         "failures_max": task.failures_max,
         "redrives": task.redrives,
-        "due_at": instant_json(task.due_at),
-        "deadline_at": instant_json(task.deadline_at),
-        "lease_until": instant_json(task.lease_until),
-        "claimed_at": instant_json(task.claimed_at),
-        "created_at": instant_json(task.created_at),
-        "updated_at": instant_json(task.updated_at),
-        "ended_at": instant_json(task.ended_at),
-        "last_error": task.last_error,
     }
+    for name in INSTANTS:
+        instant = getattr(task, name)
+        shown[name] = None if instant is None else instant_json(instant)
+    shown["last_error"] = task.last_error
     return shown | {"payload": redacted(task.payload)} if payload else shown
 
 

@@ -1,4 +1,4 @@
-"""Text search through a whole ledger, a stretch of rows at a time, for work that runs in the background.
+"""Text search through a whole ledger, a chunk of rows at a time, for work that runs in the background.
 
 No index serves a text that may stand anywhere, so every row is read: in the order of the ids, a few thousand at a time, each
 look short. What is found must also be found in the payload and the error as people may see them: who could search for what
@@ -6,31 +6,21 @@ is hidden could guess it.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Text, cast, func, or_, select
 
 from redrive.core.failure import redact
-from redrive.core.states import State
 from redrive.core.task import Task, TaskId
 from redrive.ledgers.sql.ledger import SqlLedger
-from redrive.ports import Where
+from redrive.ports import Filter
 
-STRETCH = 2000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sought:
-    """What is looked for: a text in key, kind, last error or payload, and what else must hold. Small and large letters are one."""
-
-    text: str = ""
-    state: State | None = None
-    kind: str | None = None
+CHUNK_ROWS = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class Chunk:
     """What one look found: how many rows it went through, and the id of the last one; None at the end."""
 
     tasks: list[Task]
@@ -39,44 +29,45 @@ class Stretch:
 
 
 class Search:
-    """Goes through one ledger. `shown` makes of a payload what people may see."""
+    """Goes through one ledger for what a filter asks. `shown` makes of a payload what people may see.
 
-    def __init__(self, ledger: SqlLedger, sought: Sought, shown: Any) -> None:
+    The text is looked for in key, kind, last error and payload; upper and lower case are the same.
+    """
+
+    def __init__(self, ledger: SqlLedger, asked: Filter, shown: Any) -> None:
+        ledger.conditions.check(replace(asked, text=None))
         self._ledger = ledger
-        self._sought = sought
+        self._asked = asked
+        self._text = (asked.text or "").lower()
         self._shown = shown
         self._id = ledger.predicates.column("id")
 
-    async def stretch(self, after: TaskId | None) -> Stretch:
+    async def chunk(self, after: TaskId | None) -> Chunk:
         """The next rows behind this id."""
         looked_at, last, ids = await self._ledger.database.scan(self._look, after)
         tasks = []
         for start in range(0, len(ids), 500):
-            page = await self._ledger.find(Where(ids=ids[start : start + 500]), limit=500)
-            tasks += [task for task in page.tasks if self._fits(task)]
-        return Stretch(tasks=tasks, looked_at=looked_at, last=last)
+            page = await self._ledger.find(Filter(ids=ids[start : start + 500]), limit=500)
+            tasks += [task for task in page.items if self._fits(task)]
+        return Chunk(tasks=tasks, looked_at=looked_at, last=last)
 
     def _look(self, connection: Connection, after: TaskId | None) -> tuple[int, TaskId | None, list[TaskId]]:
-        rows = select(self._id).order_by(self._id).limit(STRETCH)
+        rows = select(self._id).order_by(self._id).limit(CHUNK_ROWS)
         if after is not None:
             rows = rows.where(self._id > after)
         there = list(connection.execute(rows).scalars())
         if not there:
             return 0, None, []
-        found = select(self._id).where(self._id <= there[-1], *self._conditions()).order_by(self._id)
+        found = select(self._id).where(self._id <= there[-1], *self._conditions(connection)).order_by(self._id)
         if after is not None:
             found = found.where(self._id > after)
         ids = list(connection.execute(found).scalars())
-        return len(there), there[-1] if len(there) == STRETCH else None, ids
+        return len(there), there[-1] if len(there) == CHUNK_ROWS else None, ids
 
-    def _conditions(self) -> list[ColumnElement[bool]]:
-        rows, sought = self._ledger.predicates, self._sought
-        where: list[ColumnElement[bool]] = []
-        if sought.state is not None:
-            where.append(rows.state(sought.state))
-        if sought.kind is not None:
-            where.append(rows.column("kind") == sought.kind)
-        if sought.text:
+    def _conditions(self, connection: Connection) -> list[ColumnElement[bool]]:
+        rows = self._ledger.predicates
+        where = self._ledger.conditions.of(replace(self._asked, text=None), lambda: self._ledger.present(connection))
+        if self._text:
             roles = [role for role in ("key", "kind", "last_error", "payload") if role in self._ledger.table.columns()]
             columns = [rows.column(role) for role in roles]
             if self._ledger.table.payload is None:
@@ -87,11 +78,11 @@ class Search:
 
     def _spellings(self) -> set[str]:
         """The text, and as JSON writes it: a payload may hold its letters escaped."""
-        text = self._sought.text.lower()
+        text = self._text
         return {text, json.dumps(text)[1:-1].lower(), json.dumps(text, ensure_ascii=False)[1:-1]}
 
     def _fits(self, task: Task) -> bool:
-        text = self._sought.text.lower()
+        text = self._text
         if not text:
             return True
         if any(text in (said or "").lower() for said in (task.key, task.kind, redact(task.last_error or ""))):

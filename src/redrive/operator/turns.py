@@ -10,7 +10,7 @@ from sqlalchemy import Connection, update
 
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.database import Database
-from redrive.ledgers.sql.statements import upsert
+from redrive.ledgers.sql.upsert import upsert
 
 
 async def take_turn(database: Database, name: str, lasts: timedelta) -> datetime | None:
@@ -25,7 +25,7 @@ async def give_turn_back(database: Database, name: str, until: datetime) -> None
 
 def _take(connection: Connection, database: Database, name: str, lasts: timedelta) -> datetime | None:
     t, now = schema.turn, database.present(connection)
-    statement: Any = upsert(t, connection.dialect.name, where=t.c.until <= now).returning(t.c.until)
+    statement: Any = upsert(database, t, where=t.c.until <= now).returning(t.c.until)
     until: datetime | None = connection.execute(statement, {"name": name, "until": now + lasts}).scalar()
     return until
 

@@ -1,5 +1,6 @@
-"""The five systems, one folder each, with the same rooms: settings, table, service, api.
+"""The five systems, one folder each, on the same plan.
 
-They use the public door (`redrive`), `redrive.ports`, `redrive.events`, `redrive.system`, `redrive.extend`, `redrive.http`,
-`redrive.observe` and their own drivers, and do not know each other.
+`intake` takes work in, `work` is what handlers do, `beside` is what is written in the same commit, `desk` is what operators do
+there, `routes` are its HTTP routes, `shapes` what strangers send, `values` what we hold, `page` its page. They come in by the
+public doors, as a system of yours would, and do not know each other. `kit` is what several of them need.
 """

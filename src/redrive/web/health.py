@@ -1,4 +1,4 @@
-"""For machines that watch: `/health`, `/ready`, `/metrics`."""
+"""For monitoring: `/health`, `/ready`, `/metrics`."""
 
 import asyncio
 import contextlib
@@ -11,8 +11,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from redrive.core.states import State
 from redrive.http.guard import require_unless_loopback
+from redrive.operator.census import amounts_now
 from redrive.operator.figures import Figures
-from redrive.web.api.overview import amounts_of
+from redrive.web.probes import health_answer
 from redrive.web.service import service_of
 from redrive.wiring import Service
 
@@ -29,14 +30,7 @@ _unwell: dict[int | str, dict[str, Any]] = {503: {"description": "Not now"}}
 async def health(request: Request) -> JSONResponse:
     """Open to all: it tells nothing but this."""
     service = service_of(request)
-    checks = await _pulse(request).checks(service)
-    well = all(checks.values())
-    body = {
-        "status": "ok" if well else "unwell",
-        "uptime_seconds": round(service.uptime.total_seconds(), 3),
-        "checks": {name: "ok" if answers else "away" for name, answers in checks.items()},
-    }
-    return JSONResponse(body, status_code=200 if well else 503)
+    return health_answer(await _pulse(request).checks(service), service.uptime)
 
 
 @router.get("/ready", summary="Whether the store is open and the worker loop runs", responses=_unwell)
@@ -96,7 +90,7 @@ class Pulse:
                     ledger = await lane.ledger()
                     counted = (await Figures(service.app.database).states()).get(lane.name)
                     # Before the first census a short look must do: no scrape may count a large table.
-                    counts = await lane.counts() if counted is None else await amounts_of(ledger, counted)
+                    counts = await lane.counts() if counted is None else await amounts_now(ledger, counted)
                     oldest = await ledger.oldest_due()
                 except Exception:  # a scrape must still get the counters
                     service.metrics.up.labels(lane.name).set(0)

@@ -1,4 +1,4 @@
-"""`/health`, `/ready` and `/metrics` of a process that has no store, and so no keys: only machines that watch it are served here."""
+"""`/health`, `/ready` and `/metrics` of a process without a store, and so without keys: they are for monitoring only."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -30,6 +30,17 @@ class Watched(Protocol):
         ...
 
 
+def health_answer(checks: Mapping[str, bool], uptime: timedelta) -> JSONResponse:
+    """What `/health` answers, with or without a store."""
+    well = all(checks.values())
+    body = {
+        "status": "ok" if well else "unwell",
+        "uptime_seconds": round(uptime.total_seconds(), 3),
+        "checks": {name: "ok" if answers else "away" for name, answers in checks.items()},
+    }
+    return JSONResponse(body, status_code=200 if well else 503)
+
+
 def make_probes(watched: Watched, registry: CollectorRegistry) -> FastAPI:
     """The ASGI application; what it answers has the form that `redrive serve` gives it."""
     web = FastAPI(title="redrive", docs_url=None, redoc_url=None, openapi_url=None)
@@ -38,14 +49,7 @@ def make_probes(watched: Watched, registry: CollectorRegistry) -> FastAPI:
 
     @web.get("/health")
     async def health() -> JSONResponse:
-        checks = watched.checks()
-        well = all(checks.values())
-        body = {
-            "status": "ok" if well else "unwell",
-            "uptime_seconds": round(watched.uptime.total_seconds(), 3),
-            "checks": {name: "ok" if answers else "away" for name, answers in checks.items()},
-        }
-        return JSONResponse(body, status_code=200 if well else 503)
+        return health_answer(watched.checks(), watched.uptime)
 
     @web.get("/ready")
     async def ready() -> JSONResponse:

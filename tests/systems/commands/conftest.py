@@ -11,7 +11,8 @@ import pytest
 from servers import Migrated
 from sqlalchemy import Connection, text
 
-from redrive import Redrive, WorkerSettings
+from redrive import Redrive
+from redrive.app import WorkerSettings
 from redrive.settings import Settings
 from redrive.systems.commands import (
     Command,

@@ -13,10 +13,9 @@ PAGE = (ROOT / "docs" / "systems" / "commands.md").read_text()
 STORY = """
 import asyncio
 from sqlalchemy.ext.asyncio import AsyncSession
-from redrive import WorkerSettings
 
 async def done(**asked):
-    return sorted(one.command_id for one in (await bus.query_commands(**asked)).commands)
+    return sorted(one.command_id for one in (await bus.query_commands(**asked)).items)
 
 async def story():
     async with app:

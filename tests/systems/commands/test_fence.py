@@ -93,7 +93,7 @@ async def test_a_stalled_worker_does_not_spoil_its_batch(bench: Bench) -> None:
     assert await ledger.settle([decide(claim, LeaseExpired(), policy) for claim in lost], worker="other") == []
     settled = [decide(claim, Done(), policy) for claim in (*late, *fresh)]
     assert await ledger.settle(settled, worker="w") == [ClaimLost(one) for one in sorted(late, key=lambda c: c.task.id)]
-    assert {one.status for one in (await bench.bus.query_commands()).commands} == {"PENDING", "COMPLETED"}
+    assert {one.status for one in (await bench.bus.query_commands()).items} == {"PENDING", "COMPLETED"}
 
 
 async def test_queues_are_not_mixed_up(bench: Bench) -> None:
@@ -129,4 +129,4 @@ async def test_one_claim_over_several_domains(bench: Bench) -> None:
     policy = bench.bus.retry_policy.policy
     assert await bench.bus.ledger.settle([decide(one, Done(), policy) for one in claims], worker="w") == []
     await bench.work()
-    assert {one.status for one in (await bench.bus.query_commands()).commands} == {"COMPLETED"}
+    assert {one.status for one in (await bench.bus.query_commands()).items} == {"COMPLETED"}

@@ -4,9 +4,15 @@ import gc
 
 import pytest
 
-from redrive import Redrive, UsageError
+from redrive import Redrive
+from redrive.errors import UsageError
 from redrive.systems import commands
-from redrive.systems.commands import Commands, HandlerAlreadyRegisteredError, Registry, handles
+from redrive.systems.commands import (
+    Commands,
+    HandlerAlreadyRegisteredError,
+    Registry,
+    handles,
+)
 from redrive.systems.commands.registry import registry
 from redrive.testing import temporary_url
 from systems.commands.conftest import DOMAIN, TYPE, Bench
@@ -101,3 +107,9 @@ async def test_one_bus_for_an_application(bench: Bench) -> None:
     """A second bus on the same application is refused."""
     with pytest.raises(UsageError, match="already"):
         Commands(bench.app, handlers=Registry())
+
+
+async def test_two_handlers_for_one_type(bench: Bench) -> None:
+    """The second registration of a pair is refused and named."""
+    with pytest.raises(HandlerAlreadyRegisteredError, match="payments/DebitAccount"):
+        bench.handlers.handler(DOMAIN, TYPE)(bench.handle)

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from redrive.systems.commands import Worker
+from redrive.systems.commands import CommandWorker
 
 
 @asynccontextmanager
-async def run(worker: Worker, **given: Any) -> AsyncIterator[Worker]:
+async def run(worker: CommandWorker, **given: Any) -> AsyncIterator[CommandWorker]:
     """The worker, ready and running until the block ends; then stopped gracefully."""
     running = asyncio.create_task(worker.run(**given))
     ready = asyncio.create_task(worker.ready.wait())
@@ -22,7 +22,7 @@ async def run(worker: Worker, **given: Any) -> AsyncIterator[Worker]:
         await running
 
 
-async def until(happened: Callable[[], Awaitable[Any]], seconds: float = 20) -> Any:
+async def until(happened: Callable[[], Awaitable[Any]], seconds: float = 60) -> Any:
     """Ask again and again until the answer is true."""
     async with asyncio.timeout(seconds):
         while not (answer := await happened()):

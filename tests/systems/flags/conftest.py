@@ -10,10 +10,11 @@ import pytest
 from servers import Migrated
 from sqlalchemy import Connection, select, text
 
-from redrive import Redrive, WorkerSettings
+from redrive import Redrive
+from redrive.app import WorkerSettings
+from redrive.extend import DEEDS
 from redrive.settings import Settings
-from redrive.systems.flags import Flags, FlagSchedule, FlagSettings, NewSchedule
-from redrive.systems.flags.tables import make_tables
+from redrive.systems.flags import Flags, FlagSchedule, FlagSettings, NewSchedule, tables
 from redrive.testing import Drained, VirtualClock, drain
 from redrive.web.app import make_web
 from redrive.wiring import Service
@@ -97,12 +98,11 @@ class Home:
         self.clock.advance(instant - self.now)
 
     async def schedule(self, id: int) -> FlagSchedule:
-        tables = make_tables(self.app.database.dialect.name)
         return (await self.app.database.read(tables.read_by_id, [id]))[id]
 
     async def row(self, id: int) -> dict[str, Any]:
         """A schedule's row as it stands."""
-        t = make_tables(self.app.database.dialect.name).schedules
+        t = tables.schedules
 
         def look(connection: Connection) -> dict[str, Any]:
             return dict(connection.execute(select(t).where(t.c.id == id)).one()._mapping)
@@ -111,7 +111,7 @@ class Home:
 
     async def audit(self, id: int | None = None, action: str | None = None) -> list[Any]:
         """What the audit says of a schedule, or of all."""
-        t = make_tables(self.app.database.dialect.name).audit
+        t = tables.audit
         found = select(t).order_by(t.c.at, t.c.id)
         if id is not None:
             found = found.where(t.c.schedule_id == id)
@@ -177,3 +177,20 @@ async def count(app: Redrive, sql: str) -> int:
     found = await app.database.read(lambda connection: connection.execute(text(sql)).scalar_one())
     assert isinstance(found, int)
     return found
+
+
+async def act(api: Api, path: str, ids: list[Any], reason: str = "the promotion is off", **more: Any) -> Any:
+    answer = await api("POST", f"/api/flags/{path}", {"ids": ids, "reason": reason, **more})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def deeds(home: Home) -> list[tuple[str, str, str, str, str]]:
+    found = select(DEEDS).order_by(DEEDS.c.id)
+    rows = await home.app.database.read(lambda connection: connection.execute(found).all())
+    return [(row.ledger, row.task_id, row.act, row.actor, row.reason) for row in rows]
+
+
+def of(lines: list[Any], event: str) -> list[dict[str, Any]]:
+    """The log lines of one event."""
+    return [line for line in lines if line["event"] == event]

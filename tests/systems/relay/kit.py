@@ -5,19 +5,30 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
-from sqlalchemy import Connection, func, select
+from aiormq.abc import DeliveredMessage
+from pamqp.commands import Basic
+from pamqp.header import ContentHeader
+from sqlalchemy import Connection, func, insert, select
 
-from redrive import Redrive, WorkerSettings
+from redrive import Redrive
+from redrive.app import WorkerSettings
+from redrive.extend import Actor
+from redrive.operator.acts import Acted
 from redrive.systems.relay import Relay, RelaySettings
-from redrive.systems.relay.message import PROTOBUF, Arrival
+from redrive.systems.relay.message import (
+    PROTOBUF,
+    InvalidMessageError,
+)
 from redrive.systems.relay.relay_pb2 import RetryMessage
 from redrive.systems.relay.tables import retry_queue
+from redrive.systems.relay.values import Arrival
 
-WAIT_SECONDS = 15.0
+WAIT_SECONDS = 60.0
 
 
 async def until(holds: Callable[[], Awaitable[bool] | bool], what: str, *, seconds: float = WAIT_SECONDS) -> None:
@@ -108,7 +119,7 @@ class Broker:
         found = await self.channel.get_queue(queue)
         ends = time.monotonic() + seconds
         while len(taken) < amount:
-            message = await found.get(fail=False, no_ack=True)
+            message = await found.get(fail=False, no_ack=True, timeout=seconds)
             if message is not None:
                 taken.append(message)
                 continue
@@ -186,3 +197,58 @@ async def row(app: Redrive, message_id: str) -> dict[str, Any]:
     """One row of the table."""
     [found] = [each for each in await rows(app) if each["message_id"] == message_id]
     return found
+
+
+def delivered(body: bytes, tag: int = 1, **properties: Any) -> DeliveredMessage:
+    """A message as the driver hands it on."""
+    header = ContentHeader(body_size=len(body), properties=Basic.Properties(**properties))
+    return DeliveredMessage(Basic.Deliver(delivery_tag=tag), header, body, None)  # type: ignore[arg-type]
+
+
+NOWHERE = "amqp://guest:guest@127.0.0.1:1/"
+
+
+ADA = Actor(name="ada", reason="the bank is back")
+
+
+async def in_review(app: Redrive, *message_ids: str, **given: Any) -> list[int]:
+    """Messages whose retries are spent; the ids of their rows."""
+    now = datetime.now(UTC)
+    values = {
+        "original_payload": b'{"order": 7}', "original_queue": "orders", "error_reason": "it broke", "retry_count": 3,
+        "max_retries": 3, "status": "failed", "headers": {"tenant": "ada"}, "created_at": now, "updated_at": now,
+    }  # fmt: skip
+
+    def write(connection: Connection) -> list[int]:
+        made = [values | {"message_id": message_id} | given for message_id in message_ids]
+        connection.execute(insert(retry_queue), made)
+        c = retry_queue.c
+        return list(connection.execute(select(c.id).where(c.message_id.in_(message_ids)).order_by(c.id)).scalars())
+
+    return await app.database.write(write)
+
+
+async def statuses(app: Redrive) -> dict[str, str]:
+    """Where each message stands."""
+    return {one["message_id"]: one["status"] for one in await rows(app)}
+
+
+PATH = "/api/relay/review"
+
+
+class Recorder:
+    """A log that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def quarantined(self, error: InvalidMessageError) -> None:
+        self.told.append(error.reason)
+
+    def unstored(self, error: str) -> None:
+        self.told.append(error)
+
+
+def outcome(done: Acted) -> tuple[list[Any], dict[Any, str]]:
+    """Which messages an act changed, and of the others why not."""
+    return list(done.changed), dict(done.refused)

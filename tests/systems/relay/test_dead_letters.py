@@ -23,14 +23,13 @@ from prometheus_client import generate_latest
 
 from redrive import Redrive
 from redrive.errors import SettingsError
-from redrive.ports import Actor
+from redrive.extend import Act, Actor
 from redrive.systems.relay import Relay, RelaySettings
 from redrive.systems.relay import broker as links
 from redrive.systems.relay.dead_letters import DeadLetters
-from redrive.systems.relay.desk import Deed
 from redrive.systems.relay.message import PROTOBUF
 from redrive.systems.relay.relay_pb2 import RetryMessage
-from redrive.systems.relay.rules import Rules, Trouble, Verdict, load_rules
+from redrive.systems.relay.rules import DeadLetterFacts, Rules, Verdict, load_rules
 from redrive.systems.relay.settings import DeadLetterSettings
 
 from .kit import Broker, rows, running, until
@@ -170,7 +169,7 @@ async def test_what_will_not_pass_goes_to_people_at_once(app: Redrive, ground: G
         await until(lambda: _status(app, "failed"), "it is written down")
         assert await ground.broker.depth(queue) == 0
         [found] = await rows(app)
-        await relay.review.act(Deed.RESUBMIT, [found["id"]], Actor(name="ann", reason="the card was changed"))
+        await relay.desk.act(Act.REDRIVE, [found["id"]], Actor(name="ann", reason="the card was changed"))
         [again] = await ground.broker.take(queue)
     body = json.loads(review.body)
     assert (body["retry_count"], body["max_retries"], body["error_reason"]) == (0, 0, "card declined")
@@ -327,7 +326,7 @@ async def test_copies_that_a_sender_asked_for(send: Callable[..., Any], ground: 
 class Fragile(Rules):
     """Rules with a defect that one message finds."""
 
-    def classify(self, trouble: Trouble) -> Verdict:
+    def classify(self, trouble: DeadLetterFacts) -> Verdict:
         if trouble.error == "boom":
             raise RecursionError("too deep")
         return super().classify(trouble)
@@ -578,7 +577,7 @@ async def test_the_command(ground: Ground, tmp_path: Path) -> None:
         await until(lambda: "Ctrl-C stops" in said() or process.poll() is not None, "it has started", seconds=30)
         address = re.search(r"http://[\d.:]+/", said())
         assert address, said()
-        async with httpx.AsyncClient(base_url=address[0]) as client:
+        async with httpx.AsyncClient(base_url=address[0], timeout=60) as client:
 
             async def is_ready() -> bool:
                 return (await client.get("/ready")).status_code == 200

@@ -8,21 +8,23 @@ from typing import Any
 
 import aio_pika
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
-from redrive import Redrive, State, Where
+from redrive import Filter, Redrive, State
 from redrive.core.decide import decide
 from redrive.core.outcome import Done
 from redrive.errors import LedgerAwayError
-from redrive.systems.relay import Relay
+from redrive.systems.relay import Relay, intake
 from redrive.systems.relay import broker as links
-from redrive.systems.relay.intake import _Session
-from redrive.systems.relay.store import Stored
+from redrive.systems.relay.deliveries import ChannelSession
+from redrive.systems.relay.intake import RelayIntake
+from redrive.systems.relay.logs import RelayMetrics
 from redrive.systems.relay.system import LEASE
+from redrive.systems.relay.values import Stored
 
-from .kit import Broker, amount_of, arrival, retry, row, rows, running, until
+from .kit import Broker, Recorder, amount_of, arrival, retry, row, rows, running, until
+from .test_frames import Deep
 from .test_message import POISON
-from .test_session import Deep
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ async def test_a_message_that_comes_back_before_its_settlement(app: Redrive, bro
     """
     relay = Relay(app, settings := broker.settings(base_delay_ms=1, max_delay_ms=1))
     async with app:
-        await relay._store.store([arrival("m-1")])
+        await relay._intake.store([arrival("m-1")])
         claimed = await claim(relay)
         stopped = asyncio.Event()
         intake = asyncio.create_task(relay.run(stopped))  # the intake alone: no worker settles anything here
@@ -86,7 +88,7 @@ async def test_what_is_held_is_not_acknowledged(app: Redrive, broker: Broker, mo
     monkeypatch.setattr(links, "FINISH_SECONDS_MAX", 0.2)
     relay = Relay(app, settings := broker.settings(base_delay_ms=1, max_delay_ms=1))
     async with app:
-        await relay._store.store([arrival("m-1")])
+        await relay._intake.store([arrival("m-1")])
         await claim(relay)
         stopped = asyncio.Event()
         intake = asyncio.create_task(relay.run(stopped))
@@ -115,7 +117,7 @@ async def _depth(broker: Broker, queue: str, amount: int) -> bool:
 async def test_each_state_of_a_row(relay: Relay, app: Redrive) -> None:
     """New, waiting, being published, published, failed and closed by a person: each kind of row takes its message in its own way."""
     ids = ("new", "waiting", "held", "retried", "failed", "resolved")
-    await relay._store.store([arrival(one, retry_count=1) for one in ids if one != "new"])
+    await relay._intake.store([arrival(one, retry_count=1) for one in ids if one != "new"])
     ledger = await relay.lane.ledger()
     async with ledger.transaction() as transaction:
         for statement in (
@@ -128,7 +130,7 @@ async def test_each_state_of_a_row(relay: Relay, app: Redrive) -> None:
     held = await ledger.claim(1, LEASE)
     assert [one.task.key for one in held] == ["held"]
     back = [arrival(one, retry_count=1, payload=b"again", error_reason="again", queue="other") for one in ids]
-    stored = await relay._store.store(back)
+    stored = await relay._intake.store(back)
     assert [one.message_id for _, one, _ in stored.new] == ["new"]
     assert [one.message_id for one in stored.known] == ["waiting"]
     assert [one.message_id for one in stored.held] == ["held"]
@@ -199,7 +201,7 @@ async def test_a_database_that_is_away(app: Redrive, broker: Broker, monkeypatch
     """Nothing is stored and nothing acknowledged while it is away; it goes on where it was."""
     relay = Relay(app, settings := broker.settings())
     queue = await broker.queue()
-    store = relay._store.store
+    store = relay._intake.store
     away = True
     asked = 0
 
@@ -211,14 +213,14 @@ async def test_a_database_that_is_away(app: Redrive, broker: Broker, monkeypatch
         return await store(arrivals)
 
     acknowledged: list[int] = []
-    acknowledge = _Session._acknowledge
+    acknowledge = ChannelSession._acknowledge
 
-    async def spied(session: _Session, tags: Any) -> None:
+    async def spied(session: ChannelSession, tags: Any) -> None:
         acknowledged.extend(told := list(tags))
         await acknowledge(session, told)
 
-    monkeypatch.setattr(_Session, "_acknowledge", spied)
-    monkeypatch.setattr(relay._store, "store", maybe)
+    monkeypatch.setattr(ChannelSession, "_acknowledge", spied)
+    monkeypatch.setattr(relay._intake, "store", maybe)
     async with running(app, relay):
         await broker.send(settings, *(retry(f"m-{n}", queue) for n in range(30)))
         await until(lambda: asked >= 3, "it is asked again")
@@ -233,11 +235,11 @@ async def test_one_that_cannot_be_stored(app: Redrive, broker: Broker, monkeypat
     """A message that the database refuses is quarantined, and keeps none of its batch from being stored."""
     relay = Relay(app, settings := broker.settings())
     queue = await broker.queue()
-    row_of = relay._store._row
+    row_of = relay._intake._row
     monkeypatch.setattr(
-        relay._store,
+        relay._intake,
         "_row",
-        lambda one, delay: row_of(one, delay) | ({"retry_count": -1} if one.message_id == "m-7" else {}),
+        lambda one, delay, now: row_of(one, delay, now) | ({"retry_count": -1} if one.message_id == "m-7" else {}),
     )
     async with running(app, relay):
         await broker.send(settings, *(retry(f"m-{n}", queue) for n in range(20)))
@@ -360,16 +362,101 @@ async def test_the_operators_view(app: Redrive, broker: Broker) -> None:
         await broker.send(settings, retry("m-1", queue, retry_count=3))
         await broker.take(settings.manual_review_queue)
         await until(lambda: _is(app, "m-1", "failed", 3), "it is failed")
-        await relay.lane.redrive(Where(state=State.DEAD), actor="ada", reason="mended")
+        await relay.lane.redrive(Filter(state=State.DEAD), actor="ada", reason="mended")
         [again] = await broker.take(queue)
         assert again.headers["x-retry-count"] == 1
         await until(lambda: _is(app, "m-1", "retried", 1), "it is retried")
         await broker.send(settings, retry("m-1", queue, retry_count=5))
         await until(lambda: _is(app, "m-1", "failed", 5), "it is failed again")
-        [task] = (await relay.lane.find(Where(state=State.DEAD))).tasks
+        [task] = (await relay.lane.find(Filter(state=State.DEAD))).items
         await relay.lane.resolve([task.id], State.CANCELLED, actor="ada", reason="refunded")
         assert (await row(app, "m-1"))["status"] == "resolved"
         await broker.send(settings, retry("m-1", queue, retry_count=5))
         await broker.take(settings.manual_review_queue, 2)
         deeds = [deed.act for deed in await relay.lane.deeds(task.id)]
         assert deeds == ["redrive", "return", "resolve", "return"]
+
+
+ROW = "INSERT INTO retry_queue (message_id, original_payload, original_queue, headers, retry_count, created_at, updated_at)"
+
+
+VALUES = f"{ROW} VALUES ('m', '', 'q', '{{}}', %s, '2030-01-01T00:00:00Z', '2030-01-01T00:00:00Z')"
+
+
+REFUSED = {
+    "postgres": {"check": VALUES % "-1", "range": VALUES % "99999999999", "limit": "SELECT repeat('x', 2000000000)"},
+    "sqlite": {"check": VALUES % "-1"},
+}
+
+
+WAITS = {
+    "postgres": {
+        "statement timeout": "SET LOCAL statement_timeout = 1; SELECT pg_sleep(1)",
+        "lock timeout": "SET LOCAL lock_timeout = 1; LOCK TABLE retry_queue",
+        "missing table": "SELECT 1 FROM nowhere",
+        "missing right": "SET LOCAL ROLE pg_monitor; DELETE FROM retry_queue",
+        "serialization": "DO $$ BEGIN RAISE serialization_failure; END $$",
+    },
+    "sqlite": {"missing table": "SELECT 1 FROM nowhere"},
+}
+
+
+async def failing(app: Redrive, statements: str) -> Exception:
+    """The error of the real database for these statements, as the relay would get it."""
+
+    def run(connection: Connection) -> None:
+        for statement in statements.split("; ") if "$$" not in statements else [statements]:
+            connection.execute(text(statement)).close()
+
+    try:
+        if "lock_timeout" in statements:
+            async with (await app.lanes["retry_queue"].ledger()).transaction() as held:
+                await held.connection.execute(text("LOCK TABLE retry_queue"))
+                await app.database.write(run)
+        else:
+            await app.database.write(run)
+    except Exception as error:
+        return error
+    raise AssertionError(f"the database did it: {statements}")
+
+
+async def test_only_what_a_message_holds_can_be_refused(
+    app: Redrive, store: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time limits, locks and what is missing make good messages wait; only what can never be stored comes back as refused."""
+    monkeypatch.setattr(intake, "PAUSE_CAP_SECONDS", 0.001)
+    relay = Relay(app, broker.settings())
+    async with app:
+        errors = {
+            (waits, name): await failing(app, statements)
+            for waits, kinds in ((False, REFUSED[store]), (True, WAITS[store]))
+            for name, statements in kinds.items()
+        }
+    found = {}
+    for (waits, name), error in errors.items():
+        told, tries = Recorder(), 0
+
+        class Failing(RelayIntake):
+            async def store(self, _: Any, error: Exception = error) -> Stored:
+                nonlocal tries
+                tries += 1
+                if tries <= 3:
+                    raise error
+                return Stored()
+
+        failing_intake = Failing(app.database, relay.lane, relay.policy, told, RelayMetrics())  # type: ignore[arg-type]
+        _, refused = await failing_intake.keep([arrival("m-1")])
+        found[waits, name] = (tries, list(refused), len(told.told))
+    assert found == {key: (4, [], 1) if key[0] else (1, ["m-1"], 0) for key in errors}, errors
+
+
+async def test_a_value_that_the_driver_cannot_encode_is_refused(app: Redrive, store: str, broker: Broker) -> None:
+    """The driver of PostgreSQL calls it an error of the interface; it is the message's all the same."""
+    relay = Relay(app, broker.settings())
+    async with app:
+        strange = arrival("m-1", retry_count="many" if store == "postgres" else -1)
+        delay = relay._intake.delay
+        relay._intake.delay = lambda one, _, now: delay(one, 0, now)  # type: ignore[method-assign]
+        stored, refused = await relay._intake.keep([strange, arrival("m-2")])
+        assert list(refused) == ["m-1"]
+        assert [one.message_id for _, one, _ in stored.new] == ["m-2"]

@@ -1,33 +1,28 @@
 """Whatever arrives is a message that fits the contract, or has a reason why it does not. Nothing else comes out."""
 
 import json
-import math
 import subprocess
 import sys
 from base64 import b64encode
 from datetime import UTC, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pamqp import decode, encode
 
-from redrive.systems.relay import headers as amqp
-from redrive.systems.relay.intake import Tags
 from redrive.systems.relay.message import (
     COUNT_MAX,
     JSON,
     PROTOBUF,
     RETRIES_MAX,
-    Arrival,
     InvalidMessageError,
     read_message,
 )
 from redrive.systems.relay.relay_pb2 import RetryMessage
 from redrive.systems.relay.settings import RelaySettings
+from redrive.systems.relay.values import Arrival
 
 ROOT = Path(__file__).parents[3]
 SETTINGS = RelaySettings(_env_file=None)
@@ -170,79 +165,8 @@ def test_secrets_leave_the_reason() -> None:
 
 # --- headers ----------------------------------------------------------------------------------------------------------
 
-VALUES = st.recursive(
-    st.one_of(
-        st.none(),
-        st.booleans(),
-        st.integers(-(2**63), 2**63 - 1),
-        st.floats(width=32, allow_nan=False),
-        st.text(st.characters(exclude_categories=("Cs",)), max_size=20),
-        st.binary(max_size=20).map(bytearray),
-        st.integers(0, 2**32 - 1).map(lambda at: datetime.fromtimestamp(at, UTC)),
-        st.builds(
-            lambda mantissa, scale: Decimal(mantissa).scaleb(-scale), st.integers(0, 2**31 - 1), st.integers(0, 20)
-        ),
-    ),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=4),
-        st.dictionaries(st.sampled_from(["a", "$bytes", "$table", "b c"]), inner, max_size=4),
-    ),
-    max_leaves=10,
-)
-
-
-@given(value=VALUES)
-def test_headers_survive_the_database(value: Any) -> None:
-    """What a broker can send is, after a round through JSON, the very same on the wire."""
-    back = amqp.from_json(json.loads(json.dumps(amqp.to_json(value))))
-    assert encode.field_table({"h": back}) == encode.field_table({"h": value})
-
-
-def test_text_that_is_no_text_goes_on_as_bytes() -> None:
-    """A long string that is not UTF-8 arrives as bytes, which the driver itself could not send again."""
-    wire = b"\x01hS" + (2).to_bytes(4, "big") + b"\xff\xfe"
-    _, arrived = decode.field_table(len(wire).to_bytes(4, "big") + wire)
-    sent = amqp.sendable(arrived)
-    assert amqp.fit(sent)
-    assert sent == {"h": bytearray(b"\xff\xfe")}
-    assert math.isnan(amqp.sendable({"nan": math.nan})["nan"])
-    assert amqp.sendable({"big": 1e300}) == {"big": "1e+300"}
-
-
-def test_headers_that_would_lead_elsewhere_are_dropped() -> None:
-    """Copies by CC would hide that the queue is missing; deaths and our own headers begin anew."""
-    given = {"CC": ["a"], "BCC": ["b"], "x-death": [], "x-retry-count": 9, "x-original-queue": "q", "cc": 1, "mine": 2}
-    assert amqp.kept(given) == {"cc": 1, "mine": 2}
-
 
 # --- tags -------------------------------------------------------------------------------------------------------------
-
-
-@given(st.data())
-def test_tags_are_acknowledged_once_and_only_when_done(data: st.DataObject) -> None:
-    """In whatever order deliveries are done, the broker hears of each exactly once, and never of one that is not done."""
-    amount = data.draw(st.integers(1, 30))
-    order = data.draw(st.permutations(range(1, amount + 1)))
-    tags, done, unacked = Tags(), set[int](), set(range(1, amount + 1))
-    while order:
-        size = data.draw(st.integers(1, len(order)))
-        group, order = order[:size], order[size:]
-        done |= set(group)
-        for tag, multiple in tags.done(group):
-            assert tag in unacked, "the broker closes the channel for a tag that it does not know"
-            heard = {one for one in unacked if one <= tag} if multiple else {tag}
-            assert heard <= done
-            unacked -= heard
-        assert not unacked & done
-    assert not unacked
-
-
-def test_a_held_message_does_not_hold_the_others() -> None:
-    """Those behind it are acknowledged one by one, and it closes the gap."""
-    tags = Tags()
-    assert tags.done([1, 2]) == [(2, True)]
-    assert tags.done([4, 5]) == [(4, False), (5, False)]
-    assert tags.done([3]) == [(3, True)]
 
 
 # --- the generated code -----------------------------------------------------------------------------------------------

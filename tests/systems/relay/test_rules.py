@@ -15,9 +15,9 @@ from redrive.systems.relay.rules import (
     NO_RULE,
     RULES_MAX,
     TEXT_CHARS_MAX,
+    DeadLetterFacts,
     LetterClass,
     Rules,
-    Trouble,
     Verdict,
     load_rules,
 )
@@ -28,7 +28,7 @@ WORDS = ("", "timeout", "KeyError: 'id'", "card declined", "xyzzy")
 REASONS = ("rejected", "expired", "maxlen", "delivery_limit", "published", "")
 
 troubles = st.builds(
-    Trouble,
+    DeadLetterFacts,
     queue=st.sampled_from(["orders", "orders.eu", "mail"]) | st.text(max_size=20),
     reason=st.sampled_from(REASONS) | st.text(max_size=5),
     error=st.sampled_from(WORDS) | st.text(),
@@ -63,13 +63,13 @@ def made(*rules: dict[str, Any], **given: Any) -> Rules:
 
 def trouble(
     error: str = "", reason: str = "rejected", queue: str = "orders", deaths: int = 1, **headers: Any
-) -> Trouble:
-    return Trouble(queue=queue, reason=reason, error=error, deaths=deaths, headers=headers)
+) -> DeadLetterFacts:
+    return DeadLetterFacts(queue=queue, reason=reason, error=error, deaths=deaths, headers=headers)
 
 
 @settings(deadline=None)
 @given(troubles)
-def test_every_trouble_gets_one_verdict(one: Trouble) -> None:
+def test_every_trouble_gets_one_verdict(one: DeadLetterFacts) -> None:
     """redrive's own rules have an answer to whatever there is, the same each time."""
     verdict = OWN.classify(one)
     assert verdict == OWN.classify(one)
@@ -79,7 +79,7 @@ def test_every_trouble_gets_one_verdict(one: Trouble) -> None:
 
 @settings(deadline=None)
 @given(st.lists(conditions, max_size=6), troubles)
-def test_the_first_rule_that_fits_decides(given_rules: list[dict[str, Any]], one: Trouble) -> None:
+def test_the_first_rule_that_fits_decides(given_rules: list[dict[str, Any]], one: DeadLetterFacts) -> None:
     """Each rule asked by itself, in order: the verdict is that of the first; more rules behind it change nothing."""
     rules = made(*given_rules)
     alone = [at for at, rule in enumerate(given_rules) if made(rule).classify(one).rule != NO_RULE]
@@ -89,7 +89,7 @@ def test_the_first_rule_that_fits_decides(given_rules: list[dict[str, Any]], one
 
 @settings(deadline=None)
 @given(conditions, troubles)
-def test_a_rule_fits_if_all_its_conditions_do(condition: dict[str, Any], one: Trouble) -> None:
+def test_a_rule_fits_if_all_its_conditions_do(condition: dict[str, Any], one: DeadLetterFacts) -> None:
     """Taken apart into rules of one condition each, all of them fit, or the whole does not."""
     parts = [made({name: value}) for name, value in condition.items()]
     whole = made(condition).classify(one).rule != NO_RULE
@@ -114,7 +114,7 @@ def test_a_rule_fits_if_all_its_conditions_do(condition: dict[str, Any], one: Tr
         ({}, [trouble(), trouble(reason="")], []),
     ],
 )  # fmt: skip
-def test_conditions(rule: dict[str, Any], fitting: list[Trouble], others: list[Trouble]) -> None:
+def test_conditions(rule: dict[str, Any], fitting: list[DeadLetterFacts], others: list[DeadLetterFacts]) -> None:
     """What each condition means."""
     rules = made(rule)
     assert [rules.classify(one).rule for one in fitting] == ["r0"] * len(fitting)
@@ -148,7 +148,7 @@ def test_conditions(rule: dict[str, Any], fitting: list[Trouble], others: list[T
         (trouble("xyzzy"), "unknown"),
     ],
 )
-def test_own_rules(one: Trouble, expected: str) -> None:
+def test_own_rules(one: DeadLetterFacts, expected: str) -> None:
     """What redrive's own rules make of usual errors."""
     assert OWN.classify(one).letter_class == expected
 
@@ -193,19 +193,19 @@ RULE = '[[rule]]\nname = "mine"\nclass = "business"\n'
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (RULE + "error = '('", ["rule 'mine': error", "'(' is no regular expression", "missing )", "mend it"]),
-        (RULE + "error = ['a', 'b[']", ["rule 'mine': error", "'b[' is no regular expression", "missing ]"]),
-        (RULE + "error = '(?=a)b'", ["rule 'mine'", "(?=", "look-around, back references", "not to be had"]),
-        (RULE + "error = '(a)\\1'", ["rule 'mine'", "\\1", "look-around, back references", "not to be had"]),
-        (RULE + "error = '(?x) a'", ["rule 'mine'", "(?x) and large repeats are not to be had"]),
-        (RULE + "error = 'a{1001}'", ["rule 'mine'", "{1001}", "large repeats are not to be had"]),
-        (RULE + "error = '\\pL{900}'", ["rule 'mine'", "too large", "large repeats are not to be had"]),
+        (RULE + "error = '('", ["rule 'mine': error", "'(' is not a regular expression", "missing )", "correct it"]),
+        (RULE + "error = ['a', 'b[']", ["rule 'mine': error", "'b[' is not a regular expression", "missing ]"]),
+        (RULE + "error = '(?=a)b'", ["rule 'mine'", "(?=", "look-around, back references", "not supported"]),
+        (RULE + "error = '(a)\\1'", ["rule 'mine'", "\\1", "look-around, back references", "not supported"]),
+        (RULE + "error = '(?x) a'", ["rule 'mine'", "(?x) and large repeats are not supported"]),
+        (RULE + "error = 'a{1001}'", ["rule 'mine'", "{1001}", "large repeats are not supported"]),
+        (RULE + "error = '\\pL{900}'", ["rule 'mine'", "too large", "large repeats are not supported"]),
         (RULE + "error = []", ["rule 'mine': error", "at least 1"]),
         (RULE + f"error = {['a'] * 51}", ["rule 'mine': error", "at most 50"]),
         (RULE + f"error = '{'a' * 2001}'", ["rule 'mine'", "2,001 characters"]),
         (RULE + "error = 5", ["rule 'mine': error", "in quotes"]),
         (RULE + "error = ['a', 5]", ["rule 'mine': error", "in quotes"]),
-        (RULE + 'headers = { h = "[" }', ["rule 'mine': headers.h", "no regular expression"]),
+        (RULE + 'headers = { h = "[" }', ["rule 'mine': headers.h", "not a regular expression"]),
         (RULE + "queue = []", ["rule 'mine': queue"]),
         (RULE + 'reasons = "expired"', ["rule 'mine': reasons", "not permitted"]),
         ('[[rule]]\nname = "mine"\nclass = "fatal"', ["rule 'mine': class", "'transient', 'business'"]),
@@ -216,12 +216,12 @@ RULE = '[[rule]]\nname = "mine"\nclass = "business"\n'
         ("rules = []", ["rules", "not permitted"]),
         (RULE * 2, ["two rules have the name 'mine'", "another"]),
         ("".join(RULE.replace("mine", f"r{at}") for at in range(RULES_MAX + 1)), ["rule", "200"]),
-        ("rule = [", ["no TOML"]),
-        ("\udcff", ["no TOML"]),
+        ("rule = [", ["not TOML"]),
+        ("\udcff", ["not TOML"]),
     ],
 )  # fmt: skip
 def test_bad_rules_are_named(text: str, said: list[str], tmp_path: Path) -> None:
-    """A file that cannot be used is refused with the name of the rule, what is wrong with it, and what would mend it."""
+    """A file that cannot be used is refused with the name of the rule, what is wrong with it, and how to correct it."""
     file = tmp_path / "rules.toml"
     file.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(SettingsError) as refused:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from servers import Migrated
 
-from redrive import Redrive, Where
+from redrive import Filter, Redrive
 from redrive.settings import Settings
 from redrive.systems.triggers import Triggers, TriggerSettings
 from redrive.systems.triggers.endpoints import new_secret
@@ -64,11 +64,11 @@ class House:
 
     async def redrive(self, id: str, user: str = "ada") -> None:
         _, dead = await self.triggers.inbox.dead_deliveries(user, id)
-        await self.triggers.lane.redrive(Where(ids=dead), actor="ada")
+        await self.triggers.lane.redrive(Filter(ids=dead), actor="ada")
 
     async def deliveries(self, id: str) -> list[Any]:
-        found = await self.triggers.lane.find(Where(), limit=1000)
-        return [task for task in found.tasks if task.payload["event_id"] == id]
+        found = await self.triggers.lane.find(Filter(), limit=1000)
+        return [task for task in found.items if task.payload["event_id"] == id]
 
     async def key(self, *scopes: str, user: str = "ada", **given: Any) -> str:
         made = await self.service.keys.create(user, scopes or ["events:write", "events:read", "endpoints"], **given)

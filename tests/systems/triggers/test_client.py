@@ -53,7 +53,7 @@ def test_send_wait_and_read(serving: Serving) -> None:
 async def test_wait_for_delivery(serving: Serving) -> None:
     """It comes back when the endpoint has taken the event, and raises when it has refused."""
     async with Receiver() as receiver, AsyncClient(serving.base_url, key=serving.key("admin")) as client:
-        async with httpx.AsyncClient(base_url=serving.base_url, headers=client._http.headers) as http:
+        async with httpx.AsyncClient(base_url=serving.base_url, headers=client._http.headers, timeout=60) as http:
             assert (await http.post("/v1/endpoints", json={"url": receiver.url})).status_code == 201
         made = await client.send("order.created", {"n": 1})
         delivered = await client.wait_for_delivery(made.event_id, timeout=20)

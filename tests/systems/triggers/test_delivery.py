@@ -170,7 +170,7 @@ async def test_connection_errors_are_tried_again(house: House, receiver: Receive
             continue
         await fails(receiver.url)
     receiver.answer = lambda _: status(200)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         id_ = await house.post()
     endpoint = await house.endpoint("http://10.0.0.1/")  # refused at connection, final: it will not become public
     id_ = await house.post()
@@ -351,6 +351,6 @@ async def test_an_endpoint_may_ask_for_fewer_tries(house: House, receiver: Recei
 )  # fmt: skip
 def test_wildcards(pattern: str, type_: str, fits: bool) -> None:
     """`*` stands for any text and nothing else has a meaning; a hostile pattern costs no time."""
-    started = time.monotonic()
+    started = time.process_time()
     assert matches([pattern], type_) is fits
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started < 1

@@ -252,7 +252,7 @@ async def test_slow_names_hold_nobody_else(monkeypatch: pytest.MonkeyPatch) -> N
     looks = [asyncio.create_task(resolve(f"slow-{number}.example", 80)) for number in range(50)]
     try:
         await asyncio.sleep(0)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert await asyncio.to_thread(lambda: "free") == "free"
         assert not any(look.done() for look in looks)
     finally:

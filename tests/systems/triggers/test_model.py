@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from sqlalchemy import Connection, select
 
-from redrive import Redrive, State, Where
+from redrive import Filter, Redrive, State
 from redrive.core.decide import decide
 from redrive.core.outcome import Done, Failed, LeaseExpired, Released, Snoozed
 from redrive.core.task import Claim
@@ -95,11 +95,11 @@ class Story:
                 await triggers.endpoints.delete(gone.user_id, gone.id)
                 self.endpoints.append(await self.house.endpoint("http://127.0.0.1:9/", user=gone.user_id))
             case "redrive":
-                await triggers.lane.redrive(Where(state=State.DEAD), actor="ada")
+                await triggers.lane.redrive(Filter(state=State.DEAD), actor="ada")
             case "cancel":
-                await triggers.lane.cancel(Where(state=State.WAITING), actor="ada")
+                await triggers.lane.cancel(Filter(state=State.WAITING), actor="ada")
             case "resolve":
-                dead = (await triggers.lane.find(Where(state=State.DEAD), limit=1)).tasks
+                dead = (await triggers.lane.find(Filter(state=State.DEAD), limit=1)).items
                 await triggers.lane.resolve([task.id for task in dead], State.DONE, actor="ada")
 
     async def check(self) -> None:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from sqlalchemy import Connection, event, insert, text
 
-from redrive import Where
+from redrive import Filter
 from redrive.errors import TooSlowError
 from redrive.systems.triggers import desk
 from redrive.systems.triggers import tables as t
@@ -78,7 +78,7 @@ async def test_endpoints_of_all_users(house: House, receiver: Receiver) -> None:
         "state": "enabled", "since": at, "disabled_reason": None, "disabled_by": None, "retrying": 0, "failed": 0,
         "latest_failure": None, "created_at": at,
     }  # fmt: skip
-    [delivery] = [task for task in (await house.triggers.lane.find(Where())).tasks if task.payload["user_id"] == "bob"]
+    [delivery] = [task for task in (await house.triggers.lane.find(Filter())).items if task.payload["user_id"] == "bob"]
     failing = {name: by_user["bob"][name] for name in ("url", "state", "since", "retrying", "failed", "latest_failure")}
     assert failing == {
         "url": f"{base}/503?…", "state": "failing", "since": at, "retrying": 1, "failed": 0,

@@ -23,7 +23,7 @@ def create(connection: Connection) -> None:
     if connection.dialect.name == "sqlite":  # what the ledger finds there
         for column in tables["trigger_deliveries"].columns:
             column.type = IsoText() if isinstance(column.type, Instant) else column.type
-    ledger_indexes(t.TRIGGER_DELIVERIES, tables["trigger_deliveries"], connection.dialect.name)
+    ledger_indexes(t.TRIGGER_DELIVERIES, tables["trigger_deliveries"])
     for table in copied.sorted_tables:
         connection.execute(CreateTable(table))
         for index in table.indexes:

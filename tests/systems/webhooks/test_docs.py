@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 
 from redrive import State
 from redrive.cli import app as cli
+from redrive.cli.app_path import load_app
 from redrive.settings import Settings
 from redrive.systems.webhooks import WebhookSettings
 from redrive.systems.webhooks.shapes import WebhookIn
 from redrive.systems.webhooks.sources import DEFAULTS, load_sources
 from redrive.testing import drain
-from redrive.wiring import load_app
 
 from .conftest import client_of, encoded, github_headers, stripe_headers, webhook
 

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from redrive import Redrive, State, Where
+from redrive import Filter, Redrive, State
 from redrive.settings import Settings
 from redrive.systems.webhooks import Webhooks
 from redrive.testing import drain
@@ -54,7 +54,7 @@ async def test_a_redrive_begins_anew(inbox: tuple[Redrive, Webhooks], operator: 
     assert (row["status"], row["attempts"], row["lease_until"]) == ("pending", 0, None)
     assert [
         task.id
-        for task in (await webhooks.lane.find(Where(state=State.WAITING))).tasks
+        for task in (await webhooks.lane.find(Filter(state=State.WAITING))).items
         if task.due_at <= app.database.now()
     ] == [id_]
     again = await webhooks.accept("order.paid", {}, idempotency_key="order-7")

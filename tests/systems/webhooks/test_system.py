@@ -17,7 +17,8 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from redrive import PermanentError, Redrive, Snoozed, State, Task, WorkerSettings, days, hours, seconds
+from redrive import PermanentError, Redrive, Snoozed, State, Task, days, hours, seconds
+from redrive.app import WorkerSettings
 from redrive.settings import Settings
 from redrive.systems.webhooks import Webhooks, WebhookSettings
 from redrive.testing import VirtualClock, drain
@@ -44,7 +45,7 @@ async def test_ready_when_the_store_is_open_and_the_loop_runs(make: Make):
         await until(lambda: _answers(client, "/ready", 200))
         assert (await client.get("/health")).status_code == 200
         assert (await client.post("/webhooks", json=webhook())).status_code == 202
-        await asyncio.wait_for(done.wait(), 30)
+        await asyncio.wait_for(done.wait(), 60)
         service.stop()
         await running
         assert (await client.get("/ready")).status_code == 503
@@ -122,7 +123,7 @@ def served(tmp_path: Path) -> Iterator[tuple[int, int]]:
         env=os.environ | {"DATABASE_URL": f"sqlite:///{tmp_path}/a.db", "REDRIVE_SYSTEMS": "webhooks", "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             ends = time.monotonic() + 60
             while not _is_ready(client):
                 assert process.poll() is None and time.monotonic() < ends, (tmp_path / "log").read_text()
@@ -168,7 +169,7 @@ async def test_huge_bodies_cost_no_memory(served: tuple[int, int]):
         finally:
             writer.close()
 
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         for number in range(20):
             await client.post("/webhooks", json=webhook(f"warm-{number}"))
         before = _peak_bytes(pid)
@@ -184,7 +185,7 @@ async def test_huge_bodies_cost_no_memory(served: tuple[int, int]):
 
 async def test_the_sample_shows_retries(served: tuple[int, int]):
     """`flaky.*` waits for its retry after the first try, `poison.*` too, and all others are completed at once."""
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{served[1]}") as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{served[1]}", timeout=60) as client:
         for event_type in ("flaky.hello", "poison.hello", "order.paid"):
             taken = await client.post("/webhooks", json=webhook(event_type, event_type))
             assert taken.status_code == 202

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection, MetaData, event, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from redrive import Redrive, State, Where, days, seconds
+from redrive import Filter, Redrive, State, days, seconds
 from redrive.extend import NAMES, Instant, IsoText, ledger_indexes
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.database import Database
@@ -52,7 +52,7 @@ def create(connection: Connection) -> None:
     if connection.dialect.name == "sqlite":
         for column in table.c:
             column.type = IsoText() if isinstance(column.type, Instant) else column.type
-    ledger_indexes(EVENTS, table, connection.dialect.name)
+    ledger_indexes(EVENTS, table)
     connection.execute(CreateTable(table))
     for index in table.indexes:
         connection.execute(CreateIndex(index))
@@ -98,9 +98,9 @@ async def test_ids_are_in_the_order_of_arrival(make: Make, clock: VirtualClock):
         clock.advance(seconds(0.00001))
     found = await rows(app)
     assert all(UUID(row["id"]).version == 7 for row in found)
-    page = await webhooks.lane.find(Where(), limit=1000)
-    assert sorted(task.key for task in page.tasks) == keys
-    assert [task.created_at for task in page.tasks] == sorted(task.created_at for task in page.tasks)
+    page = await webhooks.lane.find(Filter(), limit=1000)
+    assert sorted(task.key for task in page.items) == keys
+    assert [task.created_at for task in page.items] == sorted(task.created_at for task in page.items)
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ async def test_no_statement_reads_the_whole_table(make: Make, clock: VirtualCloc
         "accept": await plans(database, lambda: webhooks.accept("a", {}, idempotency_key="new")),
         "depth": await plans(database, lambda: webhooks.inbox.depth(100)),
         "claim": await plans(database, lambda: ledger.claim(10, seconds(30), kinds=["a"])),
-        "failed": await plans(database, lambda: webhooks.lane.find(Where(state=State.DEAD), limit=10)),
+        "failed": await plans(database, lambda: webhooks.lane.find(Filter(state=State.DEAD), limit=10)),
         "prune": await plans(database, lambda: ledger.prune([State.DONE, State.DEAD], days(30))),
     }
     for what, said in found.items():

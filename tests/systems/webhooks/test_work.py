@@ -158,33 +158,36 @@ async def test_a_long_answer_is_cut(forwarding: Any, clock: VirtualClock):
 
 
 async def test_an_answer_that_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch):
-    """A receiver that sends its answer byte by byte is as slow as one that sends none."""
-    monkeypatch.setattr(module, "FORWARD_SECONDS_MAX", 0.3)
+    """A receiver that sends its answer byte by byte is as slow as one that sends none: at the limit the connection is cut."""
+    limits: list[asyncio.Timeout] = []
+    cut = asyncio.Event()
 
-    ended = asyncio.Event()
+    def timeout(seconds: float) -> asyncio.Timeout:
+        assert seconds == module.FORWARD_SECONDS_MAX
+        limits.append(asyncio.timeout(None))
+        return limits[0]
 
     async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\nx")
+        await writer.drain()
+        limits[0].reschedule(asyncio.get_running_loop().time())  # half a minute has passed
         with contextlib.suppress(ConnectionError):
             while not writer.is_closing():
                 writer.write(b"x")
                 await writer.drain()
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0)
         writer.close()
-        ended.set()
+        cut.set()
 
+    monkeypatch.setattr(module, "asyncio", SimpleNamespace(timeout=timeout))
     server = await asyncio.start_server(trickle, "127.0.0.1", 0)
     forward = Forward(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
     task = Task(id="x", key="k", kind="a", payload={}, state=State.CLAIMED, failures=0)
-
-    class Context:
-        attempt = 1
-
     with pytest.raises(TimeoutError):
-        await forward(task, Context())  # type: ignore[arg-type]
+        await forward(task, SimpleNamespace(attempt=1))  # type: ignore[arg-type]
     await forward.close()
-    await ended.wait()
+    await cut.wait()
     server.close()
     await server.wait_closed()
 
@@ -231,7 +234,7 @@ async def test_every_worker_has_a_connection():
         forward = Forward(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
         task = Task(id="1", key="k", kind="a", payload={}, state=State.CLAIMED, failures=0)
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await asyncio.gather(*(forward(task, SimpleNamespace(attempt=1)) for _ in range(amount)))
         finally:
             all_there.set()

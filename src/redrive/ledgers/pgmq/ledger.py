@@ -26,12 +26,12 @@ from redrive.core.table import LedgerTable
 from redrive.core.task import Abandoned, Claim, ClaimLost, TaskId
 from redrive.errors import UsageError
 from redrive.ledgers.pgmq.queues import Queues
-from redrive.ledgers.pgmq.statements import PgmqStatements, QueueLayout
+from redrive.ledgers.pgmq.statements import PgmqStatements, QueueLayout, QueuePredicates
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import Branch
-from redrive.ledgers.sql.statements import ExtraColumns
+from redrive.ledgers.sql.settle import ExtraColumns
 from redrive.ports import Actor, Return
 
 Reading = tuple[str, int, int]
@@ -53,9 +53,10 @@ class PgmqLedger(SqlLedger):
         extra: ExtraColumns | None = None,
         queues: Queues | None = None,
     ) -> None:
-        super().__init__(database, ledger_table, table, name=name, beside=beside)
+        super().__init__(database, ledger_table, table, name=name, beside=beside, extra=extra)
+        self._mapped.rows = QueuePredicates(ledger_table, table, layout.dead_since)
         self._layout = layout
-        self._statements = self._queued = PgmqStatements(ledger_table, table, database, layout, extra)
+        self._queued = PgmqStatements(self._mapped, layout)
         self.queues = queues or Queues(layout.kind_field)
 
     # --- claim ------------------------------------------------------------------------------------------------------
@@ -93,7 +94,7 @@ class PgmqLedger(SqlLedger):
         parameters = {"limit": limit, "kinds": kinds, "fence": fence, **self._times(lease=lease)}
         rows = connection.execute(self._queued.queue(queue).claim, parameters).all()
         wide = 3 + len(self._layout.same)
-        id_at = wide + [column.name for column in self._statements.claim_columns].index(self._statements.id.name)
+        id_at = wide + [column.name for column in self._queued.columns].index(self._mapped.id.name)
         held = [row for row in rows if row[id_at] is not None]
         claims = self._claim_reader.claims((row[wide:] for row in held), fence, lease)
         for claim, row in zip(claims, held, strict=True):
@@ -124,7 +125,7 @@ class PgmqLedger(SqlLedger):
         if not abandoned:
             return []
         parameters = {"ids": sorted(abandoned), "fence": fence, **self._times(lease=lease)}
-        taken = connection.execute(self._statements.take_over, parameters)
+        taken = connection.execute(self._queued.take_over, parameters)
         claims = self._claim_reader.claims(taken, fence, lease, abandoned)
         for claim in claims:
             claim.task.payload["read_ct"] = message_of[claim.task.id][1]
@@ -182,14 +183,13 @@ class PgmqLedger(SqlLedger):
         queues: dict[str, list[Settlement]] = defaultdict(list)
         for one in settlements:
             queues[one.claim.task.payload[self._layout.queue]].append(one)
-        now = self._now()
         for queue, some in queues.items():
             done, ended, delayed = list[int](), list[int](), list[tuple[int, Any]]()
             for one in some:
                 msg_id = one.claim.task.payload[self._layout.msg_id]
                 if one.state is State.WAITING:
                     assert one.delay is not None
-                    delayed.append((msg_id, one.delay if now is None else now + one.delay))
+                    delayed.append((msg_id, one.delay))
                 else:
                     (done if one.state is State.DONE else ended).append(msg_id)
             if done:
@@ -247,7 +247,7 @@ class PgmqLedger(SqlLedger):
         queue, field = self._layout.split(kind)
         if not self.queues.exists(connection, queue):
             return []
-        parameters = {"kind": field, "limit": limit, **self._queued.age(self._now(), age)}
+        parameters = {"kind": field, "limit": limit, **self._age(age)}
         return list(connection.execute(self._queued.queue(queue).overdue, parameters).scalars())
 
     async def counts(self, *, counted_max: int = 100_000) -> Mapping[State, int]:

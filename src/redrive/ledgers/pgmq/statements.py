@@ -1,6 +1,6 @@
 """The SQL of a ledger over queues of PGMQ, built once for each queue from the `QueueLayout` and the `LedgerTable`.
 
-What the table alone is asked comes from `Statements`. Due messages are found by an index on their kind and `vt`, which is asked
+What the table alone is asked comes from `ClaimStatements`. Due messages are found by an index on their kind and `vt`, which is asked
 for in the only way that no other index serves: PGMQ has one on `vt` alone, and PostgreSQL likes it as long as few messages are
 due, but by it a claim reads every due message of all the kinds that it does not want.
 """
@@ -38,10 +38,10 @@ from redrive.core.states import State
 from redrive.core.table import LedgerTable
 from redrive.ledgers.pgmq.queues import archive_table, message_table
 from redrive.ledgers.sql.batches import Batch
-from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.claim import ClaimStatements
+from redrive.ledgers.sql.due import KINDS_LISTED_MAX
+from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import Branch, Predicates
-from redrive.ledgers.sql.statements import KINDS_LISTED_MAX, ExtraColumns, Statements
-from redrive.ledgers.sql.times import Instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +167,7 @@ class QueueStatements:
     def delay(self) -> Any:
         """Hide messages that the caller holds for the delay of each: what `set_vt` does, for many delays at once."""
         c, batch = self.messages.c, self._of.delay_batch.rows
-        vt = self._of.now() + batch.c.delay if self._of.server_clock else batch.c.delay
+        vt = self._of.now() + batch.c.delay
         return update(self.messages).where(self._of.delay_batch.match("msg_id", c.msg_id)).values(vt=vt)
 
     @cached_property
@@ -225,7 +225,7 @@ class QueueStatements:
         c, of = self.messages.c, self._of
         row = self._row_of(of.rows.state(State.WAITING))
         found = select(row.c[of.id.name]).select_from(self.messages.join(row, true()))
-        found = found.where(*self._until(bindparam("kind", type_=Text), of.ago()))
+        found = found.where(*self._until(bindparam("kind", type_=Text), of.ago(c.vt)))
         return found.order_by(self.kind, c.vt).limit(bindparam("limit", type_=Integer))
 
     def branch(self, kind: str, state: State, conditions: Sequence[ColumnElement[bool]]) -> Branch:
@@ -280,8 +280,8 @@ def _ids() -> Any:
 class QueuePredicates(Predicates):
     """Which rows are what, where those that are dead have an index of their own."""
 
-    def __init__(self, ledger_table: LedgerTable, table: Table, dialect: str, dead_since: str) -> None:
-        super().__init__(ledger_table, table, dialect)
+    def __init__(self, ledger_table: LedgerTable, table: Table, dead_since: str) -> None:
+        super().__init__(ledger_table, table)
         self._dead_since = table.c[dead_since]
 
     def state(self, state: State) -> ColumnElement[bool]:
@@ -290,24 +290,16 @@ class QueuePredicates(Predicates):
         return and_(found, self._dead_since.is_not(None)) if state is State.DEAD else found
 
 
-class PgmqStatements(Statements):
+class PgmqStatements(ClaimStatements):
     """The statements of the table, and those of each queue."""
 
-    def __init__(
-        self,
-        ledger_table: LedgerTable,
-        table: Table,
-        database: Database,
-        layout: QueueLayout,
-        extra: ExtraColumns | None = None,
-    ) -> None:
-        super().__init__(ledger_table, table, database.dialect, server_clock=database.server_clock, extra=extra)
+    def __init__(self, mapped: Mapped, layout: QueueLayout) -> None:
+        super().__init__(mapped)
         self.layout = layout
-        self.rows = QueuePredicates(ledger_table, table, database.dialect.name, layout.dead_since)
+        self.rows, self.table, self.id, self.dialect = mapped.rows, mapped.table, mapped.id, mapped.dialect
         self._queues: dict[str, QueueStatements] = {}
         self.held_batch = Batch(self.dialect, {"msg_id": BigInteger(), "read_ct": Integer()})
-        delay = Interval() if self.server_clock else Instant()
-        self.delay_batch = Batch(self.dialect, {"msg_id": BigInteger(), "delay": delay})
+        self.delay_batch = Batch(self.dialect, {"msg_id": BigInteger(), "delay": Interval()})
 
     def queue(self, name: str) -> QueueStatements:
         """The statements of one queue."""
@@ -317,24 +309,22 @@ class PgmqStatements(Statements):
 
     def now(self) -> ColumnElement[Any]:
         """The present."""
-        return self._now()
+        return self.dialect.now()
 
-    def later(self, column: ColumnElement[Any], name: str) -> ColumnElement[Any]:
-        """The instant `name` from now."""
-        return self._later(column, name)
+    def later(self, column: ColumnElement[Any], span: str) -> ColumnElement[Any]:
+        """The instant that is the parameter `span` from now."""
+        return self._mapped.later(column, span)
 
-    def ago(self) -> ColumnElement[Any]:
+    def ago(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
         """The instant that was `age` ago."""
-        if self.server_clock:
-            return self._now() - bindparam("age", type_=Interval)
-        return bindparam("age_instant", type_=Instant)
+        return self.dialect.ago(column)
 
     def hold_waiting(self, *where: ColumnElement[bool]) -> Any:
         """Claim the rows for which this holds and which wait."""
         waiting = self.rows.state(State.WAITING)
         for condition in where:
             waiting = waiting & condition
-        return self._hold(waiting, anew=True)
+        return self.hold(waiting, anew=True)
 
     @cached_property
     def whose(self) -> Select[Any]:

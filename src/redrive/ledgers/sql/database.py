@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from sqlalchemy import Connection, Dialect, Table
+from sqlalchemy import Connection, Table
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from redrive.errors import UsageError
+from redrive.ledgers.sql.seam import Dialect
 from redrive.ports import Transaction, Waiter, Within
 
 P = ParamSpec("P")
@@ -33,8 +34,12 @@ class Database(Protocol):
     """One database, shared by all ledgers in it."""
 
     url: str
-    dialect: Dialect
     server_clock: bool
+
+    @property
+    def dialect(self) -> Dialect:
+        """What statements must know of it."""
+        ...
 
     async def open(self) -> None:
         """Connect; raises `LedgerAwayError` if that is not possible now."""
@@ -42,6 +47,10 @@ class Database(Protocol):
 
     async def close(self) -> None:
         """Let go of every connection and thread."""
+        ...
+
+    async def describe(self) -> str:
+        """Its version and how durable it is, in a few words."""
         ...
 
     def now(self) -> datetime:

@@ -17,7 +17,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from redrive.errors import NewerSchemaError, NotMigratedError, UsageError
@@ -29,8 +29,6 @@ _HERE = Path(__file__).parent
 _PACKAGE = _HERE.parents[1]
 _one_at_a_time = threading.Lock()
 """Alembic keeps the migration under way in global names, so a process runs one at a time, whatever the database."""
-_LOCK = 7_236_011_947
-"""The advisory lock under which PostgreSQL is migrated, so that many processes may start at once."""
 
 Versions = dict[str, str]
 """The version of each branch."""
@@ -54,7 +52,7 @@ async def migrate(database: Database, systems: Iterable[str] = ()) -> tuple[Vers
     while not _one_at_a_time.acquire(blocking=False):  # noqa: ASYNC110 - it is shared by threads
         await asyncio.sleep(0.01)
     try:
-        return await database.rebuild(_upgrade, branches)
+        return await database.rebuild(_upgrade, database, branches)
     finally:
         _one_at_a_time.release()
 
@@ -93,9 +91,8 @@ def _branches(systems: Iterable[str]) -> list[str]:
     return [ENGINE, *(name for name in known if name in asked)]
 
 
-def _upgrade(connection: Connection, branches: list[str]) -> tuple[Versions, Versions]:
-    if connection.dialect.name == "postgresql":
-        connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+def _upgrade(connection: Connection, database: Database, branches: list[str]) -> tuple[Versions, Versions]:
+    database.dialect.lock_migrations(connection)
     before = _current(connection)
     for branch, needed in heads(branch for branch in branches if branch != ENGINE).items():
         if before.get(branch) != needed:

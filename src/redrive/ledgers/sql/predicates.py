@@ -20,12 +20,11 @@ from sqlalchemy import (
     func,
     literal_column,
     or_,
-    text,
 )
 
 from redrive.core.states import State
 from redrive.core.table import LedgerTable
-from redrive.ledgers.sql.times import comparable
+from redrive.ledgers.sql.times import Earliest, comparable
 
 
 def quoted(word: str) -> ColumnElement[str]:
@@ -46,15 +45,15 @@ class Branch:
 class Predicates:
     """Which rows are what, in the table's own words. Also what the indexes are made of."""
 
-    def __init__(self, ledger_table: LedgerTable, table: Table, dialect: str) -> None:
+    def __init__(self, ledger_table: LedgerTable, table: Table) -> None:
         self.ledger_table = ledger_table
         self.table = table
-        self.dialect = dialect
         self.words = ledger_table.words
+        self._columns = {role: table.c[name] for role, name in ledger_table.columns().items() if name in table.c}
 
     def column(self, role: str) -> Column[Any]:
         """The column that plays this role."""
-        return self.table.c[self.ledger_table.columns()[role]]
+        return self._columns[role]
 
     def state(self, state: State) -> ColumnElement[bool]:
         """Rows in this state."""
@@ -125,7 +124,7 @@ class Predicates:
     def lease_end(self) -> ColumnElement[Any]:
         """The instant at which a lease ends; claimed without a lease, it has ended."""
         lease = self.column("lease_until")
-        return self._due(lease) if self.words.claimed else comparable(lease, self.dialect)
+        return self._due(lease) if self.words.claimed else comparable(lease)
 
     def held(self) -> ColumnElement[bool]:
         """Rows that somebody holds or held."""
@@ -133,15 +132,13 @@ class Predicates:
 
     def _due(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
         # No due time means now: as the earliest instant of all it keeps its place in the index.
-        # As text, not as a literal column: an index would take that for the column that names its table.
-        instant = comparable(column, self.dialect)
-        earliest = text("0" if self.dialect == "sqlite" else "'-infinity'::timestamptz")
-        return func.coalesce(instant, earliest, type_=instant.type)
+        instant = comparable(column)
+        return func.coalesce(instant, Earliest(), type_=instant.type)
 
 
-def ledger_indexes(ledger_table: LedgerTable, table: Table, dialect: str) -> list[Index]:
+def ledger_indexes(ledger_table: LedgerTable, table: Table) -> list[Index]:
     """The three partial indexes that every ledger needs, attached to the table."""
-    rows = Predicates(ledger_table, table, dialect)
+    rows = Predicates(ledger_table, table)
     kind = [rows.column("kind")] if ledger_table.kind else []
     indexes = []
     for name, columns, where in (

@@ -6,15 +6,15 @@ Times are compared as instants, never as text. Three storages are known:
 - `IsoText`: ISO 8601 text of any spelling, with `Z`, an offset or none (then UTC), with or without fractions.
 - `SqliteDatetime`: what SQLite columns declared DATETIME hold by convention, `2026-01-31 09:00:00.000000` in UTC.
 
-Text is compared through `julianday` on SQLite, exact to the millisecond, and through the function `redrive_instant` on
-PostgreSQL, both of which an index can serve.
+What each database makes of the expressions at the end stands in its own `dialect.py`; an index can serve all of them.
 """
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, DateTime, Dialect, Float, Text, func
+from sqlalchemy import BigInteger, ColumnElement, DateTime, Dialect, Float, Text
+from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -27,6 +27,24 @@ CREATE_INSTANT_FUNCTION = (
 """Immutable in truth, because its zone is fixed; PostgreSQL's own cast depends on the session and cannot be indexed."""
 
 
+class _Microseconds(TypeDecorator[datetime]):
+    """An instant as whole microseconds since 1970."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    # The processors themselves, not `process_…_value`: a claim reads eight a row.
+    def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any]:  # noqa: ARG002
+        return lambda value: None if value is None else (value - EPOCH) // MICROSECOND
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:  # noqa: ARG002
+        return lambda value: None if value is None else EPOCH + timedelta(microseconds=value)
+
+
+_STORED = DateTime(timezone=True).with_variant(_Microseconds(), "sqlite")
+_COMPARABLE = DateTime(timezone=True).with_variant(Float(), "sqlite")
+
+
 class Instant(TypeDecorator[datetime]):
     """An instant to the microsecond."""
 
@@ -34,18 +52,7 @@ class Instant(TypeDecorator[datetime]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        return dialect.type_descriptor(BigInteger() if dialect.name == "sqlite" else DateTime(timezone=True))
-
-    # The processors themselves, not `process_…_value`: PostgreSQL's driver needs none, and a claim reads eight a row.
-    def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any] | None:
-        if dialect.name != "sqlite":
-            return None
-        return lambda value: None if value is None else (value - EPOCH) // MICROSECOND
-
-    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:  # noqa: ARG002
-        if dialect.name != "sqlite":
-            return None
-        return lambda value: None if value is None else EPOCH + timedelta(microseconds=value)
+        return _STORED.dialect_impl(dialect)
 
 
 class IsoText(TypeDecorator[datetime]):
@@ -81,15 +88,34 @@ class SqliteDatetime(IsoText):
         return value.strftime("%Y-%m-%d %H:%M:%S.%f")
 
 
-def comparable(value: ColumnElement[Any], dialect: str) -> ColumnElement[Any]:
+class InstantOfText(FunctionElement[Any]):
+    """Text as something that orders by instant."""
+
+    type = _COMPARABLE
+    inherit_cache = True
+
+
+class Earliest(ColumnElement[Any]):
+    """The instant before all others."""
+
+    type = _COMPARABLE
+    inherit_cache = True
+
+
+class EpochSeconds(FunctionElement[int]):
+    """An `Instant` as whole seconds since 1970."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+class HourOf(FunctionElement[datetime]):
+    """The start of the hour that an `Instant` lies in."""
+
+    type = Instant()
+    inherit_cache = True
+
+
+def comparable(value: ColumnElement[Any]) -> ColumnElement[Any]:
     """The value as something that orders by instant and that an index may be built on."""
-    if not isinstance(value.type, IsoText):
-        return value
-    return func.julianday(value, type_=Float) if dialect == "sqlite" else func.redrive_instant(value, type_=Instant)
-
-
-def as_text(instant: ColumnElement[Any], column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """A server-side instant in the form that PostgreSQL stores in this column."""
-    if not isinstance(column.type, IsoText):
-        return instant
-    return func.to_char(func.timezone("UTC", instant), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"', type_=Text)
+    return InstantOfText(value) if isinstance(value.type, IsoText) else value

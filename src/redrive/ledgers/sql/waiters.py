@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 
-class Waiter:
+class WakeUps:
     """One worker's place to wait for new work."""
 
     def __init__(self) -> None:
@@ -39,10 +39,10 @@ class Waiters:
     """All waiters of a process, by ledger."""
 
     def __init__(self) -> None:
-        self._of: dict[str, set[Waiter]] = defaultdict(set)
+        self._of: dict[str, set[WakeUps]] = defaultdict(set)
 
     @contextmanager
-    def registered(self, ledger: str, waiter: Waiter) -> Iterator[Waiter]:
+    def registered(self, ledger: str, waiter: WakeUps) -> Iterator[WakeUps]:
         """The waiter, woken with its ledger until the block ends."""
         self._of[ledger].add(waiter)
         try:

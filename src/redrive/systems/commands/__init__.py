@@ -19,9 +19,7 @@ from redrive.systems.commands.values import (
     AuditEvent,
     BatchRecord,
     BatchStatus,
-    Bulk,
     Command,
-    CommandPage,
     CommandRecord,
     CommandStatus,
     NewCommand,
@@ -29,19 +27,17 @@ from redrive.systems.commands.values import (
     Reply,
 )
 from redrive.systems.commands.work import CommandContext
-from redrive.systems.commands.worker import Worker
+from redrive.systems.commands.worker import CommandWorker
 
 __all__ = [
     "AuditEvent",
     "BatchRecord",
     "BatchStatus",
-    "Bulk",
     "BusinessRuleError",
     "Command",
     "CommandBusError",
     "CommandContext",
     "CommandNotFoundError",
-    "CommandPage",
     "CommandRecord",
     "CommandSettings",
     "CommandStatus",
@@ -57,7 +53,7 @@ __all__ = [
     "Reply",
     "RetryPolicy",
     "TransientCommandError",
-    "Worker",
+    "CommandWorker",
     "handler",
     "handles",
     "register",

@@ -9,18 +9,25 @@
         └── HandlerAlreadyRegisteredError   two handlers for one type of a domain
     TaskError                          what a handler raises
     ├── TransientError ── TransientCommandError    try again with backoff
-    ├── PermanentError ── PermanentCommandError    never works like this: a person must look
+    ├── PermanentError ── PermanentCommandError    can never work: a person must look
     └── BusinessError  ── BusinessRuleError        a rule says no: failed, and the sender is told
 
-The last three carry a code, a message and details. Anything else that a handler raises counts as transient, with the name of
-its class as the code.
+The last three carry a code, a message and details. Any other exception of a handler counts as transient, with the name of its
+class as the code.
 """
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from redrive import BusinessError, PermanentError, RedriveError, TransientError
+from redrive.errors import PayloadError
+from redrive.extend import describe_error
+from redrive.operator.json_views import redacted
+from redrive.systems.commands.values import json_text
+
+CODE_CHARS_MAX = 200
 
 
 class CommandBusError(RedriveError):
@@ -34,8 +41,8 @@ class DuplicateCommandError(CommandBusError):
         self.domain = domain
         self.command_id = command_id
         super().__init__(
-            f"{domain!r} has a command {command_id!r} already: sending it again is safe to ignore, "
-            "another command needs an id of its own"
+            f"{domain!r} has a command {command_id!r} already: if you sent it twice this is safe to ignore, "
+            "a different command needs an id of its own"
         )
 
 
@@ -94,8 +101,38 @@ class TransientCommandError(Coded, TransientError):
 
 
 class PermanentCommandError(Coded, PermanentError):
-    """It will never work like this: into the troubleshooting queue at once, for a person to look at."""
+    """It can never work as it is: into the troubleshooting queue at once, for a person to look at."""
 
 
 class BusinessRuleError(Coded, BusinessError):
-    """A rule of the business says no: the command has failed, its sender is told, and nobody has to look."""
+    """A business rule says no: the command has failed, its sender is told, and nobody has to look."""
+
+
+class Trouble(NamedTuple):
+    """An error as it is kept: what kind, its code, and a message without secrets."""
+
+    type: str
+    code: str
+    message: str
+    details: Any = None
+
+
+def trouble_of(error: BaseException) -> Trouble:
+    """What is kept of an exception that a handler raised."""
+    kind = "BUSINESS_RULE" if isinstance(error, BusinessError) else "TRANSIENT"
+    kind = "PERMANENT" if isinstance(error, PermanentError) else kind
+    if not isinstance(error, Coded):
+        code, message = type(error).__name__, describe_error(error)
+        return Trouble(kind, code[:CODE_CHARS_MAX], "" if message == code else message.removeprefix(f"{code}: "))
+    details = redacted(error.details)
+    try:
+        json_text(details)
+    except PayloadError:
+        details = None
+    return Trouble(kind, _safe(str(error.code))[:CODE_CHARS_MAX], _safe(str(error.message)), details)
+
+
+@lru_cache(maxsize=512)
+def _safe(text: str) -> str:
+    """The text without secrets, shortened, as the engine would keep it. When a thousand commands fail they mostly say the same."""
+    return describe_error(Exception(text)).removeprefix("Exception: ") if text else ""

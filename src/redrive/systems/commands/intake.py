@@ -1,170 +1,198 @@
-"""Sending: the row, the message and the first line of the audit, in one statement or one transaction, many at once."""
+"""Sending: commands and their batches, all or none, in a commit of their own or in the caller's."""
 
-import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, Integer, Text, bindparam, cast, insert, literal_column, select, true, tuple_
-from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.dialects.postgresql import insert as postgres_insert
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+from sqlalchemy import Connection, select, tuple_
 
-from redrive.extend import Batch, Database, Queues, message_table
-from redrive.systems.commands.beside import Line, Records
-from redrive.systems.commands.errors import DuplicateCommandError
-from redrive.systems.commands.tables import LANE, Tables
-from redrive.systems.commands.values import NewCommand, queue_of
+from redrive import Redrive
+from redrive.errors import UsageError
+from redrive.extend import Gather, run_within, sync_connection
+from redrive.systems.commands.errors import DuplicateBatchError, DuplicateCommandError
+from redrive.systems.commands.messages import Messages
+from redrive.systems.commands.tables import LANE
+from redrive.systems.commands.values import BatchStatus, NewCommand, check_domain, check_text, json_text, queues_of
 
+COMMANDS_MAX = 10_000
 LOOKED_UP_AT_ONCE = 500
-_FIELDS = ("command_id", "command_type", "data", "reply_queue", "correlation_id", "batch_id", "trace")
 
 
-class Sender:
-    """Puts commands into one database."""
+class CommandIntake:
+    """Takes commands in."""
 
-    def __init__(self, database: Database, tables: Tables, records: Records, queues: Queues) -> None:
-        self._database = database
-        self._tables = tables
-        self._records = records
-        self._queues = queues
-        self._postgres = database.dialect.name == "postgresql"
-        self._batch = Batch(database.dialect, {**{name: Text() for name in _FIELDS}, "max_attempts": Integer()})
-        self._statements: dict[str, Any] = {}
+    def __init__(self, app: Redrive, messages: Messages) -> None:
+        self._app = app
+        self._messages = messages
+        self._sends: Gather[NewCommand, None] = Gather(self._send_gathered)
 
-    def send(
-        self, connection: Connection, commands: Sequence[NewCommand], *, batch_id: str | None = None, soon: bool = False
+    async def send(
+        self,
+        domain: str,
+        command_type: str,
+        command_id: str | UUID,
+        data: Any = None,
+        correlation_id: str | UUID | None = None,
+        reply_to: str | None = None,
+        max_attempts: int | None = None,
+        connection: Any = None,
     ) -> None:
-        """Store the commands, all or none, in the transaction of this connection."""
+        """Send a command; when this returns it is durable.
+
+        With your own SQLAlchemy `connection` or session it is sent if and only if your transaction commits. A second command
+        of the same id in the domain is a `DuplicateCommandError`. `max_attempts` beats the handler's and the worker's.
+        """
+        command = NewCommand(
+            domain=domain, command_type=command_type, command_id=command_id, data=data, correlation_id=correlation_id,
+            reply_to=reply_to, max_attempts=max_attempts,
+        )  # fmt: skip
+        await self.send_batch([command], connection=connection)
+
+    def send_sync(
+        self,
+        domain: str,
+        command_type: str,
+        command_id: str | UUID,
+        data: Any = None,
+        correlation_id: str | UUID | None = None,
+        reply_to: str | None = None,
+        max_attempts: int | None = None,
+        *,
+        connection: Any,
+    ) -> None:
+        """The same for code without an event loop, in your own SQLAlchemy `Connection` or `Session`."""
+        command = NewCommand(
+            domain=domain, command_type=command_type, command_id=command_id, data=data, correlation_id=correlation_id,
+            reply_to=reply_to, max_attempts=max_attempts,
+        )  # fmt: skip
+        self._store_within(sync_connection(connection), [command])
+
+    async def send_batch(self, commands: Iterable[NewCommand], *, connection: Any = None) -> None:
+        """Send many commands in one commit, all or none."""
+        given = _checked(commands)
+        if not given:
+            return
+        await self._app.open()
+        if connection is not None:
+            await self._send_within(connection, given)
+        else:
+            await self._sends(given)
+            self._app.database.wake(LANE)
+
+    async def create_batch(
+        self,
+        domain: str,
+        commands: Iterable[NewCommand],
+        *,
+        batch_id: str | UUID | None = None,
+        name: str | None = None,
+        custom_data: Any = None,
+        connection: Any = None,
+    ) -> str:
+        """Send many commands of a domain as a batch, all or none; it counts them until it is complete. Returns its id.
+
+        A `batch_id` that the domain already has is a `DuplicateBatchError`.
+        """
+        check_domain(domain)
+        given = _checked(commands)
+        if not given:
+            raise UsageError("a batch needs at least one command: an empty one would never be complete")
+        if others := {one.domain for one in given} - {domain}:
+            raise UsageError(f"a batch of {domain!r} cannot hold commands of {', '.join(sorted(others))}")
+        id_ = str(uuid4()) if batch_id is None else check_text("batch_id", str(batch_id))
+        if name is not None:
+            check_text("name", name)
+        json_text(custom_data)
+        await self._app.open()
+        batch = {"domain": domain, "batch_id": id_, "name": name, "custom_data": custom_data, "total": len(given)}
+        if connection is not None:
+            await self._send_within(connection, given, batch)
+        else:
+            await self._app.database.write(self.store, given, batch, soon=True)
+            self._app.database.wake(LANE)
+        return id_
+
+    # --- storing ----------------------------------------------------------------------------------------------------
+
+    async def _send_gathered(self, commands: Sequence[NewCommand]) -> list[None]:
+        await self._app.database.write(self.store, commands, soon=True)
+        return [None] * len(commands)
+
+    async def _send_within(
+        self, connection: Any, commands: Sequence[NewCommand], batch: Mapping[str, Any] | None = None
+    ) -> None:
+        # Queues are made in a transaction of their own: otherwise others would wait for them until the caller's commits.
+        queues = queues_of(commands)
+        if lacking := await run_within(connection, self._messages.lacking_queues, queues):
+            await self._app.database.write(self._messages.make_queues, lacking)
+        await run_within(connection, self._store_within, commands, batch)
+
+    def _store_within(
+        self, connection: Connection, commands: Sequence[NewCommand], batch: Mapping[str, Any] | None = None
+    ) -> None:
+        """All or none, also for a caller who goes on with its transaction after the error.
+
+        A savepoint sees to that, but not on SQLite: where Python's driver has begun no transaction yet, releasing it would
+        commit. There is one writer there, so it is enough to look first.
+        """
+        if self._messages.one_writer:
+            self._refuse_known(connection, commands)
+            self.store(connection, commands, batch)
+        else:
+            with connection.begin_nested():
+                self.store(connection, commands, batch)
+
+    def store(
+        self,
+        connection: Connection,
+        commands: Sequence[NewCommand],
+        batch: Mapping[str, Any] | None = None,
+        *,
+        soon: bool = False,
+    ) -> None:
+        """Store the commands, and the batch that they are, in the transaction of this connection."""
         domains: dict[str, dict[str, NewCommand]] = defaultdict(dict)
         for command in commands:
             id_ = str(command.command_id)
             if id_ in domains[command.domain]:
                 raise DuplicateCommandError(command.domain, id_)
             domains[command.domain][id_] = command
-        self.make_queues(connection, queues_of(commands))
+        if batch is not None:
+            self._store_batch(connection, batch)
+        self._messages.make_queues(connection, queues_of(commands))
+        batch_id = None if batch is None else batch["batch_id"]
         for domain, some in sorted(domains.items()):
-            self._send_to(connection, domain, some, batch_id)
-        self._database.announce(connection, LANE, soon=soon)
+            new = self._messages.send(connection, domain, some.values(), batch_id)
+            if len(new) < len(some):
+                raise DuplicateCommandError(domain, next(id_ for id_ in some if id_ not in new))
+        self._app.database.announce(connection, LANE, soon=soon)
 
-    def refuse_known(self, connection: Connection, commands: Sequence[NewCommand]) -> None:
+    def _store_batch(self, connection: Connection, batch: Mapping[str, Any]) -> None:
+        table, now = self._messages.tables.batch, self._messages.now
+        made = self._app.database.insert(table).values(
+            **batch, status=BatchStatus.OPEN.value, created_at=now, updated_at=now
+        )
+        if connection.execute(made.on_conflict_do_nothing().returning(table.c.batch_id)).first() is None:
+            raise DuplicateBatchError(batch["domain"], batch["batch_id"])
+
+    def _refuse_known(self, connection: Connection, commands: Sequence[NewCommand]) -> None:
         """Raise `DuplicateCommandError` if one of the commands is there already."""
-        c = self._tables.command.c
+        c = self._messages.tables.command.c
         for start in range(0, len(commands), LOOKED_UP_AT_ONCE):
             some = [(one.domain, str(one.command_id)) for one in commands[start : start + LOOKED_UP_AT_ONCE]]
             asked = select(c.domain, c.command_id).where(tuple_(c.domain, c.command_id).in_(some)).limit(1)
             if found := connection.execute(asked).first():
                 raise DuplicateCommandError(found.domain, found.command_id)
 
-    def lacking_queues(self, connection: Connection, commands: Sequence[NewCommand]) -> dict[str, bool]:
-        """The queues that may have to be made before these commands go into the caller's transaction.
 
-        Not those that this very transaction has made before: whoever makes them too would wait for it.
-        """
-        if not self._postgres:
-            return {}
-        needed, made = queues_of(commands), self._queues.made_here(connection)
-        return {queue: by_kind for queue, by_kind in needed.items() if not (self._queues.knows(queue) or queue in made)}
-
-    def make_queues(self, connection: Connection, queues: Mapping[str, bool]) -> None:
-        """Make queues, those for replies too; with True also the index by which workers find what they can handle.
-
-        In a transaction of its own where the commands go into the caller's: nobody then waits for a queue until that commits.
-        """
-        if self._postgres:
-            for queue, by_kind in queues.items():
-                self._queues.ensure(connection, queue, by_kind=by_kind)
-
-    def _send_to(
-        self, connection: Connection, domain: str, commands: dict[str, NewCommand], batch_id: str | None
-    ) -> None:
-        if domain not in self._statements:
-            self._statements[domain] = self._build_for_postgres(domain) if self._postgres else self._build(domain)
-        rows = [self._row(command, batch_id) for command in commands.values()]
-        parameters = self._batch.parameters(rows) | self._records.times()
-        new = set(connection.execute(self._statements[domain], parameters).scalars())
-        if len(new) < len(commands):
-            raise DuplicateCommandError(domain, next(id_ for id_ in commands if id_ not in new))
-        if not self._postgres:
-            self._records.audit(connection, [Line(domain, id_, "SENT") for id_ in commands])
-
-    def _row(self, command: NewCommand, batch_id: str | None) -> tuple[Any, ...]:
-        return (
-            command.command_id,
-            command.command_type,
-            self._message(command) if self._postgres else command.data_json,
-            command.reply_to,
-            command.correlation_id,
-            batch_id,
-            command.trace,
-            command.max_attempts,
-        )
-
-    @staticmethod
-    def _message(command: NewCommand) -> str:
-        """The message: whoever reads the queue finds all of the command in it. Its data is JSON text already."""
-        known = {
-            "domain": command.domain,
-            "command_id": command.command_id,
-            "command_type": command.command_type,
-            "correlation_id": command.correlation_id,
-            "reply_to": command.reply_to,
-        }
-        return f'{json.dumps(known, ensure_ascii=False)[:-1]}, "data": {command.data_json}}}'
-
-    def _values(self, domain: str) -> dict[str, Any]:
-        batch = self._batch.rows
-        now = self._records.now()
-        return {
-            "domain": bindparam(None, domain, type_=Text),
-            "command_id": batch.c.command_id,
-            "command_type": batch.c.command_type,
-            "queue_name": bindparam(None, queue_of(domain), type_=Text),
-            "status": literal_column("'PENDING'"),
-            "attempts": literal_column("0"),
-            "max_attempts": batch.c.max_attempts,
-            "due_at": now,
-            "reply_queue": batch.c.reply_queue,
-            "correlation_id": batch.c.correlation_id,
-            "batch_id": batch.c.batch_id,
-            "trace": batch.c.trace,
-            "created_at": now,
-            "updated_at": now,
-        }
-
-    def _build(self, domain: str) -> Any:
-        """The rows; ids that are there already are left alone."""
-        command, batch = self._tables.command, self._batch.rows
-        values = self._values(domain) | {"data": batch.c.data}
-        rows = (
-            select(*values.values()).select_from(batch).where(true())
-        )  # SQLite reads ON CONFLICT as a join without it
-        made = sqlite_insert(command).from_select(list(values), rows, include_defaults=False)
-        return made.on_conflict_do_nothing(index_elements=["domain", "command_id"]).returning(command.c.command_id)
-
-    def _build_for_postgres(self, domain: str) -> Any:
-        """Messages, rows and audit in one statement; ids that are there already get no row, and so no audit."""
-        command, batch, queue = self._tables.command, self._batch.rows, message_table(queue_of(domain))
-        now = self._records.now()
-        messages = select(now, cast(batch.c.data, JSONB)).select_from(batch)
-        id_ = queue.c.message["command_id"].astext.label("command_id")
-        sent = insert(queue).from_select(["vt", "message"], messages).returning(queue.c.msg_id, id_).cte("sent")
-        values = self._values(domain) | {"msg_id": sent.c.msg_id}
-        rows = select(*values.values()).select_from(batch.join(sent, sent.c.command_id == batch.c.command_id))
-        made = (
-            postgres_insert(command)
-            .from_select(list(values), rows.order_by(sent.c.msg_id), include_defaults=False)
-            .on_conflict_do_nothing(index_elements=["domain", "command_id"])
-            .returning(command.c.domain, command.c.command_id)
-            .cte("made")
-        )
-        lines = select(made.c.domain, made.c.command_id, literal_column("'SENT'"), now)
-        audit = insert(self._tables.audit).from_select(["domain", "command_id", "event_type", "at"], lines)
-        return select(made.c.command_id).add_cte(audit.cte("audited"))
-
-
-def queues_of(commands: Sequence[NewCommand]) -> dict[str, bool]:
-    """The queues that commands need, in order, and whether workers choose there by kind."""
-    needed = {command.reply_to: False for command in commands if command.reply_to is not None}
-    needed |= {queue_of(command.domain): True for command in commands}
-    return dict(sorted(needed.items()))
+def _checked(commands: Iterable[NewCommand]) -> list[NewCommand]:
+    given = list(commands)
+    for one in given:
+        if not isinstance(one, NewCommand):
+            raise UsageError(
+                f"commands are sent as NewCommand(domain=…, command_type=…, command_id=…), not {one!r:.80}"
+            )
+    if len(given) > COMMANDS_MAX:
+        raise UsageError(f"at most {COMMANDS_MAX:,} commands at once, not {len(given):,}: split them up")
+    return given

@@ -1,20 +1,19 @@
-"""The troubleshooting queue: commands that wait for a person, one of them with its story, and what a person may do with them."""
+"""The troubleshooting queue: the commands that need attention, and one of them with its story."""
 
 import json
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from fastapi import Request
 
 from redrive.errors import TooSlowError, UsageError
-from redrive.extend import format_duration, rounded
+from redrive.extend import System, format_duration, rounded
 from redrive.http.errors import ApiError
 from redrive.http.panel import Panel, query_of
-from redrive.system import System
-
-if TYPE_CHECKING:
-    from redrive.systems.commands import Commands
+from redrive.systems.commands.desk import COUNTED_MAX, TROUBLED, Troubleshooting
+from redrive.systems.commands.reader import Reader
+from redrive.systems.commands.shapes import AUDIT_MAX, details_json, page_json
 
 HERE = "/systems/commands"
 PAGE = 50
@@ -27,7 +26,7 @@ LOOKS = {
     "BUSINESS_RULE_FAILED": "failed",
     "MOVED_TO_TROUBLESHOOTING_QUEUE": "dead",
 }
-"""How a line of the audit is drawn; what a person did is a deed, all else plain."""
+"""How a line of the audit is drawn. What a person did is drawn as a deed, everything else plainly."""
 STATES = {
     "PENDING": "waiting",
     "IN_PROGRESS": "claimed",
@@ -36,28 +35,29 @@ STATES = {
     "CANCELED": "cancelled",
     "IN_TROUBLESHOOTING_QUEUE": "dead",
 }
-"""The state of the task of a command that stands so: gives its colour."""
+"""The state of the task behind a command of this status: it gives the colour."""
 
 
-async def content(request: Request, system: System) -> Mapping[str, Any]:
-    """A page of the queue, or the command that is asked for."""
-    bus = cast("Commands", system)
-    asked = {name: _text(request, name) for name in ("domain", "type")}
-    if of := _text(request, "of"):
-        back = {**asked, "cursor": _text(request, "cursor")}
-        one = await _one(bus, of, _text(request, "command") or "")
-        return {"one": one, "states": STATES, "back": query_of(HERE, back)}
-    return {"one": None, **await _page(bus, request, asked)}
+def make_panel(reader: Reader, desk: Troubleshooting) -> Panel:
+    """The page of one reader."""
+
+    async def content(request: Request, _system: System) -> Mapping[str, Any]:
+        """A page of the queue, or the command that is asked for."""
+        asked = {name: _text(request, name) for name in ("domain", "type")}
+        if of := _text(request, "of"):
+            back = {**asked, "cursor": _text(request, "cursor")}
+            one = await _one(reader, of, _text(request, "command") or "")
+            return {"one": one, "states": STATES, "back": query_of(HERE, back)}
+        return {"one": None, **await _page(reader, desk, request, asked)}
+
+    return Panel(title="Troubleshooting", template="commands/page.html", content=content)
 
 
-async def _one(bus: "Commands", domain: str, command_id: str) -> Mapping[str, Any]:
-    from redrive.systems.commands.routes import AUDIT_MAX
-    from redrive.systems.commands.shapes import details_json
-
-    found = await bus.get_command(domain, command_id)
+async def _one(reader: Reader, domain: str, command_id: str) -> Mapping[str, Any]:
+    found = await reader.get_command(domain, command_id)
     if found is None:
-        raise ApiError(404, "command_unknown", "There is no such command on the bus.")
-    said = details_json(found, await bus.audit_trail(command_id, domain, latest=AUDIT_MAX))
+        raise ApiError(404, "command_unknown", "There is no such command on the reader.")
+    said = details_json(found, await reader.audit_trail(command_id, domain, latest=AUDIT_MAX))
     shown = None if said["data"] is None else json.dumps(said["data"], indent=2, ensure_ascii=False)
     return said | {"data": shown, "audit": [_line(line) for line in said["audit"]]}
 
@@ -84,21 +84,19 @@ def _line(line: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-async def _page(bus: "Commands", request: Request, asked: Mapping[str, str | None]) -> Mapping[str, Any]:
-    from redrive.systems.commands.looking import COUNTED_MAX
-    from redrive.systems.commands.shapes import page_json
-    from redrive.systems.commands.values import CommandStatus
-
-    cursor, troubled = _text(request, "cursor"), CommandStatus.IN_TROUBLESHOOTING_QUEUE
+async def _page(
+    reader: Reader, desk: Troubleshooting, request: Request, asked: Mapping[str, str | None]
+) -> Mapping[str, Any]:
+    cursor = _text(request, "cursor")
     waiting: Mapping[str, int] | None = None
     page: Mapping[str, Any] = {"commands": [], "cursor": None}
     problem = None
     try:
-        waiting = await bus.troubleshooting.count_by_domain()
-        found = await bus.browse_commands(asked["domain"], troubled, asked["type"], limit=PAGE, cursor=cursor)
+        waiting = await desk.count_by_domain()
+        found = await reader.browse_commands(asked["domain"], TROUBLED, asked["type"], limit=PAGE, cursor=cursor)
         page = page_json(found)
     except TooSlowError:
-        problem = "The database needed too long for this look. Try again in a moment."
+        problem = "The database took too long to answer. Try again in a moment."
     except UsageError as refused:
         problem = f"{str(refused)[:1].upper()}{str(refused)[1:]}."
     place = {**asked, "cursor": cursor}
@@ -120,6 +118,3 @@ async def _page(bus: "Commands", request: Request, asked: Mapping[str, str | Non
 
 def _text(request: Request, name: str) -> str | None:
     return request.query_params.get(name, "").replace("\0", "").strip()[:TEXT_CHARS_MAX] or None
-
-
-PANEL = Panel(title="Troubleshooting", template="commands/page.html", content=content)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from redrive import Policy, Schedule, UsageError, jitter, seconds
+from redrive import Policy, Schedule, jitter, seconds
+from redrive.errors import UsageError
 
 BACKOFF = (10, 60, 300)
 
@@ -13,9 +14,9 @@ BACKOFF = (10, 60, 300)
 class RetryPolicy:
     """How many tries in all, and the wait before each, in seconds.
 
-    `backoff` is indexed by the attempt to come: the wait before attempt n is `backoff[n - 1]`, the last entry for ever after.
-    With the defaults the second attempt waits 60 s and the third 300 s; the first entry is for an attempt that nothing has
-    failed before, and stands only where it is the only one.
+    `backoff` is indexed by the next attempt: the wait before attempt n is `backoff[n - 1]`, and the last entry repeats. With
+    the defaults the second attempt waits 60 s and the third 300 s. Nothing waits before the first attempt, so the first entry
+    counts only if it is the only one.
     """
 
     max_attempts: int = 3

@@ -18,9 +18,10 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from redrive import UsageError
+from redrive.errors import UsageError
 from redrive.systems.commands.errors import HandlerAlreadyRegisteredError
 from redrive.systems.commands.policy import RetryPolicy
 from redrive.systems.commands.values import check_domain, check_text
@@ -38,6 +39,12 @@ class Registration:
     function: Callable[..., Any]
     retry_policy: RetryPolicy | None = None
     transactional: bool = False
+
+    def __post_init__(self) -> None:
+        check_domain(self.domain)
+        check_text("command_type", self.command_type)
+        if "*" in self.command_type:
+            raise UsageError(f"name each type that is handled in full, not {self.command_type!r}")
 
     @property
     def kind(self) -> str:
@@ -81,23 +88,23 @@ class Registry:
         """
 
         def register(function: F) -> F:
-            self._add([_made(domain, command_type, function, retry_policy, transactional=transactional)])
+            registration = Registration(
+                domain=domain, command_type=command_type, function=function, retry_policy=retry_policy,
+                transactional=transactional,
+            )  # fmt: skip
+            self._add([registration])
             return function
 
         return register
 
     def register(self, instance: Any) -> None:
         """Register the methods of an object that are marked with `handles`; all of them or none."""
-        found = []
-        for name, marked in inspect.getmembers(type(instance), lambda member: hasattr(member, _MARK)):
-            domain, command_type, retry_policy, transactional = getattr(marked, _MARK)
-            method = getattr(instance, name)
-            found.append(_made(domain, command_type, method, retry_policy, transactional=transactional))
-        if not found:
+        marked = inspect.getmembers(type(instance), lambda member: hasattr(member, _MARK))
+        if not marked:
             raise UsageError(
                 f"{type(instance).__name__} has no method marked with @handles(domain, command_type): mark those that handle"
             )
-        self._add(found)
+        self._add([getattr(method, _MARK)(function=getattr(instance, name)) for name, method in marked])
 
     def listen(self, listener: Listener) -> None:
         """Tell the listener of every handler, those that are there and those to come."""
@@ -126,31 +133,17 @@ def handles(
     """Mark a method as the handler of a type; `register(instance)` then registers it."""
 
     def mark(function: F) -> F:
-        setattr(function, _MARK, (domain, command_type, retry_policy, transactional))
+        made = partial(
+            Registration,
+            domain=domain,
+            command_type=command_type,
+            retry_policy=retry_policy,
+            transactional=transactional,
+        )
+        setattr(function, _MARK, made)
         return function
 
     return mark
-
-
-def _made(
-    domain: str,
-    command_type: str,
-    function: Callable[..., Any],
-    retry_policy: RetryPolicy | None,
-    *,
-    transactional: bool,
-) -> Registration:
-    check_domain(domain)
-    check_text("command_type", command_type)
-    if "*" in command_type:
-        raise UsageError(f"name each type that is handled in full, not {command_type!r}")
-    return Registration(
-        domain=domain,
-        command_type=command_type,
-        function=function,
-        retry_policy=retry_policy,
-        transactional=transactional,
-    )
 
 
 registry = Registry()

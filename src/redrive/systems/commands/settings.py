@@ -27,17 +27,19 @@ Timeout = Annotated[timedelta, BeforeValidator(span(timedelta(seconds=1)))]
 
 
 class CommandSettings(Section):
-    """How commands are handled, where neither the command nor its handler says otherwise."""
+    """How commands are handled unless the command or its handler says otherwise."""
 
     commands_max_attempts: int = Field(default=3, ge=1, le=1000, description="How many tries a command has in all")
     commands_backoff: Waits = Field(
-        default=("10", "60", "300"), description="The waits in seconds, by the attempt to come: the second waits 60 s"
+        default=("10", "60", "300"), description="The waits in seconds, by the next attempt: the second waits 60 s"
     )
     commands_visibility_timeout: Timeout = Field(
-        default=timedelta(seconds=30), description="How long a command is hidden without a sign of life of its worker"
+        default=timedelta(seconds=30),
+        description="How long a command stays hidden without a sign of life from its worker",
     )
     commands_unhandled_after: Timeout = Field(
-        default=timedelta(minutes=10), description="After how long without any handler a command is put before a person"
+        default=timedelta(minutes=10),
+        description="After how long without any handler a command goes to the troubleshooting queue",
     )
 
     @property

@@ -1,12 +1,13 @@
 """What the operator's routes take and answer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from redrive.http.reason import Reason
+from redrive.lane import Page
 from redrive.operator.json_views import instant_json, redacted
 from redrive.systems.commands.desk import BULK_MAX
 from redrive.systems.commands.values import (
@@ -14,12 +15,12 @@ from redrive.systems.commands.values import (
     AuditEvent,
     BatchRecord,
     BatchStatus,
-    CommandPage,
     CommandRecord,
     CommandStatus,
 )
 
 DOMAIN_CHARS_MAX = 50
+AUDIT_MAX = 500
 
 Instant = Annotated[str, Field(examples=["2026-01-31T09:00:00.000000Z"])]
 
@@ -28,7 +29,7 @@ class ErrorOut(BaseModel):
     """What went wrong last. Texts that look like secrets are hidden."""
 
     type: str | None = Field(description="TRANSIENT, PERMANENT, BUSINESS_RULE, WORKER_LOST or NO_HANDLER")
-    code: str | None = Field(description="The word that the handler gave, or the class of what it raised")
+    code: str | None = Field(description="The code that the handler gave, or the class of the exception")
     message: str | None
 
 
@@ -40,9 +41,11 @@ class CommandOut(BaseModel):
     command_type: str
     status: CommandStatus
     attempts: int = Field(description="How often it was tried since it was sent, or sent again")
-    max_attempts: int | None = Field(description="Its own limit; null: the handler's or the worker's holds")
+    max_attempts: int | None = Field(description="Its own limit; null if the handler's or the worker's applies")
     last_error: ErrorOut | None
-    troubled_at: Instant | None = Field(description="Since when it waits for a person; null if it does not")
+    troubled_at: Instant | None = Field(
+        description="Since when it has been in the troubleshooting queue; null if it is not"
+    )
     due_at: Instant | None
     lease_until: Instant | None
     queue_name: str
@@ -57,7 +60,7 @@ class CommandOut(BaseModel):
     )
 
 
-class EventOut(BaseModel):
+class AuditLineOut(BaseModel):
     """A line of the audit."""
 
     at: Instant
@@ -66,10 +69,10 @@ class EventOut(BaseModel):
 
 
 class CommandDetails(CommandOut):
-    """A command with all that is known of it."""
+    """Everything that is known about a command."""
 
     data: Any = Field(description="Redacted; on PostgreSQL null once its message is gone")
-    audit: list[EventOut] = Field(description="Oldest first, no more than the latest 500 lines")
+    audit: list[AuditLineOut] = Field(description="Oldest first, no more than the latest 500 lines")
 
 
 class PageOut(BaseModel):
@@ -77,16 +80,16 @@ class PageOut(BaseModel):
 
     commands: list[CommandOut]
     cursor: str | None = Field(
-        description="For the next page; null after the last. A page looks at 50,000 commands at most: where its filter fits few "
-        "of them it is short, and the cursor goes on from there"
+        description="For the next page; null after the last. A page reads 50,000 commands at most: if few of them match it is "
+        "short, and the cursor continues from there"
     )
 
 
 class QueueOut(PageOut):
-    """Commands that wait for a person, newest first."""
+    """The troubleshooting queue, newest first."""
 
     waiting: dict[str, int] | None = Field(
-        description="How many of each domain wait, counted among the latest 100,000; null with a cursor"
+        description="How many commands of each domain are in the queue, among the latest 100,000; null with a cursor"
     )
 
 
@@ -109,7 +112,7 @@ class BatchOut(BaseModel):
     completed_at: Instant | None
 
 
-class ActIn(BaseModel):
+class CommandActIn(BaseModel):
     """Which commands of a domain, and why."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
@@ -121,60 +124,43 @@ class ActIn(BaseModel):
     reason: Reason
 
 
-class CompleteIn(ActIn):
+class CompleteIn(CommandActIn):
     """Which commands of a domain, why, and what their senders are told."""
 
-    result: Any = Field(default=None, description="Any JSON; the reply of each holds it", examples=[{"debited": 10}])
+    result: Any = Field(default=None, description="Any JSON; it is part of each reply", examples=[{"debited": 10}])
 
 
 class ActOut(BaseModel):
-    """What an act came to."""
+    """The result of an act."""
 
     changed: int = Field(description="How many commands changed")
-    refused: dict[str, str] = Field(description="Of the others, by id, why not")
+    refused: dict[str, str] = Field(description="Why the others did not, by id")
 
 
 def command_json(one: CommandRecord) -> dict[str, Any]:
     """A command, without its data."""
     error = {"type": one.last_error_type, "code": one.last_error_code, "message": one.last_error_msg}
-    return {
-        "domain": one.domain,
-        "command_id": one.command_id,
-        "command_type": one.command_type,
-        "status": one.status.value,
-        "attempts": one.attempts,
-        "max_attempts": one.max_attempts,
-        "last_error": redacted(error) if one.last_error_type is not None else None,
-        "troubled_at": instant_json(one.troubled_at),
-        "due_at": instant_json(one.due_at),
-        "lease_until": instant_json(one.lease_until),
-        "queue_name": one.queue_name,
-        "msg_id": one.msg_id,
-        "reply_to": one.reply_to,
-        "correlation_id": one.correlation_id,
-        "batch_id": one.batch_id,
-        "created_at": instant_json(one.created_at),
-        "updated_at": instant_json(one.updated_at),
-        "task_id": one.id,
-    }
+    last_error = redacted(error) if one.last_error_type is not None else None
+    return _shown(one, CommandOut, last_error=last_error, task_id=one.id)
 
 
-def page_json(page: CommandPage) -> dict[str, Any]:
+def page_json(page: Page[CommandRecord]) -> dict[str, Any]:
     """A page of commands."""
-    return {"commands": [command_json(one) for one in page.commands], "cursor": page.cursor}
+    return {"commands": [command_json(one) for one in page.items], "cursor": page.cursor}
 
 
 def details_json(one: CommandRecord, audit: Sequence[AuditEvent]) -> dict[str, Any]:
     """A command with its data and its audit."""
-    lines = [
-        {"at": instant_json(event.at), "event_type": event.event_type, "details": redacted(event.details)}
-        for event in audit
-    ]
+    lines = [_shown(event, AuditLineOut, details=redacted(event.details)) for event in audit]
     return command_json(one) | {"data": redacted(one.data), "audit": lines}
 
 
 def batch_json(batch: BatchRecord) -> dict[str, Any]:
     """A batch."""
-    shown: Mapping[str, Any] = {name: getattr(batch, name) for name in BatchOut.model_fields}
-    written = {name: instant_json(value) for name, value in shown.items() if isinstance(value, datetime)}
-    return dict(shown) | written | {"custom_data": redacted(batch.custom_data)}
+    return _shown(batch, BatchOut, custom_data=redacted(batch.custom_data))
+
+
+def _shown(value: object, shape: type[BaseModel], **given: Any) -> dict[str, Any]:
+    """The fields of a shape: those that are given, the others as the value has them."""
+    shown = {name: given[name] if name in given else getattr(value, name) for name in shape.model_fields}
+    return {name: instant_json(one) if isinstance(one, datetime) else one for name, one in shown.items()}

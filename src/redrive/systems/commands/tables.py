@@ -31,8 +31,6 @@ from redrive.extend import NAMES, Instant, ledger_indexes
 SCHEMA = "commandbus"
 LANE = "commands"
 """The name of the lane, and of its ledger in the engine's history, on both databases."""
-QUEUE_CHARS_MAX = 47
-"""What PGMQ allows."""
 
 COUNTED = ("completed", "failed", "canceled", "in_troubleshooting")
 """The states that a batch counts in its row. The open ones are the rest: counted too, every claim would write the row."""
@@ -162,7 +160,7 @@ def make_tables(dialect: str) -> Tables:
     )
     reply = None
     if sqlite:
-        ledger_indexes(ledger_table(dialect), command, dialect)
+        ledger_indexes(ledger_table(dialect), command)
         reply = Table(
             "commandbus_reply",
             metadata,

@@ -1,28 +1,29 @@
 """What goes over the bus, and what is on record about it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from uuid import UUID
 
-from redrive import UsageError
-from redrive.errors import PayloadError
+from redrive.errors import PayloadError, UsageError
 from redrive.observe.traces import current_trace
 from redrive.operator.json_views import encode_payload
-from redrive.systems.commands.tables import QUEUE_CHARS_MAX
 
+QUEUE_CHARS_MAX = 47
+"""What PGMQ allows."""
 ENDING = "__commands"
 DOMAIN = re.compile(rf"[a-z][a-z0-9_]{{0,{QUEUE_CHARS_MAX - len(ENDING) - 1}}}")
 QUEUE = re.compile(rf"[a-z][a-z0-9_]{{0,{QUEUE_CHARS_MAX - 1}}}")
 TEXT_CHARS_MAX = 150
+PAGE_MAX = 1000
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class CommandStatus(StrEnum):
-    """Where a command stands."""
+    """The status of a command."""
 
     PENDING = "PENDING"
     IN_PROGRESS = "IN_PROGRESS"
@@ -33,7 +34,7 @@ class CommandStatus(StrEnum):
 
 
 class BatchStatus(StrEnum):
-    """Where a batch stands. It is complete when none of its commands is open and none waits for a person."""
+    """The status of a batch. It is complete when none of its commands is open or in the troubleshooting queue."""
 
     OPEN = "OPEN"
     COMPLETED = "COMPLETED"
@@ -122,16 +123,8 @@ class CommandRecord:
     created_at: datetime
     updated_at: datetime
     troubled_at: datetime | None
-    """Since when it waits for a person."""
+    """Since when it has been in the troubleshooting queue."""
     data: Any = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandPage:
-    """Some commands, newest first, and the cursor for the next page; None after the last."""
-
-    commands: list[CommandRecord]
-    cursor: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +160,7 @@ class BatchRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What a sender hears in the end."""
+    """What the sender of a command is told in the end."""
 
     domain: str
     command_id: str
@@ -177,13 +170,23 @@ class Reply:
     result: Any = None
     error: Mapping[str, Any] | None = None
 
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> Self:
+        """The reply that a message in a queue stands for."""
+        named = {name: message[name] for name in ("domain", "command_id", "command_type", "correlation_id")}
+        return cls(
+            **named, outcome=Outcome(message["outcome"]), result=message.get("result"), error=message.get("error")
+        )
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bulk:
-    """What an act on many commands came to: the ids that changed, and why the others did not."""
 
-    changed: Sequence[str]
-    refused: Mapping[str, str]
+def queues_of(commands: Iterable[NewCommand]) -> dict[str, bool]:
+    """The queues that commands need, in order, and whether workers choose there by kind."""
+    needed: dict[str, bool] = {}
+    for command in commands:
+        if command.reply_to is not None:
+            needed.setdefault(command.reply_to, False)
+        needed[queue_of(command.domain)] = True
+    return dict(sorted(needed.items()))
 
 
 def queue_of(domain: str) -> str:
@@ -233,8 +236,14 @@ def check_text(name: str, given: Any) -> str:
     return given
 
 
+def check_limit(limit: int) -> None:
+    """Raise `UsageError` if a page cannot hold so many."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= PAGE_MAX:
+        raise UsageError(f"limit must lie between 1 and {PAGE_MAX}, not {limit!r}")
+
+
 def can_be_stored(*texts: str) -> bool:
-    """Whether something on the bus could be called so. If not, there is none, and no database is asked: some refuse such texts."""
+    """Whether anything on the bus could have such a name. If not, no database is asked: some refuse such texts."""
     try:
         for one in texts:
             check_text("it", one)
@@ -249,5 +258,5 @@ def json_text(value: Any) -> str:
         return "null"
     text = encode_payload(value)
     if _NUL.search(text):
-        raise PayloadError("the payload holds a NUL character, which PostgreSQL stores in no message: leave it out")
+        raise PayloadError("the payload holds a NUL character, which no PostgreSQL message can hold: leave it out")
     return text

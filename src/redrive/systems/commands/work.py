@@ -1,47 +1,39 @@
-"""Calling a handler: a task becomes a command with its context, and what comes of it travels back with the claim.
+"""Calling a handler: a task becomes a command with its context, and what the handler says becomes an outcome.
 
-The engine asks a handler only whether it failed. The bus must know more in the end: the result, or the code and the details of
-the error. The handler's answer is therefore put into the payload of its claim, which is this claim's alone, and read when the
-claim is settled (`records.py`).
+A result travels as JSON text in `Done`, a rule that says no as `Cancelled` with its error, any other error as it was raised.
+`beside.py` writes what becomes of them.
 """
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy.util import await_only
 
-from redrive import BusinessError, Cancelled, Context, PermanentError, Snoozed, Task, UsageError, describe_error
-from redrive.errors import PayloadError
-from redrive.extend import Claim
-from redrive.operator.json_views import redacted
-from redrive.systems.commands.errors import Coded, PermanentCommandError
+from redrive import BusinessError, Cancelled, Context, Snoozed, Task
+from redrive.errors import PayloadError, UsageError
+from redrive.extend import Claim, SqlLedger
+from redrive.systems.commands.errors import PermanentCommandError, trouble_of
 from redrive.systems.commands.registry import Registration
 from redrive.systems.commands.values import Command, json_text
-
-ANSWER = "answer"
-"""Where in the payload a handler's answer is."""
-CODE_CHARS_MAX = 200
 
 
 class Keeping:
     """How a handler keeps its command longer than the worker's timeout."""
 
-    def __init__(self, extend: Callable[[Claim, timedelta], Coroutine[Any, Any, bool]]) -> None:
-        self.extend = extend
+    def __init__(self, ledger: SqlLedger, *, one_writer: bool) -> None:
+        self._ledger = ledger
+        self._one_writer = one_writer
         self.loop: asyncio.AbstractEventLoop | None = None
         """The loop of the running worker, for handlers in threads."""
 
-
-class Trouble(NamedTuple):
-    """An error as it is kept: what kind, its code, and a message without secrets."""
-
-    type: str
-    code: str
-    message: str
-    details: Any = None
+    async def extend(self, claim: Claim, span: timedelta, *, in_transaction: bool) -> bool:
+        """Keep it for so long from now; False if it was lost."""
+        if in_transaction and self._one_writer:
+            return True  # its open transaction holds the only lock there is: nobody can take the command away
+        return not await self._ledger.extend([claim], span)
 
 
 class CommandContext:
@@ -75,20 +67,16 @@ class CommandContext:
         The worker extends by itself while it is alive. This is for work during which it cannot, such as a long computation
         that lets nothing else run.
         """
-        asked = self._extend(timedelta(seconds=seconds))
+        in_transaction, loop = self.connection is not None, self._keeping.loop
+        if self._sync and not in_transaction and loop is None:
+            raise UsageError("a plain function can extend its command only while a worker runs it")
+        asked = self._keeping.extend(self._context.claim, timedelta(seconds=seconds), in_transaction=in_transaction)
         if not self._sync:
             return asked
-        if self.connection is not None:  # a plain function on the event loop's own thread
+        if in_transaction:  # a plain function on the event loop's own thread
             return await_only(asked)
-        if self._keeping.loop is None:
-            asked.close()
-            raise UsageError("a plain function can extend its command only while a worker runs it")
-        return asyncio.run_coroutine_threadsafe(asked, self._keeping.loop).result()
-
-    async def _extend(self, span: timedelta) -> bool:
-        if self.connection is not None and self.connection.dialect.name == "sqlite":
-            return True  # its open transaction holds the only lock there is: nobody can take the command away
-        return await self._keeping.extend(self._context.claim, span)
+        assert loop is not None
+        return asyncio.run_coroutine_threadsafe(asked, loop).result()
 
 
 def engine_handler(registration: Registration, keeping: Keeping) -> Callable[[Task, Context], Any]:
@@ -104,28 +92,22 @@ def engine_handler(registration: Registration, keeping: Keeping) -> Callable[[Ta
     async def call(task: Task, context: Context) -> Any:
         try:
             if context.connection is None:
-                return _answered(task, await function(*arguments(task, context)))
+                return _answer(await function(*arguments(task, context)))
             async with context.connection.begin_nested():  # what a refused command wrote is taken back
                 result = await function(*arguments(task, context))
-            return _answered(task, result, transactional=True)
-        except Exception as error:
-            task.payload[ANSWER] = trouble_of(error)
-            if isinstance(error, BusinessError):
-                return _refused(task)
-            raise
+            return _answer(result, transactional=True)
+        except BusinessError as error:
+            return _refused(error)
 
     def call_plain(task: Task, context: Context) -> Any:
         try:
             if context.connection is None:
-                return _answered(task, function(*arguments(task, context)))
+                return _answer(function(*arguments(task, context)))
             with context.connection.begin_nested():
                 result = function(*arguments(task, context))
-            return _answered(task, result, transactional=True)
-        except Exception as error:
-            task.payload[ANSWER] = trouble_of(error)
-            if isinstance(error, BusinessError):
-                return _refused(task)
-            raise
+            return _answer(result, transactional=True)
+        except BusinessError as error:
+            return _refused(error)
 
     return call if is_async else call_plain
 
@@ -145,43 +127,23 @@ def command_of(task: Task) -> Command:
     )
 
 
-def _answered(task: Task, result: Any, *, transactional: bool = False) -> Any:
-    if isinstance(result, Snoozed):
+def _answer(result: Any, *, transactional: bool = False) -> Snoozed | str | None:
+    """The result as the JSON text of the reply; `Snoozed` is passed on."""
+    if result is None or isinstance(result, Snoozed):
         return result
     try:
-        task.payload[ANSWER] = "null" if result is None else json_text(result)
+        return json_text(result)
     except PayloadError as error:
         # It was done and cannot be done again: a person decides what to reply. In a transaction all of it is taken back.
         said = "its result cannot be sent, so what it wrote was taken back"
         said = said if transactional else "it was handled, but its result cannot be sent"
         raise PermanentCommandError("RESULT_NOT_JSON", f"{said}: {error}") from error
-    return None
 
 
-def _refused(task: Task) -> Cancelled:
-    """A rule that says no ends the command; what to do about any other error is the engine's to decide."""
-    trouble = task.payload[ANSWER]
-    return Cancelled(f"{trouble.code}: {trouble.message}")
-
-
-def trouble_of(error: BaseException) -> Trouble:
-    """What is kept of an error."""
-    kind = "BUSINESS_RULE" if isinstance(error, BusinessError) else "TRANSIENT"
-    kind = "PERMANENT" if isinstance(error, PermanentError) else kind
-    if not isinstance(error, Coded):
-        code, message = type(error).__name__, describe_error(error)
-        return Trouble(kind, code[:CODE_CHARS_MAX], "" if message == code else message.removeprefix(f"{code}: "))
-    details = redacted(error.details)
-    try:
-        json_text(details)
-    except PayloadError:
-        details = None
-    return Trouble(kind, _safe(str(error.code))[:CODE_CHARS_MAX], _safe(str(error.message)), details)
-
-
-def _safe(text: str) -> str:
-    """The text without secrets, shortened, as the engine would keep it."""
-    return describe_error(Exception(text)).removeprefix("Exception: ") if text else ""
+def _refused(error: BusinessError) -> Cancelled:
+    """A rule that says no ends the command; about any other error the engine decides."""
+    trouble = trouble_of(error)
+    return Cancelled(f"{trouble.code}: {trouble.message}", result=error)
 
 
 def _takes_command_alone(function: Callable[..., Any]) -> bool:

@@ -5,16 +5,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 
-from redrive import UsageError, WorkerSettings
+from redrive.app import WorkerSettings
+from redrive.errors import UsageError
 from redrive.systems.commands.policy import RetryPolicy
 from redrive.systems.commands.system import Commands
 from redrive.systems.commands.values import check_domain
 
 
-class Worker:
+class CommandWorker:
     """Handles the commands of some domains, or of all, until it is told to stop.
 
-        await Worker(bus, "payments").run(concurrency=50)
+        await CommandWorker(bus, "payments").run(concurrency=50)
 
     `redrive worker` and `redrive serve` handle the commands of an application too; this is for programs that start workers
     themselves, with a policy of their own.
@@ -32,7 +33,7 @@ class Worker:
         """Set when the worker has looked for work once."""
 
     def stop(self) -> None:
-        """Take no more commands, let those that run come to their end, give back the rest; `run` then returns."""
+        """Take no more commands, let the running handlers finish, give back the rest; `run` then returns."""
         self._stopped.set()
 
     async def run(
@@ -53,11 +54,10 @@ class Worker:
         await self._bus.lane.ledger()  # opens the application, which may have to make the tables first
         lease, tune = timedelta(seconds=visibility_timeout), lane.tune
         lane.tune = lambda settings: replace(tune(settings) if tune else settings, lease=lease)
-        workers = self._bus.workers(WorkerSettings(concurrency=concurrency, lease=lease, grace=grace), lane)
-        chores = self._bus.chores(lane, self._policy)
+        workers = self._bus.app.workers(WorkerSettings(concurrency=concurrency, lease=lease, grace=grace), lanes=[lane])
         running = [
             asyncio.create_task(workers.run()),
-            asyncio.create_task(chores.run(self._stopped)),
+            asyncio.create_task(self._bus.unhandled(lane, self._policy).run(self._stopped)),
             asyncio.create_task(self._stopped.wait()),
         ]
         readying = asyncio.create_task(self._tell_ready(workers.ready))

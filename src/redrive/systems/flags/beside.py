@@ -12,10 +12,11 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection, insert, update
 
-from redrive import State, UsageError, describe_error
-from redrive.extend import Act, Actor, Beside, Database, Settlement
+from redrive import State
+from redrive.errors import UsageError
+from redrive.extend import Act, Actor, Beside, Database, Settlement, describe_error
 from redrive.operator.json_views import instant_json
-from redrive.systems.flags.tables import FlagTables
+from redrive.systems.flags import tables
 from redrive.systems.flags.values import FlagSchedule
 
 PROCESSOR = Actor(name="processor")
@@ -23,7 +24,7 @@ PROCESSOR = Actor(name="processor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class AuditEntry:
     """What is recorded of a schedule: that it was `created`, `cancelled`, `applied`, `failed` or `retried`."""
 
     schedule: FlagSchedule
@@ -36,17 +37,14 @@ class FlagBeside(Beside):
 
     refused_ends = frozenset({State.DONE})
 
-    def __init__(self, database: Database, tables: FlagTables) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._tables = tables
         self._log: Any = structlog.get_logger(system="flags")
 
     def settled(self, connection: Connection, settlements: Sequence[Settlement]) -> None:
         """Record what a try came to. One that was given back was not a try."""
         ended = {one.claim.task.id: one for one in settlements if one.state is not State.WAITING or one.explanation}
-        entries = [
-            _outcome(schedule, ended[schedule.id]) for schedule in self._tables.read_by_id(connection, ended).values()
-        ]
+        entries = [_outcome(schedule, ended[schedule.id]) for schedule in tables.read_by_id(connection, ended).values()]
         gave_way = [one.schedule.id for one in entries if one.action == "cancelled"]
         if gave_way:
             self._mark_cancelled(connection, gave_way, PROCESSOR, error_message="superseded")
@@ -62,19 +60,19 @@ class FlagBeside(Beside):
                 "a schedule is applied when its flag was changed, not because somebody says so: change the flag by hand, and "
                 "resolve the schedule as cancelled"
             )
-        schedules = self._tables.read_by_id(connection, ids).values()
+        schedules = tables.read_by_id(connection, ids).values()
         if state is State.CANCELLED:
             self._mark_cancelled(connection, ids, actor)
             entries = [_cancelled(one, actor.reason) for one in schedules]
         else:
             told = {"byHand": True, "reason": actor.reason}
             entries = [
-                Entry(schedule=one, action="retried", details={**told, "lastError": one.last_error})
+                AuditEntry(schedule=one, action="retried", details={**told, "lastError": one.last_error})
                 for one in schedules
             ]
         self.record(connection, entries, actor)
 
-    def record(self, connection: Connection, entries: Sequence[Entry], by: Actor) -> None:
+    def record(self, connection: Connection, entries: Sequence[AuditEntry], by: Actor) -> None:
         """Add to the audit in the caller's transaction. Never raises for what is wrong with the audit alone."""
         if not entries:
             return
@@ -93,7 +91,7 @@ class FlagBeside(Beside):
                     }
                     for one in entries
                 ]
-                connection.execute(insert(self._tables.audit), rows)
+                connection.execute(insert(tables.audit), rows)
         except Exception as error:  # whatever is wrong with the audit, the change goes on
             for one in entries:
                 self._log.error(
@@ -104,26 +102,26 @@ class FlagBeside(Beside):
     def _mark_cancelled(self, connection: Connection, ids: Sequence[Any], by: Actor, **more: str) -> None:
         """Write into the rows who cancelled them. The state itself is the ledger's to write."""
         values = {"cancelled_by": by.name, "cancelled_at": self._database.present(connection), **more}
-        t = self._tables.schedules
+        t = tables.schedules
         connection.execute(update(t).where(t.c.id.in_(ids)).values(values))
 
 
-def _outcome(schedule: FlagSchedule, settlement: Settlement) -> Entry:
+def _outcome(schedule: FlagSchedule, settlement: Settlement) -> AuditEntry:
     """What is told of a try; its row has been written already."""
     counted = {"retryCount": schedule.retry_count}
     if settlement.state is State.DONE:
-        return Entry(schedule=schedule, action="applied", details={"updates": schedule.updates, **counted})
+        return AuditEntry(schedule=schedule, action="applied", details={"updates": schedule.updates, **counted})
     if settlement.explanation is None:
         return _cancelled(schedule, settlement.error)
     why = {
         "error": settlement.error, "outcome": settlement.outcome, "verdict": settlement.explanation.verdict, **counted
     }  # fmt: skip
     if settlement.state is State.DEAD:
-        return Entry(schedule=schedule, action="failed", details=why)
+        return AuditEntry(schedule=schedule, action="failed", details=why)
     planned = {"nextRetryAt": instant_json(schedule.next_retry_at)}
-    return Entry(schedule=schedule, action="retried", details=why | planned)
+    return AuditEntry(schedule=schedule, action="retried", details=why | planned)
 
 
-def _cancelled(schedule: FlagSchedule, reason: str | None) -> Entry:
+def _cancelled(schedule: FlagSchedule, reason: str | None) -> AuditEntry:
     why = {"reason": reason} if reason else {}
-    return Entry(schedule=schedule, action="cancelled", details={"updates": schedule.updates, **why})
+    return AuditEntry(schedule=schedule, action="cancelled", details={"updates": schedule.updates, **why})

@@ -15,9 +15,10 @@ from typing import TypeVar
 import structlog
 from sqlalchemy import Connection, select
 
-from redrive import Redrive, describe_error
+from redrive import Redrive
+from redrive.extend import describe_error
+from redrive.systems.flags import tables
 from redrive.systems.flags.evaluate import FlagFacts, is_on
-from redrive.systems.flags.tables import FlagTables
 from redrive.systems.flags.values import PRODUCTION
 
 R = TypeVar("R")
@@ -41,10 +42,9 @@ Overrides = dict[int, str]
 class FlagCache:
     """What evaluations need, read when it is first asked for."""
 
-    def __init__(self, app: Redrive, tables: FlagTables, *, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, app: Redrive, *, now: Callable[[], float] = time.monotonic) -> None:
         self._app = app
         self._database = app.database
-        self._tables = tables
         self._now = now
         self._flags: tuple[float, Known] | None = None
         self._overrides: OrderedDict[str, tuple[float, Overrides]] = OrderedDict()
@@ -145,11 +145,11 @@ class FlagCache:
             await asyncio.sleep(AFTER_A_FAULT_SECONDS)
 
     def _read_flags(self, connection: Connection) -> Known:
-        t = self._tables.flags
+        t = tables.flags
         found = select(t.c.environment, t.c.flag_key, t.c.id, t.c.enabled, t.c.rollout_percentage).limit(FLAGS_MAX)
         return {(environment, key): FlagFacts(*facts) for environment, key, *facts in connection.execute(found)}
 
     def _read_overrides(self, connection: Connection, user_id: str) -> Overrides:
-        t = self._tables.overrides
+        t = tables.overrides
         found = select(t.c.flag_id, t.c.override_type).where(t.c.user_id == user_id).limit(FLAGS_MAX)
         return {row.flag_id: row.override_type for row in connection.execute(found)}

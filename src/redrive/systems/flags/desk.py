@@ -4,27 +4,23 @@ What is still to come is in the order in which it is due, what is over in the or
 reads one index that holds just its rows in just that order, so it costs the same with a million schedules.
 """
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Float, and_, bindparam, func, literal_column, or_, select, text
+from sqlalchemy import Connection, and_, bindparam, func, literal_column, or_, select, text
 
-from redrive import Lane, Redrive, Where, redact
-from redrive.extend import ATTEMPTS, EPOCH
+from redrive import Redrive
+from redrive.extend import ATTEMPTS, EPOCH, redact
+from redrive.lane import Acted, Lane
+from redrive.systems.flags import tables
 from redrive.systems.flags.changes import LastSet, Stamp, Values, readable_values, superseded
-from redrive.systems.flags.errors import (
-    InvalidChangeError,
-    InvalidStateError,
-    ScheduleNotFoundError,
-)
-from redrive.systems.flags.tables import AHEAD, FLAG_SCHEDULES, OVER, FlagTables
+from redrive.systems.flags.errors import InvalidChangeError, InvalidStateError, ScheduleNotFoundError
+from redrive.systems.flags.tables import AHEAD, FLAG_SCHEDULES, OVER
 from redrive.systems.flags.values import (
     LISTED_MAX,
     PRODUCTION,
-    Acted,
     FlagSchedule,
     Foreseen,
     Retries,
@@ -32,20 +28,19 @@ from redrive.systems.flags.values import (
     ScheduleStatus,
     SeenSchedule,
 )
+from redrive.systems.kit.cursor import read_cursor, write_cursor
 
 PAGE_SIZE = 50
 LOOK_WITHIN = timedelta(seconds=5)
 """How long one statement of a page may take. Its index answers in milliseconds, unless the database has other troubles."""
-CURSOR_CHARS_MAX = 100
 
 
-class Desk:
+class FlagDesk:
     """Schedules for people."""
 
-    def __init__(self, app: Redrive, tables: FlagTables, lane: Lane) -> None:
+    def __init__(self, app: Redrive, lane: Lane) -> None:
         self._app = app
         self._database = app.database
-        self._tables = tables
         self._lane = lane
 
     # --- the schedules of a flag ------------------------------------------------------------------------------------
@@ -60,16 +55,16 @@ class Desk:
     def _schedules(
         self, connection: Connection, key: str, environment: str, limit: int, offset: int
     ) -> list[FlagSchedule]:
-        found = self._tables.read_schedules(connection, self._of(key, environment), limit=limit, offset=offset)
+        found = tables.read_schedules(connection, self._of(key, environment), limit=limit, offset=offset)
         if not found and not offset:
-            self._tables.read_flag(connection, key, environment)
+            tables.read_flag(connection, key, environment)
         return found
 
     async def get_schedule(self, key: str, id: int, *, environment: str = PRODUCTION) -> FlagSchedule:
         """One schedule of a flag."""
         await self._app.open()
-        where = self._of(key, environment) & (self._tables.schedules.c.id == id)
-        found = await self._database.read(self._tables.read_schedules, where)
+        where = self._of(key, environment) & (tables.schedules.c.id == id)
+        found = await self._database.read(tables.read_schedules, where)
         if not found:
             raise ScheduleNotFoundError(key, environment, id)
         return found[0]
@@ -85,14 +80,11 @@ class Desk:
         return await self._database.read(self._foresee, key, environment, at)
 
     def _foresee(self, connection: Connection, key: str, environment: str, at: datetime) -> Foreseen:
-        flag = self._tables.read_flag(connection, key, environment)
+        flag = tables.read_flag(connection, key, environment)
         if at < self._database.present(connection):
             raise InvalidChangeError("at lies in the past: only what is to come can be foreseen")
-        waits = self._tables.waits & (self._tables.schedules.c.flag_id == flag.id)
-        due = [
-            (one.due_at or EPOCH, one.scheduled_at, one.id, one)
-            for one in self._tables.read_schedules(connection, waits)
-        ]
+        waits = tables.WAITS & (tables.schedules.c.flag_id == flag.id)
+        due = [(one.due_at or EPOCH, one.scheduled_at, one.id, one) for one in tables.read_schedules(connection, waits)]
         values: Values = {"enabled": flag.enabled, "rollout_percentage": flag.rollout_percentage}
         last_set, applied = LastSet(flag.last_set), list[int]()
         for when, scheduled_at, id_, schedule in sorted(due, key=lambda one: one[:3]):
@@ -105,7 +97,7 @@ class Desk:
         return Foreseen(at=at, **values, applied=tuple(applied))
 
     def _of(self, key: str, environment: str) -> Any:
-        c = self._tables.schedules.c
+        c = tables.schedules.c
         return (c.flag_key == key) & (c.environment == environment)
 
     # --- across flags, page by page ---------------------------------------------------------------------------------
@@ -134,9 +126,9 @@ class Desk:
         cursor: str | None,
         limit: int,
     ) -> SchedulePage:
-        t = self._tables.schedules
+        t = tables.schedules
         listing = AHEAD if status.is_ahead else OVER
-        place = self._tables.place(listing)
+        place = listing.place
         where: list[Any] = [
             t.c.environment == environment,
             t.c.status == literal_column(f"'{status.word}'"),
@@ -146,14 +138,14 @@ class Desk:
             where.append(t.c.flag_key == key)
         if cursor is not None:
             # Written out, not as a row value: the first half then is a range of the index.
-            at, id_ = _read_cursor(cursor, as_number=isinstance(place.type, Float))
+            at, id_ = _checked(cursor, connection)
             then = bindparam(None, at, type_=place.type)
             behind = or_(place > then, t.c.id > id_) if status.is_ahead else or_(place < then, t.c.id < id_)
             where.append(and_(place >= then if status.is_ahead else place <= then, behind))
         order = (place, t.c.id) if status.is_ahead else (place.desc(), t.c.id.desc())
         found = select(t, place.label("place")).where(*where).order_by(*order).limit(limit + 1)
         rows = connection.execute(found).all()
-        following = _write_cursor(rows[limit - 1]) if len(rows) > limit else None
+        following = write_cursor(rows[limit - 1].place, rows[limit - 1].id) if len(rows) > limit else None
         tries = _count_tries(connection, [row.id for row in rows[:limit]])
         seen = [_seen(FlagSchedule.of(row), tries.get(row.id, 0)) for row in rows[:limit]]
         return SchedulePage(seen=seen, cursor=following)
@@ -174,13 +166,13 @@ class Desk:
         return acted
 
     def _cancel(self, connection: Connection, ids: Collection[int], actor: str, reason: str) -> Acted:
-        found = self._tables.read_by_id(connection, ids)
-        ended = set(self._lane.cancel_sync([*found], actor=actor, reason=reason, within=connection))
-        refused = {id_: _absent(id_) for id_ in ids if id_ not in ended}
-        for id_, schedule in self._tables.read_by_id(connection, found.keys() - ended).items():
+        found = tables.read_by_id(connection, ids)
+        ended: set[Any] = set(self._lane.cancel_sync([*found], actor=actor, reason=reason, within=connection))
+        refused: dict[Any, str] = {id_: _absent(id_) for id_ in ids if id_ not in ended}
+        for id_, schedule in tables.read_by_id(connection, found.keys() - ended).items():
             state = "being applied just now" if schedule.lease_until is not None else f"{schedule.status} for good"
             refused[id_] = f"schedule {id_} is {state}: only one that waits can be cancelled"
-        return Acted(changed=sorted(id_ for id_ in found if id_ in ended), refused=refused)
+        return Acted(changed=sorted(ended.intersection(found)), refused=refused)
 
     async def retry(self, key: str, id: int, *, actor: str, environment: str = PRODUCTION) -> FlagSchedule:
         """Bring a schedule back that has failed for good, due now and with all its retries."""
@@ -191,22 +183,20 @@ class Desk:
         """Bring back schedules that have failed for good, of whatever flag; the others stay as they are."""
         await self._app.open()
         dead, refused = await self._database.read(self._to_retry, ids)
-        changed = set[object]()
-        if dead:
-            changed |= {*(await self._lane.redrive(Where(ids=dead), actor=actor, reason=reason)).changed}
+        changed = (await self._lane.redrive(dead, actor=actor, reason=reason)).changed if dead else ()
         if changed:
             await self._lane.count_soon()
-        for id_ in set(dead) - changed:
+        for id_ in set(dead).difference(changed):
             refused[id_] = f"schedule {id_} was brought back by somebody else just now"
-        return Acted(changed=sorted(id_ for id_ in dead if id_ in changed), refused=refused)
+        return Acted(changed=sorted(set(dead).intersection(changed)), refused=refused)
 
-    def _to_retry(self, connection: Connection, ids: Collection[int]) -> tuple[list[int], dict[int, str]]:
+    def _to_retry(self, connection: Connection, ids: Collection[int]) -> tuple[list[int], dict[Any, str]]:
         """Those that a person may bring back, and of the others why not."""
-        found, t = self._tables.read_by_id(connection, ids), self._tables.flags
+        found, t = tables.read_by_id(connection, ids), tables.flags
         now = self._database.present(connection)
         named = select(t.c.id, t.c.last_set).where(t.c.id.in_({one.flag_id for one in found.values()} - {None}))
         last_set = {row.id: LastSet(row.last_set) for row in connection.execute(named)}
-        refused = {id_: _absent(id_) for id_ in ids if id_ not in found}
+        refused: dict[Any, str] = {id_: _absent(id_) for id_ in ids if id_ not in found}
         for id_, schedule in found.items():
             why = _not_to_retry(schedule, last_set.get(schedule.flag_id or 0), now)
             if why is not None:
@@ -237,21 +227,11 @@ def _seen(schedule: FlagSchedule, tries: int) -> SeenSchedule:
     return SeenSchedule(schedule=schedule, tries=tries, upcoming=schedule.upcoming())
 
 
-def _write_cursor(row: Any) -> str:
-    return f"{row.id}@{row.place.isoformat() if isinstance(row.place, datetime) else repr(row.place)}"
-
-
-def _read_cursor(cursor: str, *, as_number: bool) -> tuple[float | datetime, int]:
-    """Where a page begins: an instant in the form in which this database orders by it, and an id."""
-    try:
-        id_, _, at = cursor[:CURSOR_CHARS_MAX].partition("@")
-        place = float(at) if as_number else datetime.fromisoformat(at)
-        known = math.isfinite(place) if isinstance(place, float) else place.tzinfo is not None
-        if not known or not id_.isascii() or not id_.isdecimal() or int(id_) >= 2**63:
-            raise ValueError
-        return place.astimezone(UTC) if isinstance(place, datetime) else place, int(id_)
-    except (ValueError, OverflowError):
-        raise InvalidChangeError(f"cursor must be the one that the page before gave, not {cursor!r:.80}") from None
+def _checked(cursor: str, connection: Connection) -> tuple[float | datetime, int]:
+    place = read_cursor(cursor, connection)
+    if place is None:
+        raise InvalidChangeError(f"cursor must be the one that the page before gave, not {cursor!r:.80}")
+    return place
 
 
 def _absent(id: int) -> str:

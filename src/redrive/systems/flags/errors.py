@@ -8,7 +8,7 @@ UsageError
     └── InvalidStateError        the schedule is in a state in which this cannot be done
 """
 
-from redrive import UsageError
+from redrive.errors import UsageError
 
 
 class FlagsError(UsageError):

@@ -9,11 +9,12 @@ from sqlalchemy import Connection, insert, select
 from redrive import Redrive
 from redrive.extend import Actor
 from redrive.operator.json_views import instant_json
-from redrive.systems.flags.beside import Entry, FlagBeside
+from redrive.systems.flags import tables
+from redrive.systems.flags.beside import AuditEntry, FlagBeside
 from redrive.systems.flags.changes import read_values, updates_of
 from redrive.systems.flags.errors import InvalidChangeError
 from redrive.systems.flags.settings import RETRIES_MAX
-from redrive.systems.flags.tables import FLAG_SCHEDULES, FlagTables
+from redrive.systems.flags.tables import FLAG_SCHEDULES
 from redrive.systems.flags.values import PRODUCTION, FlagSchedule, NewSchedule
 
 OPEN_MAX = 1000
@@ -22,13 +23,12 @@ AHEAD_MAX = timedelta(days=3660)
 """How far ahead a change may be planned: ten years."""
 
 
-class Intake:
+class FlagIntake:
     """Where new schedules come in."""
 
-    def __init__(self, app: Redrive, tables: FlagTables, beside: FlagBeside, *, max_retries: int) -> None:
+    def __init__(self, app: Redrive, beside: FlagBeside, *, max_retries: int) -> None:
         self._app = app
         self._database = app.database
-        self._tables = tables
         self._beside = beside
         self._max_retries = check_retries(max_retries)
 
@@ -46,8 +46,8 @@ class Intake:
     ) -> list[FlagSchedule]:
         now = self._database.present(connection)
         rows = [self._row(number, one, now) for number, one in enumerate(new)]
-        t, flag = self._tables.schedules, self._tables.read_flag(connection, key, environment, stays=True)
-        waiting = select(t.c.id).where(t.c.flag_id == flag.id, self._tables.waits).limit(OPEN_MAX)
+        t, flag = tables.schedules, tables.read_flag(connection, key, environment, stays=True)
+        waiting = select(t.c.id).where(t.c.flag_id == flag.id, tables.WAITS).limit(OPEN_MAX)
         if len(connection.execute(waiting).all()) + len(rows) > OPEN_MAX:
             raise InvalidChangeError(f"{OPEN_MAX} schedules of {key!r} are waiting already: cancel some first")
         common = {
@@ -55,7 +55,7 @@ class Intake:
             "created_by": by.name, "created_at": now, "updated_at": now,
         }  # fmt: skip
         ids = [connection.execute(insert(t).values(**common, **row).returning(t.c.id)).scalar_one() for row in rows]
-        found = self._tables.read_by_id(connection, ids)
+        found = tables.read_by_id(connection, ids)
         made = [found[id_] for id_ in ids]
         self._beside.record(connection, [_created(one) for one in made], by)
         # Also for what is due later: the worker may sleep for longer than that.
@@ -88,9 +88,9 @@ def check_retries(retries: object) -> int:
     return retries
 
 
-def _created(schedule: FlagSchedule) -> Entry:
+def _created(schedule: FlagSchedule) -> AuditEntry:
     details = {
         "scheduledAt": instant_json(schedule.scheduled_at), "expiresAt": instant_json(schedule.expires_at),
         "updates": schedule.updates, "maxRetries": schedule.max_retries,
     }  # fmt: skip
-    return Entry(schedule=schedule, action="created", details=details)
+    return AuditEntry(schedule=schedule, action="created", details=details)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from redrive import State
-from redrive.extend import AttemptEnded, Database, Event, SettleFailed
+from redrive.events import AttemptEnded, Event, SettleFailed
+from redrive.extend import Database
 from redrive.observe.logs import LogObserver
 from redrive.operator.json_views import instant_json
 from redrive.systems.flags.cache import FlagCache

@@ -1,4 +1,4 @@
-"""The flags and their schedules: what is due next, what is tried again, what failed for good, and what a person may do about it."""
+"""The page of the flags: what is due next, what will be retried, what failed for good, and what an operator can do about it."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from redrive.extend import System
 from redrive.http.errors import ApiError
 from redrive.http.panel import Panel, query_of
 from redrive.systems.flags.changes import readable_values
-from redrive.systems.flags.desk import PAGE_SIZE, Desk
+from redrive.systems.flags.desk import PAGE_SIZE, FlagDesk
 from redrive.systems.flags.errors import FlagNotFoundError
 from redrive.systems.flags.picture import SHOWN_MAX, Coming, UpcomingPicture, draw
 from redrive.systems.flags.store import FlagStore
@@ -22,17 +22,17 @@ FLAGS_PAGE = 50
 TEXT_CHARS_MAX = 100
 SECTIONS = {
     "pending": ("Due next", "waiting", "Nothing is planned."),
-    "retrying": ("Failed, and tried again by themselves", "waiting", "No change has failed that is tried again."),
+    "retrying": ("Failed, will be retried", "waiting", "No failed change is waiting for a retry."),
     "failed": ("Failed for good", "dead", "No change has failed for good."),
-    "applied": ("Applied, the last first", "done", "Nothing was applied in the last 90 days."),
-    "cancelled": ("Cancelled, the last first", "cancelled", "Nothing was cancelled in the last 30 days."),
+    "applied": ("Applied, newest first", "done", "Nothing has been applied in the last 90 days."),
+    "cancelled": ("Cancelled, newest first", "cancelled", "Nothing has been cancelled in the last 30 days."),
 }
 """Of each section its title, its colour, and what is said when it is empty."""
 OVERVIEW = ("pending", "retrying", "failed", "applied")
 """What is seen without a filter by status."""
 
 
-def make_panel(store: FlagStore, desk: Desk) -> Panel:
+def make_panel(store: FlagStore, desk: FlagDesk) -> Panel:
     """The page, over the parts that it shows."""
 
     async def content(request: Request, system: System) -> Mapping[str, Any]:
@@ -61,7 +61,7 @@ def make_panel(store: FlagStore, desk: Desk) -> Panel:
     return Panel(title="Flags", template="flags/page.html", content=content)
 
 
-async def _pages(desk: Desk, asked: Mapping[str, str], cursor: str) -> dict[str, SchedulePage]:
+async def _pages(desk: FlagDesk, asked: Mapping[str, str], cursor: str) -> dict[str, SchedulePage]:
     names, limit = ([asked["status"]], PAGE_SIZE) if asked["status"] else (OVERVIEW, SHOWN_MAX)
     return {
         name: await desk.page(
@@ -101,7 +101,7 @@ def _row(seen: SeenSchedule, look: str) -> dict[str, Any]:
 
 
 def _picture(pages: Mapping[str, SchedulePage]) -> UpcomingPicture | None:
-    """Of what is to come, by when it is tried next."""
+    """Of upcoming schedules, by their next try."""
     ahead = [one for name in ("pending", "retrying") if name in pages for one in pages[name].seen]
     coming = [
         Coming(name=one.schedule.flag_key, sets=sets(one.schedule), tries=[each.at for each in one.upcoming])

@@ -1,6 +1,6 @@
-"""The picture of the schedules to come: one line each, its next try and those that follow if that fails.
+"""The picture of upcoming schedules: one line each, its next try and those that follow if that fails.
 
-Pure: it takes instants and computes where to draw. Seconds and weeks stand side by side, so time is drawn by its logarithm.
+Pure: it takes instants and computes where to draw. Seconds and weeks stand side by side, so the time axis is logarithmic.
 """
 
 import math
@@ -26,7 +26,7 @@ TICKS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coming:
-    """A schedule to come: what it is called, what it does, and when it is tried, the next try first."""
+    """An upcoming schedule: its name, what it sets, and when it is tried, the next try first."""
 
     name: str
     sets: str
@@ -68,7 +68,7 @@ class UpcomingPicture:
 
 
 def draw(coming: Sequence[Coming], now: datetime) -> UpcomingPicture | None:
-    """The picture of the first few; None where nothing is to come."""
+    """The picture of the first few; None where nothing is upcoming."""
     shown = [one for one in coming if one.tries][:SHOWN_MAX]
     if not shown:
         return None

@@ -2,7 +2,8 @@
 
 from datetime import UTC, datetime
 
-from redrive import Exponential, Policy, UsageError, jitter, minutes, seconds
+from redrive import Exponential, Policy, jitter, minutes, seconds
+from redrive.errors import UsageError
 
 POLICY = Policy(Exponential(minutes(2), minutes(60)), retries=3, jitter=jitter.additive(seconds(30)), name="flags")
 """Each schedule brings its own number of retries; this one is only the default. The name is part of the draws."""

@@ -12,10 +12,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import AfterValidator
 
+from redrive.http.body import read_body
 from redrive.http.errors import ApiError, ErrorAnswer
 from redrive.http.guard import require, require_unless_loopback
 from redrive.systems.flags.cache import FlagCache
-from redrive.systems.flags.desk import CURSOR_CHARS_MAX, PAGE_SIZE, Desk
+from redrive.systems.flags.desk import PAGE_SIZE, FlagDesk
 from redrive.systems.flags.errors import (
     FlagNotFoundError,
     FlagsError,
@@ -23,7 +24,7 @@ from redrive.systems.flags.errors import (
     InvalidStateError,
     ScheduleNotFoundError,
 )
-from redrive.systems.flags.intake import Intake
+from redrive.systems.flags.intake import FlagIntake
 from redrive.systems.flags.shapes import (
     KEY,
     ActedBody,
@@ -50,10 +51,11 @@ from redrive.systems.flags.shapes import (
 )
 from redrive.systems.flags.store import FlagStore
 from redrive.systems.flags.values import LISTED_MAX, PRODUCTION, ScheduleStatus
-from redrive.systems.kit.bounded_body import BoundedRequest
+from redrive.systems.kit.cursor import CURSOR_CHARS_MAX
 
 BODY_BYTES_MAX = 64 * 1024
 BODY_SECONDS_MAX = 30.0
+BODY_CODES = {"too_large": "BODY_TOO_LARGE", "body_too_slow": "BODY_TOO_SLOW", "disconnected": "VALIDATION_ERROR"}
 STATUS: dict[type[FlagsError], tuple[int, str]] = {
     FlagNotFoundError: (404, "FLAG_NOT_FOUND"),
     ScheduleNotFoundError: (404, "SCHEDULE_NOT_FOUND"),
@@ -82,10 +84,13 @@ class FlagsRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def answer(request: Request) -> Response:
-            bounded = BoundedRequest(request.scope, request.receive)
-            await bounded.read(bytes_max=BODY_BYTES_MAX, seconds_max=BODY_SECONDS_MAX)
             try:
-                return await handle(bounded)
+                # Where `request.body()` keeps it, too.
+                request._body = await read_body(request, BODY_BYTES_MAX, seconds_max=BODY_SECONDS_MAX)  # noqa: SLF001
+            except ApiError as error:
+                raise ApiError(error.status, BODY_CODES.get(error.code, error.code), error.message) from None
+            try:
+                return await handle(request)
             except RequestValidationError as error:
                 raise _misfit(error) from None
             except HTTPException as error:  # a body that cannot even be taken apart
@@ -124,7 +129,7 @@ def _misfit(error: RequestValidationError) -> ApiError:
     return ApiError(400, "VALIDATION_ERROR", f"{where}: {problem}" if where else str(problem), details=details)
 
 
-def make_routers(cache: FlagCache, store: FlagStore, intake: Intake, desk: Desk) -> list[APIRouter]:
+def make_routers(cache: FlagCache, store: FlagStore, intake: FlagIntake, desk: FlagDesk) -> list[APIRouter]:
     """All routes of the flags: for everybody, for administrators of flags, and for operators across all of them."""
     # FastAPI would promise a 422 that never comes, unless 4XX is spoken for.
     refused = _refusals(
@@ -261,7 +266,7 @@ def _add_users(router: APIRouter, store: FlagStore) -> None:
         return OverrideRemoved(removed=removed)
 
 
-def _add_schedules(router: APIRouter, intake: Intake, desk: Desk) -> None:
+def _add_schedules(router: APIRouter, intake: FlagIntake, desk: FlagDesk) -> None:
     @router.post("/{key}/schedule", summary="Plan a change", status_code=201)
     async def schedule(
         key: Key, request: ScheduleRequest, who: Operator, environment: Environment = PRODUCTION
@@ -320,7 +325,7 @@ def _add_schedules(router: APIRouter, intake: Intake, desk: Desk) -> None:
         return ScheduleBody.model_validate(await desk.retry(key, id, actor=who.owner, environment=environment))
 
 
-def _add_looking(router: APIRouter, desk: Desk) -> None:
+def _add_looking(router: APIRouter, desk: FlagDesk) -> None:
     @router.get("/schedules", summary="The schedules of an environment, across its flags")
     async def schedules(
         status: Annotated[
@@ -337,7 +342,7 @@ def _add_looking(router: APIRouter, desk: Desk) -> None:
         return SchedulePageBody(schedules=[SeenBody.of(one) for one in page.seen], cursor=page.cursor)
 
 
-def _add_acting(router: APIRouter, store: FlagStore, desk: Desk) -> None:
+def _add_acting(router: APIRouter, store: FlagStore, desk: FlagDesk) -> None:
     @router.post("/schedules/cancel", summary="Cancel schedules")
     async def cancel(request: ActRequest, who: Operator) -> ActedBody:
         """Those that wait, for their time or for a retry; all in one commit."""

@@ -15,11 +15,11 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from redrive import Attempt
 from redrive.http.reason import Reason
+from redrive.lane import Acted, Attempt
 from redrive.operator.json_views import instant_json
 from redrive.systems.flags.settings import RETRIES_MAX
-from redrive.systems.flags.values import Acted, NewSchedule, Retries, SeenSchedule
+from redrive.systems.flags.values import NewSchedule, Retries, SeenSchedule
 
 KEY = r"^[A-Za-z0-9][A-Za-z0-9._:-]*$"
 BULK_MAX = 50
@@ -355,7 +355,7 @@ class ActedBody(CamelBody):
     @classmethod
     def of(cls, acted: Acted) -> "ActedBody":
         """The act as it is told."""
-        return cls(changed=len(acted.changed), refused=dict(acted.refused))
+        return cls.model_validate({"changed": len(acted.changed), "refused": acted.refused})
 
 
 class SeenBody(CamelBody):

@@ -11,13 +11,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
-from redrive import Lane, Redrive
+from redrive import Redrive
 from redrive.extend import DEEDS
+from redrive.lane import Acted, Lane
+from redrive.systems.flags import tables
 from redrive.systems.flags.cache import FLAGS_MAX, FlagCache
 from redrive.systems.flags.changes import LastSet, Stamp, Values, read_values, readable_values, superseded
 from redrive.systems.flags.errors import FlagNotFoundError, InvalidChangeError
-from redrive.systems.flags.tables import FlagTables
-from redrive.systems.flags.values import LISTED_MAX, PRODUCTION, Acted, Flag, Override
+from redrive.systems.flags.values import LISTED_MAX, PRODUCTION, Flag, Override
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,10 +31,9 @@ NOTE_CHARS_MAX = 500
 class FlagStore:
     """The flags and overrides of one database."""
 
-    def __init__(self, app: Redrive, tables: FlagTables, cache: FlagCache, lane: Lane) -> None:
+    def __init__(self, app: Redrive, cache: FlagCache, lane: Lane) -> None:
         self._app = app
         self._database = app.database
-        self._tables = tables
         self._cache = cache
         self._lane = lane
 
@@ -67,7 +67,7 @@ class FlagStore:
     def _put(
         self, connection: Connection, key: str, environment: str, values: Values, described: Values, actor: str
     ) -> tuple[Flag, bool]:
-        t, now = self._tables.flags, self._database.present(connection)
+        t, now = tables.flags, self._database.present(connection)
         new = {"flag_key": key, "environment": environment, "created_at": now, "updated_at": now, "last_set": {}}
         make = (
             self._database.insert(t).values(new).on_conflict_do_nothing(index_elements=[t.c.flag_key, t.c.environment])
@@ -83,17 +83,17 @@ class FlagStore:
         if created or values or described:
             act = "create" if created else "change"
             self._note(connection, act, environment, key, actor=actor, reason=_in_words(values | described))
-        return _flag(self._tables.read_flag(connection, key, environment)), created
+        return _flag(tables.read_flag(connection, key, environment)), created
 
     async def switch(self, ids: Collection[int], *, enabled: bool, actor: str, reason: str) -> Acted:
         """Turn flags on or off, by their ids; those that are so already, or are gone, stay as they are."""
         return await self._write(self._switch, ids, enabled=enabled, actor=actor, reason=reason)
 
     def _switch(self, connection: Connection, ids: Collection[int], *, enabled: bool, actor: str, reason: str) -> Acted:
-        changed, refused = list[int](), dict[int, str]()
+        changed, refused = list[int](), dict[Any, str]()
         word = "on" if enabled else "off"
         for id_ in sorted(set(ids)):  # in one order, so that two who do so cannot block each other
-            row = self.lock(connection, self._tables.flags.c.id == id_)
+            row = self.lock(connection, tables.flags.c.id == id_)
             if row is None:
                 refused[id_] = f"flag {id_} is not there any more"
             elif row.enabled == enabled:
@@ -110,7 +110,7 @@ class FlagStore:
         await self._write(self._delete, key, environment, actor)
 
     def _delete(self, connection: Connection, key: str, environment: str, actor: str) -> None:
-        t = self._tables.flags
+        t = tables.flags
         gone = delete(t).where(t.c.flag_key == key, t.c.environment == environment)
         row = connection.execute(gone.returning(t.c.enabled, t.c.rollout_percentage)).first()
         if row is None:
@@ -121,14 +121,14 @@ class FlagStore:
     async def get(self, key: str, *, environment: str = PRODUCTION) -> Flag:
         """A flag as it stands in the database."""
         await self._app.open()
-        return _flag(await self._database.read(self._tables.read_flag, key, environment))
+        return _flag(await self._database.read(tables.read_flag, key, environment))
 
     async def all_flags(
         self, *, environment: str = PRODUCTION, limit: int = LISTED_MAX, offset: int = 0, after: str | None = None
     ) -> list[Flag]:
         """The flags of an environment by their keys; those behind the key `after`, if it is given."""
         await self._app.open()
-        t = self._tables.flags
+        t = tables.flags
         found = select(t).where(t.c.environment == environment).order_by(t.c.flag_key).limit(limit).offset(offset)
         if after is not None:
             found = found.where(t.c.flag_key > after)
@@ -137,7 +137,7 @@ class FlagStore:
     async def environments(self) -> list[str]:
         """Where there are flags, by name. All flags are looked at: they are few, see `FLAGS_MAX`."""
         await self._app.open()
-        column = self._tables.flags.c.environment
+        column = tables.flags.c.environment
         found = select(column).distinct().order_by(column).limit(LISTED_MAX)
         return await self._database.read(lambda connection: list(connection.execute(found).scalars()))
 
@@ -145,13 +145,13 @@ class FlagStore:
 
     def lock(self, connection: Connection, where: Any) -> Row[Any] | None:
         """The row of a flag, held until the transaction ends: changes of one flag come one after the other."""
-        return connection.execute(select(self._tables.flags).where(where).with_for_update(key_share=True)).first()
+        return connection.execute(select(tables.flags).where(where).with_for_update(key_share=True)).first()
 
     def change(
         self, connection: Connection, row: Row[Any], values: Values, stamp: Stamp, fields: set[str], actor: str
     ) -> None:
         """Change a flag that is locked, end older retries of the same fields, and let all caches know at the commit."""
-        t, last_set = self._tables.flags, LastSet(row.last_set)
+        t, last_set = tables.flags, LastSet(row.last_set)
         last_set.mark(fields, stamp)
         new = values | {"last_set": last_set.as_json(), "updated_at": self._database.present(connection)}
         connection.execute(update(t).where(t.c.id == row.id).values(new))
@@ -161,10 +161,10 @@ class FlagStore:
 
     def _end_older(self, connection: Connection, flag_id: int, fields: set[str], stamp: Stamp, actor: str) -> None:
         """End the retries that wait to set what was just set by a newer change."""
-        t = self._tables.schedules
-        retries = self._tables.waits & t.c.next_retry_at.is_not(None) & (t.c.flag_id == flag_id)
+        t = tables.schedules
+        retries = tables.WAITS & t.c.next_retry_at.is_not(None) & (t.c.flag_id == flag_id)
         older = dict[str, list[int]]()
-        for schedule in self._tables.read_schedules(connection, retries):
+        for schedule in tables.read_schedules(connection, retries):
             shared = [column for column in readable_values(schedule.updates) if column in fields]
             if shared and stamp.is_newer_than(schedule.scheduled_at, schedule.id):
                 older.setdefault(superseded(shared[0], stamp), []).append(schedule.id)
@@ -176,7 +176,7 @@ class FlagStore:
 
     def _note(self, connection: Connection, act: str, environment: str, key: str, *, actor: str, reason: str) -> None:
         """Write down what a person did to a flag, in the commit that does it."""
-        deed = {"ledger": self._tables.flags.name, "task_id": f"{environment}/{key}", "act": act, "actor": actor}
+        deed = {"ledger": tables.flags.name, "task_id": f"{environment}/{key}", "act": act, "actor": actor}
         at = self._database.present(connection)
         connection.execute(insert(DEEDS), deed | {"at": at, "reason": reason})
 
@@ -201,7 +201,7 @@ class FlagStore:
     def _put_override(
         self, connection: Connection, key: str, environment: str, given: Override, actor: str
     ) -> Override:
-        t, f = self._tables.overrides, self._tables.flags
+        t, f = tables.overrides, tables.flags
         flag = self.lock(connection, (f.c.flag_key == key) & (f.c.environment == environment))
         if flag is None:
             raise FlagNotFoundError(key, environment)
@@ -222,7 +222,7 @@ class FlagStore:
         return await self._write(self._delete_override, key, environment, user_id, actor)
 
     def _delete_override(self, connection: Connection, key: str, environment: str, user_id: str, actor: str) -> bool:
-        t, flag = self._tables.overrides, self._tables.read_flag(connection, key, environment)
+        t, flag = tables.overrides, tables.read_flag(connection, key, environment)
         gone = delete(t).where(t.c.flag_id == flag.id, t.c.user_id == user_id).returning(t.c.user_id)
         if connection.execute(gone).first() is None:
             return False
@@ -238,7 +238,7 @@ class FlagStore:
         return await self._database.read(self._overrides, key, environment, limit, offset)
 
     def _overrides(self, connection: Connection, key: str, environment: str, limit: int, offset: int) -> list[Override]:
-        t, flag = self._tables.overrides, self._tables.read_flag(connection, key, environment)
+        t, flag = tables.overrides, tables.read_flag(connection, key, environment)
         found = select(t).where(t.c.flag_id == flag.id).order_by(t.c.user_id).limit(limit).offset(offset)
         return [
             Override(**{name: getattr(row, name) for name in Override.__slots__}) for row in connection.execute(found)

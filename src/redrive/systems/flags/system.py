@@ -6,18 +6,21 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from redrive import Lane, Redrive, State, WorkerSettings, days
-from redrive.extend import AttemptEnded, Event, System
+from redrive import Redrive, State, days
+from redrive.app import WorkerSettings
+from redrive.events import AttemptEnded, Event
+from redrive.extend import System
+from redrive.lane import Lane
 from redrive.settings import load
 from redrive.systems.flags.beside import FlagBeside
 from redrive.systems.flags.cache import FlagCache
-from redrive.systems.flags.desk import Desk
-from redrive.systems.flags.intake import Intake
+from redrive.systems.flags.desk import FlagDesk
+from redrive.systems.flags.intake import FlagIntake
 from redrive.systems.flags.logs import FlagLogs, Forgetting
 from redrive.systems.flags.policy import POLICY
 from redrive.systems.flags.settings import FlagSettings
 from redrive.systems.flags.store import FlagStore
-from redrive.systems.flags.tables import FLAG_SCHEDULES, make_tables
+from redrive.systems.flags.tables import FLAG_SCHEDULES
 from redrive.systems.flags.values import Processed
 from redrive.systems.flags.work import Applier
 
@@ -47,35 +50,27 @@ class Flags(System):
     def __init__(self, app: Redrive, settings: FlagSettings | None = None) -> None:
         given = load(FlagSettings) if settings is None else settings
         super().__init__(app)
-        tables = make_tables(app.database.dialect.name)
-        beside = FlagBeside(app.database, tables)
+        beside = FlagBeside(app.database)
         self._app = app
-        self._cache = cache = FlagCache(app, tables)
+        self._cache = cache = FlagCache(app)
         self.lane: Lane = app.adopt(
             FLAG_SCHEDULES, observers=[FlagLogs(app.database), Forgetting(cache)], tune=_tuned, beside=beside
         )
-        self._store = store = FlagStore(app, tables, cache, self.lane)
-        self._intake = intake = Intake(app, tables, beside, max_retries=given.flag_schedule_max_retries)
-        self._desk = desk = Desk(app, tables, self.lane)
-        self.lane.handler(policy=POLICY, transactional=True)(Applier(app.database, tables, store).apply)
+        self._store = store = FlagStore(app, cache, self.lane)
+        self._intake = intake = FlagIntake(app, beside, max_retries=given.flag_schedule_max_retries)
+        self._desk = desk = FlagDesk(app, self.lane)
+        self.lane.handler(policy=POLICY, transactional=True)(Applier(app.database, store).apply)
 
         # All that can be asked of flags, each from the part that does it.
         self.is_enabled, self.all_enabled = cache.is_enabled, cache.all_enabled
         self.put, self.switch, self.delete = store.put, store.switch, store.delete
         self.get, self.all_flags, self.environments = store.get, store.all_flags, store.environments
-        self.put_override, self.delete_override, self.overrides = (
-            store.put_override,
-            store.delete_override,
-            store.overrides,
-        )
+        self.put_override, self.delete_override = store.put_override, store.delete_override
+        self.overrides = store.overrides
         self.schedule, self.schedules, self.get_schedule = intake.schedule, desk.schedules, desk.get_schedule
         self.retries, self.foresee, self.page = desk.retries, desk.foresee, desk.page
-        self.cancel, self.cancel_all, self.retry, self.retry_all = (
-            desk.cancel,
-            desk.cancel_all,
-            desk.retry,
-            desk.retry_all,
-        )
+        self.cancel, self.cancel_all = desk.cancel, desk.cancel_all
+        self.retry, self.retry_all = desk.retry, desk.retry_all
 
     def panel(self) -> Any:
         """See `System`."""

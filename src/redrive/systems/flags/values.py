@@ -1,6 +1,6 @@
 """What flags are made of: flags, overrides and schedules as they stand, and what comes of looking at them or acting on them."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -8,8 +8,9 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from redrive import Attempt, Try, preview
 from redrive.extend import EPOCH
+from redrive.lane import Attempt
+from redrive.policies import Try, preview
 from redrive.systems.flags.policy import POLICY
 
 PRODUCTION = "production"
@@ -162,14 +163,6 @@ class Foreseen:
     enabled: bool
     rollout_percentage: int
     applied: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acted:
-    """What a person's act on several came to: the ids of those that changed, and of the others why not."""
-
-    changed: Collection[int]
-    refused: Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

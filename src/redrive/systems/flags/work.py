@@ -8,10 +8,10 @@ from sqlalchemy import Connection
 
 from redrive import Cancelled, Context, PermanentError, Task
 from redrive.extend import Database
+from redrive.systems.flags import tables
 from redrive.systems.flags.changes import LastSet, Stamp, read_values, superseded
 from redrive.systems.flags.errors import InvalidChangeError
 from redrive.systems.flags.store import FlagStore
-from redrive.systems.flags.tables import FlagTables
 
 
 class ScheduleExpired(PermanentError):  # noqa: N818 - its name is the reason that people read
@@ -25,23 +25,22 @@ class FlagDeleted(PermanentError):  # noqa: N818 - the same
 class Applier:
     """Applies schedules, each in the transaction that the engine has begun for it."""
 
-    def __init__(self, database: Database, tables: FlagTables, store: FlagStore) -> None:
+    def __init__(self, database: Database, store: FlagStore) -> None:
         self._database = database
-        self._tables = tables
         self._store = store
 
     def apply(self, task: Task, context: Context) -> Cancelled | None:
         """Set what the schedule says, unless it is too late, the flag is gone, or a newer change has been made."""
         connection: Connection = context.connection
         assert isinstance(task.id, int)
-        schedule = self._tables.read_by_id(connection, [task.id]).get(task.id)
+        schedule = tables.read_by_id(connection, [task.id]).get(task.id)
         if schedule is None:
             raise PermanentError(f"schedule {task.id} is not there any more")
         try:
             values = read_values(schedule.updates)
         except InvalidChangeError as error:
             raise PermanentError(str(error)) from error
-        flag = self._store.lock(connection, self._tables.flags.c.id == schedule.flag_id)
+        flag = self._store.lock(connection, tables.flags.c.id == schedule.flag_id)
         if flag is None:
             raise FlagDeleted(
                 f"flag {schedule.flag_key!r} in environment {schedule.environment!r} does not exist any more"

@@ -23,7 +23,7 @@ class instant(FunctionElement[Any]):  # noqa: N801 - used like a function of SQL
     """
 
     inherit_cache = True
-    type = Float()
+    type = Instant().with_variant(Float(), "sqlite")
 
     def __init__(self, time: ColumnElement[Any]) -> None:
         super().__init__(time)

@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from redrive import Lane
+from redrive.lane import Lane
 from redrive.observe.logs import LogObserver
 
 _log = logging.getLogger("redrive")

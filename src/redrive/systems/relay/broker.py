@@ -23,14 +23,14 @@ from aiormq.abc import DeliveredMessage
 from pamqp.commands import Basic
 from yarl import URL
 
-from redrive import describe_error
+from redrive.extend import describe_error
 from redrive.systems.relay.frames import survive_strangers
 from redrive.systems.relay.settings import ANY_KEY
 
 CONNECT_SECONDS_MAX = 10
 HEARTBEAT_SECONDS = 10
 """A broker that does not answer is given up after about three of these."""
-PAUSE_FIRST_SECONDS = 0.1
+PAUSE_FIRST_SECONDS = 0.05
 PAUSE_CAP_SECONDS = 5.0
 LASTED_SECONDS = 10.0
 """A connection that held this long was a good one: the next pause is short again."""
@@ -90,8 +90,7 @@ class Link:
             _heed_end()
             self._say(up=False, error=error)
             tries = 1 if time.monotonic() - began > LASTED_SECONDS else tries + 1
-            ceiling = min(PAUSE_CAP_SECONDS, PAUSE_FIRST_SECONDS * 2 ** min(tries, 10))
-            await asyncio.sleep(random.uniform(ceiling / 2, ceiling))
+            await pause(tries, cap_seconds=PAUSE_CAP_SECONDS)
 
     async def _one_session(self) -> str:
         """From connecting to the end of the connection; why it ended."""
@@ -223,6 +222,15 @@ class Publisher(Link):
             if lost >= CONFIRMS_LOST_MAX:
                 return Published.UNCONFIRMED
 
+    async def deliver(self, message: aio_pika.Message, queue: str) -> None:
+        """Publish to one of the relay's own queues; when this returns the broker has it there, however long that takes."""
+        tries = 0
+        while (answer := await self.publish(message, queue)) is not Published.CONFIRMED:
+            if answer is Published.UNROUTABLE:
+                await self.declare_again(queue)
+            tries += 1
+            await pause(tries, cap_seconds=PAUSE_CAP_SECONDS)
+
     async def declare_again(self, queue: str) -> None:
         """Declare one of the relay's own queues that somebody has deleted."""
         if self._connection is not None:
@@ -289,6 +297,28 @@ class Consumer(Link):
         if self._taking is not None:
             self._taking.cancel()
             self._taking = None
+
+
+async def consume_until(stopped: asyncio.Event, consumer: Consumer, publishing: "asyncio.Task[None]") -> None:
+    """Take messages in until stopped, then finish what has arrived. Publishing goes on; what breaks either is raised."""
+    consuming = asyncio.create_task(consumer.run(), name=consumer.name)
+    stopping = asyncio.create_task(stopped.wait())
+    try:
+        await asyncio.wait({consuming, publishing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        for link in (consuming, publishing):
+            if link.done():
+                link.result()  # neither ends by itself: what it raised must be heard
+        await consumer.finish()
+    finally:
+        consuming.cancel()
+        stopping.cancel()
+        await asyncio.gather(consuming, stopping, return_exceptions=True)
+
+
+async def pause(tries: int, *, cap_seconds: float) -> None:
+    """Wait before the next try: up to twice as long after each, and not all at the same moment."""
+    ceiling = min(cap_seconds, PAUSE_FIRST_SECONDS * 2 ** min(tries, 10))
+    await asyncio.sleep(random.uniform(ceiling / 2, ceiling))
 
 
 class ConsumerCancelledError(Exception):

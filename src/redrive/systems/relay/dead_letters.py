@@ -7,7 +7,6 @@ breaks in between, it is delivered again under the same id, and the relay knows 
 
 import asyncio
 import contextlib
-import random
 import time
 from collections.abc import Mapping
 from datetime import timedelta
@@ -18,10 +17,10 @@ from aio_pika.abc import AbstractConnection
 from aiormq.abc import AbstractChannel as RawChannel
 from aiormq.abc import DeliveredMessage
 
-from redrive import describe_error, safe_text
 from redrive.errors import SettingsError
+from redrive.extend import describe_error
 from redrive.systems.relay import headers as amqp
-from redrive.systems.relay.broker import Consumer, Published, Publisher, bind, require
+from redrive.systems.relay.broker import Consumer, Publisher, bind, consume_until, require
 from redrive.systems.relay.deaths import DeadLetter, read_letter
 from redrive.systems.relay.frames import unreadable
 from redrive.systems.relay.logs import DeadLetterMetrics, RelayLog
@@ -31,7 +30,6 @@ from redrive.systems.relay.relay_pb2 import RetryMessage
 from redrive.systems.relay.rules import LetterClass, Rules, Verdict
 from redrive.systems.relay.settings import DeadLetterSettings, RelaySettings
 
-PAUSE_CAP_SECONDS = 5.0
 NOT_PLACED = "no-queue-known"
 """What stands in place of a rule's name where it is not known which queue a message failed in."""
 
@@ -58,9 +56,9 @@ class DeadLetters:
                 "name the queue for dead letters"
             )
         self._own = {*relays, source.dead_letter_queue}
-        self._publisher = Publisher(url, f"{service}-publisher", self._broker, queues=own, cut=self._confirm_lost)
+        self._publisher = Publisher(url, f"{service}-publisher", self._log.broker, queues=own, cut=self._confirm_lost)
         self._consumer = Consumer(
-            url, f"{service}-consumer", self._broker,
+            url, f"{service}-consumer", self._log.broker,
             queue=source.dead_letter_queue, prefetch=settings.rabbitmq_prefetch, take=self.take, prepare=self._prepare,
         )  # fmt: skip
 
@@ -149,20 +147,10 @@ class DeadLetters:
 
     async def _send(self, message: Message) -> None:
         """Publish to the retry queue; when this returns the broker has it there."""
-        queue = self.settings.retry_queue
-        tries = 0
-        while True:
-            try:
-                answer = await self._publisher.publish(message, queue)
-            except Exception as error:  # not the connection but the message: it would never go
-                raise InvalidMessageError("cannot_be_sent", describe_error(error)) from error
-            if answer is Published.CONFIRMED:
-                return
-            if answer is Published.UNROUTABLE:
-                await self._publisher.declare_again(queue)
-            tries += 1
-            ceiling = min(PAUSE_CAP_SECONDS, 0.05 * 2 ** min(tries, 10))
-            await asyncio.sleep(random.uniform(ceiling / 2, ceiling))
+        try:
+            await self._publisher.deliver(message, self.settings.retry_queue)
+        except Exception as error:  # not the connection but the message: it would never go
+            raise InvalidMessageError("cannot_be_sent", describe_error(error)) from error
 
     # --- what is told -----------------------------------------------------------------------------------------------
 
@@ -172,10 +160,7 @@ class DeadLetters:
 
     def _quarantined(self, error: InvalidMessageError) -> None:
         self.metrics.invalid.labels(error.reason).inc()
-        self._log.quarantined(error.reason, safe_text(str(error)))
-
-    def _broker(self, link: str, up: bool, error: str) -> None:  # noqa: FBT001 - called by position
-        self._log.broker(link, up=up, error=error)
+        self._log.quarantined(error)
 
     def _confirm_lost(self, message: Message, queue: str) -> None:
         self.metrics.confirms_lost.inc()
@@ -186,22 +171,15 @@ class DeadLetters:
     async def run(self, stopped: asyncio.Event) -> None:
         """Work until stopped, then finish what has arrived."""
         publishing = asyncio.create_task(self._publisher.run(), name="dead-letters-publisher")
-        consuming = asyncio.create_task(self._consumer.run(), name="dead-letters-consumer")
-        stopping = asyncio.create_task(stopped.wait())
         self.metrics.up.set(1)
         self._runs = True
         try:
-            await asyncio.wait({consuming, publishing, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            for link in (consuming, publishing):
-                if link.done():
-                    link.result()  # neither ends by itself: what it raised must be heard
-            await self._consumer.finish()
+            await consume_until(stopped, self._consumer, publishing)
         finally:
             self.metrics.up.set(0)
             self._runs = False
-            for task in (consuming, publishing, stopping):
-                task.cancel()
-            await asyncio.gather(consuming, publishing, stopping, return_exceptions=True)
+            publishing.cancel()
+            await asyncio.gather(publishing, return_exceptions=True)
 
     @property
     def ready(self) -> bool:

@@ -12,10 +12,10 @@ from typing import Any, TypeGuard
 
 from aiormq.abc import DeliveredMessage
 
-from redrive import safe_text
+from redrive.extend import safe_text
 from redrive.systems.relay import headers as amqp
 from redrive.systems.relay.message import COUNT_MAX
-from redrive.systems.relay.rules import Rules, Trouble, text_of
+from redrive.systems.relay.rules import DeadLetterFacts, Rules, text_of
 from redrive.systems.relay.settings import QUEUE_BYTES_MAX
 from redrive.systems.relay.tables import MESSAGE_ID_CHARS_MAX
 
@@ -51,7 +51,7 @@ class DeadLetter:
     message_id: str
     body: bytes
     retry_count: int
-    trouble: Trouble
+    trouble: DeadLetterFacts
     is_placed: bool
     """Whether it is known which queue it failed in. If not, it cannot be retried."""
     headers: dict[str, Any]
@@ -111,7 +111,7 @@ def read_letter(message: DeliveredMessage, rules: Rules, *, consumed: str) -> De
         message_id=_story(headers, given.message_id, death, queue),
         body=message.body,
         retry_count=_count(headers.get(amqp.COUNT)),
-        trouble=Trouble(
+        trouble=DeadLetterFacts(
             queue=queue,
             reason=PUBLISHED if death is None else death.reason,
             error=_first(headers, rules.error_headers) or "",

@@ -1,54 +1,46 @@
 """What people do with messages whose retries are spent: look, send them out again, or close them.
 
-All of it are acts of the ledger, so the tasks page, the command line and the routes here mean the same: a redrive is a
-resubmission, wherever somebody asks for it. What it writes into the headers of the message stands in the same commit.
+Both are acts of the ledger, so the tasks page, the command line and the routes here mean the same thing: a redrive is a
+resubmission, wherever somebody asks for it. What is written in the same commit is in `beside`.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, LargeBinary, bindparam, func, literal_column, select, update
+from sqlalchemy import ColumnElement, Connection, LargeBinary, bindparam, func, literal_column, select
 
-from redrive import Lane, State, UsageError, safe_text
+from redrive import State
 from redrive.errors import TooSlowError
 from redrive.events import TasksChanged
-from redrive.extend import Act, Beside, Database
-from redrive.operator.json_views import instant_json
-from redrive.ports import Actor
-from redrive.systems.relay import headers as amqp
-from redrive.systems.relay.preview import READ_BYTES_MAX
-from redrive.systems.relay.tables import RETRY_QUEUE, WHEN, retry_queue
+from redrive.extend import Act, Actor, Database
+from redrive.lane import Lane, Page
+from redrive.operator.acts import Acted, act_on_pages
+from redrive.systems.kit.instants import WHEN, instant
+from redrive.systems.relay.tables import RETRY_QUEUE, retry_queue
 
 R = TypeVar("R")
 
-PAGE = 500
 LOOK_WITHIN = timedelta(seconds=2)
 COUNT_WITHIN = timedelta(seconds=10)
-ACT_WITHIN_SECONDS = 8.0
+ACT_WITHIN = timedelta(seconds=8)
 """An act on all that match stops after this between two pages, and says that it is not complete."""
+DEPTH_MAX = 1_000_000
+READ_BYTES_MAX = 65_536
+"""So much of a payload is read to be shown."""
 COUNTED_MAX = 10_000
 """Beyond this a number is shown as “or more”. An act on all that match takes all of them."""
 QUEUES_MAX = 20
 """So many queues are named: those whose messages are the oldest, so that a new one pushes none of them out."""
 QUEUES_READ_MAX = 1000
 """Of so many queues, the first by name, it is known which are the oldest."""
-NAME_CHARS_MAX = 200
+TOO_SLOW = "the error's text is looked for message by message, and these are too many: name the queue as well"
 _c = retry_queue.c
 _WORDS = RETRY_QUEUE.words
 # As a literal: bound, it hides the partial indexes.
 _IN_REVIEW = _c.status == literal_column(f"'{_WORDS.dead}'")
-
-
-class Deed(StrEnum):
-    """What a person may do with a message in review."""
-
-    RESUBMIT = "resubmit"
-    RESOLVE = "resolve"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,44 +67,6 @@ class Waiting:
     """Whether messages of queues wait that are not named."""
 
 
-class ActsOnMessages(Beside):
-    """Writes beside every act on the table of the relay; see `Beside`."""
-
-    refused_ends = frozenset({State.DONE})
-
-    def acted(
-        self, connection: Connection, act: Act, state: State, ids: Sequence[Any], actor: Actor, note: Any
-    ) -> None:
-        """Say in the headers of what goes out again who wanted it and when."""
-        del act, note
-        if state in self.refused_ends:
-            raise UsageError(
-                f"a message is {_WORDS.done!r} when the broker has confirmed it, not because somebody says so: "
-                f"resolve it as cancelled, which is {_WORDS.cancelled!r} in this table"
-            )
-        if state is not State.WAITING:
-            return
-        # Read and written, not changed by SQL: PostgreSQL's functions refuse a NUL in any of them. The rows are ours until the
-        # commit, and the act has just set when they changed.
-        by = safe_text(actor.name)[:NAME_CHARS_MAX]
-        found = connection.execute(select(_c.id, _c.headers, _c.updated_at).where(_c.id.in_(ids)))
-        marked = [
-            {
-                "marked_id": row.id,
-                "marked": (row.headers or {})
-                | {amqp.RESUBMITTED_BY: by, amqp.RESUBMITTED_AT: instant_json(row.updated_at)},
-            }
-            for row in found
-        ]
-        connection.execute(_MARK, marked)
-
-
-_MARK = (
-    update(retry_queue)
-    .where(_c.id == bindparam("marked_id"))
-    .values(headers=bindparam("marked", type_=_c.headers.type))
-)
-
 _SHOWN = (
     _c.id, _c.message_id, _c.original_queue, _c.error_reason, _c.retry_count, _c.max_retries, _c.status, _c.last_error,
     _c.next_retry_at, _c.lease_until, _c.created_at, _c.updated_at, _c.content_type,
@@ -121,7 +75,7 @@ _SHOWN = (
 """What a list shows of a row: never its payload."""
 
 
-class Review:
+class Desk:
     """The messages that wait for a person."""
 
     def __init__(self, database: Database, lane: Lane) -> None:
@@ -153,9 +107,13 @@ class Review:
         counted = select(func.count()).select_from(retry_queue).where(*self._conditions(asked))
         return await self._look(lambda connection: int(connection.execute(counted).scalar_one()), COUNT_WITHIN)
 
+    async def depth(self) -> int:
+        """How many messages wait for their retry, counted up to a million."""
+        return await self._database.read(_depth)
+
     async def present(self) -> datetime:
         """The instant, as the table sees it."""
-        return await self._database.read((await self._lane.ledger()).present)
+        return await self._database.read(self._database.present)
 
     async def _look(self, run: Callable[[Connection], R], within: timedelta = LOOK_WITHIN) -> R:
         await self._lane.ledger()
@@ -173,70 +131,55 @@ class Review:
             where.append(_c.id.in_(asked.ids))
         if asked.until is not None:
             # What is in review has not changed since it came there. Instants are compared, never their text.
-            until: ColumnElement[Any] = bindparam(None, asked.until, type_=WHEN)
-            is_sqlite = self._database.dialect.name == "sqlite"
-            where.append(
-                func.julianday(_c.updated_at) <= func.julianday(until) if is_sqlite else _c.updated_at <= until
-            )
+            where.append(instant(_c.updated_at) <= instant(bindparam(None, asked.until, type_=WHEN)))
         return where
 
     # --- acting -----------------------------------------------------------------------------------------------------
 
-    async def act(self, deed: Deed, ids: Sequence[int], actor: Actor) -> tuple[list[int], dict[int, str]]:
-        """Those that changed, and of the others why not. Who comes second finds that there is nothing left to do."""
-        changed = await self._act_on(deed, ids, actor)
+    async def act(self, act: Act, ids: Sequence[int], actor: Actor) -> Acted:
+        """Act on these; who comes second finds that there is nothing left to do, and why."""
+        changed = await self._change(act, ids, actor)
         if changed:
             await self._lane.count_soon()
-        return changed, await self._why_not(set(ids) - set(changed))
+        return Acted(changed=changed, refused=await self._why_not(set(ids) - set(changed)), matched=len(ids))
 
-    async def act_on_all(
-        self, deed: Deed, asked: Asked, actor: Actor, *, at_most: int | None = None
-    ) -> tuple[int, int, bool]:
-        """Page by page: how many matched, how many changed, and whether that was all.
+    async def act_on_all(self, act: Act, asked: Asked, actor: Actor, *, at_most: int | None = None) -> Acted:
+        """Act on all that match, page by page.
 
         `at_most` is the number that was shown. What ended before `until` and was committed after the look is not among it.
         """
-        ends = time.monotonic() + ACT_WITHIN_SECONDS
-        matched = changed = after = 0
-        while True:
-            limit = PAGE if at_most is None else min(PAGE, at_most - matched)
-            where = [*self._conditions(asked), _c.id > after]
-            try:
-                ids = await self._look(partial(_ids, where=where, limit=limit), COUNT_WITHIN)
-                changed += len(await self._act_on(deed, ids, actor))
-            except TooSlowError:
-                if not changed:
-                    raise
-                complete = False  # what has changed must be told
-                break
-            matched += len(ids)
-            complete = len(ids) < PAGE
-            if complete or time.monotonic() > ends:
-                break
-            after = ids[-1]
-        if changed:
-            await self._lane.count_soon()
-        return matched, changed, complete
 
-    async def _act_on(self, deed: Deed, ids: Sequence[int], actor: Actor) -> list[Any]:
-        if not ids:
-            return []
-        if deed is Deed.RESOLVE:
-            return await self._lane.resolve(ids, State.CANCELLED, actor=actor.name, reason=actor.reason)
-        # Not by the lane, which would read the rows first: five hundred payloads.
-        changed = await (await self._lane.ledger()).redrive(ids, actor)
+        async def next_page(cursor: Any, limit: int) -> Page[Any]:
+            where = [*self._conditions(asked), _c.id > (cursor or 0)]
+            ids = await self._look(partial(_ids, where=where, limit=limit), COUNT_WITHIN)
+            return Page(items=ids, cursor=ids[-1] if len(ids) == limit else None)
+
+        done = await act_on_pages(
+            next_page, lambda ids: self._change(act, ids, actor), at_most=at_most, within=ACT_WITHIN
+        )
+        if done.changed:
+            await self._lane.count_soon()
+        return Acted(changed=done.changed, matched=done.matched, until=asked.until, complete=done.complete)
+
+    async def _change(self, act: Act, ids: Sequence[Any], actor: Actor) -> list[Any]:
+        # Not by the lane, which would look the ids up first.
+        ledger = await self._lane.ledger()
+        if act is Act.REDRIVE:
+            changed = await ledger.redrive(ids, actor)
+        else:
+            changed = await ledger.resolve(ids, State.CANCELLED, actor)
         if changed:
-            self._lane.tell([TasksChanged(self._lane.name, Act.REDRIVE, tuple(changed), actor.name, actor.reason)])
+            self._lane.tell([TasksChanged(self._lane.name, act, tuple(changed), actor.name, actor.reason)])
         return changed
 
-    async def _why_not(self, rest: set[int]) -> dict[int, str]:
+    async def _why_not(self, rest: set[int]) -> dict[Any, str]:
         if not rest:
             return {}
         found = select(_c.id, _c.status, _c.lease_until).where(_c.id.in_(rest))
         try:
             rows = await self._look(lambda connection: {row.id: row for row in connection.execute(found)})
         except TooSlowError:  # the others have changed, and that must be told
-            return dict.fromkeys(sorted(rest), "it was left alone; the database needed too long to say why")
+            return dict.fromkeys(sorted(rest), "it was left alone; the database took too long to say why")
         return {id_: _why_not(rows.get(id_)) for id_ in sorted(rest)}
 
 
@@ -254,6 +197,12 @@ def _why_not(row: Any | None) -> str:
     if row.status == _WORDS.cancelled:
         return "it was resolved already"
     return "it changed meanwhile and is in review again: look once more"
+
+
+def _depth(connection: Connection) -> int:
+    is_pending = _c.status == literal_column(f"'{_WORDS.waiting}'")
+    pending = select(_c.id).where(is_pending).limit(DEPTH_MAX).subquery()
+    return int(connection.execute(select(func.count()).select_from(pending)).scalar_one())
 
 
 def _waiting(connection: Connection) -> Waiting:

@@ -16,6 +16,9 @@ from pamqp.encode import field_table
 HEADERS_BYTES_MAX = 65_536
 """All headers of a message must fit into one frame of 128 KiB together with ours."""
 
+TEXT_CHARS_MAX = 500
+"""How much of an error travels in a header."""
+
 SINGLE_MAX = 3.4028234663852886e38
 """The driver sends floats in single precision; a larger one goes on as text."""
 
@@ -108,6 +111,11 @@ def _is_property(name: str, value: Any) -> bool:
 def without_routing(headers: Mapping[str, Any]) -> dict[str, Any]:
     """All headers but those by which the broker would route copies."""
     return {name: value for name, value in headers.items() if name not in _ROUTING}
+
+
+def shortened(text: str) -> str:
+    """As much of a text as travels in a header."""
+    return text if len(text) <= TEXT_CHARS_MAX else text[: TEXT_CHARS_MAX - 1] + "…"
 
 
 def sendable(headers: Mapping[str, Any]) -> dict[str, Any]:

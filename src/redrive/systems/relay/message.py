@@ -1,4 +1,4 @@
-"""What arrives on the retry queue, read and checked: a message that fits the contract, or the reason why it does not.
+"""The contract: what arrives on the retry queue, read and checked: a message that fits the contract, or the reason why it does not.
 
 Whatever a stranger sends, one of the two comes out; nothing that is read here can hurt what happens to other messages.
 """
@@ -7,18 +7,19 @@ import binascii
 import json
 from base64 import b64decode
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from aiormq.abc import DeliveredMessage
 from google.protobuf.message import DecodeError
 
-from redrive import safe_text
-from redrive.extend import EPOCH
+from redrive.extend import EPOCH, describe_error, safe_text
 from redrive.systems.relay import headers as amqp_headers
+from redrive.systems.relay.frames import unreadable
 from redrive.systems.relay.relay_pb2 import RetryMessage
 from redrive.systems.relay.settings import QUEUE_BYTES_MAX, RelaySettings
 from redrive.systems.relay.tables import MESSAGE_ID_CHARS_MAX
+from redrive.systems.relay.values import Arrival
 
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
@@ -40,19 +41,23 @@ class InvalidMessageError(Exception):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """A message that asks for its retry."""
-
-    message_id: str
-    payload: bytes
-    queue: str
-    error_reason: str
-    retry_count: int
-    max_retries: int
-    not_before: datetime | None
-    headers: dict[str, Any]
-    content_type: str | None
+def read_delivery(message: DeliveredMessage, settings: RelaySettings) -> Arrival:
+    """The message that the broker delivered, or an `InvalidMessageError` whatever it holds."""
+    properties = message.header.properties
+    if (strange := unreadable(message.header)) is not None:
+        raise InvalidMessageError("bad_properties", f"the properties cannot be decoded: {strange.why}")
+    try:
+        return read_message(
+            message.body,
+            content_type=properties.content_type,
+            content_encoding=properties.content_encoding,
+            headers=properties.headers or {},
+            settings=settings,
+        )
+    except InvalidMessageError:
+        raise
+    except Exception as error:  # nothing that a stranger sends may stop the consumer
+        raise InvalidMessageError("unparsable", describe_error(error)) from error
 
 
 def read_message(
@@ -88,7 +93,7 @@ def _from_protobuf(body: bytes) -> RetryMessage:
     try:
         return RetryMessage.FromString(body)
     except DecodeError as error:
-        raise InvalidMessageError("unparsable", f"no redrive.relay.v1.RetryMessage: {error}") from error
+        raise InvalidMessageError("unparsable", f"not a redrive.relay.v1.RetryMessage: {error}") from error
 
 
 def _from_json(body: bytes) -> RetryMessage:
@@ -96,7 +101,7 @@ def _from_json(body: bytes) -> RetryMessage:
     try:
         given = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise InvalidMessageError("unparsable", f"no JSON: {error}") from error
+        raise InvalidMessageError("unparsable", f"not JSON: {error}") from error
     if not isinstance(given, dict):
         raise InvalidMessageError("unparsable", f"a JSON object is needed, not {type(given).__name__}")
     read = RetryMessage()
@@ -161,7 +166,7 @@ def _check_text(name: str, text: str, *, chars_max: int | None = None, bytes_max
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
-        raise InvalidMessageError("bad_field", f"{name} is no text: {error.reason}") from error
+        raise InvalidMessageError("bad_field", f"{name} is not text: {error.reason}") from error
     if "\0" in text:
         raise InvalidMessageError("bad_field", f"{name} holds a NUL, which no database stores")
     if (chars_max is not None and len(text) > chars_max) or (bytes_max is not None and size > bytes_max):

@@ -1,65 +1,64 @@
 """Manual review: the messages whose retries are spent, one of them with its payload, and what a person may do with them."""
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from fastapi import Request
 
 from redrive.errors import TooSlowError
+from redrive.extend import System
 from redrive.http.errors import ApiError
 from redrive.http.panel import Panel, query_of
-from redrive.system import System
-
-if TYPE_CHECKING:
-    from redrive.systems.relay import Relay
-    from redrive.systems.relay.desk import Waiting
+from redrive.systems.relay.desk import COUNTED_MAX, TOO_SLOW, Asked, Desk, Waiting
+from redrive.systems.relay.shapes import message_of, one_of
 
 HERE = "/systems/relay"
 PAGE = 50
 TEXT_CHARS_MAX = 500
-BUSY = "The database needed too long for this look. Try again in a moment."
+BUSY = "The database took too long to answer. Try again in a moment."
 
 
-async def content(request: Request, system: System) -> Mapping[str, Any]:
-    """A page of messages, or the one that is asked for."""
-    relay = cast("Relay", system)
-    broker = all((await relay.checks()).values())
-    asked = {name: _text(request, name) for name in ("queue", "error", "message_id")}
-    if request.query_params.get("message"):
-        return {"broker": broker, "one": await _one(relay, request), "back": query_of(HERE, asked)}
-    return {"broker": broker, "one": None, **await _page(relay, request, asked)}
+def make_panel(desk: Desk, is_connected: Callable[[], bool]) -> Panel:
+    """The page, over the desk and whether the broker is there."""
+
+    async def content(request: Request, system: System) -> Mapping[str, Any]:
+        """A page of messages, or the one that is asked for."""
+        del system
+        asked = {name: _text(request, name) for name in ("queue", "error", "message_id")}
+        asked_for_one = request.query_params.get("message")
+        shown = await (_one(desk, request, asked) if asked_for_one else _page(desk, request, asked))
+        return {"broker": is_connected(), **shown}
+
+    return Panel(title="Manual review", template="relay/page.html", content=content)
 
 
-async def _one(relay: "Relay", request: Request) -> Mapping[str, Any]:
-    from redrive.systems.relay.routes import one_json
-
-    row = await relay.review.get(_number(request, "message") or 0)
+async def _one(desk: Desk, request: Request, asked: Mapping[str, str | None]) -> Mapping[str, Any]:
+    row = await desk.get(_number(request, "message") or 0)
     if row is None:
         raise ApiError(404, "message_unknown", "There is no such message in the relay's table.")
-    said = one_json(row)
-    return said | {"headers": json.dumps(said["headers"], indent=2, ensure_ascii=False) if said["headers"] else None}
+    one = one_of(row)
+    headers = json.dumps(one.headers, indent=2, ensure_ascii=False) if one.headers else None
+    return {"one": one, "headers": headers, "back": query_of(HERE, asked)}
 
 
-async def _page(relay: "Relay", request: Request, asked: Mapping[str, str | None]) -> Mapping[str, Any]:
-    from redrive.systems.relay.desk import COUNTED_MAX, Asked
-    from redrive.systems.relay.routes import TOO_SLOW, message_json
-
+async def _page(desk: Desk, request: Request, asked: Mapping[str, str | None]) -> Mapping[str, Any]:
     which = Asked(queue=asked["queue"], error=asked["error"], message_id=asked["message_id"])
     cursor, problem = _number(request, "cursor"), None
     waiting: Waiting | None = None
     try:
-        waiting = await relay.review.waiting()
-        rows, following = await relay.review.page(which, before=cursor, limit=PAGE)
+        waiting = await desk.waiting()
+        rows, following = await desk.page(which, before=cursor, limit=PAGE)
     except TooSlowError:
         rows, following = [], None
         problem = BUSY if waiting is None or which.error is None else f"{TOO_SLOW[:1].upper()}{TOO_SLOW[1:]}."
     return {
+        "one": None,
         "waiting": waiting,
         "counted_max": COUNTED_MAX,
         "asked": asked,
         "filter": {name: value for name, value in asked.items() if value},
-        "messages": [message_json(row) for row in rows],
+        "messages": [message_of(row) for row in rows],
         "problem": problem,
         "first_page": query_of(HERE, asked) if cursor is not None else None,
         "next_page": query_of(HERE, {**asked, "cursor": following}) if following is not None else None,
@@ -75,6 +74,3 @@ def _number(request: Request, name: str) -> int | None:
     """The number in the query; None where there is none that a row could have."""
     given = request.query_params.get(name, "")
     return int(given) if given.isascii() and given.isdigit() and len(given) <= 18 else None
-
-
-PANEL = Panel(title="Manual review", template="relay/page.html", content=content)

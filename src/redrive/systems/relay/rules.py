@@ -43,7 +43,7 @@ class LetterClass(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class DeadLetterFacts:
     """What the rules look at."""
 
     queue: str
@@ -78,8 +78,8 @@ def _pattern(text: Any) -> Any:
     except re2.error as error:
         why = error.args[0].decode("utf-8", "replace")
         raise ValueError(
-            f"{text!r:.100} is no regular expression of RE2 ({why:.100}): mend it, and write it in '…' so that \\ stays; "
-            "look-around, back references, (?x) and large repeats are not to be had"
+            f"{text!r:.100} is not a regular expression of RE2 ({why:.100}): correct it, and write it in '…' so that \\ stays; "
+            "look-around, back references, (?x) and large repeats are not supported"
         ) from None
 
 
@@ -106,7 +106,7 @@ class Rule(BaseModel):
     headers: dict[Name, Patterns] = Field(default_factory=dict, max_length=NAMES_MAX)
     deaths_min: int = Field(default=0, ge=0)
 
-    def fits(self, trouble: Trouble) -> bool:
+    def fits(self, trouble: DeadLetterFacts) -> bool:
         """Whether all conditions hold."""
         return (
             trouble.deaths >= self.deaths_min
@@ -139,7 +139,7 @@ class Rules(BaseModel):
             names.add(rule.name)
         return rules
 
-    def classify(self, trouble: Trouble) -> Verdict:
+    def classify(self, trouble: DeadLetterFacts) -> Verdict:
         """What kind of trouble it is; every trouble gets a verdict."""
         for rule in self.rules:
             if rule.fits(trouble):
@@ -148,7 +148,7 @@ class Rules(BaseModel):
 
 
 def load_rules(path: str | None = None) -> Rules:
-    """The rules in this file, or redrive's own; a `SettingsError` names the rule that cannot be used and what would mend it.
+    """The rules in this file, or redrive's own; a `SettingsError` names the rule that cannot be used and how to correct it.
 
     A file that does not say in which headers to look has redrive's.
     """
@@ -164,7 +164,7 @@ def load_rules(path: str | None = None) -> Rules:
             f"the rules in {path} cannot be read ({error.strerror}): change DEAD_LETTER_RULES"
         ) from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"the rules in {path} are no TOML ({error}): mend the file") from None
+        raise SettingsError(f"the rules in {path} are not TOML ({error}): correct the file") from None
     except ValidationError as error:
         problems = "; ".join(_sentence(problem, given) for problem in error.errors())
         raise SettingsError(f"the rules in {path} cannot be used: {problems}") from None

@@ -16,12 +16,11 @@ from sqlalchemy import (
     text,
 )
 
-from redrive import Counts, LedgerTable, Words
-from redrive.extend import NAMES, Instant, IsoText
+from redrive import LedgerTable, Words
+from redrive.extend import NAMES, Counts
+from redrive.systems.kit.instants import WHEN
 
 MESSAGE_ID_CHARS_MAX = 500
-WHEN = Instant().with_variant(IsoText(), "sqlite")
-"""With zone on PostgreSQL, ISO 8601 text on SQLite: both can be read with any tool."""
 
 RETRY_QUEUE = LedgerTable(
     "retry_queue",

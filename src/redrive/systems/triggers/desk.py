@@ -10,9 +10,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, func, insert, literal, or_, select, tuple_, update
 
-from redrive import Lane, Where, redact
+from redrive import Filter
 from redrive.errors import UsageError
-from redrive.extend import DEEDS, Database
+from redrive.extend import DEEDS, Database, redact
+from redrive.lane import Lane
 from redrive.operator.alert_rules import Alarm
 from redrive.operator.json_views import instant_json
 from redrive.systems.triggers import tables as t
@@ -89,7 +90,7 @@ class Desk:
                 dead = await self._database.read(_dead, id_, after, DELIVERIES_PER_BLOCK)
                 if not dead:
                     break
-                changed += len((await self._lane.redrive(Where(ids=dead), actor=actor, reason=reason)).changed)
+                changed += len((await self._lane.redrive(Filter(ids=dead), actor=actor, reason=reason)).changed)
                 after = dead[-1]
             else:
                 if await self._database.read(_dead, id_, after, 1):

@@ -9,7 +9,7 @@ from contextvars import copy_context
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from redrive.extend import AttemptEnded, AttemptStarted, Event, TaskAdded
+from redrive.events import AttemptEnded, AttemptStarted, Event, TaskAdded
 from redrive.operator.json_views import instant_json
 from redrive.systems.kit.own_log import OwnLog
 from redrive.systems.triggers.values import Change, DeliveryFailed, StatusChanged

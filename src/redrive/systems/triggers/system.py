@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 import structlog
 from prometheus_client import CollectorRegistry
 
-from redrive import Policy, Redrive, Schedule, State, WorkerSettings, __version__, describe_error, jitter
+from redrive import Policy, Redrive, Schedule, State, __version__, jitter
+from redrive.app import WorkerSettings
 from redrive.errors import LedgerAwayError
-from redrive.extend import System
+from redrive.extend import System, describe_error
 from redrive.http.outgoing import Guard, Outgoing
 from redrive.operator.alert_rules import Alarm
 from redrive.settings import load

@@ -21,8 +21,8 @@ from sqlalchemy import (
     text,
 )
 
-from redrive import Counts, LedgerTable, Words
-from redrive.extend import NAMES, Instant, IsoText
+from redrive import LedgerTable, Words
+from redrive.extend import NAMES, Counts, Instant, IsoText
 from redrive.systems.triggers.status import STATUSES
 
 TRIGGER_DELIVERIES = LedgerTable(

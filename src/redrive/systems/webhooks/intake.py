@@ -15,9 +15,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, Text, bindparam, func, literal_column, select
 
-from redrive import Lane, NewTask
 from redrive.errors import KeyTakenError, LedgerError
-from redrive.extend import Batch, Database, Gather, TaskAdded
+from redrive.events import TaskAdded
+from redrive.extend import Batch, Database, Gather
+from redrive.lane import Lane, NewTask
 from redrive.systems.kit.instants import WHEN, instant
 from redrive.systems.webhooks.logs import WebhookLogs
 from redrive.systems.webhooks.tables import due_since, events

@@ -5,8 +5,10 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from redrive import NewTask, State
-from redrive.extend import AttemptEnded, AttemptStarted, Event, Settlement, TaskAdded
+from redrive import State
+from redrive.events import AttemptEnded, AttemptStarted, Event, TaskAdded
+from redrive.extend import Settlement
+from redrive.lane import NewTask
 from redrive.systems.kit.own_log import OwnLog
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)

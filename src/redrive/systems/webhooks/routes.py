@@ -14,12 +14,13 @@ from pydantic import ValidationError
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from redrive import Lane, Where, make_task
+from redrive import Filter
 from redrive.errors import LedgerAwayError, LedgerError, UsageError
 from redrive.http.body import check_is_json, read_body
 from redrive.http.errors import ApiError, ErrorAnswer
 from redrive.http.guard import require_unless_local_program, require_unless_loopback
 from redrive.http.strict_json import parse_object
+from redrive.lane import Lane, make_task
 from redrive.systems.webhooks.intake import Inbox
 from redrive.systems.webhooks.logs import WebhookLogs, WebhookMetrics
 from redrive.systems.webhooks.settings import WebhookSettings
@@ -175,9 +176,9 @@ def _described(door: "_Door", lane: Lane, *, is_open: bool) -> APIRouter:
             if task is None or state not in (None, task.state):
                 raise ApiError(404, "not_found", "there is no webhook with this idempotency key")
             return JSONResponse(webhook_json(task))
-        page = await lane.find(Where(state=state), after=None if after is None else _storable(after), limit=limit)
-        shown = [webhook_json(task) for task in page.tasks]
-        return JSONResponse({"webhooks": shown, "after": None if page.after is None else str(page.after)})
+        page = await lane.find(Filter(state=state), cursor=None if after is None else _storable(after), limit=limit)
+        shown = [webhook_json(task) for task in page.items]
+        return JSONResponse({"webhooks": shown, "after": None if page.cursor is None else str(page.cursor)})
 
     @router.get(
         "/{id}",

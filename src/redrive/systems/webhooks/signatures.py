@@ -65,7 +65,7 @@ def _stripe(keys: Sequence[bytes], body: bytes, headers: Mapping[str, str], now:
     age = now - (EPOCH + timedelta(seconds=int(times[0])))
     _check_any([_hmac_sha256(key, times[0].encode() + b"." + body) for key in keys], given)
     if abs(age) > TOLERANCE:
-        raise SignatureError(f"the signature is {'old' if age > timedelta(0) else 'from the future'}: sign it anew")
+        raise SignatureError(f"the signature is {'old' if age > timedelta(0) else 'from the future'}: sign it again")
 
 
 def _standard_webhook(secret: str) -> "Webhook":

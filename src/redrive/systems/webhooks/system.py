@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from redrive import Exponential, Policy, Redrive, State, WorkerSettings, jitter, make_task
+from redrive import Exponential, Policy, Redrive, State, jitter
+from redrive.app import WorkerSettings
 from redrive.errors import MissingExtraError
 from redrive.extend import System
+from redrive.lane import make_task
 from redrive.settings import load
 from redrive.systems.webhooks.intake import Inbox, Receipt
 from redrive.systems.webhooks.logs import WebhookLogs, WebhookMetrics

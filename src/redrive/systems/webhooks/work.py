@@ -10,7 +10,8 @@ from urllib.parse import quote
 
 import httpx
 
-from redrive import Context, ErrorClass, Policy, Task, __version__
+from redrive import Context, Policy, Task, __version__
+from redrive.policies import ErrorClass
 
 FORWARD_SECONDS_MAX = 30.0
 """How long a forwarded webhook may take, from connecting to the end of the answer."""

@@ -1,4 +1,4 @@
-"""What is wrong now, as the alert rules see it."""
+"""What needs attention now, as the alert rules see it."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from redrive.web.api.common import LOOKING, app_of
 router = APIRouter(prefix="/api", tags=["alerts"], dependencies=LOOKING)
 
 
-@router.get("/alerts", summary="What is wrong now, the oldest first")
+@router.get("/alerts", summary="What needs attention now, oldest first")
 async def alerts(request: Request) -> list[dict[str, Any]]:
-    """Each is told once when it starts and once when it ends; `told_at` is null while it has not been told."""
+    """Each is announced once when it starts and once when it ends; `told_at` is null until it has been announced."""
     found = await Alerts(app_of(request).database).active()
     return [
         {

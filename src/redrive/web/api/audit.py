@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select
 
 from redrive.ledgers.sql import schema
 from redrive.operator.json_views import instant_json
-from redrive.operator.pages import LOOK_WITHIN
+from redrive.operator.reads import LOOK_WITHIN
 from redrive.web.api.common import LOOKING, app_of, in_time
 
 PAGE_MAX = 500
@@ -31,8 +31,10 @@ Audited = Annotated[str, Field(max_length=200), AfterValidator(_without_nul)]
 @router.get("/audit", summary="What people and systems did, newest first")
 async def audit(
     request: Request,
-    ledger: Annotated[Audited | None, Query(description="Of this one only: a ledger, or what else deeds name")] = None,
-    cursor: Annotated[int | None, Query(description="Where the page before ended", ge=1, lt=2**63)] = None,
+    ledger: Annotated[
+        Audited | None, Query(description="Only this one: a ledger, or another name in the audit log")
+    ] = None,
+    cursor: Annotated[int | None, Query(description="Where the previous page ended", ge=1, lt=2**63)] = None,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 100,
 ) -> dict[str, Any]:
     """A page of one ledger may be short and still have a cursor: it looks past so many entries of others, and no more."""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from redrive.app import Redrive
 from redrive.core.durations import parse_duration
@@ -16,13 +16,14 @@ from redrive.core.task import KEY_CHARS_MAX, KIND_CHARS_MAX, Task
 from redrive.errors import TooSlowError
 from redrive.http.errors import ApiError
 from redrive.http.guard import require_unless_loopback
+from redrive.http.shape import Body
 from redrive.lane import Lane
+from redrive.operator.asked import CAUSE_CHARS_MAX, TEXT_CHARS_MAX, read_filter
 from redrive.operator.json_views import task_json
-from redrive.operator.pages import Filter
+from redrive.ports import Filter
 from redrive.web.service import service_of
 
 LOOKING = [Depends(require_unless_loopback("viewer"))]
-TEXT_CHARS_MAX = 500
 
 
 def _duration(given: Any) -> timedelta:
@@ -39,38 +40,31 @@ Span = Annotated[
 InstantAt = Annotated[datetime, AfterValidator(_with_zone)]
 
 
-class Body(BaseModel):
-    """A request's body: a field that is not known is a mistake that somebody should hear of."""
-
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
-
 class FilterBody(Body):
     """Which tasks; all conditions must hold."""
 
     state: State | None = None
     kind: str | None = Field(default=None, max_length=KIND_CHARS_MAX)
-    error: str | None = Field(default=None, max_length=TEXT_CHARS_MAX, description="What the last error contains")
-    cause: str | None = Field(default=None, max_length=64, description="A group of dead tasks")
+    error: str | None = Field(default=None, max_length=TEXT_CHARS_MAX, description="Part of the last error")
+    cause: str | None = Field(
+        default=None, max_length=CAUSE_CHARS_MAX, description="A failure cause, as groups name it"
+    )
     key: str | None = Field(default=None, max_length=KEY_CHARS_MAX)
-    older_than: Span | None = Field(default=None, description="Not changed for so long")
+    older_than: Span | None = Field(default=None, description="Only tasks that have not changed for this long")
     until: InstantAt | None = Field(
-        default=None, description="Only what was there in this state at this instant already"
+        default=None, description="Only tasks that were in this state at this instant already"
     )
 
     def filter(self) -> Filter:
         """The same for the ledger."""
-        return Filter(
-            state=self.state, kind=self.kind or None, error=self.error or None, cause=self.cause or None,
-            key=self.key or None, older_than=self.older_than, until=self.until,
-        )  # fmt: skip
+        return read_filter(**{name: getattr(self, name) for name in type(self).model_fields})
 
 
 def app_of(request: Request) -> Redrive:
     """The application; 503 while its store is not open yet."""
     service = service_of(request)
     if not service.is_open:
-        raise ApiError(503, "not_open", "the store is not open yet: try again", headers={"Retry-After": "2"})
+        raise ApiError(503, "not_open", "the database is not open yet: try again", headers={"Retry-After": "2"})
     return service.app
 
 
@@ -105,7 +99,7 @@ async def in_time() -> AsyncIterator[None]:
         yield
     except TooSlowError:
         raise ApiError(
-            422, "needs_search", "no index of this table serves that filter: narrow it, or search in the background",
+            422, "needs_search", "no index of this table serves that filter: narrow it down, or search in the background",
             details={"search": "/api/searches"},
         ) from None  # fmt: skip
 

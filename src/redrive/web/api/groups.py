@@ -15,7 +15,7 @@ GROUPS_MAX = 200
 router = APIRouter(prefix="/api", tags=["groups"], dependencies=LOOKING)
 
 
-@router.get("/groups", summary="Why tasks are dead, the largest group first")
+@router.get("/groups", summary="Failure causes of dead tasks, the largest group first")
 async def groups(request: Request, ledger: LedgerQuery = None) -> list[dict[str, Any]]:
     """As of the last census; `text` is what the errors of a group share, `sample` one of them."""
     names = [lane.name for lane in lanes_of(request, ledger)]

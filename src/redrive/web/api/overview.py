@@ -13,11 +13,10 @@ from fastapi import APIRouter, Query, Request
 from redrive.core.histograms import TOOK, TOOK_SECONDS, TRIES, percentile
 from redrive.core.states import State
 from redrive.lane import Lane
-from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.times import EPOCH
+from redrive.operator.census import amounts_now
 from redrive.operator.figures import Depth, Figures, Point, States
 from redrive.operator.json_views import instant_json
-from redrive.operator.pages import Browser
 from redrive.web.api.common import LOOKING, app_of, lanes_of, system_names
 from redrive.web.drift import drift_of
 
@@ -88,7 +87,7 @@ async def _awaited(make: Callable[[], Awaitable[Any]]) -> Any:
     return await make()
 
 
-@router.get("/overview", summary="How many tasks stand where, how well it goes and how long it takes")
+@router.get("/overview", summary="Tasks by state, the success rate, and how long tasks take")
 async def overview(request: Request, ledger: LedgerQuery = None, range: RangeQuery = Range.HOUR) -> dict[str, Any]:
     """Counted by the census and carried on by the minutes: `counted_at` says when the oldest of the counts was taken."""
     lanes, systems = lanes_of(request, ledger), system_names(app_of(request))
@@ -135,7 +134,7 @@ async def _ledger(lane: Lane, system: str | None, counted: States | None) -> dic
     kinds = await ledger.open_kinds()
     known = set(lane.handlers.among(kinds))
     oldest = await ledger.oldest_due()
-    amounts = await amounts_of(ledger, counted) if counted is not None else dict.fromkeys(State, 0)
+    amounts = await amounts_now(ledger, counted) if counted is not None else dict.fromkeys(State, 0)
     return {
         "ledger": lane.name,
         "system": system,
@@ -146,19 +145,7 @@ async def _ledger(lane: Lane, system: str | None, counted: States | None) -> dic
     }
 
 
-async def amounts_of(ledger: SqlLedger, counted: States) -> dict[State, int]:
-    """How many tasks stand where now.
-
-    The minutes know what is added and what ends. Which of the open tasks are held changes too often to be written down.
-    """
-    amounts = dict(counted.amounts)
-    is_open = amounts[State.WAITING] + amounts[State.CLAIMED]
-    amounts[State.CLAIMED] = min(is_open, await Browser(ledger).claimed())
-    amounts[State.WAITING] = is_open - amounts[State.CLAIMED]
-    return amounts
-
-
-@router.get("/series", summary="What happened step by step, and how many tasks stood where")
+@router.get("/series", summary="What happened step by step, and how many tasks were in each state")
 async def series(request: Request, ledger: LedgerQuery = None, range: RangeQuery = Range.HOUR) -> dict[str, Any]:
     """Every step is there. Where nothing happened it says zero; where nobody counted, a depth is null."""
     lanes = lanes_of(request, ledger)

@@ -17,12 +17,14 @@ from redrive.core.states import State
 from redrive.core.task import KIND_CHARS_MAX, Task, TaskId
 from redrive.errors import LedgerAwayError
 from redrive.http.errors import ApiError
+from redrive.http.shape import Body
 from redrive.lane import Lane
+from redrive.operator.asked import TEXT_CHARS_MAX, read_filter
 from redrive.operator.figures import Figures
 from redrive.operator.json_views import redacted
-from redrive.operator.pages import refuse_nul
-from redrive.operator.search import Search, Sought
-from redrive.web.api.common import LOOKING, TEXT_CHARS_MAX, Body, app_of, lane_of, shown
+from redrive.operator.search import Search
+from redrive.ports import Filter
+from redrive.web.api.common import LOOKING, app_of, lane_of, shown
 
 RUNNING_MAX = 4
 KEPT_MAX = 50
@@ -47,8 +49,12 @@ class SearchBody(Body):
     def _asks_something(self) -> "SearchBody":
         if not (self.text.strip() or self.state or self.kind):
             raise ValueError("say what to look for: a text, a state or a kind")
-        refuse_nul(self.text, self.kind)
+        self.filter()
         return self
+
+    def filter(self) -> Filter:
+        """The same for the search."""
+        return read_filter(text=self.text.strip(), state=self.state, kind=self.kind)
 
 
 @dataclass(slots=True)
@@ -57,7 +63,7 @@ class Job:
 
     id: str
     ledger: str
-    sought: Sought
+    asked: Filter
     total: int | None
     began: float = field(default_factory=time.monotonic)
     state: str = "running"
@@ -70,7 +76,7 @@ class Job:
     def as_json(self) -> dict[str, Any]:
         """The search as the API shows it."""
         return {
-            "id": self.id, "ledger": self.ledger, "text": self.sought.text, "state": self.state, "looked_at": self.looked_at,
+            "id": self.id, "ledger": self.ledger, "text": self.asked.text or "", "state": self.state, "looked_at": self.looked_at,
             "total": self.total, "found": self.found, "problem": self.problem,
             "tasks": [shown(task, self.ledger) for task in self.tasks],
         }  # fmt: skip
@@ -82,27 +88,30 @@ class Searches:
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
 
-    async def begin(self, lane: Lane, sought: Sought) -> Job:
+    async def begin(self, lane: Lane, asked: Filter) -> Job:
         """Begin a search; 429 where enough are running."""
         self._forget_old()
         if sum(job.state == "running" for job in self._jobs.values()) >= RUNNING_MAX:
             raise ApiError(
-                429, "too_many_searches", "enough searches are running: wait for one, or call one off",
+                429, "too_many_searches", "too many searches are running: wait for one to end, or cancel one",
                 headers={"Retry-After": "10"},
             )  # fmt: skip
         ledger = await lane.ledger()
         counted = (await Figures(ledger.database).states()).get(lane.name)
         total = None if counted is None else sum(counted.amounts.values())
-        job = Job(secrets.token_hex(8), lane.name, sought, total)
+        search = Search(ledger, asked, redacted)
+        job = Job(secrets.token_hex(8), lane.name, asked, total)
         self._jobs[job.id] = job
-        job.task = asyncio.create_task(self._run(job, Search(ledger, sought, redacted)), name=f"search {job.id}")
+        job.task = asyncio.create_task(self._run(job, search), name=f"search {job.id}")
         return job
 
     def get(self, id: str) -> Job:
         """The search with this id."""
         self._forget_old()
         if id not in self._jobs:
-            raise ApiError(404, "search_unknown", "there is no such search here: it was forgotten, or begun elsewhere")
+            raise ApiError(
+                404, "search_unknown", "there is no such search here: it has expired, or another process runs it"
+            )
         return self._jobs[id]
 
     async def call_off(self, id: str) -> None:
@@ -124,19 +133,19 @@ class Searches:
             async with asyncio.timeout(RUN_SECONDS_MAX):
                 while True:
                     asked = time.monotonic()
-                    stretch = await search.stretch(after)
-                    job.looked_at += stretch.looked_at
-                    job.found += len(stretch.tasks)
-                    job.tasks += stretch.tasks[: TASKS_MAX - len(job.tasks)]
-                    after = stretch.last
+                    chunk = await search.chunk(after)
+                    job.looked_at += chunk.looked_at
+                    job.found += len(chunk.tasks)
+                    job.tasks += chunk.tasks[: TASKS_MAX - len(job.tasks)]
+                    after = chunk.last
                     if after is None:
                         break
                     await asyncio.sleep((time.monotonic() - asked) * PAUSE_SHARE)
             job.state = "done"
         except TimeoutError:
-            job.state, job.problem = "failed", "it took too long: narrow it"
+            job.state, job.problem = "failed", "it took too long: narrow it down"
         except LedgerAwayError:
-            job.state, job.problem = "failed", "the store cannot be reached now: begin again"
+            job.state, job.problem = "failed", "the database cannot be reached now: start again"
         except Exception as error:  # whatever it is, who watches must hear of it
             job.state, job.problem = "failed", redact(describe_error(error))
 
@@ -162,23 +171,20 @@ async def _stop(job: Job) -> None:
 SearchId = Annotated[str, Path(max_length=64)]
 
 
-@router.post("", summary="Begin a text search in the background", status_code=202)
+@router.post("", summary="Start a text search in the background", status_code=202)
 async def begin(request: Request, body: SearchBody) -> dict[str, Any]:
-    """Answers its id at once."""
-    lane = lane_of(request, body.ledger)
-    if body.kind and lane.table.kind is None:
-        raise ApiError(400, "bad_request", f"{lane.name!r} has no column for kind: it cannot be asked for by it")
-    job = await _searches(request).begin(lane, Sought(text=body.text.strip(), state=body.state, kind=body.kind or None))
+    """Returns its id at once."""
+    job = await _searches(request).begin(lane_of(request, body.ledger), body.filter())
     return {"id": job.id}
 
 
-@router.get("/{id}", summary="How far a search is, and what it has found")
+@router.get("/{id}", summary="The progress of a search, and what it has found")
 async def watch(request: Request, id: SearchId) -> dict[str, Any]:
     """`total` is how many tasks there are to look at, as of the last census; `tasks` are the first of those found."""
     return _searches(request).get(id).as_json()
 
 
-@router.delete("/{id}", summary="Call a search off", status_code=204, response_class=Response)
+@router.delete("/{id}", summary="Cancel a search", status_code=204, response_class=Response)
 async def call_off(request: Request, id: SearchId) -> Response:
     """It is forgotten."""
     await _searches(request).call_off(id)

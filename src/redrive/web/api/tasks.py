@@ -4,16 +4,17 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 
-from redrive.core.durations import parse_duration
 from redrive.core.failure import redact
 from redrive.core.states import State
 from redrive.core.task import KEY_CHARS_MAX, KIND_CHARS_MAX, TaskId
 from redrive.errors import UsageError
 from redrive.http.errors import ApiError
 from redrive.lane import Lane
+from redrive.operator.asked import CAUSE_CHARS_MAX, TEXT_CHARS_MAX, read_filter
 from redrive.operator.json_views import attempt_json, deed_json, instant_json
-from redrive.operator.pages import Browser, Filter
-from redrive.web.api.common import LOOKING, TEXT_CHARS_MAX, in_time, lane_of, shown
+from redrive.operator.pages import TaskPages
+from redrive.ports import Filter
+from redrive.web.api.common import LOOKING, in_time, lane_of, shown
 
 PAGE_DEFAULT = 50
 PAGE_MAX = 500
@@ -22,37 +23,40 @@ ATTEMPTS_MAX = 500
 
 router = APIRouter(prefix="/api/tasks", tags=["tasks"], dependencies=LOOKING)
 
-TextQuery = Annotated[str | None, Query(max_length=TEXT_CHARS_MAX)]
-
 
 @router.get("", summary="A page of tasks")
 async def page(
     request: Request,
-    ledger: Annotated[str | None, Query(description="The ledger; redrive's own without it", max_length=200)] = None,
+    ledger: Annotated[str | None, Query(description="The ledger; by default redrive's own", max_length=200)] = None,
     state: Annotated[State | None, Query()] = None,
     kind: Annotated[str | None, Query(max_length=KIND_CHARS_MAX)] = None,
-    error: Annotated[str | None, Query(description="What the last error contains", max_length=TEXT_CHARS_MAX)] = None,
-    cause: Annotated[str | None, Query(description="A group of dead tasks", max_length=64)] = None,
+    error: Annotated[str | None, Query(description="Part of the last error", max_length=TEXT_CHARS_MAX)] = None,
+    cause: Annotated[
+        str | None, Query(description="A failure cause, as groups name it", max_length=CAUSE_CHARS_MAX)
+    ] = None,
     key: Annotated[str | None, Query(max_length=KEY_CHARS_MAX)] = None,
-    older_than: Annotated[str | None, Query(description="Not changed for so long: 90, 5m, 2h", max_length=50)] = None,
+    older_than: Annotated[str | None, Query(description="Not changed for this long: 90, 5m, 2h", max_length=50)] = None,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE_DEFAULT,
-    cursor: Annotated[str | None, Query(description="Where the page before ended", max_length=1000)] = None,
+    cursor: Annotated[str | None, Query(description="Where the previous page ended", max_length=1000)] = None,
     newest_first: Annotated[bool, Query()] = False,  # noqa: FBT002
 ) -> dict[str, Any]:
     """In the order of the instant that matters: when tasks are due, when leases end, when tasks ended; without a state by id.
 
     A filter that no index serves is refused with `needs_search` after two seconds, never waited for.
     """
-    lane = lane_of(request, ledger)
-    asked = Filter(
-        state=state, kind=kind or None, error=error or None, cause=cause or None, key=key or None,
-        older_than=parse_duration(older_than) if older_than else None,
-    )  # fmt: skip
+    asked = read_filter(state=state, kind=kind, error=error, cause=cause, key=key, older_than=older_than)
+    return await page_of(lane_of(request, ledger), asked, cursor=cursor, limit=limit, newest_first=newest_first)
+
+
+async def page_of(
+    lane: Lane, asked: Filter, *, cursor: str | None, limit: int = PAGE_DEFAULT, newest_first: bool
+) -> dict[str, Any]:
+    """The same for the page that shows it."""
     async with in_time():
-        leaf = await Browser(await lane.ledger()).page(
+        found = await TaskPages(await lane.ledger()).page(
             asked, cursor=cursor or None, limit=limit, newest_first=newest_first
         )
-    return {"tasks": [shown(task, lane.name) for task in leaf.tasks], "cursor": leaf.cursor}
+    return {"tasks": [shown(task, lane.name) for task in found.items], "cursor": found.cursor}
 
 
 @router.get("/{ledger}/{id:path}", summary="One task: its row, history, who acted on it, and its tries to come")

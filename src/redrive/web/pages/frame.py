@@ -36,7 +36,12 @@ MENU = (
     ("/systems", "Systems"),
     ("/audit", "Audit"),
 )
-TITLES = {401: "Log in first", 403: "Not with this key", 404: "Not here", 503: "The store does not answer"}
+TITLES = {
+    401: "Log in first",
+    403: "Not allowed with this key",
+    404: "Not found",
+    503: "The database is not responding",
+}
 ADDRESS_CHARS_MAX = 2000
 """The longest address that a login leads back to."""
 
@@ -137,14 +142,17 @@ def _refusal(request: Request, error: Exception) -> Response:
         case ApiError():
             status, sentence = error.status, error.message
         case LedgerAwayError():
-            status, sentence = 503, "The store cannot be reached now. The service goes on trying; so can you."
+            status, sentence = (
+                503,
+                "The database cannot be reached now. The service keeps trying; reload the page in a moment.",
+            )
         case TooSlowError():
-            status, sentence = 503, "The database needed too long for this look. Try again in a moment."
+            status, sentence = 503, "The database took too long to answer. Try again in a moment."
         case RequestValidationError():
-            status, sentence = 422, "The address does not fit: " + "; ".join(str(one["msg"]) for one in error.errors())
+            status, sentence = 422, "The address is not valid: " + "; ".join(str(one["msg"]) for one in error.errors())
         case _:
             status, sentence = 400, redact(str(error))
-    title = TITLES.get(status, "That does not fit")
+    title = TITLES.get(status, "That did not work")
     visitor = getattr(request.state, "visitor", NOBODY)
     return render(request, "refused.html", visitor, title=title, status=status, problem=sentence, here="")
 

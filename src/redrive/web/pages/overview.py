@@ -17,9 +17,9 @@ ORDER = (State.DEAD, State.WAITING, State.CLAIMED, State.DONE, State.CANCELLED)
 """What needs a person comes first."""
 MEANING = {
     State.WAITING: "will be tried, now or later",
-    State.CLAIMED: "runs now",
+    State.CLAIMED: "running now",
     State.DONE: "succeeded",
-    State.DEAD: "failed for good: look at it and redrive it",
+    State.DEAD: "failed for good: review and redrive",
     State.CANCELLED: "ended by a person or a system",
 }
 NOTHING: dict[str, Any] = {"states": {}, "by_ledger": []}

@@ -9,14 +9,25 @@ from redrive.core.states import State
 from redrive.errors import UsageError
 from redrive.http.errors import ApiError
 from redrive.http.panel import query_of
+from redrive.lane import Lane
+from redrive.operator.asked import read_filter
 from redrive.web.api.common import lane_of
-from redrive.web.api.tasks import page as page_of_tasks
+from redrive.web.api.tasks import page_of
 from redrive.web.pages.frame import Looker, page_router, render
 from redrive.web.service import service_of
 
-LIMIT = 50
 KINDS_SUGGESTED_MAX = 100
 STATES = tuple(state.value for state in (State.DEAD, State.WAITING, State.CLAIMED, State.DONE, State.CANCELLED))
+
+WORDS = {
+    "state": "{}",
+    "kind": "kind {}",
+    "key": "key {}",
+    "error": "error contains “{}”",
+    "cause": "cause {}",
+    "older_than": "not changed for {}",
+}
+"""What can be asked for here, in words."""
 
 router = page_router()
 
@@ -39,16 +50,16 @@ async def tasks(
 ) -> HTMLResponse:
     """The page. A filter that cannot be used, or that no index serves, is said above an empty list."""
     lane = lane_of(request, ledger)
-    asked = {"state": state, "kind": kind, "error": error, "cause": cause, "key": key, "older_than": older_than}
-    asked = {name: given.strip() for name, given in asked.items() if given.strip()}
+    given = (state, kind, key, error, cause, older_than)
+    asked = {name: said.strip() for name, said in zip(WORDS, given, strict=True) if said.strip()}
     # What waits is read from what is due next, all else from what happened last.
     newest = newest_first if newest_first is not None else state != State.WAITING
-    found, problem = await _found(request, lane.name, asked, cursor, newest_first=newest)
+    found, problem = await _found(lane, asked, cursor, newest_first=newest)
     place = {"ledger": lane.name, **asked, "newest_first": None if newest_first is None else str(newest).lower()}
     following = found["cursor"] and query_of("/tasks", {**place, "cursor": found["cursor"]})
     return render(
         request, "tasks.html", visitor, title="Tasks",
-        ledger=lane.name, ledgers=list(service_of(request).app.lanes), states=STATES, asked=_Asked(asked),
+        ledger=lane.name, ledgers=list(service_of(request).app.lanes), states=STATES, asked={name: asked.get(name) for name in WORDS},
         kinds=[handler.kind for handler in lane.handlers if not handler.is_pattern][:KINDS_SUGGESTED_MAX],
         can_cancel=lane.table.words.cancelled is not None,  # a table without a word for it has no such end
         tasks=found["tasks"], problem=problem, words=_words(asked), filter=asked, newest_first=newest,
@@ -56,33 +67,18 @@ async def tasks(
     )  # fmt: skip
 
 
-class _Asked(dict[str, str]):
-    """The filter, where what was not asked for is None."""
-
-    def __missing__(self, name: str) -> None:
-        return None
-
-
 async def _found(
-    request: Request, ledger: str, asked: dict[str, str], cursor: str, *, newest_first: bool
+    lane: Lane, asked: dict[str, str], cursor: str, *, newest_first: bool
 ) -> tuple[dict[str, Any], str | None]:
-    nothing: dict[str, Any] = {"tasks": [], "cursor": None}
-    given: dict[str, Any] = dict(asked)
-    if "state" in given:
-        if given["state"] not in STATES:
-            return nothing, f"There is no state {given['state']!r:.80}: choose from {', '.join(STATES)}."
-        given["state"] = State(given["state"])
     try:
-        page = await page_of_tasks(
-            request, ledger=ledger, limit=LIMIT, cursor=cursor or None, newest_first=newest_first, **given
-        )
+        return await page_of(lane, read_filter(**asked), cursor=cursor, newest_first=newest_first), None
     except ApiError as refused:
         if refused.status >= 500:
             raise
-        return nothing, _sentence(refused.message)
+        said = refused.message
     except UsageError as refused:
-        return nothing, _sentence(str(refused))
-    return page, None
+        said = str(refused)
+    return {"tasks": [], "cursor": None}, _sentence(said)
 
 
 def _sentence(said: str) -> str:
@@ -91,12 +87,4 @@ def _sentence(said: str) -> str:
 
 def _words(asked: dict[str, str]) -> str:
     """The filter in words, for the head of the page and for the question before an act."""
-    said = {
-        "state": "{}",
-        "kind": "kind {}",
-        "key": "key {}",
-        "error": "error contains “{}”",
-        "cause": "cause {}",
-        "older_than": "not changed for {}",
-    }
-    return ", ".join(words.format(asked[name]) for name, words in said.items() if name in asked)
+    return ", ".join(words.format(asked[name]) for name, words in WORDS.items() if name in asked)

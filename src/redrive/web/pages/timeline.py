@@ -23,7 +23,7 @@ MARK_MIN, MARK_PER_DECADE, MARK_MAX = 16.0, 6.0, 40.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class TimelineMark:
     """Something that happened, or will."""
 
     x: float
@@ -45,10 +45,10 @@ class Rail:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class TimelinePicture:
     """All that the template draws."""
 
-    marks: Sequence[Mark]
+    marks: Sequence[TimelineMark]
     rails: Sequence[Rail]
     width: float
     sentence: str
@@ -86,10 +86,10 @@ def story(
     return told
 
 
-def draw(told: Sequence[Mapping[str, Any]]) -> Picture:
+def draw(told: Sequence[Mapping[str, Any]]) -> TimelinePicture:
     """The picture of a story."""
     shown = told[-SHOWN_MAX:]
-    marks, rails = list[Mark](), list[Rail]()
+    marks, rails = list[TimelineMark](), list[Rail]()
     x = EDGE
     for position, one in enumerate(shown):
         if position:
@@ -97,7 +97,7 @@ def draw(told: Sequence[Mapping[str, Any]]) -> Picture:
             rails.append(Rail(x1=_rounded(x), x2=_rounded(x + gap), label=one["waited"], ahead=one["what"] == "ahead"))
             x += gap
         marks.append(_mark(one, x))
-    return Picture(
+    return TimelinePicture(
         marks=marks,
         rails=rails,
         width=_rounded(x + EDGE),
@@ -106,7 +106,7 @@ def draw(told: Sequence[Mapping[str, Any]]) -> Picture:
     )
 
 
-def _mark(one: Mapping[str, Any], x: float) -> Mark:
+def _mark(one: Mapping[str, Any], x: float) -> TimelineMark:
     at = _instant(one["at"])
     exact = at.strftime("%Y-%m-%d %H:%M:%S UTC")
     width = MARK_MIN
@@ -123,7 +123,7 @@ def _mark(one: Mapping[str, Any], x: float) -> Mark:
             look, label, title = "deed", one["act"], f"{one['act']} by {one['actor']} {exact}"
         case _:
             look, label, title = "ahead", f"try {one['number']}", f"try {one['number']} would start {exact}"
-    return Mark(
+    return TimelineMark(
         x=_rounded(x), width=_rounded(min(MARK_MAX, width)), look=look, label=label, moment=at.strftime("%H:%M:%S"), title=title
     )  # fmt: skip
 

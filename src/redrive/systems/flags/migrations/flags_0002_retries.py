@@ -1,5 +1,8 @@
 """What retries need: their columns and checks on `feature_flag_schedules`, indexes, what was set last, and the audit.
 
+Indexes for people hold schedules that are to come by when they are due, and those that are over by their end, each by environment
+and by flag: a page costs the same however many schedules there are.
+
 Columns are added with their checks, which both databases take in one statement: no table is written anew, and rows of every
 status stay as they are. A schedule that had failed has no time for a next try, so it stays failed for good.
 """
@@ -40,7 +43,7 @@ def upgrade() -> None:
         f"UPDATE {_SCHEDULES} SET last_error = error_message "  # noqa: S608 - our own name
         "WHERE status = 'failed' AND last_error IS NULL"
     )
-    due = (lambda name: f"julianday({name})") if sqlite else (lambda name: name)
+    due = "julianday({})".format if sqlite else str
     indexes: tuple[tuple[str, str, str], ...] = (
         (f"{_SCHEDULES}_first_idx", f"coalesce({due('scheduled_at')}, {earliest})",
          "status = 'pending' AND next_retry_at IS NULL AND lease_until IS NULL"),
@@ -54,6 +57,17 @@ def upgrade() -> None:
         # Whoever has added the columns by hand may have added the index with this well-known name, too.
         there = "IF NOT EXISTS " if name == "idx_schedules_next_retry_at" else ""
         op.execute(f"CREATE INDEX {there}{name} ON {_SCHEDULES} ({column}) WHERE {where}")
+    begin = due("'1970-01-01 00:00:00+00:00'")
+    ahead = f"coalesce({due('next_retry_at')}, {due('scheduled_at')}, {begin})"
+    over = f"coalesce({due('updated_at')}, {begin})"
+    for listing, place, where in (
+        ("ahead", ahead, "status = 'pending' OR next_retry_at IS NOT NULL"),
+        ("over", over, "status <> 'pending' AND next_retry_at IS NULL"),
+    ):
+        for index, columns in ((listing, "environment"), (f"{listing}_flag", "environment, flag_key")):
+            op.execute(
+                f"CREATE INDEX {_SCHEDULES}_{index}_idx ON {_SCHEDULES} ({columns}, status, {place}, id) WHERE {where}"
+            )
     op.create_index(f"{_SCHEDULES}_flag_idx", _SCHEDULES, ["flag_key", "environment"])
     op.create_index(f"{_SCHEDULES}_flag_id_idx", _SCHEDULES, ["flag_id"])
     op.create_index("feature_flag_user_overrides_user_idx", "feature_flag_user_overrides", ["user_id"])
@@ -107,8 +121,8 @@ def downgrade() -> None:
     op.drop_table("feature_flag_audit")
     if op.get_context().dialect.name != "sqlite":
         op.execute("DROP FUNCTION feature_flag_audit_is_append_only()")
-    indexes = ("first_idx", "retry_idx", "lease_idx", "flag_idx", "flag_id_idx")
-    for name in ("idx_schedules_next_retry_at", *(f"{_SCHEDULES}_{index}" for index in indexes)):
+    indexes = ("first", "retry", "lease", "flag", "flag_id", "ahead", "ahead_flag", "over", "over_flag")
+    for name in ("idx_schedules_next_retry_at", *(f"{_SCHEDULES}_{index}_idx" for index in indexes)):
         op.drop_index(name, _SCHEDULES)
     op.drop_index("feature_flag_user_overrides_user_idx", "feature_flag_user_overrides")
     op.drop_column("feature_flags", "last_set")

@@ -51,13 +51,14 @@ def upgrade() -> None:
     )
     lease = sa.text("julianday(lease_until)" if sqlite else "lease_until")
     free = "status = 'pending' AND {} AND lease_until IS NULL"
-    indexes: tuple[tuple[str, str | sa.TextClause, str], ...] = (
-        ("retry_queue_first_idx", due, free.format("retry_count <= 0")),
-        ("retry_queue_retry_idx", due, free.format("retry_count > 0")),
-        ("retry_queue_lease_idx", lease, "lease_until IS NOT NULL"),
-        ("idx_retry_next_retry", "next_retry_at", "status = 'pending'"),
-        ("retry_queue_ended_idx", "updated_at", "status IN ('retried', 'resolved')"),
-        ("retry_queue_failed_idx", "id", "status = 'failed'"),
+    indexes: tuple[tuple[str, list[str | sa.TextClause], str], ...] = (
+        ("retry_queue_first_idx", [due], free.format("retry_count <= 0")),
+        ("retry_queue_retry_idx", [due], free.format("retry_count > 0")),
+        ("retry_queue_lease_idx", [lease], "lease_until IS NOT NULL"),
+        ("idx_retry_next_retry", ["next_retry_at"], "status = 'pending'"),
+        ("retry_queue_ended_idx", ["updated_at"], "status IN ('retried', 'resolved')"),
+        ("retry_queue_failed_idx", ["id"], "status = 'failed'"),
+        ("retry_queue_review_idx", ["original_queue", "id"], "status = 'failed'"),
     )
-    for name, column, where in indexes:
-        op.create_index(name, "retry_queue", [column], postgresql_where=sa.text(where), sqlite_where=sa.text(where))
+    for name, columns, where in indexes:
+        op.create_index(name, "retry_queue", columns, postgresql_where=sa.text(where), sqlite_where=sa.text(where))

@@ -6,9 +6,9 @@ from typing import Any
 from fastapi import APIRouter, Security
 from fastapi.security import APIKeyHeader
 
-from redrive import Lane
 from redrive.extend import Database
 from redrive.http.outgoing import Guard
+from redrive.lane import Lane
 from redrive.systems.triggers.access import PREFIX, Gate, route_class
 from redrive.systems.triggers.cursor import Cursors
 from redrive.systems.triggers.desk import Desk

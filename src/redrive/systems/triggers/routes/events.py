@@ -9,9 +9,10 @@ from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.routing import Route
 
-from redrive import Lane, Where
+from redrive import Filter
 from redrive.access.keys import Scope
 from redrive.http.errors import ApiError
+from redrive.lane import Lane
 from redrive.operator.json_views import instant_json
 from redrive.systems.triggers import shapes as m
 from redrive.systems.triggers.access import BATCH_BYTES_MAX, PREFIX, Gate, bind_correlation, needs
@@ -276,6 +277,6 @@ async def _redrive(lane: Lane, deliveries: Sequence[str], request: Request) -> S
     reason = f"request {request.state.request_id}"
     changed: list[Any] = []
     for start in range(0, len(deliveries), IDS_PER_REDRIVE):
-        block = Where(ids=list(deliveries[start : start + IDS_PER_REDRIVE]))
+        block = Filter(ids=list(deliveries[start : start + IDS_PER_REDRIVE]))
         changed += (await lane.redrive(block, actor=owner_of(request), reason=reason)).changed
     return changed

@@ -1,0 +1,39 @@
+"""What PostgreSQL and its driver complain of, in our words."""
+
+import asyncpg  # type: ignore[import-untyped]  # it ships no types
+from sqlalchemy.exc import DBAPIError, InterfaceError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from redrive.errors import LedgerAwayError, NotMigratedError, TooSlowError
+
+_PASSING = {"40001", "40P01"}
+_AWAY_CLASSES = ("08", "28", "3D", "53", "57P", "58")
+
+
+def _sqlstate(error: BaseException) -> str:
+    for holder in (error, getattr(error, "orig", None), getattr(getattr(error, "orig", None), "__cause__", None)):
+        state = getattr(holder, "sqlstate", None) or getattr(holder, "pgcode", None)
+        if state:
+            return str(state)
+    return ""
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether it is worth trying again at once: PostgreSQL broke a deadlock, or a plan went stale."""
+    return _sqlstate(error) in _PASSING or "InvalidCachedStatementError" in repr(getattr(error, "orig", ""))
+
+
+def translated(error: BaseException) -> Exception:
+    """The driver's error as one of ours, where we have a word for it."""
+    state, said = _sqlstate(error), str(getattr(error, "orig", None) or error).split("\n")[0]
+    if state in ("42P01", "42703", "3F000") and "redrive_" in said:
+        return NotMigratedError(f"redrive's tables are missing or old ({said}): run `redrive migrate`")
+    if state == "57014":  # cancelled by its statement_timeout
+        return TooSlowError("the database needed too long for this look")
+    if "invalid input for query argument" in said:  # the driver calls it an interface error, but the caller made it
+        return error if isinstance(error, Exception) else RuntimeError(said)
+    lost = isinstance(error, OSError | PoolTimeoutError | InterfaceError | asyncpg.InterfaceError | TimeoutError)
+    lost = lost or (isinstance(error, DBAPIError) and error.connection_invalidated)
+    if lost or state.startswith(_AWAY_CLASSES) or state == "25006" or "connection is closed" in said:
+        return LedgerAwayError(f"PostgreSQL cannot be reached now: {said or 'no answer in time'}")
+    return error if isinstance(error, Exception) else RuntimeError(said)

@@ -1,0 +1,90 @@
+"""Waking workers: `NOTIFY` in the commits that bring work due now, and one connection that listens for it.
+
+While nobody listens, workers find work by their safety poll.
+"""
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import asyncpg  # type: ignore[import-untyped]  # it ships no types
+from sqlalchemy import URL, Connection, Dialect, func, select
+
+from redrive.ledgers.sql.waiters import Waiters, WakeUps
+
+CHANNEL = "redrive"
+ANNOUNCE_EVERY_SECONDS = 0.01
+"""NOTIFY takes a lock that all commits share, so a busy adder announces at most this often. A worker that was woken
+looks again after twice this time (`engine.worker.LOOK_AGAIN`), which covers what was added in between."""
+_SQLALCHEMY_ONLY = {
+    "prepared_statement_cache_size",
+    "prepared_statement_name_func",
+    "async_fallback",
+    "async_creator_fn",
+}
+
+
+class WakeUp:
+    """Announcements of one database."""
+
+    def __init__(self, dialect: Dialect, url: URL) -> None:
+        self._dialect = dialect
+        self._url = url
+        self._waiters = Waiters()
+        self._listener: asyncio.Task[None] | None = None
+        self._announced: dict[str, float] = {}
+
+    async def close(self) -> None:
+        """Listen no more."""
+        if self._listener is not None:
+            self._listener.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._listener
+            self._listener = None
+
+    @contextmanager
+    def waiter(self, ledger: str) -> Iterator[WakeUps]:
+        """See `Database.waiter`."""
+        if self._listener is None:
+            self._listener = asyncio.create_task(self._listen(), name="redrive-listen")
+        with self._waiters.registered(ledger, WakeUps()) as waiter:
+            yield waiter
+
+    def wake(self, ledger: str) -> None:
+        """See `Database.wake`."""
+        self._waiters.wake(ledger)
+
+    def announce(self, connection: Connection, ledger: str, *, soon: bool) -> None:
+        """See `Database.announce`."""
+        now = time.monotonic()
+        if soon and now - self._announced.get(ledger, -math.inf) < ANNOUNCE_EVERY_SECONDS:
+            return
+        if soon:
+            self._announced[ledger] = now
+        connection.execute(select(func.pg_notify(CHANNEL, ledger)))
+
+    async def _listen(self) -> None:
+        """Keep one connection that hears announcements; while there is none, workers find work by their safety poll."""
+        args, kwargs = self._dialect.create_connect_args(self._url)
+        kwargs = {name: value for name, value in kwargs.items() if name not in _SQLALCHEMY_ONLY}
+        while True:
+            try:
+                connection = await asyncpg.connect(
+                    *args, **kwargs, server_settings={"application_name": "redrive listen"}
+                )
+            except Exception:  # whatever it is, the server may be well again later
+                await asyncio.sleep(random.uniform(0.5, 2))
+                continue
+            gone = asyncio.Event()
+            try:
+                connection.add_termination_listener(lambda _, gone=gone: gone.set())
+                await connection.add_listener(CHANNEL, lambda *heard: self.wake(heard[3]))
+                self._waiters.wake_all()  # what was announced while nobody listened
+                await gone.wait()
+            except Exception:  # also asyncpg's InternalClientError, where the connection broke in mid-statement
+                await asyncio.sleep(random.uniform(0.1, 0.5))
+            finally:
+                connection.terminate()

@@ -1,0 +1,249 @@
+"""Acts of people and systems: redriving, cancelling, resolving, burying, returning, pruning; each with who did it and why."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Integer,
+    Text,
+    Update,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    literal_column,
+    null,
+    or_,
+    select,
+)
+
+from redrive.core.states import TERMINAL, Act, State, check_transition, sources
+from redrive.core.task import TaskId
+from redrive.errors import UsageError
+from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.base import ANNOUNCE_HORIZON, IDS_MAX, LedgerBase
+from redrive.ledgers.sql.batches import Batch
+from redrive.ledgers.sql.database import run_within, sync_connection
+from redrive.ledgers.sql.mapped import Mapped
+from redrive.ledgers.sql.predicates import quoted
+from redrive.ledgers.sql.times import comparable
+from redrive.ports import Actor, Return, Within
+
+ENDING_ACTS = {Act.CANCEL: "cancelled", Act.BURY: "dead"}
+"""Acts that end waiting tasks, and the column of the minute that counts them as settlements do."""
+
+
+class ActStatements:
+    """The statements, each with its purpose."""
+
+    def __init__(self, mapped: Mapped) -> None:
+        self._mapped = mapped
+
+    def act(self, act: Act, state: State) -> Update:
+        """Change the rows in `ids` that `act` may lead to `state`."""
+        mapped, rows = self._mapped, self._mapped.rows
+        from_states = or_(*(rows.state(before) for before in sources(act, state)))
+        values: dict[str, Any] = {"status": quoted(mapped.ledger_table.words.word(state)), "due": null()}
+        if state is State.WAITING:
+            values |= {"count": literal_column("0"), "due": mapped.now("due")}
+        if act is Act.REDRIVE and mapped.has("redrives"):
+            values["redrives"] = rows.column("redrives") + 1
+        if mapped.has("updated_at"):
+            values["updated_at"] = mapped.now("updated_at")
+        if mapped.has("ended_at"):
+            values["ended_at"] = null() if state is State.WAITING else mapped.now("ended_at")
+        if state is State.DONE and mapped.has("done_at"):
+            values["done_at"] = mapped.now("done_at")
+        ids = mapped.id.in_(bindparam("ids", expanding=True))
+        return mapped.update(values).where(ids, from_states).returning(mapped.id)
+
+    @cached_property
+    def return_batch(self) -> Batch:
+        """The columns of a return, in the order of `Acting._return`."""
+        mapped = self._mapped
+        due = mapped.dialect.span_type(mapped.rows.column("due"))
+        columns = {"id": mapped.id.type, "word": Text(), "count": Integer(), "delay": due, "error": Text()}
+        return Batch(mapped.dialect, columns)
+
+    @cached_property
+    def return_(self) -> Update:
+        """Bring the ended rows of a batch back, each with the larger of both counts."""
+        mapped, rows, batch = self._mapped, self._mapped.rows, self.return_batch.rows
+        count = rows.count()
+        values: dict[str, Any] = {
+            "status": mapped.as_status(batch.c.word),
+            "count": case((count < batch.c.count, batch.c.count), else_=count),
+            "due": mapped.dialect.later(batch.c.delay, rows.column("due")),
+        }
+        if mapped.has("last_error"):
+            values["last_error"] = func.coalesce(batch.c.error, rows.column("last_error"))
+        if mapped.has("updated_at"):
+            values["updated_at"] = mapped.now("updated_at")
+        for role in ("ended_at", "done_at"):
+            if mapped.has(role):
+                values[role] = null()
+        ended = or_(*(rows.state(before) for before in sources(Act.RETURN, State.WAITING)))
+        return mapped.update(values).where(self.return_batch.match("id", mapped.id), ended).returning(mapped.id)
+
+    def prune(self, states: Sequence[State]) -> Any:
+        """Delete up to `limit` rows that ended in one of the states longer than `age` ago."""
+        if not set(states) <= TERMINAL:
+            raise UsageError(f"only tasks that have ended can be pruned, not {', '.join(states)}")
+        mapped, old = self._mapped, []
+        for state in states:
+            ended_at = self._ended_at(state)
+            old.append(and_(mapped.rows.state(state), comparable(ended_at) <= mapped.dialect.ago(ended_at)))
+        few = select(mapped.id).where(or_(*old)).limit(bindparam("limit", type_=Integer))
+        gone = mapped.dialect.among(mapped.id, few.with_for_update(skip_locked=True))
+        return delete(mapped.table).where(gone).returning(mapped.id)
+
+    def _ended_at(self, state: State) -> Column[Any]:
+        """The column that says when a row ended. When it was created would be the wrong age: it may have just ended."""
+        roles = ("ended_at", "done_at", "updated_at") if state is State.DONE else ("ended_at", "updated_at")
+        for role in roles:
+            if self._mapped.has(role):
+                return self._mapped.rows.column(role)
+        raise UsageError(
+            f"{self._mapped.ledger_table.name!r} has no column that says when a task ended as {state}: "
+            f"name one as {' or '.join(roles)} in its LedgerTable to prune it"
+        )
+
+
+class Acting(LedgerBase):
+    """The part of a ledger that people and systems act through."""
+
+    @cached_property
+    def _acting(self) -> ActStatements:
+        return ActStatements(self._mapped)
+
+    @cached_property
+    def _actor(self) -> str:
+        """The worker of the counters that acts raise."""
+        return f"act:{uuid4()}"
+
+    async def redrive(self, ids: Sequence[TaskId], actor: Actor) -> list[TaskId]:
+        """See `Ledger.redrive`."""
+        changed = await self._act(Act.REDRIVE, State.WAITING, ids, actor)
+        if changed:
+            self.database.wake(self.name)
+        return changed
+
+    async def cancel(self, ids: Sequence[TaskId], actor: Actor) -> list[TaskId]:
+        """See `Ledger.cancel`."""
+        return await self._act(Act.CANCEL, State.CANCELLED, ids, actor)
+
+    def cancel_sync(self, ids: Sequence[TaskId], actor: Actor, *, within: Within) -> list[TaskId]:
+        """The same for code without an event loop, in the caller's `Connection` or `Session`."""
+        connection, ordered = sync_connection(within), sorted(set(ids))
+        changed: list[TaskId] = []
+        for start in range(0, len(ordered), IDS_MAX):
+            some = ordered[start : start + IDS_MAX]
+            changed += self._act_on(connection, Act.CANCEL, State.CANCELLED, some, actor, alone=False)
+        return changed
+
+    async def resolve(self, ids: Sequence[TaskId], state: State, actor: Actor, *, note: Any = None) -> list[TaskId]:
+        """See `Ledger.resolve`. The note is for what is written beside."""
+        check_transition(Act.RESOLVE, State.DEAD, state)
+        return await self._act(Act.RESOLVE, state, ids, actor, note)
+
+    async def bury(self, ids: Sequence[TaskId], actor: Actor, *, note: Any = None) -> list[TaskId]:
+        """Waiting tasks end as dead, because the system that owns them gives them up. Returns those that changed."""
+        return await self._act(Act.BURY, State.DEAD, ids, actor, note)
+
+    async def _act(self, act: Act, state: State, ids: Sequence[TaskId], actor: Actor, note: Any = None) -> list[TaskId]:
+        changed: list[TaskId] = []
+        ordered = sorted(set(ids))
+        for start in range(0, len(ordered), IDS_MAX):
+            some = ordered[start : start + IDS_MAX]
+            changed += await self.database.write(self._act_on, act, state, some, actor, note)
+        return changed
+
+    def _act_on(
+        self,
+        connection: Connection,
+        act: Act,
+        state: State,
+        ids: Sequence[TaskId],
+        actor: Actor,
+        note: Any = None,
+        *,
+        alone: bool = True,
+    ) -> list[TaskId]:
+        """`alone` says that the commit follows at once: else nobody may wait for a counter that is written here."""
+        statement = self._acting.act(act, state)
+        changed: list[TaskId] = list(connection.execute(statement, {"ids": ids, **self._times()}).scalars())
+        self._record(connection, act, changed, actor)
+        if act is not Act.CANCEL:
+            self._forget(connection, [str(id_) for id_ in changed], schema.dead)
+        if changed and act in ENDING_ACTS:
+            worker = self._actor if alone else f"act:{uuid4()}"
+            self._count_flow(connection, ENDING_ACTS[act], len(changed), worker)
+        if changed:
+            self.beside.acted(connection, act, state, changed, actor, note)
+        if changed and state is State.WAITING:
+            self.database.announce(connection, self.name, soon=True)
+        return changed
+
+    def _record(self, connection: Connection, act: Act, ids: Sequence[TaskId], actor: Actor) -> None:
+        if not ids:
+            return
+        at = self.present(connection)
+        deeds = [
+            {"ledger": self.name, "task_id": str(id_), "at": at, "act": act.value, "actor": actor.name, "reason": actor.reason}
+            for id_ in ids
+        ]  # fmt: skip
+        connection.execute(insert(schema.deed), deeds)
+
+    async def return_(self, returns: Sequence[Return], actor: Actor, *, within: Within | None = None) -> list[TaskId]:
+        """See `Ledger.return_`."""
+        if not returns:
+            return []
+        if within is not None:
+            return await run_within(within, self._return, returns, actor)
+        changed = await self.database.write(self._return, returns, actor, soon=True)
+        if any(one.delay <= ANNOUNCE_HORIZON for one in returns):
+            self.database.wake(self.name)
+        return changed
+
+    def return_sync(self, returns: Sequence[Return], actor: Actor, *, within: Within) -> list[TaskId]:
+        """The same for code without an event loop, in the caller's `Connection` or `Session`."""
+        return self._return(sync_connection(within), returns, actor) if returns else []
+
+    def _return(
+        self, connection: Connection, returns: Sequence[Return], actor: Actor, *, soon: bool = False
+    ) -> list[TaskId]:
+        # By id, as every batch here; of a task that is named twice the larger count stays.
+        largest = {one.id: one for one in sorted(returns, key=lambda one: (one.id, one.failures))}
+        now, span, word = self._now(), self._mapped.dialect.span, self.table.words.word
+        rows = [
+            (one.id, word(State.WAITING, failures=one.failures), one.failures, span(now, one.delay), one.error)
+            for one in largest.values()
+        ]
+        parameters = self._acting.return_batch.parameters(rows) | self._times()
+        changed: list[TaskId] = list(connection.execute(self._acting.return_, parameters).scalars())
+        self._record(connection, Act.RETURN, changed, actor)
+        self._forget(connection, [str(id_) for id_ in changed], schema.dead)
+        if any(largest[id_].delay <= ANNOUNCE_HORIZON for id_ in changed):
+            self.database.announce(connection, self.name, soon=soon)
+        return changed
+
+    async def prune(self, states: Sequence[State], older_than: timedelta, *, limit: int = 1000) -> int:
+        """See `Ledger.prune`."""
+        if not states:
+            return 0
+        return await self.database.write(self._prune, self._acting.prune(states), older_than, limit)
+
+    def _prune(self, connection: Connection, statement: Any, older_than: timedelta, limit: int) -> int:
+        parameters = {"limit": limit, **self._age(older_than)}
+        gone = [str(id_) for id_ in connection.execute(statement, parameters).scalars()]
+        self._forget(connection, gone, schema.attempt, schema.deed, schema.dead)
+        if gone:
+            self._count_flow(connection, "pruned", len(gone), self._adder)
+        return len(gone)

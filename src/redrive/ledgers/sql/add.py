@@ -1,0 +1,221 @@
+"""Adding: storing new tasks, idempotent on their keys."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Integer,
+    Select,
+    String,
+    Text,
+    Uuid,
+    bindparam,
+    delete,
+    literal_column,
+    null,
+    select,
+    true,
+)
+from sqlalchemy.types import TypeEngine
+
+from redrive.core.task import Added, NewTask, TaskId, same_json
+from redrive.errors import KeyTakenError, LedgerError, UsageError
+from redrive.ledgers.sql.base import ANNOUNCE_HORIZON, IDS_MAX, LedgerBase
+from redrive.ledgers.sql.batches import Batch
+from redrive.ledgers.sql.database import run_within, sync_connection
+from redrive.ledgers.sql.gather import Gather
+from redrive.ledgers.sql.ids import uuid7
+from redrive.ledgers.sql.mapped import Mapped
+from redrive.ledgers.sql.predicates import quoted
+from redrive.ports import Within
+
+
+class AddStatements:
+    """The statements, each with its purpose."""
+
+    def __init__(self, mapped: Mapped) -> None:
+        self._mapped = mapped
+
+    @cached_property
+    def makes_ids(self) -> bool:
+        """Whether new rows need an id of ours: it is not the key, and the database makes none by itself."""
+        table, id_ = self._mapped.ledger_table, self._mapped.id
+        apart = table.id_column != table.key
+        return apart and isinstance(id_.type, String | Uuid) and id_.server_default is None
+
+    @cached_property
+    def batch(self) -> Batch:
+        """The columns of a new task, in the order of `Adding._add_row`."""
+        mapped = self._mapped
+        made: dict[str, TypeEngine[Any]] = {"id": mapped.id.type} if self.makes_ids else {}
+        deadline = mapped.rows.column("deadline" if mapped.has("deadline") else "due")
+        return Batch(
+            mapped.dialect,
+            {
+                **made,
+                "key": mapped.rows.column("key").type,
+                "kind": Text(),
+                "payload": Text(),
+                "delay": mapped.dialect.span_type(self._first_due),
+                "count_max": Integer(),
+                "deadline": mapped.dialect.span_type(deadline),
+                "trace": Text(),
+            },
+        )
+
+    @property
+    def _first_due(self) -> ColumnElement[Any]:
+        return self._mapped.rows.column("first_due" if self._mapped.ledger_table.first_due else "due")
+
+    @cached_property
+    def add(self) -> Any:
+        """Insert new tasks; keys that are there already are left alone."""
+        mapped, batch, due = self._mapped, self.batch.rows, self._first_due
+        later, column = mapped.dialect.later, mapped.rows.column
+        values: dict[str, Any] = {
+            "key": batch.c.key,
+            "status": quoted(mapped.ledger_table.words.waiting),
+            "count": literal_column("0"),
+            due.name: later(batch.c.delay, due),
+        }
+        if self.makes_ids:
+            values["id"] = batch.c.id
+        for role in ("kind", "count_max", "trace"):
+            if mapped.has(role):
+                values[role] = batch.c[role]
+        if mapped.has("payload"):
+            values["payload"] = mapped.dialect.json(batch.c.payload, column("payload").type)
+        if mapped.has("deadline"):
+            values["deadline"] = later(batch.c.deadline, column("deadline"))
+        for role in ("created_at", "updated_at"):
+            if mapped.has(role):
+                values[role] = mapped.now(role)
+        names = mapped.ledger_table.columns()
+        target = [names.get(role, role) for role in values]
+        rows = (
+            select(*values.values()).select_from(batch).where(true())
+        )  # SQLite takes ON CONFLICT for a join without it
+        return (
+            mapped.dialect.insert(mapped.table)
+            .from_select(target, rows, include_defaults=False)
+            .on_conflict_do_nothing(index_elements=[column("key")])
+            .returning(mapped.id, column("key"))
+        )
+
+    @cached_property
+    def find_keys(self) -> Select[Any]:
+        """The tasks that are there for some keys, with what tells them apart from others of these keys."""
+        rows = self._mapped.rows
+        kind = rows.column("kind") if self._mapped.has("kind") else null()
+        key = rows.column("key")
+        keys: Any = bindparam("keys", expanding=True)
+        return select(self._mapped.id, key, kind, rows.column("payload")).where(key.in_(keys))
+
+    @cached_property
+    def take_back(self) -> Any:
+        """Delete what was just inserted, where another task of the same call was refused."""
+        return delete(self._mapped.table).where(self._mapped.id.in_(bindparam("ids", expanding=True)))
+
+
+class Adding(LedgerBase):
+    """The part of a ledger that takes tasks in."""
+
+    @cached_property
+    def _adding(self) -> AddStatements:
+        return AddStatements(self._mapped)
+
+    @cached_property
+    def _adds(self) -> Gather[NewTask, Added]:
+        return Gather(self._add_gathered)
+
+    async def add(self, tasks: Sequence[NewTask], *, within: Within | None = None) -> list[Added]:
+        """See `Ledger.add`."""
+        self._check_addable()
+        if not tasks:
+            return []
+        if within is not None:
+            return await run_within(within, self._add, tasks)
+        added = await self._adds(tasks)
+        if any(task.delay <= ANNOUNCE_HORIZON for task in tasks):
+            self.database.wake(self.name)
+        return added
+
+    def add_sync(self, tasks: Sequence[NewTask], *, within: Within, soon: bool = False) -> list[Added]:
+        """The same for code without an event loop, in the caller's `Connection` or `Session`.
+
+        `soon` says that the commit follows at once, so that one announcement may stand for several.
+        """
+        self._check_addable()
+        return self._add(sync_connection(within), tasks, soon=soon) if tasks else []
+
+    async def _add_gathered(self, tasks: Sequence[NewTask]) -> list[Added]:
+        return await self.database.write(self._add, tasks, soon=True)
+
+    def _add(self, connection: Connection, tasks: Sequence[NewTask], *, soon: bool = False) -> list[Added]:
+        statements = self._adding
+        now = self._now()
+        keys = [self._key_to_store(task.key) for task in tasks]
+        rows = [self._add_row(task, key, now) for task, key in zip(tasks, keys, strict=True)]
+        if statements.makes_ids:
+            begun = self.database.now()
+            rows = [(self._new_id(begun, serial), *row) for serial, row in enumerate(rows)]
+        parameters = statements.batch.parameters(rows) | self._mapped.dialect.times(now)
+        new = {key: id_ for id_, key in connection.execute(statements.add, parameters)}
+        there: dict[Any, tuple[TaskId, str | None, Any]] = {}
+        missing = [key for key in keys if key not in new]
+        for start in range(0, len(missing), IDS_MAX):
+            found = connection.execute(statements.find_keys, {"keys": missing[start : start + IDS_MAX]})
+            there |= {key: (id_, kind, payload) for id_, key, kind, payload in found}
+        added = []
+        for task, key in zip(tasks, keys, strict=True):
+            if key in new and key not in there:
+                there[key] = (new[key], task.kind, task.payload)
+                added.append(Added(id=new[key], key=task.key, new=True))
+            elif key in there:
+                id_, kind, payload = there[key]
+                if kind is not None and kind != task.kind:
+                    # All or nothing also for a caller who goes on with its transaction after the error.
+                    for start in range(0, len(new), IDS_MAX):
+                        connection.execute(statements.take_back, {"ids": list(new.values())[start : start + IDS_MAX]})
+                    raise KeyTakenError(
+                        f"key {task.key!r} belongs to a task of kind {kind!r}, not {task.kind!r}; "
+                        f"keys are unique in a ledger: put the kind into it, such as '{task.kind}:{task.key}'"
+                    )
+                added.append(Added(id=id_, key=task.key, new=False, same_payload=same_json(task.payload, payload)))
+            else:
+                raise LedgerError(
+                    f"the task with key {task.key!r} was deleted while it was added again: add it once more"
+                )
+        if new:
+            # In a transaction of the caller's a row of its own: nobody may wait for a counter until they commit.
+            self._count_flow(connection, "added", len(new), self._adder if soon else f"add:{uuid4()}")
+            if any(one.new and task.delay <= ANNOUNCE_HORIZON for task, one in zip(tasks, added, strict=True)):
+                self.database.announce(connection, self.name, soon=soon)
+        return added
+
+    def _add_row(self, task: NewTask, key: Any, now: datetime | None) -> tuple[Any, ...]:
+        span, count_max = self._mapped.dialect.span, self.table.count_max_to_store(task.failures_max)
+        due, deadline = span(now, task.delay), span(now, task.deadline)
+        return (key, task.kind, task.payload_json, due, count_max, deadline, task.trace)
+
+    def _new_id(self, now: datetime, serial: int) -> TaskId:
+        made = uuid7(now, serial)
+        return made if isinstance(self._mapped.id.type, Uuid) else str(made)
+
+    def _key_to_store(self, key: str) -> Any:
+        try:
+            return self._key_from_text(key)
+        except ValueError:
+            column = self._mapped.rows.column("key")
+            raise UsageError(f"key {key!r} does not fit the column {column.name!r}, which is {column.type}") from None
+
+    def _check_addable(self) -> None:
+        if self.table.payload is None:
+            raise UsageError(
+                f"rows of {self.name!r} are yours to insert: its LedgerTable names no payload column for redrive to fill"
+            )

@@ -1,0 +1,246 @@
+"""Claiming: taking due tasks for a worker, extending the leases, and taking over what was abandoned.
+
+What keeps claims flat, however large the table grows, besides the indexes of `predicates`: one branch per kind, each limited to
+what the branches before it left, so that a million due tasks of kinds which this worker does not know cost nothing.
+"""
+
+import random
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Integer,
+    Select,
+    Update,
+    and_,
+    bindparam,
+    func,
+    literal_column,
+    null,
+    select,
+    union_all,
+)
+
+from redrive.core.table import Counts
+from redrive.core.task import Abandoned, Claim, ClaimLost
+from redrive.ledgers.sql.batches import Batch
+from redrive.ledgers.sql.due import Due, due_branch, kind_conditions, kind_parameters
+from redrive.ledgers.sql.mapped import Mapped
+from redrive.ledgers.sql.predicates import quoted
+from redrive.ledgers.sql.rows import RowReader
+
+KINDS_PER_CLAIM_MAX = 40
+
+
+class ClaimStatements:
+    """The statements, each with its purpose."""
+
+    def __init__(self, mapped: Mapped) -> None:
+        self._mapped = mapped
+        self._claims: dict[int, Update] = {}
+
+    def claim(self, kinds: int) -> Update:
+        """Take up to `limit` due rows: retries first, at least a quarter for first tries while any are due.
+
+        `kinds` is how many kinds are bound as `kind_0 …`, zero for all.
+        """
+        if kinds not in self._claims:
+            self._claims[kinds] = self._build_claim(kinds)
+        return self._claims[kinds]
+
+    def _build_claim(self, kinds: int) -> Update:
+        limit = bindparam("limit", type_=Integer)
+        share = bindparam("retry_share", type_=Integer)
+        due_retries = [
+            select(branch.limit(share).subquery(f"due_{position}"))
+            for position, branch in enumerate(self._branches("retry", kinds, literal_column("1").label("one")))
+        ]
+        few = select(union_all(*due_retries).subquery("due_retries")).limit(share).subquery("few")
+        seen = select(func.count().label("amount")).select_from(few).cte("seen")
+        reserved: Any = select(seen.c.amount).scalar_subquery()
+        mapped = self._mapped
+        turns = [
+            (
+                name,
+                [
+                    branch.order_by(due_branch(mapped.rows, name).due)
+                    for branch in self._branches(name, kinds, mapped.id)
+                ],
+            )
+            for name in ("first", "retry")
+        ]
+        taken = mapped.dialect.take(turns, limit, reserved)
+        ids = union_all(*(select(cte.c[mapped.id.name]) for cte in taken))
+        return self.hold(mapped.dialect.among(mapped.id, ids), anew=True)
+
+    def _branches(self, name: str, kinds: int, *columns: Any) -> list[Select[Any]]:
+        branch = due_branch(self._mapped.rows, name)
+        where = [branch.rows, branch.due <= self._mapped.dialect.present(branch.column)]
+        return [select(*columns).where(*where, *kind) for kind in kind_conditions(self._mapped.rows, kinds)]
+
+    def hold(self, where: ColumnElement[bool], *, anew: bool) -> Update:
+        """Hold rows until the lease ends: anew, or with the fence and the start that they have, if any."""
+        mapped, rows, table = self._mapped, self._mapped.rows, self._mapped.ledger_table
+        values: dict[str, Any] = {
+            "claim_id": bindparam("fence", type_=rows.column("claim_id").type),
+            "lease_until": mapped.later(rows.column("lease_until"), "lease"),
+        }
+        for role in ("claimed_at", "updated_at"):
+            if mapped.has(role):
+                values[role] = mapped.now(role)
+        for role in () if anew else ("claim_id", "claimed_at"):
+            if role in values:
+                values[role] = func.coalesce(rows.column(role), values[role])
+        if table.words.claimed:
+            values["status"] = quoted(table.words.claimed)
+        if anew and table.counts is Counts.ATTEMPTS:
+            values["count"] = rows.count() + 1
+        return mapped.update(values).where(where).returning(*self.columns, mapped.dialect.now().label("claim_now"))
+
+    @cached_property
+    def columns(self) -> list[ColumnElement[Any]]:
+        """What a claim must read of its rows: not what it has just written itself. A quarter less to decode."""
+        names = self._mapped.ledger_table.columns()
+        written = {
+            names[role] for role in ("status", "claim_id", "lease_until", "claimed_at", "updated_at") if role in names
+        }
+        return [column for column in self._mapped.table.c if column.name not in written]
+
+    @cached_property
+    def expired(self) -> Select[Any]:
+        """Rows whose lease ran out, or that are claimed without one, locked for whoever asks first."""
+        rows, has = self._mapped.rows, self._mapped.has
+        found = select(
+            self._mapped.id,
+            rows.column("claim_id").label("old_claim_id"),
+            (rows.column("claimed_at") if has("claimed_at") else null()).label("old_claimed_at"),
+        ).where(rows.held(), rows.lease_end() <= self._mapped.dialect.present(rows.column("lease_until")))
+        return (
+            found.order_by(rows.lease_end()).limit(bindparam("limit", type_=Integer)).with_for_update(skip_locked=True)
+        )
+
+    @cached_property
+    def expired_of_kinds(self) -> Select[Any]:
+        """The same for some kinds only."""
+        return self.expired.where(self._mapped.rows.column("kind").in_(bindparam("kinds", expanding=True)))
+
+    @cached_property
+    def take_over(self) -> Update:
+        """Give rows found by `expired` a new lease.
+
+        The fence stays the lost claim's: a keeper that is killed before it settles then leaves no trace, and whoever
+        settles in the end writes the one attempt of that claim.
+        """
+        return self.hold(self._mapped.id.in_(bindparam("ids", expanding=True)), anew=False)
+
+    @cached_property
+    def extend_batch(self) -> Batch:
+        """Claims by id and fence."""
+        fence = self._mapped.rows.column("claim_id").type
+        return Batch(self._mapped.dialect, {"id": self._mapped.id.type, "claim_id": fence})
+
+    @cached_property
+    def extend(self) -> Update:
+        """Move the end of leases, each only where its fence is still there."""
+        mapped, rows, batch = self._mapped, self._mapped.rows, self.extend_batch
+        lease = {"lease_until": mapped.later(rows.column("lease_until"), "lease")}
+        fence = rows.column("claim_id")
+        still_ours = and_(batch.match("id", mapped.id), fence == batch.rows.c.claim_id)
+        return mapped.update(lease).where(still_ours).returning(mapped.id, fence)
+
+
+class Claiming(Due):
+    """The part of a ledger that hands tasks out."""
+
+    _turn = 0
+
+    @cached_property
+    def _claiming(self) -> ClaimStatements:
+        return ClaimStatements(self._mapped)
+
+    @cached_property
+    def _claim_reader(self) -> RowReader:
+        return RowReader(self.table, self._claiming.columns)
+
+    @cached_property
+    def _tells_claims(self) -> bool:
+        return self.beside.listens("claimed")
+
+    async def claim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
+        """See `Ledger.claim`."""
+        known = await self._known(kinds)
+        if limit < 1 or known == []:
+            return []
+        self._turn += 1
+        run = self.database.write if self._tells_claims else self.database.statement
+        return await run(self._claim, limit, lease, known and self._in_turn(known), self._turn)
+
+    def _claim(
+        self, connection: Connection, limit: int, lease: timedelta, kinds: list[str] | None, turn: int
+    ) -> list[Claim]:
+        fence = uuid4()
+        parameters = {
+            "limit": limit,
+            # A single place cannot be shared, so every fourth is for a first try.
+            "retry_share": limit * 3 // 4 if limit > 1 else int(turn % 4 != 0),
+            "fence": fence,
+            **self._times(lease=lease),
+            **kind_parameters(kinds),
+        }
+        rows = connection.execute(self._claiming.claim(len(kinds or ())), parameters)
+        claims = self._claim_reader.claims(rows, fence, lease)
+        if self._tells_claims and claims:
+            self.beside.claimed(connection, claims)
+        return claims
+
+    def _in_turn(self, kinds: list[str]) -> list[str]:
+        """Every kind gets its turn at the front, so that none is starved by another.
+
+        Drawn, not counted: a count in step with the calls of another worker could pass a kind over for ever.
+        """
+        start = random.randrange(len(kinds))
+        return (kinds[start:] + kinds[:start])[:KINDS_PER_CLAIM_MAX]
+
+    async def reclaim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
+        """See `Ledger.reclaim`."""
+        if kinds is not None and not kinds and self.table.kind is not None:
+            return []
+        return await self.database.write(self._reclaim, limit, lease, kinds)
+
+    async def take_lost(self, kind: str, limit: int, lease: timedelta) -> list[Claim]:
+        """The claims of a kind that were lost, and nothing that waits: for a system that gives up what nobody handles."""
+        return await self.reclaim(limit, lease, kinds=[kind])
+
+    def _reclaim(
+        self, connection: Connection, limit: int, lease: timedelta, kinds: Sequence[str] | None
+    ) -> list[Claim]:
+        of_kinds = kinds is not None and self.table.kind is not None
+        found = connection.execute(
+            self._claiming.expired_of_kinds if of_kinds else self._claiming.expired,
+            {"limit": limit, **self._times(), **({"kinds": list(kinds or ())} if of_kinds else {})},
+        )
+        abandoned = {id_: Abandoned(claim_id=claim_id, claimed_at=claimed_at) for id_, claim_id, claimed_at in found}
+        if not abandoned:
+            return []
+        fence = uuid4()
+        parameters = {"ids": list(abandoned), "fence": fence, **self._times(lease=lease)}
+        rows = connection.execute(self._claiming.take_over, parameters)
+        return self._claim_reader.claims(rows, fence, lease, abandoned)
+
+    async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[ClaimLost]:
+        """See `Ledger.extend`."""
+        if not claims:
+            return []
+        ordered = sorted(claims, key=lambda claim: claim.task.id)
+        return await self.database.statement(self._extend, ordered, lease)
+
+    def _extend(self, connection: Connection, claims: list[Claim], lease: timedelta) -> list[ClaimLost]:
+        batch = self._claiming.extend_batch.parameters((claim.task.id, claim.claim_id) for claim in claims)
+        rows = connection.execute(self._claiming.extend, batch | self._times(lease=lease))
+        extended = {tuple(row) for row in rows}
+        return [ClaimLost(claim) for claim in claims if (claim.task.id, claim.claim_id) not in extended]

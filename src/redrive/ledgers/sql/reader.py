@@ -1,0 +1,126 @@
+"""Reading: tasks, their history, and how many there are in which state."""
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, Integer, Select, Uuid, func, literal_column, select
+
+from redrive.core.states import State
+from redrive.core.task import Attempt, Deed, Task, TaskId
+from redrive.errors import UsageError
+from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.base import LedgerBase
+from redrive.ledgers.sql.conditions import Conditions
+from redrive.ports import Filter, Page
+
+PAGE_MAX = 1000
+
+
+class Reading(LedgerBase):
+    """The part of a ledger that shows what is there."""
+
+    @cached_property
+    def conditions(self) -> Conditions:
+        """What rows must fulfil to match a filter."""
+        return Conditions(self.name, self._mapped.rows)
+
+    async def find(
+        self, filter: Filter, *, cursor: TaskId | None = None, limit: int = 100, newest_first: bool = False
+    ) -> Page[Task]:
+        """See `LedgerReader.find`."""
+        if not 1 <= limit <= PAGE_MAX:
+            raise UsageError(f"limit must lie between 1 and {PAGE_MAX}, not {limit!r}")
+        self.conditions.check(filter)
+        return await self.database.read(self._find, filter, cursor, limit, newest_first=newest_first)
+
+    def _find(
+        self, connection: Connection, filter: Filter, cursor: TaskId | None, limit: int, *, newest_first: bool
+    ) -> Page[Task]:
+        id_ = self._mapped.id
+        where = self.conditions.of(filter, lambda: self.present(connection))
+        statement = select(*self._mapped.table.c).where(*where)
+        if cursor is not None:
+            statement = statement.where(id_ < cursor if newest_first else id_ > cursor)
+        statement = statement.order_by(id_.desc() if newest_first else id_).limit(limit + 1)
+        tasks = [self._reader.task(row) for row in connection.execute(statement)]
+        return Page(items=tasks[:limit], cursor=tasks[limit - 1].id if len(tasks) > limit else None)
+
+    def read_id(self, text: str) -> TaskId:
+        """The id that a person wrote, in the type of the id column."""
+        read: Callable[[str], TaskId]
+        match self._mapped.id.type:
+            case Integer():
+                read, kind = _number, "a number"
+            case Uuid():
+                read, kind = UUID, "a UUID"
+            case _:
+                read, kind = _text, "text without NUL"
+        try:
+            return read(text)
+        except ValueError:
+            raise UsageError(f"an id of {self.name!r} is {kind}, not {text!r:.80}") from None
+
+    async def get(self, id: TaskId) -> Task | None:
+        """See `LedgerReader.get`."""
+        page = await self.find(Filter(ids=[id]), limit=1)
+        return page.items[0] if page.items else None
+
+    async def get_by_key(self, key: str) -> Task | None:
+        """See `LedgerReader.get_by_key`."""
+        page = await self.find(Filter(key=key), limit=1)
+        return page.items[0] if page.items else None
+
+    async def attempts(self, id: TaskId) -> list[Attempt]:
+        """See `LedgerReader.attempts`."""
+        return await self.database.read(self._attempts, id)
+
+    def _attempts(self, connection: Connection, id: TaskId) -> list[Attempt]:
+        t = schema.attempt
+        found = select(t).where(t.c.ledger == self.name, t.c.task_id == str(id)).order_by(t.c.ended_at, t.c.number)
+        return [
+            Attempt(
+                claim_id=row.claim_id, number=row.number, started_at=row.started_at, ended_at=row.ended_at,
+                outcome=row.outcome, state=State(row.state), worker=row.worker,
+                duration=timedelta(seconds=row.duration_seconds),
+                delay=None if row.delay_seconds is None else timedelta(seconds=row.delay_seconds),
+                error_class=row.error_class, error=row.error, explanation=row.explanation,
+            )
+            for row in connection.execute(found)
+        ]  # fmt: skip
+
+    async def deeds(self, id: TaskId) -> list[Deed]:
+        """See `LedgerReader.deeds`."""
+        return await self.database.read(self._deeds, id)
+
+    def _deeds(self, connection: Connection, id: TaskId) -> list[Deed]:
+        t = schema.deed
+        found = select(t).where(t.c.ledger == self.name, t.c.task_id == str(id)).order_by(t.c.id)
+        return [Deed(at=row.at, act=row.act, actor=row.actor, reason=row.reason) for row in connection.execute(found)]
+
+    async def counts(self, *, counted_max: int = 100_000) -> Mapping[State, int]:
+        """See `LedgerReader.counts`."""
+        return await self.database.read(self._counts, counted_max)
+
+    def _counts(self, connection: Connection, counted_max: int) -> dict[State, int]:
+        counted = {}
+        for state in State:
+            few: Select[Any] = select(literal_column("1")).where(self._mapped.rows.state(state)).limit(counted_max)
+            rows = few.select_from(self._mapped.table).subquery()
+            counted[state] = connection.execute(select(func.count()).select_from(rows)).scalar_one()
+        return counted
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError("no database column holds it")
+    return number
+
+
+def _text(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("PostgreSQL takes none in a text")
+    return text

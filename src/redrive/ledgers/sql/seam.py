@@ -1,0 +1,161 @@
+"""The seam between what all SQL ledgers share and the database under them: everything that differs, and nothing else.
+
+`ledgers/sqlite/dialect.py` and `ledgers/postgres/dialect.py` are its two sides. No other module asks which database it has.
+
+Spans are where the two differ most. PostgreSQL has a clock of its own, so a delay crosses the wall as a span and is added to the
+server's present. SQLite has none, so the instant is computed here, and is bound in the form in which its column stores it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+import sqlalchemy
+from sqlalchemy import CTE, ColumnElement, Connection, Delete, FromClause, Select, Table, Update
+from sqlalchemy.types import TypeEngine
+
+from redrive.core.decide import Settlement
+from redrive.core.task import TaskId
+
+Columns = Mapping[str, TypeEngine[Any]]
+Parameters = dict[str, Any]
+
+
+class SettleRows(Protocol):
+    """What settlements leave in the rows of a ledger's table: the same on every database."""
+
+    id: ColumnElement[Any]
+    started_at: ColumnElement[Any] | None
+    """The column that says when a row was claimed, where there is one."""
+
+    @property
+    def columns(self) -> Columns:
+        """Of a batch of settlements; a writer may add some of its own."""
+        ...
+
+    def values(self, settlement: Settlement, now: datetime | None) -> tuple[Any, ...]:
+        """A settlement in the order of the columns. Raises `UsageError` if it contradicts itself."""
+        ...
+
+    def update(self, batch: FromClause, match: ColumnElement[bool]) -> Update:
+        """End the claims of a batch, each only where its fence is still there."""
+        ...
+
+
+class SettleWriter(Protocol):
+    """Writes settlements: rows, history and rollup, in as few statements as the database needs."""
+
+    one_statement: bool
+    """Whether it is one statement, which commits by itself, or several that need a transaction."""
+
+    def write(
+        self,
+        connection: Connection,
+        settlements: Sequence[Settlement],
+        *,
+        ledger: str,
+        worker: str,
+        now: datetime | None,
+    ) -> set[TaskId]:
+        """Write those whose fence is still there; returns their ids. No two are of the same task."""
+        ...
+
+
+class Dialect(Protocol):
+    """One database, as far as statements must know it."""
+
+    name: str
+    sqlalchemy: sqlalchemy.Dialect
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def now(self, column: ColumnElement[Any] | None = None) -> ColumnElement[Any]:
+        """The present, to be written into this column (default: one of our own)."""
+        ...
+
+    def minute(self) -> ColumnElement[Any]:
+        """The minute that the present lies in."""
+        ...
+
+    def span_type(self, column: ColumnElement[Any]) -> TypeEngine[Any]:
+        """The type of a span that leads to an instant in this column, as parameters carry it."""
+        ...
+
+    def span(self, now: datetime | None, span: timedelta | None) -> Any:
+        """The value of such a parameter."""
+        ...
+
+    def later(self, span: ColumnElement[Any], column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """The instant so long from now, to be written into this column."""
+        ...
+
+    def present(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """The present, to be compared with `comparable(column)`."""
+        ...
+
+    def ago(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """The instant that is the parameter `age` before now, to be compared in the same way."""
+        ...
+
+    def seconds_until(
+        self, instant: ColumnElement[Any], column: ColumnElement[Any], *, signed: bool
+    ) -> ColumnElement[Any]:
+        """The seconds from now to an instant that was made comparable from this column; at least zero unless `signed`."""
+        ...
+
+    def times(self, now: datetime | None, **spans: timedelta | None) -> Parameters:
+        """The parameters of the present, and of spans by their names."""
+        ...
+
+    def age(self, now: datetime | None, age: timedelta) -> Parameters:
+        """The parameters of `ago`."""
+        ...
+
+    # --- batches ------------------------------------------------------------------------------------------------------
+
+    def batch_rows(self, columns: Columns) -> FromClause:
+        """A table made of one parameter, or of one for each column."""
+        ...
+
+    def batch_writer(self, columns: Columns) -> Callable[[Iterable[Sequence[Any]]], Parameters]:
+        """What makes these parameters of rows."""
+        ...
+
+    def batch_match(self, columns: Columns, name: str, column: ColumnElement[Any]) -> ColumnElement[bool] | None:
+        """What the planner must be told besides, where an indexed column is joined to a column of a batch."""
+        ...
+
+    # --- statements ---------------------------------------------------------------------------------------------------
+
+    def insert(self, table: Table) -> Any:
+        """An insert that knows `on_conflict_do_nothing` and `on_conflict_do_update`."""
+        ...
+
+    def json(self, text: ColumnElement[Any], type_: TypeEngine[Any]) -> ColumnElement[Any]:
+        """JSON text, to be written into a column of this type."""
+        ...
+
+    def among(self, column: ColumnElement[Any], ids: Any) -> ColumnElement[bool]:
+        """Whether a column is one of the ids that a statement selects, which is run once."""
+        ...
+
+    def take(self, turns: Sequence[tuple[str, Sequence[Select[Any]]]], limit: Any, reserved: Any) -> list[CTE]:
+        """Take up to `limit` rows from ordered branches, turn by turn, each turn what those before it left.
+
+        The first turn leaves `reserved` of them to the others.
+        """
+        ...
+
+    def move(
+        self, table: Table, where: ColumnElement[bool]
+    ) -> tuple[FromClause, list[ColumnElement[bool]], list[Delete]]:
+        """Rows that are read and deleted: where to read them from, under which conditions, and what to run afterwards."""
+        ...
+
+    def settle(self, rows: SettleRows) -> SettleWriter:
+        """How settlements are written here."""
+        ...
+
+    def lock_migrations(self, connection: Connection) -> None:
+        """Hold other processes off until the commit, so that many may start at once."""
+        ...

@@ -1,0 +1,168 @@
+"""Settling: writing down what tries came to, each only where its fence is still there.
+
+A settlement arrives whole, and nothing is decided here: the row gets its state in the table's own word, the history gets the
+same state, and the rollup is computed from the same values. How many statements that takes is the dialect's to know.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, FromClause, Integer, Text, Update, and_, case, func, null
+
+from redrive.core.decide import Settlement
+from redrive.core.states import Act, State, check_transition
+from redrive.core.task import Claim, ClaimLost
+from redrive.errors import UsageError
+from redrive.ledgers.sql.base import LedgerBase
+from redrive.ledgers.sql.database import run_within
+from redrive.ledgers.sql.mapped import Mapped
+from redrive.ledgers.sql.predicates import quoted
+from redrive.ledgers.sql.seam import Columns, SettleWriter
+from redrive.ports import Within
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtraColumns:
+    """Columns of its rows that a system fills in itself as they are settled, in the same update."""
+
+    columns: Columns
+    """What comes with every settlement for them; names that no settlement has otherwise."""
+    row: Callable[[Settlement], tuple[Any, ...]]
+    """The values of a settlement, in the order of `columns`."""
+    values: Callable[[FromClause, ColumnElement[Any]], Mapping[str, ColumnElement[Any]]]
+    """By the name of a column what to write, from the batch of settlements, each with its `state`, and the present, whatever
+    the ledger would."""
+
+
+class RowSettlements:
+    """What settlements leave in the rows of a table: see `SettleRows`."""
+
+    def __init__(self, mapped: Mapped, extra: ExtraColumns | None = None) -> None:
+        self._mapped = mapped
+        self._extra = extra
+        self._words = mapped.ledger_table.words
+        self._count = mapped.ledger_table.count_to_store
+        self.id: ColumnElement[Any] = mapped.id
+        self.started_at: ColumnElement[Any] | None = (
+            mapped.rows.column("claimed_at") if mapped.has("claimed_at") else None
+        )
+
+    @cached_property
+    def _same_words(self) -> bool:
+        """Whether the table's words are the names of the states, as our own table's are."""
+        plain = self._words.retrying is None and self._words.refused is None
+        return plain and all(getattr(self._words, state.value) in (None, state) for state in State)
+
+    @cached_property
+    def columns(self) -> Columns:
+        """See `SettleRows.columns`."""
+        rows, dialect = self._mapped.rows, self._mapped.dialect
+        return {
+            "id": self.id.type,
+            "claim_id": rows.column("claim_id").type,
+            "state": Text(),
+            "count": Integer(),
+            "delay": dialect.span_type(rows.column("due")),
+            "outcome": Text(),
+            "error": Text(),
+            **({} if self._same_words else {"word": Text()}),
+            **({} if self._extra is None else self._extra.columns),
+        }
+
+    def values(self, settlement: Settlement, now: datetime | None) -> tuple[Any, ...]:
+        """See `SettleRows.values`."""
+        claim, outcome, state, failures, delay, error, _, _, _ = settlement
+        if (delay is None) is (state is State.WAITING):
+            raise UsageError(
+                f"a settlement has a delay if its task waits again, and only then, not {delay} and {state}"
+            )
+        word = () if self._same_words else (self._words.settled(state, failures=failures),)
+        extra = () if self._extra is None else self._extra.row(settlement)
+        due = self._mapped.dialect.span(now, delay)
+        return (
+            claim.task.id, claim.claim_id, state.value, self._count(settlement), due, outcome, error, *word, *extra
+        )  # fmt: skip
+
+    def update(self, batch: FromClause, match: ColumnElement[bool]) -> Update:
+        """See `SettleRows.update`."""
+        mapped, rows = self._mapped, self._mapped.rows
+        values: dict[str, Any] = {
+            "status": mapped.as_status(batch.c.state if self._same_words else batch.c.word),
+            "count": batch.c.count,
+            "due": mapped.dialect.later(batch.c.delay, rows.column("due")),
+            "lease_until": null(),
+            "claim_id": null(),
+        }
+        if mapped.has("last_error"):
+            kept = rows.column("last_error")
+            snoozed = batch.c.outcome == quoted("snoozed")
+            values["last_error"] = case((snoozed, kept), else_=func.coalesce(batch.c.error, kept))
+        if mapped.has("updated_at"):
+            values["updated_at"] = mapped.now("updated_at")
+        if mapped.has("done_at"):
+            done = batch.c.state == quoted("done")
+            values["done_at"] = case((done, mapped.now("done_at")), else_=rows.column("done_at"))
+        if mapped.has("ended_at"):
+            values["ended_at"] = case((batch.c.state == quoted("waiting"), null()), else_=mapped.now("ended_at"))
+        settled = mapped.update(values).where(and_(match, rows.column("claim_id") == batch.c.claim_id))
+        return settled if self._extra is None else settled.values(self._extra.values(batch, mapped.dialect.now()))
+
+
+def started_at(claim: Claim) -> datetime | None:
+    """The start of the run that ended: of the lost one, if this claim only buries it."""
+    return claim.claimed_at if claim.abandoned is None else claim.abandoned.claimed_at
+
+
+class Settling(LedgerBase):
+    """The part of a ledger that writes settlements."""
+
+    _extra: ExtraColumns | None = None
+
+    @cached_property
+    def _settle_writer(self) -> SettleWriter:
+        return self._mapped.dialect.settle(RowSettlements(self._mapped, self._extra))
+
+    @cached_property
+    def _tells_settled(self) -> bool:
+        return self.beside.listens("settled")
+
+    async def settle(
+        self, settlements: Sequence[Settlement], *, worker: str, within: Within | None = None
+    ) -> list[ClaimLost]:
+        """See `Ledger.settle`."""
+        if not settlements:
+            return []
+        # In the order of ids, as every batch here: two batches that lock the same rows then never wait in a circle.
+        ordered = sorted(settlements, key=lambda one: one.claim.task.id)
+        for state in {one.state for one in ordered}:
+            check_transition(Act.SETTLE, State.CLAIMED, state)
+            self.table.words.settled(state)  # raises where the table has no word for it
+        if within is not None:
+            return await run_within(within, self._settle, ordered, worker)
+        alone = self._settle_writer.one_statement and not self._tells_settled
+        run = self.database.statement if alone else self.database.write
+        return await run(self._settle, ordered, worker)
+
+    def _settle(self, connection: Connection, settlements: list[Settlement], worker: str) -> list[ClaimLost]:
+        if len({one.claim.task.id for one in settlements}) == len(settlements):
+            return self._settle_each(connection, settlements, worker)
+        # Several claims of one task, all but one of them lost: what was written is told by id, so they must not meet.
+        lost, rest = [], settlements
+        while rest:
+            first = {one.claim.task.id: one for one in reversed(rest)}
+            lost += self._settle_each(connection, list(reversed(first.values())), worker)
+            rest = [one for one in rest if first[one.claim.task.id] is not one]
+        return lost
+
+    def _settle_each(self, connection: Connection, settlements: list[Settlement], worker: str) -> list[ClaimLost]:
+        written = self._settle_writer.write(connection, settlements, ledger=self.name, worker=worker, now=self._now())
+        all_written = len(written) == len(settlements)
+        if self._tells_settled and written:
+            settled = settlements if all_written else [one for one in settlements if one.claim.task.id in written]
+            self.beside.settled(connection, settled)
+        if all_written:
+            return []
+        return [ClaimLost(one.claim) for one in settlements if one.claim.task.id not in written]

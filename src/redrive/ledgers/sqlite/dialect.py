@@ -1,0 +1,197 @@
+"""SQLite's side of the seam: instants are bound, batches are JSON, nothing is locked row by row."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy
+from sqlalchemy import (
+    CTE,
+    ColumnElement,
+    Connection,
+    Delete,
+    Float,
+    FromClause,
+    Select,
+    Table,
+    Text,
+    bindparam,
+    case,
+    cast,
+    delete,
+    func,
+    literal_column,
+    select,
+    union_all,
+)
+from sqlalchemy.dialects.sqlite import Insert, insert
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.types import TypeEngine
+
+from redrive.ledgers.sql.lists import OneOf
+from redrive.ledgers.sql.seam import Columns, Parameters, SettleRows
+from redrive.ledgers.sql.times import Earliest, EpochSeconds, HourOf, Instant, InstantOfText, IsoText, comparable
+from redrive.ledgers.sqlite.settle import SqliteSettle
+
+_STORAGES = ("instant", "isotext", "sqlitedatetime")
+"""How an instant may be stored: each has a parameter of its own, since the same instant is a number here and text there."""
+_HOUR = 3_600_000_000
+
+
+class SqliteDialect:
+    """See `Dialect`."""
+
+    name = "sqlite"
+
+    def __init__(self, dialect: sqlalchemy.Dialect) -> None:
+        self.sqlalchemy = dialect
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def now(self, column: ColumnElement[Any] | None = None) -> ColumnElement[Any]:
+        """See `Dialect.now`."""
+        return _bound("now", Instant() if column is None else column.type)
+
+    def minute(self) -> ColumnElement[Any]:
+        """See `Dialect.minute`."""
+        return bindparam("now_minute", type_=Instant)
+
+    def span_type(self, column: ColumnElement[Any]) -> TypeEngine[Any]:
+        """See `Dialect.span_type`."""
+        return column.type
+
+    def span(self, now: datetime | None, span: timedelta | None) -> Any:
+        """See `Dialect.span`."""
+        return None if now is None or span is None else now + span
+
+    def later(self, span: ColumnElement[Any], column: ColumnElement[Any]) -> ColumnElement[Any]:  # noqa: ARG002
+        """See `Dialect.later`: the parameter is the instant already."""
+        return span
+
+    def present(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """See `Dialect.present`."""
+        return comparable(self.now(column))
+
+    def ago(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """See `Dialect.ago`."""
+        return comparable(_bound("age", column.type))
+
+    def seconds_until(
+        self, instant: ColumnElement[Any], column: ColumnElement[Any], *, signed: bool
+    ) -> ColumnElement[Any]:
+        """See `Dialect.seconds_until`."""
+        per_second = 1 / 86400 if isinstance(column.type, IsoText) else 1_000_000
+        left = (cast(instant, Float) - cast(self.present(column), Float)) / per_second
+        return left if signed else case((left > 0, left), else_=literal_column("0.0"))
+
+    def times(self, now: datetime | None, **spans: timedelta | None) -> Parameters:
+        """See `Dialect.times`."""
+        assert now is not None
+        stamps = {f"now_{name}": now for name in _STORAGES}
+        stamps["now_minute"] = now.replace(second=0, microsecond=0)
+        return stamps | {name: self.span(now, span) for name, span in spans.items()}
+
+    def age(self, now: datetime | None, age: timedelta) -> Parameters:
+        """See `Dialect.age`."""
+        assert now is not None
+        return {f"age_{name}": now - age for name in _STORAGES}
+
+    # --- batches ------------------------------------------------------------------------------------------------------
+
+    def batch_rows(self, columns: Columns) -> FromClause:
+        """See `Dialect.batch_rows`."""
+        each = func.json_each(bindparam("batch", type_=Text)).table_valued("value", name="each")
+        values = [
+            func.json_extract(each.c.value, f"$[{position}]", type_=type_).label(name)
+            for position, (name, type_) in enumerate(columns.items())
+        ]
+        return select(*values).select_from(each).subquery("batch")
+
+    def batch_writer(self, columns: Columns) -> Callable[[Iterable[Sequence[Any]]], Parameters]:
+        """See `Dialect.batch_writer`."""
+        # Each value goes into the JSON text in the form in which the column stores it.
+        dialect = self.sqlalchemy
+        processors = [type_.dialect_impl(dialect).bind_processor(dialect) for type_ in columns.values()]
+
+        def write(rows: Iterable[Sequence[Any]]) -> Parameters:
+            stored = [
+                [value if process is None else process(value) for value, process in zip(row, processors, strict=True)]
+                for row in rows
+            ]
+            return {"batch": json.dumps(stored, ensure_ascii=False, separators=(",", ":"))}
+
+        return write
+
+    def batch_match(self, columns: Columns, name: str, column: ColumnElement[Any]) -> None:
+        """See `Dialect.batch_match`: nothing."""
+
+    # --- statements ---------------------------------------------------------------------------------------------------
+
+    def insert(self, table: Table) -> Insert:
+        """See `Dialect.insert`."""
+        return insert(table)
+
+    def json(self, text: ColumnElement[Any], type_: TypeEngine[Any]) -> ColumnElement[Any]:  # noqa: ARG002
+        """See `Dialect.json`: it is stored as text."""
+        return text
+
+    def among(self, column: ColumnElement[Any], ids: Any) -> ColumnElement[bool]:
+        """See `Dialect.among`."""
+        return column.in_(ids)
+
+    def take(self, turns: Sequence[tuple[str, Sequence[Select[Any]]]], limit: Any, reserved: Any) -> list[CTE]:
+        """The branches behind one another and one limit: SQLite, which locks nothing here, copies a CTE wherever it is named."""
+        taken: list[CTE] = []
+        for name, branches in turns:
+            limited = [
+                select(branch.limit(limit).subquery(f"{name}_{position}")) for position, branch in enumerate(branches)
+            ]
+            used: Any = select(func.count()).select_from(taken[-1]).scalar_subquery() if taken else reserved
+            taken.append(select(union_all(*limited).subquery(f"{name}_due")).limit(limit - used).cte(name))
+        return taken
+
+    def move(
+        self, table: Table, where: ColumnElement[bool]
+    ) -> tuple[FromClause, list[ColumnElement[bool]], list[Delete]]:
+        """See `Dialect.move`: nobody else writes meanwhile, so the rows are read first and deleted afterwards."""
+        return table, [where], [delete(table).where(where)]
+
+    def settle(self, rows: SettleRows) -> SqliteSettle:
+        """See `Dialect.settle`."""
+        return SqliteSettle(self, rows)
+
+    def lock_migrations(self, connection: Connection) -> None:
+        """Every write holds the file's one lock."""
+
+
+def _bound(name: str, type_: TypeEngine[Any]) -> ColumnElement[Any]:
+    """A parameter that holds an instant in the form in which a column of this type stores it."""
+    return bindparam(f"{name}_{type(type_).__name__.lower()}", type_=type_)
+
+
+@compiles(InstantOfText, "sqlite")
+def _instant_of_text(element: InstantOfText, compiler: Any, **options: Any) -> str:
+    """Exact to the millisecond."""
+    return f"julianday({compiler.process(element.clauses, **options)})"
+
+
+@compiles(OneOf, "sqlite")
+def _one_of(element: OneOf, compiler: Any, **options: Any) -> str:
+    column, texts = (compiler.process(one, **options) for one in element.clauses)
+    return f"{column} IN (SELECT value FROM json_each({texts}))"  # noqa: S608 - both are compiled
+
+
+@compiles(Earliest, "sqlite")
+def _earliest(element: Earliest, compiler: Any, **options: Any) -> str:  # noqa: ARG001
+    return "0"
+
+
+@compiles(EpochSeconds, "sqlite")
+def _epoch_seconds(element: EpochSeconds, compiler: Any, **options: Any) -> str:
+    return f"({compiler.process(element.clauses, **options)} / 1000000)"
+
+
+@compiles(HourOf, "sqlite")
+def _hour_of(element: HourOf, compiler: Any, **options: Any) -> str:
+    return f"({compiler.process(element.clauses, **options)} / {_HOUR} * {_HOUR})"

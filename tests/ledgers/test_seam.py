@@ -1,0 +1,59 @@
+"""What differs between the databases stands behind one seam, and nowhere else."""
+
+import re
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Column, MetaData, Table, Text, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from redrive.ledgers.sql.lists import one_of
+from redrive.ledgers.sql.times import Earliest, EpochSeconds, HourOf, Instant, IsoText, comparable
+
+ROOMS = Path(__file__).parents[2] / "src" / "redrive"
+SHARED = ("ledgers/sql", "operator", "access")
+"""Rooms that must not know which database they have. Migrations may: they write its DDL."""
+ASKS = re.compile(
+    r"dialect\.name|[\"'](sqlite|postgresql)[\"'] *[=!]=|[=!]= *[\"'](sqlite|postgresql)[\"']|sqlalchemy\.dialects"
+)
+
+
+@pytest.mark.parametrize("room", SHARED)
+def test_nobody_asks_which_database_it_is(room: str) -> None:
+    """No shared module compares the name of a dialect or imports one."""
+    files = [path for path in sorted((ROOMS / room).rglob("*.py")) if "migrations" not in path.parts]
+    assert files
+    asking = [
+        f"{path.relative_to(ROOMS)}:{number}"
+        for path in files
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if ASKS.search(line)
+    ]
+    assert asking == []
+
+
+TIMES = Table("times", MetaData(), Column("at", Instant), Column("said", IsoText), Column("name", Text))
+
+
+@pytest.mark.parametrize(
+    ("expression", "on_sqlite", "on_postgres"),
+    [
+        (comparable(TIMES.c.at), "times.at", "times.at"),
+        (comparable(TIMES.c.said), "julianday(times.said)", "redrive_instant(times.said)"),
+        (Earliest(), "0", "'-infinity'::timestamptz"),
+        (EpochSeconds(TIMES.c.at), "(times.at / 1000000)", "CAST(floor(extract(epoch FROM times.at)) AS bigint)"),
+        (HourOf(TIMES.c.at), "(times.at / 3600000000 * 3600000000)", "date_trunc('hour', times.at)"),
+        (one_of(TIMES.c.name, "names"), "IN (SELECT value FROM json_each(?))", "times.name = ANY (%(names)s"),
+    ],
+    ids=["instant", "text", "earliest", "epoch", "hour", "list"],
+)
+def test_each_database_spells_an_expression_in_its_own_way(expression, on_sqlite, on_postgres) -> None:
+    """The same expression is compiled for either database, without a driver of it."""
+    assert on_sqlite in str(select(expression).compile(dialect=sqlite.dialect()))
+    assert on_postgres in str(select(expression).compile(dialect=postgresql.dialect()))
+
+
+def test_an_instant_is_a_number_on_sqlite_and_a_timestamp_on_postgres() -> None:
+    """Each database stores instants in its own way."""
+    assert Instant().compile(dialect=sqlite.dialect()) == "BIGINT"
+    assert Instant().compile(dialect=postgresql.dialect()) == "TIMESTAMP WITH TIME ZONE"

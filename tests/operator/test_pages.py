@@ -1,0 +1,254 @@
+"""Pages for people: every filter gives the tasks that it should, in order, each once, on every table and database."""
+
+import base64
+import contextlib
+import json
+from datetime import timedelta
+
+import pytest
+from ledgers.homes import ADA, LEASE, PERMANENT, TRANSIENT, Home, settlement
+from ledgers.shapes import OWN
+
+from redrive.core.durations import hours, minutes, seconds
+from redrive.core.outcome import Done, Failed
+from redrive.core.states import State
+from redrive.core.task import TaskId
+from redrive.errors import PermanentError, TooSlowError, UsageError
+from redrive.operator.census import Census
+from redrive.operator.pages import TaskPages
+from redrive.ports import Filter
+
+
+async def walk(pages: TaskPages, asked: Filter, *, limit: int = 2, newest_first: bool = False) -> list[TaskId]:
+    """All pages of a filter, one after the other."""
+    found: list[TaskId] = []
+    cursor = None
+    for _ in range(100):
+        page = await pages.page(asked, cursor=cursor, limit=limit, newest_first=newest_first)
+        found += [task.id for task in page.items]
+        cursor = page.cursor
+        if cursor is None:
+            return found
+    raise AssertionError("the pages do not end")
+
+
+async def in_every_state(home: Home) -> dict[State, list[TaskId]]:
+    """Some tasks in each state, a minute between any two that ended."""
+    ids = await home.put(9)
+    if home.table.kind is not None:
+        ids += await home.put(3, kind="print")
+    claims = {claim.task.id: claim for claim in await home.ledger.claim(100, LEASE)}
+    states: dict[State, list[TaskId]] = {state: [] for state in State}
+    for number, id_ in enumerate(ids):
+        home.clock.advance(seconds(1))
+        state = (State.DONE, State.DEAD, State.WAITING)[number % 3]
+        outcome = {State.DONE: Done(), State.DEAD: PERMANENT, State.WAITING: TRANSIENT}[state]
+        assert await home.settle(claims[id_], outcome) == []
+        states[state].append(id_)
+    states[State.WAITING] += await home.put(3, delay=hours(5))
+    if home.table.words.cancelled is not None:
+        states[State.CANCELLED] = states[State.WAITING][:2]
+        assert len(await home.ledger.cancel(states[State.CANCELLED], ADA)) == 2
+        states[State.WAITING] = states[State.WAITING][2:]
+    await Census(home.ledger).take()
+    return states
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_pages_of_each_state_hold_each_task_once(home: Home, newest_first: bool) -> None:
+    """However small the pages, nothing is missing and nothing comes twice, in either direction."""
+    states, pages = await in_every_state(home), TaskPages(home.ledger)
+    for state, ids in states.items():
+        found = await walk(pages, Filter(state=state), newest_first=newest_first)
+        assert sorted(found, key=str) == sorted(ids, key=str), state
+        assert await pages.count(Filter(state=state)) == len(ids)
+    everything = [id_ for ids in states.values() for id_ in ids]
+    found = await walk(pages, Filter(), newest_first=newest_first)
+    assert found == sorted(everything, reverse=newest_first)
+
+
+@pytest.mark.homes(lambda table: table.kind is not None)
+async def test_pages_of_a_kind(home: Home) -> None:
+    """With and without a state; a kind that is not there has none."""
+    states, pages = await in_every_state(home), TaskPages(home.ledger)
+    everything = [id_ for ids in states.values() for id_ in ids]
+    prints = [id_ for id_ in everything if (await home.row(id_))["kind"] == "print"]
+    assert len(prints) == 3
+    assert sorted(await walk(pages, Filter(kind="print"), limit=1), key=str) == sorted(prints, key=str)
+    for state in State:
+        expected = [id_ for id_ in states[state] if id_ in prints]
+        assert sorted(await walk(pages, Filter(kind="print", state=state)), key=str) == sorted(expected, key=str)
+    assert await walk(pages, Filter(kind="nothing")) == []
+
+
+async def test_waiting_tasks_come_in_the_order_that_they_are_due(home: Home) -> None:
+    """First tries and retries in one row, the soonest first."""
+    later = [(await home.put(delay=hours(number)))[0] for number in (3, 1)]
+    retried = await home.put()
+    await home.run(TRANSIENT)
+    found = await walk(TaskPages(home.ledger), Filter(state=State.WAITING), limit=1)
+    assert found == [*retried, later[1], later[0]]
+    backwards = await walk(TaskPages(home.ledger), Filter(state=State.WAITING), limit=1, newest_first=True)
+    assert backwards == found[::-1]
+
+
+@pytest.mark.homes(lambda table: table is OWN.table)
+async def test_ended_tasks_come_in_the_order_that_they_ended(home: Home) -> None:
+    """The latest first, whatever their ids and kinds; ties by id."""
+    ids = await home.put(3)
+    ids += await home.put(3, kind="print")
+    claims = {claim.task.id: claim for claim in await home.ledger.claim(100, LEASE)}
+    order = [ids[4], ids[0], ids[5], ids[2]]
+    for id_ in order:
+        home.clock.advance(seconds(1))
+        await home.settle(claims[id_], Done())
+    together = [claims[ids[1]], claims[ids[3]]]
+    home.clock.advance(seconds(1))
+    await home.ledger.settle([settlement(claim) for claim in together], worker="w1")
+    found = await walk(TaskPages(home.ledger), Filter(state=State.DONE), limit=1)
+    assert found == [*order, ids[1], ids[3]]
+
+
+async def test_a_cursor_of_another_filter_is_refused(home: Home) -> None:
+    """It is a mistake that is told, whatever it holds."""
+    pages = TaskPages(home.ledger)
+    await in_every_state(home)
+    by_id = (await pages.page(Filter(), limit=1)).cursor
+    by_due = (await pages.page(Filter(state=State.WAITING), limit=1)).cursor
+    forged = [_cursor(at, "1") for at in (True, {}, [], "x", "2030-01-01T00:00:00", 1e999, None)]
+    for asked, cursors in (
+        (
+            Filter(state=State.WAITING),
+            [by_id, _cursor("2030-01-01T00:00:00", "1"), _cursor({}, "1"), _cursor("x", "1")],
+        ),
+        (Filter(), [by_due, _cursor(7, "1"), _cursor(None, 7)]),
+        (Filter(cause="x"), [by_id, _cursor(7.5, "1")]),
+    ):
+        for cursor in cursors:
+            with pytest.raises(UsageError):
+                await pages.page(asked, cursor=cursor)
+    for cursor in forged:  # some of them may be read; none breaks anything
+        with contextlib.suppress(UsageError):
+            await pages.page(Filter(state=State.CLAIMED), cursor=cursor)
+
+
+def _cursor(at: object, id: object) -> str:
+    return base64.urlsafe_b64encode(json.dumps([at, id]).encode()).decode().rstrip("=")
+
+
+async def test_other_conditions(home: Home) -> None:
+    """Key, error and age hold together with the state."""
+    pages = TaskPages(home.ledger)
+    old = await home.dead(2)
+    home.clock.advance(hours(2))
+    young = await home.dead(1)
+    await Census(home.ledger).take()
+    key = (await home.ledger.get(old[0])).key  # type: ignore[union-attr]
+    assert await walk(pages, Filter(key=key)) == [old[0]]
+    assert await walk(pages, Filter(key=key, state=State.DONE)) == []
+    assert await walk(pages, Filter(key="no such key")) == []
+    assert len(await walk(pages, Filter(error="no such account"))) == 3
+    assert await walk(pages, Filter(error="100%")) == []
+    assert sorted(await walk(pages, Filter(state=State.DEAD, older_than=hours(1))), key=str) == sorted(old, key=str)
+    assert young[0] in await walk(pages, Filter(state=State.DEAD, older_than=timedelta(0)))
+    with pytest.raises(UsageError, match="cursor"):
+        await pages.page(Filter(), cursor="nonsense")
+    with pytest.raises(UsageError, match="only dead tasks"):
+        await pages.page(Filter(state=State.DONE, cause="x"))
+
+
+async def test_until_takes_what_was_there(home: Home) -> None:
+    """What dies after the look, and what was redriven and died again, is not in it."""
+    pages = TaskPages(home.ledger)
+    first, second = await home.dead(2)
+    await Census(home.ledger).take()
+    until = await pages.present()
+    home.clock.advance(minutes(1))
+    await home.ledger.redrive([second], ADA)
+    await home.run(PERMANENT)
+    await home.dead(1)
+    await Census(home.ledger).take()
+    assert await pages.count(Filter(state=State.DEAD)) == 3
+    assert await walk(pages, Filter(state=State.DEAD, until=until)) == [first]
+    assert await pages.count(Filter(state=State.DEAD, until=until)) == 1
+
+
+async def test_until_of_waiting_tasks(home: Home) -> None:
+    """What failed once more since the look is another task by now."""
+    first, second = await home.put(2)
+    claims = {claim.task.id: claim for claim in await home.ledger.claim(2, LEASE)}
+    await home.settle(claims[first], TRANSIENT)
+    until = await TaskPages(home.ledger).present()
+    home.clock.advance(seconds(1))
+    await home.settle(claims[second], TRANSIENT)
+    assert await walk(TaskPages(home.ledger), Filter(state=State.WAITING, until=until)) == [first]
+
+
+async def test_a_cause_is_the_group_that_was_listed(home: Home) -> None:
+    """The number of a group is the number of tasks that can be acted on, also after more have died of the same."""
+    pages = TaskPages(home.ledger)
+    await home.dead(3)
+    [other] = await home.put()
+    [claim] = await home.ledger.claim(1, LEASE)
+    await home.settle(claim, Failed(PermanentError("something else")))
+    await Census(home.ledger).take()
+    cause = await cause_of_task(home, other)
+    until = await pages.present()
+    assert await walk(pages, Filter(cause=cause)) == [other]
+    home.clock.advance(minutes(1))
+    [late] = await home.put()
+    [claim] = await home.ledger.claim(1, LEASE)
+    await home.settle(claim, Failed(PermanentError("something else")))
+    await Census(home.ledger).take()
+    assert await pages.count(Filter(cause=cause)) == 2
+    asked = Filter(cause=cause, until=until)
+    assert await pages.count(asked) == len(await walk(pages, asked)) == 1
+    assert await pages.count(Filter(cause=cause, error="nothing")) == 0
+    assert await walk(pages, Filter(cause=cause), newest_first=True) == [late, other]
+
+
+async def cause_of_task(home: Home, id: TaskId) -> str:
+    from redrive.core.cause import cause_of
+
+    task = await home.ledger.get(id)
+    assert task is not None
+    return cause_of(task.last_error).id
+
+
+async def test_a_rare_thing_among_many_dead_is_no_empty_page(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that was looked for long enough is a `TooSlowError`, never an end that is none."""
+    monkeypatch.setattr("redrive.operator.dead_list.LISTED_AT_ONCE", 2)
+    monkeypatch.setattr("redrive.operator.dead_list.LISTED_LOOKS_MAX", 2)
+    ids = await home.dead(6)
+    await Census(home.ledger).take()
+    cause = await cause_of_task(home, ids[0])
+    with pytest.raises(TooSlowError):
+        await TaskPages(home.ledger).ids(Filter(cause=cause, error="something else"), limit=3)
+    key = (await home.ledger.get(ids[0])).key  # type: ignore[union-attr]
+    assert await walk(TaskPages(home.ledger), Filter(cause=cause, key=key)) == ids[:1]
+    assert await walk(TaskPages(home.ledger), Filter(cause="another", key=key)) == []
+
+
+async def test_a_look_that_takes_too_long_is_given_up(home: Home) -> None:
+    """It is a `TooSlowError`, and the database can be asked again at once."""
+    endless = {
+        "sqlite": "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n",
+        "postgres": "SELECT pg_sleep(60)",
+    }[home.store]
+    with pytest.raises(TooSlowError):
+        await home.database.look(seconds(0.05), lambda connection: connection.exec_driver_sql(endless).all())
+    assert await TaskPages(home.ledger).page(Filter(), limit=1) is not None
+    one = await home.database.look(seconds(5), lambda connection: connection.exec_driver_sql("SELECT 1").scalar_one())
+    assert one == 1
+
+
+@pytest.mark.homes(lambda table: table is not OWN.table and table.name not in ("command", "commandbus_command"))
+async def test_what_others_brought_back_is_not_counted_as_dead(home: Home) -> None:
+    """The list of the dead is a census behind where others write: the number before an act is that of the table."""
+    [first, *_] = await home.dead(3)
+    await Census(home.ledger).take()
+    pages = TaskPages(home.ledger)
+    assert await pages.count(Filter(state=State.DEAD)) == 3
+    await home.change(first, status=home.table.words.done)
+    assert await pages.count(Filter(state=State.DEAD)) == 2
+    assert len((await pages.ids(Filter(state=State.DEAD))).items) == 2

@@ -1,0 +1,114 @@
+"""The house: who may know whom, read from the code itself, imports inside functions and under TYPE_CHECKING included."""
+
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import redrive
+
+PACKAGE = Path(redrive.__file__).parent
+DOORS = {
+    "redrive", "redrive.app", "redrive.errors", "redrive.events", "redrive.extend", "redrive.lane", "redrive.policies",
+    "redrive.queues", "redrive.settings",
+}  # fmt: skip
+"""Modules whose names a system may use."""
+ROOMS = {"access", "http", "observe", "operator"}
+"""Rooms of which a system may use any module: they are made for systems as for the service."""
+
+
+def modules() -> dict[str, ast.Module]:
+    """Every module of the package by its name; generated code is not ours."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = ("redrive", *path.relative_to(PACKAGE).with_suffix("").parts)
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if not name.endswith("_pb2"):
+            found[name] = ast.parse(path.read_text())
+    return found
+
+
+MODULES = modules()
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """The module and the name of each import of ours, wherever in the file it stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "redrive":
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield (inner, "") if inner in MODULES else (node.module, alias.name)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names if alias.name.split(".")[0] == "redrive")
+
+
+def test_no_module_imports_itself_by_a_detour():
+    """There are no cycles, also not through imports inside functions or for types alone."""
+    graph = {name: {module for module, _ in imports(tree)} - {name} for name, tree in MODULES.items()}
+    while leaves := {name for name, known in graph.items() if not known & graph.keys()}:
+        for name in leaves:
+            del graph[name]
+    # What is left imports, at least indirectly, something in a cycle; the core of it imports each other.
+    while tops := {name for name in graph if not any(name in known for known in graph.values())}:
+        for name in tops:
+            del graph[name]
+    assert sorted(graph) == []
+
+
+def test_systems_come_in_by_the_doors():
+    """A system uses the public doors, the rooms made for it, the kit and itself, and nothing else, whatever way it imports."""
+    strange = []
+    for name, tree in MODULES.items():
+        if not name.startswith("redrive.systems."):
+            continue
+        own = ".".join(name.split(".")[:3])
+        for module, _ in imports(tree):
+            inside = module == own or module.startswith((f"{own}.", "redrive.systems.kit."))
+            room = module.split(".")[1] if module.count(".") else ""
+            if not (inside or module in DOORS or room in ROOMS):
+                strange.append(f"{name} -> {module}")
+    assert strange == []
+
+
+def test_a_door_lists_what_it_hands_on():
+    """What a system takes from a door is defined there or in its `__all__`: nothing of an inner room slips through unnamed."""
+    slipped = []
+    for name, tree in MODULES.items():
+        if not name.startswith("redrive.systems."):
+            continue
+        for module, taken in imports(tree):
+            if module not in DOORS or not taken:
+                continue
+            door = MODULES[module]
+            listed = {
+                element.value
+                for node in door.body
+                if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "__all__"
+                for element in node.value.elts
+            }
+            defined = {getattr(node, "name", None) for node in door.body} | {
+                target.id
+                for node in door.body
+                if isinstance(node, ast.Assign | ast.AnnAssign)
+                for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+                if isinstance(target, ast.Name)
+            }
+            if taken not in listed | defined:
+                slipped.append(f"{name} takes {taken} from {module}")
+    assert slipped == []
+
+
+def test_a_class_name_has_one_owner():
+    """No two modules define a class of the same name: a word means one thing."""
+    owners = defaultdict(list)
+    for name, tree in MODULES.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                owners[node.name].append(name)
+    assert {name: where for name, where in owners.items() if len(where) > 1} == {}
+
+
+def test_every_module_says_what_it_is():
+    """The first line of a file tells a reader whether to read on."""
+    silent = [name for name, tree in MODULES.items() if tree.body and not ast.get_docstring(tree)]
+    assert Counter(silent) == Counter({"redrive._version": 1})
