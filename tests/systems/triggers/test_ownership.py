@@ -89,7 +89,7 @@ async def test_a_wrong_key_tells_nothing(house: House) -> None:
 
 
 async def test_users_see_only_their_own(house: House) -> None:
-    """Inbox, endpoints and totals are those of the key's owner, also for an admin."""
+    """EventInbox, endpoints and totals are those of the key's owner, also for an admin."""
     for user in ("ada", "bob"):
         await house.post(user=user)
         await house.endpoint("http://127.0.0.1:9/", "never", user=user)

@@ -19,7 +19,14 @@ from redrive.operator.json_views import instant_json
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.endpoints import SWITCHED_ON, leave_notices, switched_off
 from redrive.systems.triggers.ids import read_id
-from redrive.systems.triggers.values import COUNTED_MAX, Acted, EndpointPage, EndpointState, LatestFailure, SeenEndpoint
+from redrive.systems.triggers.values import (
+    COUNTED_MAX,
+    EndpointPage,
+    EndpointsActed,
+    EndpointState,
+    LatestFailure,
+    SeenEndpoint,
+)
 
 LEDGER = t.endpoints.name
 PAGE = "/systems/triggers"
@@ -34,7 +41,7 @@ UNKNOWN = "there is no such endpoint"
 MORE = f"not all of it: {DELIVERIES_PER_RETRY:,} deliveries come back at once; retry again for the rest"
 
 
-class Desk:
+class EndpointDesk:
     """All endpoints of one database."""
 
     def __init__(self, database: Database, lane: Lane) -> None:
@@ -63,18 +70,18 @@ class Desk:
         """How many endpoints were disabled by their failures, and not by anybody."""
         return await self._database.look(LOOK_WITHIN, _amount_given_up)
 
-    async def enable(self, ids: Sequence[str], *, actor: str, reason: str) -> Acted:
+    async def enable(self, ids: Sequence[str], *, actor: str, reason: str) -> EndpointsActed:
         """Switch endpoints on, with a fresh start. What failed meanwhile stays failed: see `retry`."""
         return await self._database.write(_switch, True, ids, actor, reason, self._database)
 
-    async def disable(self, ids: Sequence[str], *, actor: str, reason: str) -> Acted:
+    async def disable(self, ids: Sequence[str], *, actor: str, reason: str) -> EndpointsActed:
         """Switch endpoints off, also those that their failures have disabled: a person has dealt with them then.
 
         Their owners are told, with the reason. Deliveries that wait for them fail when they are due.
         """
         return await self._database.write(_switch, False, ids, actor, reason, self._database)
 
-    async def retry(self, ids: Sequence[str], *, actor: str, reason: str) -> Acted:
+    async def retry(self, ids: Sequence[str], *, actor: str, reason: str) -> EndpointsActed:
         """Bring back what has failed for these endpoints, oldest first, as the owner's own retry does; how many deliveries.
 
         Each delivery that was dead at its turn comes back once, also if it dies again meanwhile.
@@ -97,7 +104,7 @@ class Desk:
                     refused[id_] = MORE
         if changed:
             await self._lane.count_soon()
-        return Acted(changed, refused)
+        return EndpointsActed(changed, refused)
 
 
 # --- looking ----------------------------------------------------------------------------------------------------------
@@ -266,7 +273,7 @@ def _switch(
     actor: str,
     reason: str,
     database: Database,
-) -> Acted:
+) -> EndpointsActed:
     e = t.endpoints
     known, refused = _sorted_out(ids)
     # Locked in one order, so that two who press at once wait for each other and not in a circle.
@@ -289,7 +296,7 @@ def _switch(
         connection.execute(insert(DEEDS), [done | {"task_id": row.id} for row in changed])
     refused |= {id_: UNKNOWN for id_ in known if id_ not in there}
     refused |= dict.fromkeys(there - {row.id for row in changed}, f"it is {act}d already")
-    return Acted(len(changed), refused)
+    return EndpointsActed(len(changed), refused)
 
 
 def _sorted_out(ids: Sequence[str]) -> tuple[list[str], dict[str, str]]:

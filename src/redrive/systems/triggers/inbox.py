@@ -1,6 +1,6 @@
 """Events that were taken in, as their owners see them: looked at, acknowledged, deleted, found to be tried again.
 
-Functions of a connection, synchronous, as all SQL of redrive; `Inbox` runs them.
+Functions of a connection, synchronous, as all SQL of redrive; `EventInbox` runs them.
 """
 
 import json
@@ -23,7 +23,7 @@ PAGE_BYTES_MAX = 4 << 20
 OPEN = ("received", "queued")
 
 
-class Inbox:
+class EventInbox:
     """The events of one database."""
 
     def __init__(self, database: Database, status: EventStatus) -> None:

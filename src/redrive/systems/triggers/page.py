@@ -7,7 +7,7 @@ from fastapi import Request
 
 from redrive.extend import System
 from redrive.http.panel import Panel, query_of
-from redrive.systems.triggers.desk import PAGE, Desk
+from redrive.systems.triggers.desk import PAGE, EndpointDesk
 from redrive.systems.triggers.tables import TRIGGER_DELIVERIES
 from redrive.systems.triggers.values import COUNTED_MAX, STATES, EndpointPage
 
@@ -16,7 +16,7 @@ USER_CHARS_MAX = 200
 CURSOR_CHARS_MAX = 100
 
 
-def make_panel(desk: Desk) -> Panel:
+def make_panel(desk: EndpointDesk) -> Panel:
     """The page, over the desk that it shows."""
 
     async def content(request: Request, system: System) -> Mapping[str, Any]:

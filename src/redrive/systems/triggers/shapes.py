@@ -175,7 +175,7 @@ class Pagination(BaseModel):
     total_count: int | None = Field(description="Null when filtered by type", examples=[1])
 
 
-class Inbox(BaseModel):
+class InboxOut(BaseModel):
     """A page of the inbox, oldest first."""
 
     events: list[InboxEvent]

@@ -18,9 +18,9 @@ from redrive.http.outgoing import Guard, Outgoing
 from redrive.operator.alert_rules import Alarm
 from redrive.settings import load
 from redrive.systems.triggers.beside import EventStatus
-from redrive.systems.triggers.desk import LEDGER, Desk
+from redrive.systems.triggers.desk import LEDGER, EndpointDesk
 from redrive.systems.triggers.endpoints import EndpointStore
-from redrive.systems.triggers.inbox import Inbox
+from redrive.systems.triggers.inbox import EventInbox
 from redrive.systems.triggers.intake import Intake
 from redrive.systems.triggers.logs import DeliveryLog, TriggerMetrics
 from redrive.systems.triggers.settings import TriggerSettings
@@ -52,7 +52,7 @@ class Triggers(System):
         self.metrics: TriggerMetrics | None = None
         status = EventStatus(app.database, self._tell)
         self.intake = Intake(app.database, status, retries_max=self.settings.max_retry_attempts)
-        self.inbox = Inbox(app.database, status)
+        self.inbox = EventInbox(app.database, status)
         self.endpoints = EndpointStore(app.database, status)
         self.deliverer = Deliverer(
             app.database, self.endpoints, self.outgoing, retry_all=self.settings.delivery_retry_all
@@ -64,7 +64,7 @@ class Triggers(System):
         self.lane = app.adopt(TRIGGER_DELIVERIES, observers=[self._story], tune=self._tune, beside=status)
         self._story.follow(self.lane)
         self.lane.handler(policy=self.policy)(self.deliverer.deliver)
-        self.desk = Desk(app.database, self.lane)
+        self.desk = EndpointDesk(app.database, self.lane)
 
     def panel(self) -> Any:
         """See `System`."""

@@ -155,7 +155,7 @@ class EndpointPage(NamedTuple):
     cursor: str | None
 
 
-class Acted(NamedTuple):
+class EndpointsActed(NamedTuple):
     """What an act came to: how much changed, and of the other endpoints why not."""
 
     changed: int

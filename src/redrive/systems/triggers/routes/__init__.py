@@ -11,9 +11,9 @@ from redrive.http.outgoing import Guard
 from redrive.lane import Lane
 from redrive.systems.triggers.access import PREFIX, Gate, route_class
 from redrive.systems.triggers.cursor import Cursors
-from redrive.systems.triggers.desk import Desk
+from redrive.systems.triggers.desk import EndpointDesk
 from redrive.systems.triggers.endpoints import EndpointStore
-from redrive.systems.triggers.inbox import Inbox
+from redrive.systems.triggers.inbox import EventInbox
 from redrive.systems.triggers.intake import Intake
 from redrive.systems.triggers.limits import Limiter
 from redrive.systems.triggers.routes.desk import make_desk_routes
@@ -28,8 +28,8 @@ _header = APIKeyHeader(
 
 
 def make_routes(
-    *, database: Database, intake: Intake, inbox: Inbox, endpoints: EndpointStore, deliverer: Deliverer, guard: Guard,
-    lane: Lane, desk: Desk, rate_limit_per_minute: int, queried: Callable[[], None],
+    *, database: Database, intake: Intake, inbox: EventInbox, endpoints: EndpointStore, deliverer: Deliverer, guard: Guard,
+    lane: Lane, desk: EndpointDesk, rate_limit_per_minute: int, queried: Callable[[], None],
 ) -> list[Any]:  # fmt: skip
     """All routes, over the parts that they need; `queried` is called for each look at a status."""
     gate = Gate(database, Limiter(database, rate_limit_per_minute))

@@ -9,8 +9,8 @@ from redrive.http.errors import ErrorAnswer
 from redrive.http.guard import require, require_unless_loopback
 from redrive.operator.json_views import instant_json
 from redrive.systems.triggers import shapes as m
-from redrive.systems.triggers.desk import Desk
-from redrive.systems.triggers.values import Acted, EndpointState, SeenEndpoint
+from redrive.systems.triggers.desk import EndpointDesk
+from redrive.systems.triggers.values import EndpointsActed, EndpointState, SeenEndpoint
 
 PAGE_MAX = 200
 CURSOR_CHARS_MAX = 100
@@ -25,7 +25,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def make_desk_routes(desk: Desk) -> APIRouter:
+def make_desk_routes(desk: EndpointDesk) -> APIRouter:
     """The routes of operators."""
     router = APIRouter(prefix="/api/triggers/endpoints", tags=["endpoints of all users"], responses=_REFUSALS)
 
@@ -42,12 +42,12 @@ def make_desk_routes(desk: Desk) -> APIRouter:
         return {"endpoints": [_seen_json(one) for one in page.endpoints], "cursor": page.cursor}
 
     @router.post("/enable", summary="Switch endpoints on", response_model=m.ActedOut)
-    async def enable(body: m.ActIn, key: Operator) -> Acted:
+    async def enable(body: m.ActIn, key: Operator) -> EndpointsActed:
         """With a fresh start. Deliveries that have failed meanwhile stay so until they are retried."""
         return await desk.enable(body.ids, actor=key.owner, reason=body.reason)
 
     @router.post("/disable", summary="Switch endpoints off", response_model=m.ActedOut)
-    async def disable(body: m.ActIn, key: Operator) -> Acted:
+    async def disable(body: m.ActIn, key: Operator) -> EndpointsActed:
         """Their owners are told, with the reason. Deliveries that wait for them fail when they are due.
 
         An endpoint that its failures have disabled is thereby dealt with: its alert ends.
@@ -55,7 +55,7 @@ def make_desk_routes(desk: Desk) -> APIRouter:
         return await desk.disable(body.ids, actor=key.owner, reason=body.reason)
 
     @router.post("/retry", summary="Bring back what failed for endpoints", response_model=m.ActedOut)
-    async def retry(body: m.ActIn, key: Operator) -> Acted:
+    async def retry(body: m.ActIn, key: Operator) -> EndpointsActed:
         """Failed deliveries go back to waiting with a fresh budget, oldest first, up to 5,000; `changed` counts them."""
         return await desk.retry(body.ids, actor=key.owner, reason=body.reason)
 

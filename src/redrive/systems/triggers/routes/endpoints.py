@@ -15,7 +15,7 @@ from redrive.systems.triggers import shapes as m
 from redrive.systems.triggers.access import needs
 from redrive.systems.triggers.endpoints import EndpointStore, TooManyEndpointsError, new_secret
 from redrive.systems.triggers.ids import new_id, read_id
-from redrive.systems.triggers.inbox import Inbox
+from redrive.systems.triggers.inbox import EventInbox
 from redrive.systems.triggers.routes.answers import attempts_json, invalid, not_found, owner_of, refusals, with_body
 from redrive.systems.triggers.values import Endpoint
 from redrive.systems.triggers.work import Deliverer
@@ -44,7 +44,12 @@ def endpoint_json(endpoint: Endpoint, *, secret: bool = False) -> dict[str, Any]
 
 
 def add_endpoint_routes(
-    router: APIRouter, database: Database, endpoints: EndpointStore, inbox: Inbox, guard: Guard, deliverer: Deliverer
+    router: APIRouter,
+    database: Database,
+    endpoints: EndpointStore,
+    inbox: EventInbox,
+    guard: Guard,
+    deliverer: Deliverer,
 ) -> None:
     """The routes of endpoints."""
 
