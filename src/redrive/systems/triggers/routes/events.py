@@ -172,7 +172,7 @@ def _add_looks(router: APIRouter, inbox: EventInbox) -> None:
 
 
 def _add_inbox(router: APIRouter, inbox: EventInbox, cursors: Cursors) -> None:
-    @router.get("/inbox", tags=["inbox"], response_model=m.Inbox, responses=refusals(400))
+    @router.get("/inbox", tags=["inbox"], response_model=m.InboxOut, responses=refusals(400))
     @needs("events:read")
     async def get_inbox(
         request: Request,
