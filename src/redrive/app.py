@@ -113,10 +113,8 @@ class Redrive:
         if not self._opened:
             try:
                 await self.database.open()
-                if self.database.dialect.name == "sqlite":
-                    await migrate.migrate(self.database, self.systems_with_tables)
-                else:
-                    await migrate.check(self.database, self.systems_with_tables)
+                prepare = migrate.migrate if self.database.migrates_itself else migrate.check
+                await prepare(self.database, self.systems_with_tables)
                 self._opened = True
                 for lane in self._lanes.values():
                     await lane.ledger()

@@ -17,8 +17,9 @@ from redrive.core.table import Counts
 from redrive.core.task import Claim
 from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.beside import Beside
-from redrive.ledgers.sql.database import Database, run_within, sync_connection
+from redrive.ledgers.sql.database import Database, after_commit, run_within, sync_connection
 from redrive.ledgers.sql.gather import Gather
+from redrive.ledgers.sql.ids import uuid7
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import ledger_indexes
 from redrive.ledgers.sql.schema import NAMES
@@ -50,6 +51,7 @@ __all__ = [
     "Settlement",
     "SqlLedger",
     "System",
+    "after_commit",
     "comparable",
     "decide",
     "describe_error",
@@ -60,4 +62,5 @@ __all__ = [
     "run_within",
     "safe_text",
     "sync_connection",
+    "uuid7",
 ]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import text
 
@@ -31,10 +31,6 @@ from redrive.systems.flags.settings import FlagSettings
 from redrive.systems.relay.settings import DeadLetterSettings, RelaySettings
 from redrive.systems.triggers.settings import TriggerSettings
 from redrive.systems.webhooks.settings import WebhookSettings
-
-if TYPE_CHECKING:
-    from redrive.systems.relay.dead_letters import DeadLetters
-    from redrive.systems.relay.rules import Rules
 
 ANSWER_WITHIN = timedelta(seconds=2)
 """How long the database may take to answer a health check."""
@@ -157,20 +153,6 @@ def attach_relay(app: Redrive, settings: RelaySettings, *, service: str) -> None
     with needs_extra("the relay", "rabbitmq"):
         from redrive.systems.relay.system import Relay
     Relay(app, settings, service=service)
-
-
-def make_dead_letters(settings: RelaySettings, source: DeadLetterSettings, *, service: str) -> "DeadLetters":
-    """The handler of dead letters, with the rules that the settings name, or say which extra it needs."""
-    with needs_extra("the dead-letter handler", "rabbitmq"):
-        from redrive.systems.relay.dead_letters import DeadLetters
-    return DeadLetters(settings, source, make_rules(source), service=service)
-
-
-def make_rules(source: DeadLetterSettings) -> "Rules":
-    """The rules that the settings name, or say which extra they need."""
-    with needs_extra("sorting dead letters", "rabbitmq"):
-        from redrive.systems.relay.rules import load_rules
-    return load_rules(source.dead_letter_rules)
 
 
 class Service:

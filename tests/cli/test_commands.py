@@ -21,7 +21,7 @@ from redrive.access.keys import Scope
 from redrive.cli import app as command_line
 from redrive.cli import doctor
 from redrive.cli.app_path import load_app
-from redrive.cli.preview import PUBLISHED, Published
+from redrive.cli.preview import PUBLISHED, PublishedPolicy
 from redrive.cli.serve import listen
 from redrive.errors import SettingsError
 from redrive.ledgers.sql.migrate import heads, systems_with_tables
@@ -175,7 +175,7 @@ def test_published_policies(redrive: Run, policy: str, waits: list[int], spread:
 
 def test_published_names_are_the_policies():
     """Every published policy can be asked for, under its own name."""
-    assert {each.value for each in Published} == set(PUBLISHED)
+    assert {each.value for each in PublishedPolicy} == set(PUBLISHED)
     assert all(policy.name == name for name, policy in PUBLISHED.items())
 
 

@@ -99,7 +99,7 @@ async def create_effects(app: Redrive) -> None:
     await app.database.write(lambda connection: connection.execute(text("CREATE TABLE effect (key text NOT NULL)")))
 
 
-async def until(holds: Callable[[], Any], what: str, timeout: float = 60) -> None:
+async def until(holds: Callable[[], Any], what: str, timeout: float = 150) -> None:
     """Wait until it holds; it may be async."""
     ends = time.monotonic() + timeout
     while True:
@@ -112,7 +112,7 @@ async def until(holds: Callable[[], Any], what: str, timeout: float = 60) -> Non
         await asyncio.sleep(0.05)
 
 
-async def all_ended(app: Redrive, timeout: float = 90) -> None:
+async def all_ended(app: Redrive, timeout: float = 150) -> None:
     """Wait until no task waits or is held."""
 
     async def nothing_open() -> bool:

@@ -76,7 +76,7 @@ async def test_the_clock_jumps(ground: Ground, rng: random.Random) -> None:
             await asyncio.sleep(rng.uniform(0, 0.3))
             clock.jump(span)
             await app.add("work", {"seconds": 0, "fails": 0}, key=f"after-{number}")
-            await until(lambda key=f"after-{number}": key in finished, "new work goes on", timeout=60)
+            await until(lambda key=f"after-{number}": key in finished, "new work goes on", timeout=150)
         clock.jump(hours(2))  # past all that was written down for retries
         await all_ended(app)
         workers.stop()

@@ -58,7 +58,7 @@ async def test_a_command_that_kills_its_process(ground: Ground) -> None:
                 async def over() -> bool:
                     return process.poll() is not None or await bus.troubleshooting.count() > 0
 
-                await until(over, "the worker dies, or a person is asked", timeout=60)
+                await until(over, "the worker dies, or a person is asked", timeout=150)
                 deaths += process.poll() == -signal.SIGKILL
         with worker(ground):
 
@@ -66,7 +66,7 @@ async def test_a_command_that_kills_its_process(ground: Ground) -> None:
                 done = await bus.query_commands(status="COMPLETED", limit=100)
                 return len(done.items) == 60
 
-            await until(calm, "the others are done", timeout=60)
+            await until(calm, "the others are done", timeout=150)
         row = await bus.get_command("faults", "poison")
         assert row is not None
         assert (row.status, row.attempts) == (CommandStatus.IN_TROUBLESHOOTING_QUEUE, MAX_ATTEMPTS)
@@ -100,9 +100,9 @@ async def test_killed_workers_lose_nothing(ground: Ground) -> None:
         for kill in range(KILLS):
             with worker(ground):  # killed at the end of the block, in the middle of its work
                 goal = len(ids) * (kill + 1) // (KILLS + 2)
-                await until(lambda goal=goal: _at_least(completed, goal), "some are done", timeout=60)
+                await until(lambda goal=goal: _at_least(completed, goal), "some are done", timeout=150)
         with worker(ground) as process:
-            await until(lambda: _at_least(completed, len(ids)), "all are done", timeout=60)
+            await until(lambda: _at_least(completed, len(ids)), "all are done", timeout=150)
             process.terminate()
             assert process.wait(15) == 0
         replies = []

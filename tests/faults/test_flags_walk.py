@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 PAGE = Path(__file__).parents[2] / "docs" / "systems" / "flags.md"
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 150
 
 
 def blocks(language: str) -> list[str]:

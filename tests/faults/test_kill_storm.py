@@ -31,7 +31,7 @@ def tasks_of(round_: int, rng: random.Random) -> list[NewTask]:
     ]
 
 
-@pytest.mark.timeout(120 + ROUNDS)
+@pytest.mark.timeout(600 + ROUNDS)
 async def test_none_is_lost_when_workers_are_killed(ground: Ground, rng: random.Random) -> None:
     """SIGKILL at any moment loses no task, leaves none held past lease + 5 s, and every extra run is on the books.
 

@@ -28,7 +28,7 @@ async def test_poison_ends_dead(ground: Ground) -> None:
                 counts = await app.tasks.counts()
                 return counts[State.WAITING] == counts[State.CLAIMED] == 0
 
-            await until(all_settled, "everything is settled", timeout=60)
+            await until(all_settled, "everything is settled", timeout=150)
             assert zygote.stop(worker) == 0
         task = await app.tasks.get("poison")
         assert task is not None

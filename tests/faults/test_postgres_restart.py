@@ -112,7 +112,7 @@ async def test_workers_survive_outages_of_postgres(server: OwnServer, tmp_path: 
                     lambda expected=number + 1: all(len(events(one.log, "ledger_back")) >= expected for one in workers),
                     "both workers found it again",
                 )
-                await until(lambda least=before + TASKS_PER_OUTAGE: done(least), "all of it is done", timeout=60)
+                await until(lambda least=before + TASKS_PER_OUTAGE: done(least), "all of it is done", timeout=150)
             assert [worker.stop() for worker in workers] == [0, 0]
             for worker in workers:
                 told = [len(events(worker.log, name)) for name in ("ledger_away", "ledger_back", "settle_failed")]

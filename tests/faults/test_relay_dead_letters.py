@@ -24,7 +24,7 @@ from .processes import ROOT, events
 ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS", "1"))
 KILLS = 2 * ROUNDS
 PER_KILL = 400
-DRAIN_SECONDS = 60
+DRAIN_SECONDS = 150
 
 
 class HandlerProcess:

@@ -22,7 +22,7 @@ from .traffic import RelayProcess, Traffic
 
 ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS", "1"))
 KILLS = 3 * ROUNDS
-DRAIN_SECONDS = 60
+DRAIN_SECONDS = 150
 
 
 class Review:

@@ -43,10 +43,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests with a home share an event loop, because they share its connections. Given are the items of other folders too."""
-    here = Path(__file__).parent
+    """Given are the items of other folders too."""
+    share_a_loop(items, Path(__file__).parent)
+
+
+def share_a_loop(items: list[pytest.Item], folder: Path) -> None:
+    """All tests of a folder with a home share an event loop, because they share its connections."""
     for item in items:
-        if isinstance(item, pytest.Function) and "home" in item.fixturenames and item.path.is_relative_to(here):
+        if isinstance(item, pytest.Function) and "home" in item.fixturenames and item.path.is_relative_to(folder):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from ledgers.homes import execute
 from sqlalchemy import Connection, MetaData, text
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.schema import CreateIndex
 
 from redrive.core.table import TASKS
 from redrive.core.task import NewTask
@@ -37,15 +37,11 @@ SQLITE_CATALOGUE = {
 
 def create_from_metadata(connection: Connection) -> None:
     """The tables as `schema` says, with the indexes that claims need."""
-    copied = MetaData(naming_convention=schema.metadata.naming_convention)
-    tables = {table.name: table.to_metadata(copied) for table in schema.metadata.sorted_tables}
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(CREATE_INSTANT_FUNCTION)
-    ledger_indexes(TASKS, tables["redrive_task"])
-    for table in tables.values():
-        connection.execute(CreateTable(table))
-        for index in table.indexes:
-            connection.execute(CreateIndex(index))
+    schema.metadata.create_all(connection, checkfirst=False)
+    for index in ledger_indexes(TASKS, schema.task.to_metadata(MetaData())):
+        connection.execute(CreateIndex(index))
 
 
 def catalogue(connection: Connection) -> dict[str, set[Any]]:

@@ -3,7 +3,6 @@
 import base64
 import contextlib
 import json
-from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
@@ -17,8 +16,6 @@ from redrive.core.task import TaskId
 from redrive.errors import PermanentError, TooSlowError, UsageError
 from redrive.operator.census import Census
 from redrive.operator.pages import TaskPages
-from redrive.operator.search import Search
-from redrive.operator.turns import give_turn_back, take_turn
 from redrive.ports import Filter
 
 
@@ -255,48 +252,3 @@ async def test_what_others_brought_back_is_not_counted_as_dead(home: Home) -> No
     await home.change(first, status=home.table.words.done)
     assert await pages.count(Filter(state=State.DEAD)) == 2
     assert len((await pages.ids(Filter(state=State.DEAD))).items) == 2
-
-
-async def found(search: Search) -> AsyncIterator[TaskId]:
-    after = None
-    while True:
-        chunk = await search.chunk(after)
-        for task in chunk.tasks:
-            yield task.id
-        after = chunk.last
-        if after is None:
-            return
-
-
-@pytest.mark.homes(lambda table: table.payload is not None)
-async def test_search_reads_everything_and_shows_nothing_hidden(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A text is found in payloads whatever its case, over many stretches; what people may not see is not found."""
-    monkeypatch.setattr("redrive.operator.search.CHUNK_ROWS", 2)
-    await home.put(4)
-    [german] = [one.id for one in await home.ledger.add([home.new(payload={"to": "Grüße an ANNA", "pin": "4711"})])]
-    hide = lambda payload: {name: "…" if name == "pin" else value for name, value in payload.items()}  # noqa: E731
-    for text, expected in (("grüße", [german]), ("anna", [german]), ("4711", []), ("100%", [])):
-        search = Search(home.ledger, Filter(text=text), hide)
-        assert [id_ async for id_ in found(search)] == expected, text
-    if home.table.last_error is not None:
-        await home.change(german, last_error="login failed: password=hunter2")
-        for text, expected in (("login failed", [german]), ("hunter2", [])):
-            assert [id_ async for id_ in found(Search(home.ledger, Filter(text=text), hide))] == expected, text
-    by_state = Search(home.ledger, Filter(state=State.WAITING), hide)
-    assert len([id_ async for id_ in found(by_state)]) == 5
-
-
-@pytest.mark.homes(lambda table: table is OWN.table)
-async def test_a_turn_is_one_holder_s_until_it_ends(home: Home) -> None:
-    """Others get it when its time is over, or when it is given back."""
-    late = await take_turn(home.database, "chore", minutes(1))
-    assert late is not None
-    assert await take_turn(home.database, "chore", minutes(1)) is None
-    assert await take_turn(home.database, "another", minutes(1)) is not None
-    home.clock.advance(minutes(2))
-    until = await take_turn(home.database, "chore", minutes(1))
-    assert until is not None
-    await give_turn_back(home.database, "chore", late)  # it is another's by now
-    assert await take_turn(home.database, "chore", minutes(1)) is None
-    await give_turn_back(home.database, "chore", until)
-    assert await take_turn(home.database, "chore", minutes(1)) is not None

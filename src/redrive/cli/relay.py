@@ -16,7 +16,7 @@ from redrive.cli.worker import run_to_the_end, stop_on_signals
 from redrive.core.failure import redact
 from redrive.settings import Settings, load, load_settings
 from redrive.systems.relay.settings import DeadLetterSettings, RelaySettings
-from redrive.wiring import Service, attach_relay, make_dead_letters, make_rules, observe_with_logs, set_up_logs
+from redrive.wiring import Service, attach_relay, needs_extra, observe_with_logs, set_up_logs
 
 if TYPE_CHECKING:
     from redrive.systems.relay.dead_letters import DeadLetters
@@ -100,7 +100,11 @@ def dead_letters(
     settings = _named(load_settings(), DEAD_LETTERS_NAME)
     source = load(DeadLetterSettings, **{name: value for name, value in given.items() if value is not None})
     require_extra("`redrive relay dead-letters`")
-    made = make_dead_letters(load(RelaySettings), source, service=settings.service_name)
+    with needs_extra("the dead-letter handler", "rabbitmq"):
+        from redrive.systems.relay.dead_letters import DeadLetters
+        from redrive.systems.relay.rules import load_rules
+    chosen_rules = load_rules(source.dead_letter_rules)
+    made = DeadLetters(load(RelaySettings), source, chosen_rules, service=settings.service_name)
     set_up_logs(settings)
     listening = listen(settings.http_host if host is None else host, settings.http_port if port is None else port)
     with contextlib.closing(listening):
@@ -161,10 +165,9 @@ def classify(
             raise typer.BadParameter(f"{given!r} is not a header: write NAME=VALUE", param_hint="--header")
         headers[name] = value
     chosen = load(DeadLetterSettings, **({} if rules is None else {"dead_letter_rules": rules}))
-    chosen_rules = make_rules(chosen)
-    # Only now: without the extra it cannot be imported, and that has been said by then.
-    from redrive.systems.relay.rules import DeadLetterFacts
-
+    with needs_extra("sorting dead letters", "rabbitmq"):
+        from redrive.systems.relay.rules import DeadLetterFacts, load_rules
+    chosen_rules = load_rules(chosen.dead_letter_rules)
     trouble = DeadLetterFacts(queue=queue, reason=reason, error=error, deaths=deaths, headers=headers)
     verdict = chosen_rules.classify(trouble)
     if json:

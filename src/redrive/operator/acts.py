@@ -70,7 +70,7 @@ async def act_on_pages(
     tally = Tally()
     ends = None if within is None else time.monotonic() + within.total_seconds()
     cursor: TaskId | None = None
-    while limit := CHUNK if at_most is None else min(CHUNK, at_most - tally.matched):
+    while limit := CHUNK if at_most is None else max(0, min(CHUNK, at_most - tally.matched)):
         try:
             page = await next_page(cursor, limit)
             changed = list(await change(page.items)) if page.items else []

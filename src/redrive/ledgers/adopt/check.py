@@ -3,7 +3,6 @@
 `adopt` is called at start for every `LedgerTable` but our own. It never changes the table.
 """
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -33,6 +32,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from redrive.core.table import LedgerTable
 from redrive.errors import TableError
+from redrive.ledgers.sql.json_text import JsonText
 from redrive.ledgers.sql.predicates import ledger_indexes
 from redrive.ledgers.sql.times import CREATE_INSTANT_FUNCTION, Instant, IsoText, SqliteDatetime
 
@@ -56,24 +56,6 @@ class UuidText(TypeDecorator[UUID]):
             return None if value is None else UUID(value)
         except ValueError:
             return None  # a stranger's text: no fence of ours
-
-
-class JsonText(TypeDecorator[Any]):
-    """JSON in a text column; what is not JSON is read as the text it is, so that one bad row stops no others."""
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: Any, dialect: Dialect) -> str:  # noqa: ARG002
-        return json.dumps(value)
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
-        if not isinstance(value, str | bytes):
-            return value
-        try:
-            return json.loads(value)
-        except ValueError:
-            return value
 
 
 @dataclass(slots=True)

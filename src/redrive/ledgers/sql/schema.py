@@ -10,6 +10,7 @@ from sqlalchemy import (
     Index,
     Integer,
     MetaData,
+    PrimaryKeyConstraint,
     Table,
     Text,
     Uuid,
@@ -19,6 +20,7 @@ from sqlalchemy import (
 from redrive.core.histograms import TOOK, TRIES
 from redrive.core.states import State
 from redrive.core.task import KEY_CHARS_MAX, KIND_CHARS_MAX
+from redrive.ledgers.sql.json_text import JsonText
 from redrive.ledgers.sql.rollup import STATES_AND_OUTCOMES
 from redrive.ledgers.sql.times import Instant
 
@@ -46,7 +48,7 @@ task = Table(
     Column("id", _ID, Identity(), primary_key=True),
     Column("key", Text, nullable=False, unique=True),
     Column("kind", Text, nullable=False),
-    Column("payload", JSON, nullable=False),
+    Column("payload", JSON().with_variant(JsonText(), "sqlite"), nullable=False),
     Column("state", Text, nullable=False, server_default=text("'waiting'")),
     Column("failures", Integer, nullable=False, server_default=text("0")),
     Column("failures_max", Integer),
@@ -92,9 +94,9 @@ task = Table(
 attempt = Table(
     "redrive_attempt",
     metadata,
-    Column("ledger", Text, primary_key=True),
-    Column("task_id", Text, primary_key=True),
-    Column("claim_id", Uuid, primary_key=True),
+    Column("ledger", Text, nullable=False),
+    Column("task_id", Text, nullable=False),
+    Column("claim_id", Uuid, nullable=False),
     Column("number", Integer, nullable=False),
     Column("started_at", Instant),
     Column("ended_at", Instant, nullable=False),
@@ -106,8 +108,15 @@ attempt = Table(
     Column("error_class", Text),
     Column("error", Text),
     Column("explanation", JSON(none_as_null=True)),
+    PrimaryKeyConstraint("ledger", "task_id", "claim_id").ddl_if(dialect="postgresql"),
+    Index("redrive_attempt_task_idx", "task_id", "ledger").ddl_if(dialect="sqlite"),
 )
-"""The append-only history. The primary key says that each claim ends in exactly one attempt."""
+"""The append-only history: each claim ends in exactly one attempt.
+
+The fence sees to that. PostgreSQL has it as the primary key as well, because it needs an index of the tasks anyway: an integer key
+beside it made an insert twice as slow (4.4 and 10.4 µs). SQLite has an integer key in any case, its row id. There a narrow index
+beside it is quicker to write than the wide key (3.9 and 4.2 µs) and takes a fifth less room.
+"""
 
 minute = Table(
     "redrive_minute",

@@ -191,7 +191,7 @@ class CommandBeside(Beside):
     def _build_audit(self) -> Any:
         """Append lines, in their order."""
         batch, audit = self._lines.rows, self._tables.audit
-        details = self._messages.as_json(batch.c.details, audit.c.details)
+        details = self._messages.database.dialect.json(batch.c.details, audit.c.details.type)
         rows = select(batch.c.domain, batch.c.command_id, batch.c.event_type, self._messages.now, details)
         return insert(audit).from_select(["domain", "command_id", "event_type", "at", "details"], rows)
 
@@ -200,7 +200,7 @@ class CommandBeside(Beside):
         command, audit = self._tables.command, self._tables.audit
         attempts: ColumnElement[str] = cast(command.c.attempts, Text)
         said = literal_column("'{\"attempt\": '", Text).concat(attempts).concat(literal_column("'}'", Text))
-        details = self._messages.as_json(said, audit.c.details)
+        details = self._messages.database.dialect.json(said, audit.c.details.type)
         received: ColumnElement[str] = literal_column("'RECEIVED'")
         rows = select(command.c.domain, command.c.command_id, received, self._messages.now, details)
         rows = rows.where(self._ids.match("id", command.c.id))

@@ -63,10 +63,6 @@ class Messages(ABC):
         """The commands as a ledger."""
 
     @abstractmethod
-    def as_json(self, text: ColumnElement[Any], column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """JSON text, to be written into this column."""
-
-    @abstractmethod
     def data_of(self, connection: Connection, row: RowMapping) -> Any:
         """The data of a command; None if it had none, or has none any more."""
 
@@ -180,9 +176,6 @@ class InRows(Messages):
         command = self.tables.command
         return SqlLedger(self.database, self.ledger_table, command, name=LANE, beside=beside, extra=extra)
 
-    def as_json(self, text: ColumnElement[Any], column: ColumnElement[Any]) -> ColumnElement[Any]:  # noqa: ARG002
-        return text
-
     def data_of(self, connection: Connection, row: RowMapping) -> Any:  # noqa: ARG002
         return row["data"]
 
@@ -234,9 +227,6 @@ class InQueues(Messages):
             self.database, self.ledger_table, self.tables.command, self.layout, name=LANE, beside=beside, extra=extra,
             queues=self._queues,
         )  # fmt: skip
-
-    def as_json(self, text: ColumnElement[Any], column: ColumnElement[Any]) -> ColumnElement[Any]:
-        return cast(text, column.type)
 
     def data_of(self, connection: Connection, row: RowMapping) -> Any:
         for table in (message_table(row["queue_name"]), archive_table(row["queue_name"])):

@@ -57,8 +57,8 @@ class JitterBody(Body):
     """How the waits are spread."""
 
     kind: Literal["none", "full", "equal", "decorrelated", "percent", "additive"] = "equal"
-    percent: float = Field(default=10.0, ge=0, le=100, description="For percent: up to so much earlier")
-    most: Span = Field(default="30s", validate_default=True, description="For additive: up to so much later")
+    percent: float = Field(default=10.0, ge=0, le=100, description="For percent: up to this much earlier")
+    most: Span = Field(default="30s", validate_default=True, description="For additive: up to this much later")
 
 
 class PolicyBody(Body):
@@ -68,7 +68,7 @@ class PolicyBody(Body):
     jitter: JitterBody = JitterBody()
     retries: int | None = Field(default=None, ge=0, lt=1_000_000, description="Tries after the first")
     attempts: int | None = Field(default=None, ge=1, lt=1_000_000, description="Tries in all")
-    deadline: Span | None = Field(default=None, description="Not tried any more after so long")
+    deadline: Span | None = Field(default=None, description="Not tried any more after this long")
     name: str = Field(default="default", max_length=200, description="The policy's name: draws depend on it")
     key: str = Field(default="example", max_length=KEY_CHARS_MAX, description="The task's key: draws depend on it")
     start: InstantAt | None = Field(default=None, description="When the first try is; now without it")
