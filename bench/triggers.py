@@ -105,8 +105,6 @@ async def prepare(url: str, *, clients: int = 0, failed: int = 0) -> tuple[str, 
         await app.database.write(_store_clients, pairs)
         for start in range(0, failed, 50_000):
             await app.database.write(_store_failed, min(50_000, failed - start))
-        # What was stored behind the service's back is not to be logged by it while it is measured.
-        await app.database.write(lambda connection: connection.execute(t.changes.delete()))
         if app.database.dialect.name == "postgresql":
             await app.database.statement(lambda connection: connection.execute(text("VACUUM ANALYZE")))
     finally:

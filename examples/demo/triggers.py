@@ -18,9 +18,9 @@ from redrive import Redrive
 from redrive.settings import load
 from redrive.systems.triggers import TriggerSettings
 from redrive.systems.triggers.endpoints import new_secret
-from redrive.systems.triggers.store import NewEvent
 from redrive.systems.triggers.system import Triggers
 from redrive.systems.triggers.tables import events
+from redrive.systems.triggers.values import NewEvent
 
 OWNER = "demo shop"
 HERE = "127.0.0.1"
@@ -115,7 +115,7 @@ class TriggerTraffic(Traffic):
         kind = kinds[number % len(kinds)]
         payload = json.dumps({"number": number, "total": chance.randint(5, 500)})
         event = NewEvent(user_id=OWNER, event_type=kind, payload=payload, correlation_id=f"demo-{self._run}-{number}")
-        await self._triggers.events.take([event])
+        await self._triggers.intake.take([event])
 
     async def end(self) -> None:
         """See `Traffic.end`."""
@@ -124,7 +124,7 @@ class TriggerTraffic(Traffic):
     async def sweep(self, before: datetime) -> None:
         """Events go with their deliveries and the history of these; whatever became of them."""
         for id_ in await self._database.read(_old, before):
-            await self._triggers.events.delete(OWNER, id_)
+            await self._triggers.inbox.delete(OWNER, id_)
 
 
 def _old(connection: Connection, before: datetime) -> list[str]:

@@ -17,15 +17,16 @@ from redrive.core.table import Counts
 from redrive.core.task import Claim
 from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.beside import Beside
-from redrive.ledgers.sql.database import Database, run_within, sync_connection
+from redrive.ledgers.sql.database import Database, after_commit, run_within, sync_connection
 from redrive.ledgers.sql.gather import Gather
+from redrive.ledgers.sql.ids import uuid7
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import ledger_indexes
 from redrive.ledgers.sql.schema import NAMES
 from redrive.ledgers.sql.schema import attempt as ATTEMPTS  # noqa: N812 - the history of all ledgers, to be joined
 from redrive.ledgers.sql.schema import deed as DEEDS  # noqa: N812 - the audit log, for acts on what is no task
 from redrive.ledgers.sql.settle import ExtraColumns
-from redrive.ledgers.sql.times import EPOCH, Instant, IsoText, comparable
+from redrive.ledgers.sql.times import EPOCH, Instant, IsoText
 from redrive.ports import Actor, Return
 from redrive.system import System
 
@@ -50,7 +51,7 @@ __all__ = [
     "Settlement",
     "SqlLedger",
     "System",
-    "comparable",
+    "after_commit",
     "decide",
     "describe_error",
     "format_duration",
@@ -60,4 +61,5 @@ __all__ = [
     "run_within",
     "safe_text",
     "sync_connection",
+    "uuid7",
 ]

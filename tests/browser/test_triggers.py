@@ -15,10 +15,10 @@ from systems.triggers.receiver import Receiver, status
 
 from redrive import PermanentError, Redrive, State, Task, TransientError
 from redrive.systems.triggers import Triggers, TriggerSettings
-from redrive.systems.triggers.endpoints import Endpoint, new_secret
+from redrive.systems.triggers.endpoints import new_secret
 from redrive.systems.triggers.ids import new_id
-from redrive.systems.triggers.store import NewEvent
 from redrive.systems.triggers.tables import deliveries
+from redrive.systems.triggers.values import Endpoint, NewEvent
 from redrive.systems.webhooks import Webhooks, WebhookSettings
 
 from .conftest import DESK, PHONE, log_in
@@ -81,7 +81,7 @@ async def failing(site: Site, receiver: Receiver, code: int, user: str) -> Endpo
     await post(site, user)
 
     async def failed() -> bool:
-        found = await triggers_of(site).oversight.page(user=user)
+        found = await triggers_of(site).desk.page(user=user)
         return any(one.id == made.id and one.latest_failure for one in found.endpoints)
 
     await site.until(failed)
@@ -164,7 +164,7 @@ async def test_enable_and_retry(page: Page, joined: Site, receiver: Receiver):
 async def test_several_at_once(page: Page, joined: Site):
     """Chosen ones are disabled, their owners read why; who did it stands in the audit log; one that is off is left alone."""
     made = [await endpoint(joined, "http://127.0.0.1:9/", user="several") for _ in range(3)]
-    await triggers_of(joined).oversight.disable([made[0].id], actor="bob", reason="earlier")
+    await triggers_of(joined).desk.disable([made[0].id], actor="bob", reason="earlier")
     await log_in(page, joined, "operator", f"{HERE}?user=several")
     act = page.get_by_role("group", name="Act on the chosen endpoints")
     await expect(act.get_by_role("button", name="Disable")).to_be_disabled()
@@ -175,7 +175,7 @@ async def test_several_at_once(page: Page, joined: Site):
     await confirm(page, shown="2: disabled", reason="asked by <support>")
     said = page.get_by_role("status").filter(has_text="Disable: 1 done. Left alone: it is disabled already.")
     await expect(said).to_be_visible()
-    seen = {one.id: one for one in (await triggers_of(joined).oversight.page(user="several")).endpoints}
+    seen = {one.id: one for one in (await triggers_of(joined).desk.page(user="several")).endpoints}
     assert [seen[one.id].state for one in made] == ["disabled", "disabled", "enabled"]
     assert (seen[made[1].id].disabled_by, seen[made[0].id].disabled_by) == ("operator ada", "bob")
     await page.goto(f"{joined.url}/audit")
@@ -216,7 +216,7 @@ async def test_hostile_texts(page: Page, joined: Site):
         address = f"http://127.0.0.1:9/{text}"
         one = await endpoint(joined, address, user=f"evil {text}", description=text * 2, event_types=[text])
         await owe(joined, one, error=text)
-        await triggers_of(joined).oversight.disable([one.id], actor=text, reason=text)
+        await triggers_of(joined).desk.disable([one.id], actor=text, reason=text)
         made.append(one)
     for path in (f"{HERE}?state=disabled", "/audit", f"{HERE}?user={CORPUS[0]}"):
         await log_in(page, joined, "operator", path)

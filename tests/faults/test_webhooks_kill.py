@@ -149,6 +149,9 @@ async def test_nothing_accepted_is_lost_when_servers_are_killed(ground: Ground, 
             sending = [asyncio.create_task(sender.run(stopped)) for sender in senders]
             kills = 0
             while kills < rounds:
+                # However slowly servers start: a kill before anything was sent would show nothing.
+                enough = 2 * (kills + SERVERS)
+                await until(lambda enough=enough: sum(len(one.accepted) for one in senders) >= enough, "some were sent")
                 await asyncio.sleep(rng.uniform(0.05, 0.4))
                 victims = range(SERVERS) if rng.random() < 0.1 else [rng.randrange(SERVERS)]
                 for victim in victims:
@@ -161,7 +164,7 @@ async def test_nothing_accepted_is_lost_when_servers_are_killed(ground: Ground, 
             pids = [servers.start_on(port) for port in ports]
             stopped.set()
             await asyncio.gather(*sending)
-            await until(lambda: nothing_open(webhooks), "all webhooks ended", 60)
+            await until(lambda: nothing_open(webhooks), "all webhooks ended", 150)
             assert [servers.stop(pid) for pid in pids] == [0] * SERVERS
         books = await read_books(app, ground)
         check_on_time(ground, waiting)
@@ -209,7 +212,7 @@ async def send_later(ports: list[int], rng: random.Random) -> dict[str, float]:
                     due[key] = datetime.fromisoformat(shown["retry_after"]).timestamp()
                 return key in due
 
-            await until(waits, f"{key} has failed once", 30)
+            await until(waits, f"{key} has failed once", 150)
 
         await asyncio.gather(*(one(number) for number in range(10)))
     return due

@@ -53,6 +53,16 @@ def test_each_database_spells_an_expression_in_its_own_way(expression, on_sqlite
     assert on_postgres in str(select(expression).compile(dialect=postgresql.dialect()))
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [comparable(TIMES.c.said), Earliest(), EpochSeconds(TIMES.c.at), HourOf(TIMES.c.at), one_of(TIMES.c.name, "names")],
+    ids=lambda expression: type(expression).__name__,
+)
+def test_statements_with_it_are_compiled_once(expression) -> None:
+    """SQLAlchemy finds the compiled statement again: compiled anew each time, a claim took half as long again."""
+    assert select(expression)._generate_cache_key() is not None
+
+
 def test_an_instant_is_a_number_on_sqlite_and_a_timestamp_on_postgres() -> None:
     """Each database stores instants in its own way."""
     assert Instant().compile(dialect=sqlite.dialect()) == "BIGINT"

@@ -28,7 +28,7 @@ def took_bucket(seconds: float) -> str:
 
 def tries_bucket(tries: int) -> str:
     """The column that counts tasks that ended at this try."""
-    return TRIES[min(max(tries, 1), TRIES_MAX + 1) - 1]
+    return TRIES[tries - 1] if 1 <= tries <= TRIES_MAX else TRIES[0 if tries < 1 else -1]
 
 
 def percentile(amounts: Sequence[int], share: float) -> float | None:

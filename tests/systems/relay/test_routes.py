@@ -134,7 +134,9 @@ async def test_a_text_in_too_many_is_refused(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000000) SELECT count(*) FROM n"
     )
     monkeypatch.setattr(
-        review.Desk, "page", lambda self, *_, **__: self._look(lambda c: c.execute(text(endless)), review.LOOK_WITHIN)
+        review.ReviewDesk,
+        "page",
+        lambda self, *_, **__: self._look(lambda c: c.execute(text(endless)), review.LOOK_WITHIN),
     )
     answer = await client.get(PATH, params={"error": "x"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "too_slow")

@@ -13,8 +13,8 @@ from servers import Migrated
 from redrive import Filter, Redrive
 from redrive.settings import Settings
 from redrive.systems.triggers import Triggers, TriggerSettings
-from redrive.systems.triggers.endpoints import Endpoint, new_secret
-from redrive.systems.triggers.store import NewEvent
+from redrive.systems.triggers.endpoints import new_secret
+from redrive.systems.triggers.values import Endpoint, NewEvent
 from redrive.testing import Drained, VirtualClock, drain
 from redrive.web.app import make_web
 from redrive.wiring import Service
@@ -51,11 +51,11 @@ class House:
         self, event_type: str = "order.made", user: str = "ada", payload: str = '{"n": 1}', **given: Any
     ) -> str:
         new = NewEvent(user_id=user, event_type=event_type, payload=payload, correlation_id="c-1", **given)
-        [taken] = await self.triggers.events.take([new])
+        [taken] = await self.triggers.intake.take([new])
         return taken.id
 
     async def event(self, id: str, user: str = "ada") -> Any:
-        return await self.triggers.events.get(user, id)
+        return await self.triggers.inbox.get(user, id)
 
     async def run(self, *, after: timedelta = timedelta(0)) -> Drained:
         """Move the clock, then run what is due."""
@@ -63,7 +63,7 @@ class House:
         return await drain(self.app)
 
     async def redrive(self, id: str, user: str = "ada") -> None:
-        _, dead = await self.triggers.events.dead_deliveries(user, id)
+        _, dead = await self.triggers.inbox.dead_deliveries(user, id)
         await self.triggers.lane.redrive(Filter(ids=dead), actor="ada")
 
     async def deliveries(self, id: str) -> list[Any]:

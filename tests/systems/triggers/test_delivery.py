@@ -17,7 +17,7 @@ from redrive import Redrive, TransientError
 from redrive.systems.triggers import Triggers, endpoints
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.endpoints import matches, new_secret
-from redrive.systems.triggers.store import NewEvent
+from redrive.systems.triggers.values import NewEvent
 from redrive.systems.triggers.work import retry_after
 from redrive.testing import VirtualClock
 
@@ -85,7 +85,7 @@ async def test_signatures_over_thousands_of_deliveries(url: str) -> None:
                 for n in range(700)
             ]
             for start in range(0, len(events), 100):
-                await triggers.events.take(events[start : start + 100])
+                await triggers.intake.take(events[start : start + 100])
             while len(receiver.received) < 700 * (rotation + 1) and not failed:
                 await asyncio.sleep(0.02)
         working.cancel()

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from redrive.systems.triggers.tables import MOVES, STATUSES
+from redrive.systems.triggers.status import MOVES, STATUSES
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "systems" / "triggers.md"

@@ -1,14 +1,11 @@
 """The life of an event: its four words, its counts and its times, in virtual time."""
 
-import itertools
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
-
-from redrive.systems.triggers.tables import MOVES, STATUSES
 
 from .conftest import House
 from .receiver import Receiver, status
@@ -86,8 +83,8 @@ async def test_without_endpoints_it_waits_in_the_inbox(house: House) -> None:
     id_ = await house.post()
     await house.run(after=timedelta(days=1))
     assert (await house.event(id_)).status == "received"
-    assert await house.triggers.events.acknowledge("ada", id_) == "delivered"
-    assert await house.triggers.events.acknowledge("ada", id_) == "delivered"
+    assert await house.triggers.inbox.acknowledge("ada", id_) == "delivered"
+    assert await house.triggers.inbox.acknowledge("ada", id_) == "delivered"
     assert (await house.event(id_)).delivered_at == house.clock.now()
 
 
@@ -97,7 +94,7 @@ async def test_an_acknowledged_event_is_not_delivered_any_more(house: House, rec
     await house.endpoint(receiver.url)
     id_ = await house.post()
     await house.run()
-    assert await house.triggers.events.acknowledge("ada", id_) == "delivered"
+    assert await house.triggers.inbox.acknowledge("ada", id_) == "delivered"
     assert (await house.event(id_)).next_retry_at is None
     await house.run(after=timedelta(days=1))
     assert len(receiver.received) == 1
@@ -108,7 +105,7 @@ async def test_an_acknowledged_event_is_not_delivered_any_more(house: House, rec
     id_ = await house.post()
     ledger = await house.triggers.lane.ledger()
     assert len(await ledger.claim(1, timedelta(seconds=30))) == 1
-    assert await house.triggers.events.acknowledge("ada", id_) == "delivered"
+    assert await house.triggers.inbox.acknowledge("ada", id_) == "delivered"
     [delivery] = await house.deliveries(id_)
     assert delivery.state == "claimed"
     house.clock.advance(timedelta(minutes=5))
@@ -146,37 +143,6 @@ async def test_a_crash_counts_as_a_failed_delivery(house: House, receiver: Recei
     assert body(await house.event(id_)) == ("queued", 1, now, now + MINUTE, None)
     await house.run(after=MINUTE)
     assert (await house.event(id_)).status == "delivered"
-
-
-async def test_the_store_refuses_every_other_way(house: House) -> None:
-    """Only the moves of the drawing are possible, whoever writes; nothing leaves delivered."""
-    for before, after in itertools.product(STATUSES, STATUSES):
-        await check_way(house, before, after)
-
-
-async def check_way(house: House, before: str, after: str) -> None:
-    id_ = await house.post()
-    ways = {"received": [], "queued": ["queued"], "delivered": ["delivered"], "failed": ["queued", "failed"]}
-
-    def move(connection: Connection, word: str) -> None:
-        failed = "updated_at" if word == "failed" else "NULL"
-        statement = f"UPDATE trigger_events SET status = :word, failed_at = {failed} WHERE id = :id"
-        connection.execute(text(statement), {"word": word, "id": id_})
-
-    for word in ways[before]:
-        await house.app.database.write(move, word)
-    if before == after or (before, after) in MOVES:
-        await house.app.database.write(move, after)
-        assert (await house.event(id_)).status == after
-    else:
-        with pytest.raises(DBAPIError):
-            await house.app.database.write(move, after)
-        assert (await house.event(id_)).status == before
-    totals = await house.triggers.events.totals()
-    now = (await house.event(id_)).status
-    assert {word: amount for word, amount in totals.items() if amount} == {now: 1}
-    await house.triggers.events.delete("ada", id_)
-    assert set((await house.triggers.events.totals()).values()) == {0}
 
 
 async def test_the_store_refuses_other_words_and_counts(house: House, receiver: Receiver) -> None:

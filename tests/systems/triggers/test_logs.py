@@ -58,7 +58,6 @@ async def test_the_story_of_a_failed_event(house: House, receiver: Receiver, lin
     id_ = made.json()["event_id"]
     for after in (0, 1, 5, 15):
         await house.run(after=timedelta(minutes=after))
-    await house.triggers.changes.follow()
     said = lines()
     who = {"event_id": id_, "user_id": "ada"}
     assert of(said, "status_transition") == [
@@ -80,7 +79,6 @@ async def test_the_story_of_a_failed_event(house: House, receiver: Receiver, lin
         "retry_attempts": 3, "correlation_id": "corr-7",
     }  # fmt: skip
     assert {line["service"] for line in said} == {"shop"}
-    assert await house.triggers.changes.follow() == 0
 
 
 async def test_metrics(house: House, receiver: Receiver) -> None:
@@ -93,7 +91,6 @@ async def test_metrics(house: House, receiver: Receiver) -> None:
         await house.post(event_type)
     house.clock.advance(timedelta(seconds=3))
     await house.run()
-    await house.triggers.changes.follow()
     await house.triggers.refresh()
     shown = generate_latest(registry).decode()
     for line in (
@@ -110,10 +107,10 @@ async def test_delivered_events_are_forgotten_after_a_while(house: House, receiv
     await house.endpoint(receiver.url)
     good, bad = await house.post("good"), await house.post("bad")
     await house.run()
-    assert await house.triggers.events.forget_delivered(house.clock.now()) == 0
+    assert await house.triggers.inbox.forget_delivered(house.clock.now()) == 0
     house.clock.advance(timedelta(days=30))
-    assert await house.triggers.events.forget_delivered(house.clock.now()) == 1
+    assert await house.triggers.inbox.forget_delivered(house.clock.now()) == 1
     assert await house.event(good) is None
     assert (await house.event(bad)).status == "failed"
-    totals = await house.triggers.events.totals()
+    totals = await house.triggers.inbox.totals()
     assert {word: amount for word, amount in totals.items() if amount} == {"failed": 1}

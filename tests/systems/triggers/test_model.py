@@ -6,6 +6,9 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
+import hypothesis
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
 from sqlalchemy import Connection, select
 
 from redrive import Filter, Redrive, State
@@ -15,6 +18,7 @@ from redrive.core.task import Claim
 from redrive.errors import PermanentError, TransientError
 from redrive.systems.triggers import Triggers
 from redrive.systems.triggers import tables as t
+from redrive.systems.triggers.status import Delivery, Standing, fold
 from redrive.testing import VirtualClock
 
 from .conftest import House, settings
@@ -33,8 +37,13 @@ def read(connection: Connection) -> tuple[list[Any], list[Any], dict[tuple[str, 
     return list(connection.execute(select(t.events))), list(connection.execute(select(t.deliveries))), +counts
 
 
-def expected(event: Any, deliveries: list[Any], before: str) -> tuple[Any, ...]:
-    """The status, count and next try of an event, in plain words, from its deliveries and the status that it had."""
+def wipe(connection: Connection) -> None:
+    for table in (t.deliveries, t.events, t.endpoints, t.counts):
+        connection.execute(table.delete())
+
+
+def expected(deliveries: list[Any], before: str) -> tuple[Any, ...]:
+    """The status and next try of an event, in plain words, from its deliveries and the status that it had."""
     live = [one for one in deliveries if one.status != "cancelled"]
     open_ = [one for one in live if one.status in ("waiting", "claimed")]
     picked = any(one.claimed_at is not None for one in deliveries)
@@ -52,66 +61,99 @@ def expected(event: Any, deliveries: list[Any], before: str) -> tuple[Any, ...]:
     return status, min(waits, default=None) if status == "queued" else None
 
 
-async def test_any_sequence_of_acts(house: House) -> None:
-    """Claim, settle in every way, lose a lease, acknowledge, redrive, delete: the event always follows, the counters too."""
-    rng = random.Random(7)
-    ledger = await house.triggers.lane.ledger()
-    endpoints = [
-        await house.endpoint(f"http://127.0.0.1:9/{n}", user=user) for n in range(2) for user in ("ada", "bob")
-    ]
-    held: list[Claim] = []
-    status: dict[str, str] = {}
-    seen: Counter[str] = Counter()
+class Story:
+    """Acts on events of two users, each drawn from numbers, and the status that each event had after the last one."""
 
-    async def post() -> None:
-        user = rng.choice(["ada", "bob"])
-        status[await house.post(user=user)] = "received"
+    def __init__(self, house: House, ledger: Any) -> None:
+        self.house = house
+        self.ledger = ledger
+        self.held: list[Claim] = []
+        self.status: dict[str, tuple[str, str]] = {}
+        self.endpoints: list[Any] = []
 
-    async def claim() -> None:
-        held.extend(await ledger.claim(rng.randint(1, 4), LEASE))
+    async def act(self, verb: str, number: int) -> None:
+        triggers, user = self.house.triggers, ("ada", "bob")[number % 2]
+        event = sorted(self.status)[number % len(self.status)] if self.status else "none"
+        match verb:
+            case "post":
+                self.status[await self.house.post(user=user)] = (user, "received")
+            case "claim":
+                self.held += await self.ledger.claim(1 + number % 4, LEASE)
+            case "settle":
+                some = [self.held.pop(number % len(self.held)) for _ in range(min(len(self.held), 1 + number % 4))]
+                outcomes = [OUTCOMES[(number + place) % len(OUTCOMES)] for place in range(len(some))]
+                decided = [decide(one, outcome, triggers.policy) for one, outcome in zip(some, outcomes, strict=True)]
+                await self.ledger.settle(decided, worker="w")
+            case "acknowledge":
+                if await triggers.inbox.acknowledge(user, event) == "delivered":
+                    self.status[event] = (user, "delivered")
+            case "delete":
+                if await triggers.inbox.delete(user, event):
+                    del self.status[event]
+            case "unsubscribe":
+                gone = self.endpoints.pop(number % len(self.endpoints))
+                await triggers.endpoints.delete(gone.user_id, gone.id)
+                self.endpoints.append(await self.house.endpoint("http://127.0.0.1:9/", user=gone.user_id))
+            case "redrive":
+                await triggers.lane.redrive(Filter(state=State.DEAD), actor="ada")
+            case "cancel":
+                await triggers.lane.cancel(Filter(state=State.WAITING), actor="ada")
+            case "resolve":
+                dead = (await triggers.lane.find(Filter(state=State.DEAD), limit=1)).items
+                await triggers.lane.resolve([task.id for task in dead], State.DONE, actor="ada")
 
-    async def settle() -> None:
-        rng.shuffle(held)
-        some = [held.pop() for _ in range(min(len(held), rng.randint(1, 4)))]
-        decided = [decide(one, rng.choice(OUTCOMES), house.triggers.policy) for one in some]
-        await ledger.settle(decided, worker="w")
-
-    async def act() -> None:
-        id_ = rng.choice(list(status))
-        user = rng.choice(["ada", "bob"])
-        chosen = rng.random()
-        if chosen < 0.4:
-            if await house.triggers.events.acknowledge(user, id_) == "delivered":
-                status[id_] = "delivered"
-        elif chosen < 0.5:
-            if await house.triggers.events.delete(user, id_):
-                del status[id_]
-        elif chosen < 0.6 and len(endpoints) > 2:
-            gone = endpoints.pop(rng.randrange(len(endpoints)))
-            await house.triggers.endpoints.delete(gone.user_id, gone.id)
-            endpoints.append(await house.endpoint("http://127.0.0.1:9/", user=gone.user_id))
-        else:
-            await house.triggers.lane.redrive(Filter(state=State.DEAD), actor="ada")
-
-    for step in range(150):
-        if status:
-            await rng.choice([post, claim, claim, settle, settle, act])()
-        else:
-            await post()
-        house.clock.advance(timedelta(seconds=rng.choice([0, 1, 60])))
-        events, deliveries, counts = await house.app.database.read(read)
-        assert {event.id for event in events} == set(status)
+    async def check(self) -> None:
+        """The stored events are what their deliveries say, in plain words and by the fold, and so are the counters."""
+        events, deliveries, counts = await self.house.app.database.read(read)
+        assert {event.id for event in events} == set(self.status)
         for event in events:
+            user, before = self.status[event.id]
             mine = [one for one in deliveries if one.event_id == event.id]
-            assert (event.status, event.next_retry_at) == expected(event, mine, status[event.id]), (step, event, mine)
+            assert (event.status, event.next_retry_at) == expected(mine, before), (event, mine)
             live = [one.retry_attempts for one in mine if one.status != "cancelled"]
-            if status[event.id] != "delivered" and live:
-                assert event.retry_attempts == max(live), (step, event, mine)
-            assert (event.failed_at is not None) == (event.status == "failed")
-            seen[f"{status[event.id]} {event.status}"] += 1
-            status[event.id] = event.status
-        assert counts == Counter((event.user_id, event.status) for event in events), step
-    assert {"received queued", "queued failed", "queued delivered", "failed queued"} <= set(seen), seen
+            if before != "delivered" and live:
+                assert event.retry_attempts == max(live), (event, mine)
+            stands = Standing(*(getattr(event, name) for name in Standing._fields))
+            facts = [Delivery(*(getattr(one, name) for name in Delivery._fields)) for one in mine]
+            assert fold(stands, facts, self.house.clock.now()) == stands, (event, mine)
+            self.status[event.id] = (user, event.status)
+        assert counts == Counter((event.user_id, event.status) for event in events)
+
+
+VERBS = ("post", "post", "claim", "claim", "claim", "settle", "settle", "settle", "acknowledge", "delete",
+         "unsubscribe", "redrive", "cancel", "resolve")  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.sampled_from(VERBS), st.integers(0, 63), st.sampled_from([0, 1, 60])), max_size=40))
+@hypothesis.settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+async def test_any_sequence_of_acts(house: House, acts: list[tuple[str, int, int]]) -> None:
+    """Claim, settle in every way, lose a lease, acknowledge, redrive, cancel, delete: the event always follows, the counters too."""
+    await house.app.database.write(wipe)
+    story = Story(house, await house.triggers.lane.ledger())
+    for number, user in enumerate(("ada", "bob", "ada", "bob")):
+        story.endpoints.append(await house.endpoint(f"http://127.0.0.1:9/{number}", user=user))
+    for verb, number, seconds in acts:
+        await story.act(verb, number)
+        house.clock.advance(timedelta(seconds=seconds))
+        await story.check()
+
+
+async def test_every_way_of_its_life(house: House) -> None:
+    """A long story without luck: each of the moves that an event may make is made."""
+    rng = random.Random(7)
+    story = Story(house, await house.triggers.lane.ledger())
+    for number, user in enumerate(("ada", "bob", "ada", "bob")):
+        story.endpoints.append(await house.endpoint(f"http://127.0.0.1:9/{number}", user=user))
+    seen = set()
+    for _ in range(150):
+        before = dict(story.status)
+        await story.act(rng.choice(VERBS), rng.randrange(64))
+        house.clock.advance(timedelta(seconds=rng.choice([0, 1, 60])))
+        await story.check()
+        seen |= {(before[id_][1], now[1]) for id_, now in story.status.items() if id_ in before}
+    assert {("received", "queued"), ("queued", "failed"), ("queued", "delivered"), ("failed", "queued")} <= seen, seen
 
 
 async def test_deliveries_of_one_event_settled_at_once(url: str, clock: VirtualClock, house: House) -> None:

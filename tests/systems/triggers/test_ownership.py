@@ -55,7 +55,7 @@ async def test_events_and_endpoints_of_others_are_unknown(house: House) -> None:
     """Every route, every kind of id: the same status, headers and body."""
     async with house.client(await house.key()) as ada, house.client(await house.key(user="bob")) as bob:
         events = [await house.post() for _ in range(3)]
-        await house.triggers.events.delete("ada", events[2])
+        await house.triggers.inbox.delete("ada", events[2])
         endpoint, gone = await house.endpoint("http://127.0.0.1:9/"), await house.endpoint("http://127.0.0.1:9/")
         await house.triggers.endpoints.delete("ada", gone.id)
         await answers(bob, EVENT_ROUTES, [NEVER, events[0], events[2], endpoint.id, *MALFORMED])
@@ -89,7 +89,7 @@ async def test_a_wrong_key_tells_nothing(house: House) -> None:
 
 
 async def test_users_see_only_their_own(house: House) -> None:
-    """Inbox, endpoints and totals are those of the key's owner, also for an admin."""
+    """EventInbox, endpoints and totals are those of the key's owner, also for an admin."""
     for user in ("ada", "bob"):
         await house.post(user=user)
         await house.endpoint("http://127.0.0.1:9/", "never", user=user)

@@ -1,17 +1,16 @@
 """The tables: what the migrations make is what the code believes, on both databases."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from ledgers import test_migrate
-from sqlalchemy import Connection, MetaData, event, insert, select, text
+from sqlalchemy import Connection, MetaData, event, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from redrive.extend import NAMES, Instant, IsoText, ledger_indexes
 from redrive.ledgers.open import open_database
-from redrive.ledgers.sql.migrate import migrate, migration_sql
-from redrive.systems.triggers import store
+from redrive.ledgers.sql.migrate import migrate
+from redrive.systems.triggers import inbox
 from redrive.systems.triggers import tables as t
 
 from .conftest import House
@@ -59,59 +58,6 @@ async def test_migrations_and_tables_agree(empty_url: str, store: str, tmp_path:
         await created.close()
 
 
-async def test_who_switched_off_what_was_disabled_before_that_was_kept(empty_url: str) -> None:
-    """By its reason: owners' own are theirs, also those that were made disabled; what failures disabled is nobody's."""
-    from alembic import command
-
-    from redrive.ledgers.sql import migrate as migrations
-
-    database = open_database(empty_url)
-    first, second = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
-    before: dict[str, tuple[bool, datetime | None, str | None]] = {
-        "on": (True, None, None),
-        "made off": (False, None, None),
-        "off": (False, second, "switched off by its owner"),
-        "gone": (False, second, "it answered 410 Gone"),
-    }
-
-    def upgrade(connection: Connection, to: str) -> None:
-        config = migrations._config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, to)
-
-    def fill(connection: Connection) -> None:
-        same = {"user_id": "ada", "url": "u", "event_types": [], "secret": "s", "policy": {}}
-        for id_, (enabled, at, reason) in before.items():
-            row = {"id": id_, "enabled": enabled, "disabled_at": at, "disabled_reason": reason}
-            connection.execute(insert(t.endpoints).values(**same, **row, created_at=first, updated_at=first))
-
-    def read(connection: Connection) -> dict[str, Any]:
-        e = t.endpoints
-        found = connection.execute(select(e.c.id, e.c.disabled_by, e.c.disabled_at, e.c.disabled_reason))
-        return {row.id: (row.disabled_by, row.disabled_at, row.disabled_reason) for row in found}
-
-    try:
-        await migrate(database)
-        await database.write(upgrade, "triggers_0001")
-        await database.write(fill)
-        await migrate(database, ["triggers"])
-        assert await database.read(read) == {
-            "on": (None, None, None),
-            "made off": ("ada", first, "switched off by its owner"),
-            "off": ("ada", second, "switched off by its owner"),
-            "gone": (None, second, "it answered 410 Gone"),
-        }
-    finally:
-        await database.close()
-
-
-@pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
-def test_the_migration_as_sql(dialect: str) -> None:
-    """People who migrate by hand get the triggers too."""
-    sql = migration_sql(dialect, ["triggers"])
-    assert sql.count("CREATE TRIGGER") == 5
-
-
 async def test_a_page_of_the_inbox_walks_only_its_own_rows(house: House) -> None:
     """Behind a cursor as before it: each statement reads by the index in the order of the page, and the rows by their ids alone."""
     ids = sorted([await house.post() for _ in range(5)])
@@ -121,7 +67,7 @@ async def test_a_page_of_the_inbox_walks_only_its_own_rows(house: House) -> None
             connection.execute(text("SET LOCAL enable_seqscan = off"))  # the table is too small for it to care
         said: list[Any] = []
         event.listen(connection, "before_cursor_execute", lambda *given: said.append(given[2:4]))
-        page = store._page(connection, "ada", "received", None, ids[0], 2)
+        page = inbox._page(connection, "ada", "received", None, ids[0], 2)
         assert [row.id for row in page.events] == ids[1:3]
         explain = "EXPLAIN QUERY PLAN " if connection.dialect.name == "sqlite" else "EXPLAIN "
         return ["\n".join(map(str, connection.exec_driver_sql(explain + sql, given))) for sql, given in said[-2:]]

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from redrive.errors import MissingExtraError
 from redrive.ledgers.postgres.dialect import PostgresDialect
-from redrive.ledgers.sql.database import OpenTransaction, user_transaction
+from redrive.ledgers.sql.database import OpenTransaction, call_all, run_collecting, user_transaction
 from redrive.ledgers.sql.waiters import WakeUps
 from redrive.ports import Clock
 
@@ -102,8 +102,11 @@ class PostgresDatabase:
         """See `Database.write`."""
 
         async def once() -> R:
+            calls: list[Callable[[], None]] = []
             async with self._atomic.begin() as connection:
-                return await connection.run_sync(run, *args, **kwargs)
+                result = await connection.run_sync(run_collecting, calls, run, *args, **kwargs)
+            call_all(calls)
+            return result
 
         return await self._patiently(once)
 

@@ -200,8 +200,8 @@ class Adding(LedgerBase):
 
     def _add_row(self, task: NewTask, key: Any, now: datetime | None) -> tuple[Any, ...]:
         span, count_max = self._mapped.dialect.span, self.table.count_max_to_store(task.failures_max)
-        due, deadline = span(now, task.delay), span(now, task.deadline)
-        return (key, task.kind, task.payload_json, due, count_max, deadline, task.trace)
+        deadline = None if task.deadline is None else span(now, task.deadline)
+        return (key, task.kind, task.payload_json, span(now, task.delay), count_max, deadline, task.trace)
 
     def _new_id(self, now: datetime, serial: int) -> TaskId:
         made = uuid7(now, serial)

@@ -6,7 +6,8 @@ connection or session be used, sync or async, without a second copy of any state
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -24,6 +25,9 @@ from redrive.ports import Transaction, Waiter, Within
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_log = logging.getLogger("redrive")
+_AFTER_COMMIT = "redrive_after_commit"
 
 
 class Database(Protocol):
@@ -107,6 +111,43 @@ class Database(Protocol):
         `soon` says that the commit follows at once, so that one announcement may stand for several.
         """
         ...
+
+
+def after_commit(connection: Connection, call: Callable[[], None]) -> None:
+    """Call a function when what this connection writes is durable, and never if it is taken back.
+
+    It is called in the event loop, and must neither wait nor change the database. In a transaction of the caller's own nobody
+    here knows when it is committed: there nothing is called.
+    """
+    calls = connection.info.get(_AFTER_COMMIT)
+    if calls is not None:
+        calls.append(call)
+
+
+def run_collecting(
+    connection: Connection,
+    calls: list[Callable[[], None]],
+    run: Callable[Concatenate[Connection, P], R],
+    /,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> R:
+    """Run a function in a transaction and collect what it wants to have called after the commit."""
+    info = connection.info
+    info[_AFTER_COMMIT] = calls
+    try:
+        return run(connection, *args, **kwargs)
+    finally:
+        info.pop(_AFTER_COMMIT, None)
+
+
+def call_all(calls: Iterable[Callable[[], None]]) -> None:
+    """Call what was waiting for the commit."""
+    for call in calls:
+        try:
+            call()
+        except Exception:  # what it is about is durable; a full disk under the logs must not undo it
+            _log.exception("what follows a commit failed")
 
 
 @dataclass(slots=True)

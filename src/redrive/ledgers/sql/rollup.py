@@ -22,20 +22,20 @@ _OUTCOMES = frozenset({"snoozed", "released", "lease_expired"})
 def rolled_up(settled: Iterable[Settlement]) -> dict[str, float]:
     """The amounts of `MEASURED` that these settlements stand for."""
     amounts: dict[str, float] = dict.fromkeys(COUNTED, 0)
-    ran = ZERO
-    for one in settled:
-        state, task = one.state, one.claim.task
-        ran += one.elapsed
-        if one.outcome in _OUTCOMES:
-            amounts[one.outcome] += 1
-        if state is State.WAITING:
-            if one.explanation is not None:
+    ran, waiting = ZERO, State.WAITING
+    for claim, outcome, state, _, _, _, explanation, elapsed, _ in settled:
+        ran += elapsed
+        if outcome in _OUTCOMES:
+            amounts[outcome] += 1
+        if state is waiting:
+            if explanation is not None:
                 amounts["retried"] += 1
             continue
         amounts[state] += 1
+        task = claim.task
         if state is not State.CANCELLED:
             amounts[tries_bucket(task.failures + 1)] += 1
         if state is State.DONE and task.created_at is not None:
-            amounts[took_bucket((one.claim.claimed_at + one.elapsed - task.created_at).total_seconds())] += 1
+            amounts[took_bucket((claim.claimed_at + elapsed - task.created_at).total_seconds())] += 1
     amounts["run_seconds"] = ran.total_seconds()
     return amounts

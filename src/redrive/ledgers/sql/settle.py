@@ -45,6 +45,7 @@ class RowSettlements:
         self._extra = extra
         self._words = mapped.ledger_table.words
         self._count = mapped.ledger_table.count_to_store
+        self._span = mapped.dialect.span
         self.id: ColumnElement[Any] = mapped.id
         self.started_at: ColumnElement[Any] | None = (
             mapped.rows.column("claimed_at") if mapped.has("claimed_at") else None
@@ -81,7 +82,7 @@ class RowSettlements:
             )
         word = () if self._same_words else (self._words.settled(state, failures=failures),)
         extra = () if self._extra is None else self._extra.row(settlement)
-        due = self._mapped.dialect.span(now, delay)
+        due = delay if delay is None else self._span(now, delay)
         return (
             claim.task.id, claim.claim_id, state.value, self._count(settlement), due, outcome, error, *word, *extra
         )  # fmt: skip

@@ -95,7 +95,7 @@ class InstantOfText(FunctionElement[Any]):
     inherit_cache = True
 
 
-class Earliest(ColumnElement[Any]):
+class Earliest(FunctionElement[Any]):
     """The instant before all others."""
 
     type = _COMPARABLE

@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool, QueuePool
 
 from redrive.errors import SettingsError
-from redrive.ledgers.sql.database import OpenTransaction, user_transaction
+from redrive.ledgers.sql.database import OpenTransaction, run_collecting, user_transaction
 from redrive.ledgers.sql.waiters import Waiters, WakeUps
 from redrive.ledgers.sqlite.dialect import SqliteDialect
 from redrive.ledgers.sqlite.errors import translated
@@ -119,7 +119,10 @@ class SqliteDatabase:
         """See `Database.write`."""
         await self.open()
         assert self._writer is not None
-        return await self._writer.submit(lambda connection: run(connection, *args, **kwargs))
+        calls: list[Callable[[], None]] = []
+        return await self._writer.submit(
+            lambda connection: run_collecting(connection, calls, run, *args, **kwargs), calls
+        )
 
     async def rebuild(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Database.rebuild`; no write is cut short here."""

@@ -9,15 +9,17 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 
+from redrive.ledgers.sql.database import call_all
 from redrive.ledgers.sqlite.errors import translated
 
 R = TypeVar("R")
@@ -32,6 +34,9 @@ class _Job:
     run: Callable[[Connection], Any] | None
     future: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
+    calls: Sequence[Callable[[], None]] = ()
+    """What waits for the commit; called as the caller would, also where that one was cancelled meanwhile."""
+    context: Context = field(default_factory=copy_context)
 
 
 class Writer:
@@ -53,11 +58,11 @@ class Writer:
         self._jobs.put(None)
         self._thread.join()
 
-    async def submit(self, run: Callable[[Connection], R]) -> R:
-        """Run a function in a transaction, perhaps with others; comes back when it is durable."""
+    async def submit(self, run: Callable[[Connection], R], calls: Sequence[Callable[[], None]]) -> R:
+        """Run a function in a transaction, perhaps with others; comes back when it is durable and the calls were made."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
-        self._jobs.put(_Job(run, future, loop))
+        self._jobs.put(_Job(run, future, loop, calls))
         return await future
 
     async def others_version(self) -> object:
@@ -165,6 +170,8 @@ class Writer:
 
 def _deliver(results: list[tuple[_Job, Any, BaseException | None]]) -> None:
     for job, result, error in results:
+        if error is None:
+            job.context.run(call_all, job.calls)
         if job.future.done():  # its caller was cancelled; the write has happened all the same
             continue
         if error is None:

@@ -1,4 +1,4 @@
-"""When a schedule that failed is tried again: after 2, 4 and 8 minutes, and so on up to an hour, each with up to 30 s more."""
+"""When a failed schedule is retried: after 2, 4 and 8 minutes, and so on up to an hour, each with up to 30 s more."""
 
 from datetime import UTC, datetime
 
@@ -10,7 +10,7 @@ POLICY = Policy(Exponential(minutes(2), minutes(60)), retries=3, jitter=jitter.a
 
 
 def calculate_next_retry_at(retry_count: int, key: object = "", *, now: datetime | None = None) -> datetime:
-    """When a schedule that has been retried `retry_count` times and fails at `now` is tried again, in UTC.
+    """When a schedule that has been retried `retry_count` times and fails at `now` is retried, in UTC.
 
         now + min(2 ** (retry_count + 1) minutes, 60 minutes) + jitter, 0 <= jitter < 30 s
 

@@ -271,7 +271,7 @@ def _add_schedules(router: APIRouter, intake: FlagIntake, desk: FlagDesk) -> Non
     async def schedule(
         key: Key, request: ScheduleRequest, who: Operator, environment: Environment = PRODUCTION
     ) -> ScheduleBody:
-        """It takes effect at its time. If it fails it is tried again after 2, 4, 8 … minutes."""
+        """It takes effect at its time. If it fails, it is retried after 2, 4, 8 … minutes."""
         [made] = await intake.schedule(key, request.new(), actor=who.owner, environment=environment)
         return ScheduleBody.model_validate(made)
 
@@ -330,7 +330,7 @@ def _add_looking(router: APIRouter, desk: FlagDesk) -> None:
     async def schedules(
         status: Annotated[
             ScheduleStatus,
-            Query(description="`retrying` are those that failed and are tried again; `failed` those that are over"),
+            Query(description="`retrying`: failed, will be retried; `failed`: failed for good"),
         ] = ScheduleStatus.PENDING,
         environment: Environment = PRODUCTION,
         flag: OfFlag | None = None,

@@ -120,7 +120,7 @@ class ScheduleRequest(CamelBody):
     scheduled_at: Given = Field(description="When it takes effect: in the future")
     updates: Updates
     max_retries: Annotated[StrictInt, Field(ge=0, le=RETRIES_MAX)] | None = Field(
-        default=None, description="How often it is tried again if it fails; without it FLAG_SCHEDULE_MAX_RETRIES"
+        default=None, description="How often it is retried if it fails; FLAG_SCHEDULE_MAX_RETRIES by default"
     )
     expires_at: Given | None = Field(default=None, description="From then on it is too late: it fails as expired")
 
@@ -238,7 +238,7 @@ _SCHEDULE: dict[str, Any] = {
 
 
 class ScheduleBody(CamelBody):
-    """A change that takes effect at a set time. `failed` with a `nextRetryAt` is tried again; without, it is over."""
+    """A change that takes effect at a set time. `failed` with a `nextRetryAt` will be retried; without one it failed for good."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_SCHEDULE]})
     id: int

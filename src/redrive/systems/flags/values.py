@@ -174,7 +174,7 @@ class Processed:
     failed: int
     """How many schedules failed for good."""
     retried: int
-    """How many failed and are tried again later."""
+    """How many failed and will be retried."""
     duration_ms: int
 
     def as_json(self) -> dict[str, int]:

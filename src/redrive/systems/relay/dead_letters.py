@@ -20,7 +20,7 @@ from aiormq.abc import DeliveredMessage
 from redrive.errors import SettingsError
 from redrive.extend import describe_error
 from redrive.systems.relay import headers as amqp
-from redrive.systems.relay.broker import Consumer, Publisher, bind, consume_until, require
+from redrive.systems.relay.broker import Consumer, Publisher, consume_until
 from redrive.systems.relay.deaths import DeadLetter, read_letter
 from redrive.systems.relay.frames import unreadable
 from redrive.systems.relay.logs import DeadLetterMetrics, RelayLog
@@ -29,6 +29,7 @@ from redrive.systems.relay.quarantine import quarantine
 from redrive.systems.relay.relay_pb2 import RetryMessage
 from redrive.systems.relay.rules import LetterClass, Rules, Verdict
 from redrive.systems.relay.settings import DeadLetterSettings, RelaySettings
+from redrive.systems.relay.topology import bind, require
 
 NOT_PLACED = "no-queue-known"
 """What stands in place of a rule's name where it is not known which queue a message failed in."""

@@ -75,7 +75,7 @@ _SHOWN = (
 """What a list shows of a row: never its payload."""
 
 
-class Desk:
+class ReviewDesk:
     """The messages that wait for a person."""
 
     def __init__(self, database: Database, lane: Lane) -> None:

@@ -10,7 +10,7 @@ from redrive.errors import TooSlowError
 from redrive.extend import System
 from redrive.http.errors import ApiError
 from redrive.http.panel import Panel, query_of
-from redrive.systems.relay.desk import COUNTED_MAX, TOO_SLOW, Asked, Desk, Waiting
+from redrive.systems.relay.desk import COUNTED_MAX, TOO_SLOW, Asked, ReviewDesk, Waiting
 from redrive.systems.relay.shapes import message_of, one_of
 
 HERE = "/systems/relay"
@@ -19,7 +19,7 @@ TEXT_CHARS_MAX = 500
 BUSY = "The database took too long to answer. Try again in a moment."
 
 
-def make_panel(desk: Desk, is_connected: Callable[[], bool]) -> Panel:
+def make_panel(desk: ReviewDesk, is_connected: Callable[[], bool]) -> Panel:
     """The page, over the desk and whether the broker is there."""
 
     async def content(request: Request, system: System) -> Mapping[str, Any]:
@@ -33,7 +33,7 @@ def make_panel(desk: Desk, is_connected: Callable[[], bool]) -> Panel:
     return Panel(title="Manual review", template="relay/page.html", content=content)
 
 
-async def _one(desk: Desk, request: Request, asked: Mapping[str, str | None]) -> Mapping[str, Any]:
+async def _one(desk: ReviewDesk, request: Request, asked: Mapping[str, str | None]) -> Mapping[str, Any]:
     row = await desk.get(_number(request, "message") or 0)
     if row is None:
         raise ApiError(404, "message_unknown", "There is no such message in the relay's table.")
@@ -42,7 +42,7 @@ async def _one(desk: Desk, request: Request, asked: Mapping[str, str | None]) ->
     return {"one": one, "headers": headers, "back": query_of(HERE, asked)}
 
 
-async def _page(desk: Desk, request: Request, asked: Mapping[str, str | None]) -> Mapping[str, Any]:
+async def _page(desk: ReviewDesk, request: Request, asked: Mapping[str, str | None]) -> Mapping[str, Any]:
     which = Asked(queue=asked["queue"], error=asked["error"], message_id=asked["message_id"])
     cursor, problem = _number(request, "cursor"), None
     waiting: Waiting | None = None

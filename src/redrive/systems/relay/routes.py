@@ -12,7 +12,7 @@ from redrive.extend import Act, Actor
 from redrive.http.errors import ApiError, ErrorAnswer
 from redrive.http.guard import require, require_unless_loopback
 from redrive.operator.json_views import instant_json
-from redrive.systems.relay.desk import TOO_SLOW, Asked, Desk
+from redrive.systems.relay.desk import TOO_SLOW, Asked, ReviewDesk
 from redrive.systems.relay.settings import QUEUE_BYTES_MAX
 from redrive.systems.relay.shapes import (
     ERROR_CHARS_MAX,
@@ -34,7 +34,7 @@ LOOKING = [Depends(require_unless_loopback("viewer"))]
 Operator = Annotated[ApiKey, Depends(require("operator"))]
 
 
-def make_router(desk: Desk) -> APIRouter:
+def make_router(desk: ReviewDesk) -> APIRouter:
     """The routes over the messages in review."""
     refusals: dict[int | str, dict[str, Any]] = {
         status: {"model": ErrorAnswer} for status in (400, 401, 403, 404, 422, 503)
@@ -86,7 +86,7 @@ def make_router(desk: Desk) -> APIRouter:
     return router
 
 
-async def _act(desk: Desk, act: Act, body: ReviewAct, key: ApiKey) -> ReviewDone:
+async def _act(desk: ReviewDesk, act: Act, body: ReviewAct, key: ApiKey) -> ReviewDone:
     actor = Actor(name=key.owner, reason=body.reason)
     if body.ids is not None:
         ids = list(dict.fromkeys(body.ids))

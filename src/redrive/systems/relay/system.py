@@ -24,7 +24,7 @@ from redrive.settings import load
 from redrive.systems.relay.beside import ActsOnMessages
 from redrive.systems.relay.broker import Consumer, Publisher, consume_until
 from redrive.systems.relay.deliveries import Deliveries
-from redrive.systems.relay.desk import Desk
+from redrive.systems.relay.desk import ReviewDesk
 from redrive.systems.relay.headers import MESSAGE_ID
 from redrive.systems.relay.intake import RelayIntake
 from redrive.systems.relay.logs import RelayLog, RelayMetrics
@@ -82,7 +82,7 @@ class Relay(System):
             url, f"{service}-consumer", self._log.broker,
             queue=self.settings.retry_queue, prefetch=self.settings.rabbitmq_prefetch, take=self._deliveries.take,
         )  # fmt: skip
-        self.desk = Desk(app.database, self.lane)
+        self.desk = ReviewDesk(app.database, self.lane)
         self._publishing: asyncio.Task[None] | None = None
 
     def _tune(self, worker: WorkerSettings) -> WorkerSettings:

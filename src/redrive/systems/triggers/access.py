@@ -4,7 +4,6 @@ Keys are read from the store for every request, so that a revoked one is refused
 ask at the same moment is read in one statement. A key is checked before the body is read.
 """
 
-import asyncio
 import json
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
@@ -13,13 +12,14 @@ import structlog
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from sqlalchemy import Connection
-from starlette.requests import ClientDisconnect
 
 from redrive.access.keys import ApiKey, Scope, digest, read_keys
 from redrive.extend import Database, Gather
+from redrive.http.body import read_body
 from redrive.http.errors import ApiError, ErrorStyle
+from redrive.systems.triggers.inbox import read_statuses
 from redrive.systems.triggers.limits import Limiter
-from redrive.systems.triggers.store import Status, read_statuses
+from redrive.systems.triggers.values import Status
 
 PREFIX = "/v1"
 KEY_CHARS_MAX = 500
@@ -36,6 +36,7 @@ STYLE = ErrorStyle(
         403: "FORBIDDEN",
         404: "NOT_FOUND",
         405: "METHOD_NOT_ALLOWED",
+        408: "REQUEST_TIMEOUT",
         409: "CONFLICT",
         413: "PAYLOAD_TOO_LARGE",
         415: "UNSUPPORTED_MEDIA_TYPE",
@@ -133,7 +134,7 @@ def route_class(gate: Gate) -> type[APIRoute]:
                 bind_correlation(request)
                 request.state.key = (await gate.enter(request, needed)).key
                 if body_bytes_max is not None:
-                    await read_body(request, body_bytes_max)
+                    await read_json(request, body_bytes_max)
                 return await run(request)
 
             return handle
@@ -141,31 +142,17 @@ def route_class(gate: Gate) -> type[APIRoute]:
     return TriggerRoute
 
 
-async def read_body(request: Request, bytes_max: int) -> None:
+async def read_json(request: Request, bytes_max: int) -> None:
     """Read a JSON body into the request, where its route finds it; refuse one that is too large, too slow or too deep."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise ApiError(415, "UNSUPPORTED_MEDIA_TYPE", "send JSON with the header Content-Type: application/json")
-    too_large = ApiError(413, "PAYLOAD_TOO_LARGE", f"the body is larger than {bytes_max:,} bytes")
-    length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > bytes_max:
-        raise too_large
-    body = bytearray()
     try:
-        async with asyncio.timeout(BODY_SECONDS_MAX):
-            async for part in request.stream():
-                body += part
-                if len(body) > bytes_max:
-                    raise too_large
-    except TimeoutError:
-        headers = {"Connection": "close"}
-        raise ApiError(
-            408, "REQUEST_TIMEOUT", f"the body was not complete within {BODY_SECONDS_MAX:g} s", headers=headers
-        ) from None
-    except ClientDisconnect:
-        raise ApiError(400, "VALIDATION_ERROR", "the body was not complete") from None
-    request._body = bytes(body)  # noqa: SLF001 - where `request.body()` keeps it, too
-    request._json = _read_json(request._body)  # noqa: SLF001 - the same for `request.json()`
+        body = await read_body(request, bytes_max, seconds_max=BODY_SECONDS_MAX)
+    except ApiError as refused:
+        headers = {"Connection": "close"} if refused.status == 408 else {}
+        raise ApiError(refused.status, STYLE.codes[refused.status], refused.message, headers=headers) from None
+    request._json = _read_json(body)  # noqa: SLF001 - where `request.json()` keeps it, too
 
 
 def _read_json(body: bytes) -> Any:

@@ -11,7 +11,6 @@ import json
 import secrets
 
 from sqlalchemy import Connection, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from redrive.extend import Database
 from redrive.systems.triggers import tables as t
@@ -51,12 +50,11 @@ class Cursors:
 
     async def _key(self) -> bytes:
         if self._secret is None:
-            self._secret = bytes.fromhex(await self._database.write(_shared_secret, secrets.token_hex(32)))
+            self._secret = bytes.fromhex(await self._database.write(self._shared, secrets.token_hex(32)))
         return self._secret
 
-
-def _shared_secret(connection: Connection, offered: str) -> str:
-    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-    connection.execute(insert(t.secrets).values(name="cursor", value=offered).on_conflict_do_nothing())
-    shared: str = connection.execute(select(t.secrets.c.value).where(t.secrets.c.name == "cursor")).scalar_one()
-    return shared
+    def _shared(self, connection: Connection, offered: str) -> str:
+        offer = self._database.insert(t.secrets).values(name="cursor", value=offered)
+        connection.execute(offer.on_conflict_do_nothing())
+        shared: str = connection.execute(select(t.secrets.c.value).where(t.secrets.c.name == "cursor")).scalar_one()
+        return shared

@@ -5,9 +5,8 @@ through their lane. Secrets are not even read here. Who did what to an endpoint 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, func, insert, literal, or_, select, tuple_, update
 
@@ -20,11 +19,17 @@ from redrive.operator.json_views import instant_json
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.endpoints import SWITCHED_ON, leave_notices, switched_off
 from redrive.systems.triggers.ids import read_id
+from redrive.systems.triggers.values import (
+    COUNTED_MAX,
+    EndpointPage,
+    EndpointsActed,
+    EndpointState,
+    LatestFailure,
+    SeenEndpoint,
+)
 
 LEDGER = t.endpoints.name
 PAGE = "/systems/triggers"
-COUNTED_MAX = 1000
-"""Deliveries of an endpoint are counted up to here."""
 ALARMS_MAX = 50
 """Endpoints that are told of one by one; how many more there are is one more alarm."""
 DELIVERIES_PER_RETRY = 5000
@@ -32,69 +37,19 @@ DELIVERIES_PER_BLOCK = 500
 NAME_CHARS_MAX = 80
 LOOK_WITHIN = timedelta(seconds=2)
 
-State = Literal["enabled", "failing", "disabled"]
-STATES: tuple[State, ...] = get_args(State)
-"""Failing ones are enabled, and have only failed since then."""
-
 UNKNOWN = "there is no such endpoint"
 MORE = f"not all of it: {DELIVERIES_PER_RETRY:,} deliveries come back at once; retry again for the rest"
 
 
-class Failure(NamedTuple):
-    """The latest delivery to an endpoint that has failed and was not delivered since."""
-
-    delivery_id: str
-    at: datetime
-    """When it was last tried."""
-    error: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """An endpoint as an operator sees it."""
-
-    id: str
-    user: str
-    url: str
-    """Without its query, which may hold a secret."""
-    description: str
-    event_types: tuple[str, ...]
-    state: State
-    since: datetime
-    """When it began to fail or was disabled; when it was made, if it is enabled: nobody writes down when that began."""
-    disabled_reason: str | None
-    disabled_by: str | None
-    created_at: datetime
-    retrying: int
-    """Deliveries that have failed and are tried again; counted up to `COUNTED_MAX`."""
-    failed: int
-    """Deliveries that have failed for good; counted up to `COUNTED_MAX`."""
-    latest_failure: Failure | None
-
-
-class Page(NamedTuple):
-    """Some endpoints, and where the next page begins."""
-
-    endpoints: list[Seen]
-    cursor: str | None
-
-
-class Acted(NamedTuple):
-    """What an act came to: how much changed, and of the other endpoints why not."""
-
-    changed: int
-    refused: dict[str, str]
-
-
-class Oversight:
+class EndpointDesk:
     """All endpoints of one database."""
 
     def __init__(self, database: Database, lane: Lane) -> None:
         self._database = database
         self._lane = lane
 
-    async def page(self, *, user: str | None = None, state: State | None = None, cursor: str | None = None,
-                   limit: int = 50) -> Page:  # fmt: skip
+    async def page(self, *, user: str | None = None, state: EndpointState | None = None, cursor: str | None = None,
+                   limit: int = 50) -> EndpointPage:  # fmt: skip
         """Endpoints, newest first; those that are disabled or failing by since when, latest first."""
         after = None if cursor is None else _read_cursor(cursor)
         return await self._database.look(LOOK_WITHIN, _page, user, state, after, limit)
@@ -115,18 +70,18 @@ class Oversight:
         """How many endpoints were disabled by their failures, and not by anybody."""
         return await self._database.look(LOOK_WITHIN, _amount_given_up)
 
-    async def enable(self, ids: Sequence[str], *, actor: str, reason: str) -> Acted:
+    async def enable(self, ids: Sequence[str], *, actor: str, reason: str) -> EndpointsActed:
         """Switch endpoints on, with a fresh start. What failed meanwhile stays failed: see `retry`."""
         return await self._database.write(_switch, True, ids, actor, reason, self._database)
 
-    async def disable(self, ids: Sequence[str], *, actor: str, reason: str) -> Acted:
+    async def disable(self, ids: Sequence[str], *, actor: str, reason: str) -> EndpointsActed:
         """Switch endpoints off, also those that their failures have disabled: a person has dealt with them then.
 
         Their owners are told, with the reason. Deliveries that wait for them fail when they are due.
         """
         return await self._database.write(_switch, False, ids, actor, reason, self._database)
 
-    async def retry(self, ids: Sequence[str], *, actor: str, reason: str) -> Acted:
+    async def retry(self, ids: Sequence[str], *, actor: str, reason: str) -> EndpointsActed:
         """Bring back what has failed for these endpoints, oldest first, as the owner's own retry does; how many deliveries.
 
         Each delivery that was dead at its turn comes back once, also if it dies again meanwhile.
@@ -149,7 +104,7 @@ class Oversight:
                     refused[id_] = MORE
         if changed:
             await self._lane.count_soon()
-        return Acted(changed, refused)
+        return EndpointsActed(changed, refused)
 
 
 # --- looking ----------------------------------------------------------------------------------------------------------
@@ -183,7 +138,7 @@ _ENDPOINTS = select(
     _latest("waiting").label("latest_waiting"),
     _latest("dead").label("latest_dead"),
 )  # fmt: skip
-_IN_STATE: Mapping[State, ColumnElement[bool]] = {
+_IN_STATE: Mapping[EndpointState, ColumnElement[bool]] = {
     "disabled": t.endpoints.c.disabled_at.is_not(None),
     "failing": and_(t.endpoints.c.failing_since.is_not(None), t.endpoints.c.disabled_at.is_(None)),
     "enabled": and_(t.endpoints.c.failing_since.is_(None), t.endpoints.c.disabled_at.is_(None)),
@@ -192,8 +147,12 @@ _SINCE = {"disabled": t.endpoints.c.disabled_at, "failing": t.endpoints.c.failin
 
 
 def _page(
-    connection: Connection, user: str | None, state: State | None, after: tuple[datetime, str] | None, limit: int
-) -> Page:
+    connection: Connection,
+    user: str | None,
+    state: EndpointState | None,
+    after: tuple[datetime, str] | None,
+    limit: int,
+) -> EndpointPage:
     e = t.endpoints
     wanted = _ENDPOINTS.limit(limit + 1)
     if user is not None:
@@ -212,27 +171,29 @@ def _page(
     rows = connection.execute(wanted).all()
     failures = _failures(connection, rows[:limit])
     seen = [_seen(row, failures) for row in rows[:limit]]
-    return Page(seen, _write_cursor(seen[-1]) if len(rows) > limit else None)
+    return EndpointPage(seen, _write_cursor(seen[-1]) if len(rows) > limit else None)
 
 
-def _failures(connection: Connection, rows: Sequence[Any]) -> dict[str, Failure]:
+def _failures(connection: Connection, rows: Sequence[Any]) -> dict[str, LatestFailure]:
     d = t.deliveries
     ids = [id_ for row in rows for id_ in (row.latest_waiting, row.latest_dead) if id_ is not None]
     # Since it was last tried somebody may have brought it back, which changes its row and not what went wrong.
     tried = func.coalesce(d.c.claimed_at, d.c.updated_at, type_=d.c.updated_at.type).label("tried_at")
     asked = select(d.c.id, tried, d.c.last_error).where(d.c.id.in_(ids))
-    return {row.id: Failure(row.id, row.tried_at, redact(row.last_error or "")) for row in connection.execute(asked)}
+    return {
+        row.id: LatestFailure(row.id, row.tried_at, redact(row.last_error or "")) for row in connection.execute(asked)
+    }
 
 
-def _seen(row: Any, failures: Mapping[str, Failure]) -> Seen:
-    state: State = "enabled"
+def _seen(row: Any, failures: Mapping[str, LatestFailure]) -> SeenEndpoint:
+    state: EndpointState = "enabled"
     since: datetime = row.created_at
     if row.failing_since is not None:
         state, since = "failing", row.failing_since
     if row.disabled_at is not None:
         state, since = "disabled", row.disabled_at
     latest = [failures[id_] for id_ in (row.latest_waiting, row.latest_dead) if id_ in failures]
-    return Seen(
+    return SeenEndpoint(
         id=row.id, user=row.user_id, url=shown_url(row.url), description=row.description,
         event_types=tuple(row.event_types), state=state, since=since, disabled_reason=row.disabled_reason,
         disabled_by=row.disabled_by, created_at=row.created_at, retrying=row.retrying, failed=row.failed,
@@ -252,7 +213,7 @@ def _host(url: str) -> str:
     return shown_url(url).partition("://")[2].partition("/")[0].removesuffix("?…")
 
 
-def _write_cursor(last: Seen) -> str:
+def _write_cursor(last: SeenEndpoint) -> str:
     return f"{instant_json(last.since)}~{last.id}"
 
 
@@ -312,7 +273,7 @@ def _switch(
     actor: str,
     reason: str,
     database: Database,
-) -> Acted:
+) -> EndpointsActed:
     e = t.endpoints
     known, refused = _sorted_out(ids)
     # Locked in one order, so that two who press at once wait for each other and not in a circle.
@@ -335,7 +296,7 @@ def _switch(
         connection.execute(insert(DEEDS), [done | {"task_id": row.id} for row in changed])
     refused |= {id_: UNKNOWN for id_ in known if id_ not in there}
     refused |= dict.fromkeys(there - {row.id for row in changed}, f"it is {act}d already")
-    return Acted(len(changed), refused)
+    return EndpointsActed(len(changed), refused)
 
 
 def _sorted_out(ids: Sequence[str]) -> tuple[list[str], dict[str, str]]:

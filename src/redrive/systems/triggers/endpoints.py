@@ -2,7 +2,6 @@
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from secrets import token_bytes
 from typing import Any
@@ -12,10 +11,13 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from redrive.errors import UsageError
 from redrive.extend import Database, Gather
 from redrive.systems.triggers import tables as t
+from redrive.systems.triggers.beside import EventStatus
 from redrive.systems.triggers.ids import new_id
+from redrive.systems.triggers.values import Endpoint
 
 ENDPOINTS_PER_USER_MAX = 100
 NOTICES_PER_USER_MAX = 100
+CANCELLED_AT_ONCE = 500
 SECRET_PREFIX = "whsec_"  # noqa: S105 - how secrets begin, not one
 SECRET_BYTES = 32
 SECRET_BYTES_MIN, SECRET_BYTES_MAX = 24, 64
@@ -23,37 +25,6 @@ OLD_SECRET_LASTS = timedelta(hours=24)
 """How long the secret before the current one signs too, so that a receiver can change over without a gap."""
 FAILING_MAX = timedelta(days=5)
 """An endpoint that has only failed for so long is disabled."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """A subscription of a user."""
-
-    id: str
-    user_id: str
-    url: str
-    event_types: tuple[str, ...]
-    description: str
-    secret: str
-    old_secret: str | None
-    old_secret_until: datetime | None
-    policy: Mapping[str, Any]
-    enabled: bool
-    disabled_at: datetime | None
-    disabled_reason: str | None
-    failing_since: datetime | None
-    created_at: datetime
-    updated_at: datetime
-    disabled_by: str | None
-    """Who switched it off; None where its failures did."""
-
-    def __repr__(self) -> str:
-        return f"Endpoint(id={self.id!r})"  # never its secrets
-
-    def secrets(self, now: datetime) -> list[str]:
-        """The secrets that sign now, the current one first."""
-        both = self.old_secret is not None and self.old_secret_until is not None and now < self.old_secret_until
-        return [self.secret, *([self.old_secret] if both and self.old_secret else [])]
 
 
 def read_endpoint(row: Any) -> Endpoint:
@@ -121,8 +92,9 @@ class TooManyEndpointsError(UsageError):
 class EndpointStore:
     """The endpoints of one database."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, status: EventStatus) -> None:
         self._database = database
+        self._status = status
         self._healths: Gather[tuple[str, bool], None] = Gather(self._note_gathered)
 
     async def create(self, values: Mapping[str, Any]) -> Endpoint:
@@ -142,8 +114,33 @@ class EndpointStore:
         return await self._database.write(_change, user_id, id, values, self._database, rotate=rotate)
 
     async def delete(self, user_id: str, id: str) -> bool:
-        """Forget an endpoint and cancel what waits for it; whether it was there."""
-        return await self._database.write(_delete, user_id, id, self._database)
+        """Forget an endpoint and cancel what waits for it; whether it was there.
+
+        In blocks, each in a commit of its own: what a crash leaves waiting is cancelled when it is due.
+        """
+        e = t.endpoints
+        mine = delete(e).where(e.c.id == id, e.c.user_id == user_id)
+        if not await self._database.write(lambda connection: connection.execute(mine).rowcount):
+            return False
+        after: str | None = ""
+        while after is not None:
+            after = await self._database.write(self._cancel_some, id, after)
+        return True
+
+    def _cancel_some(self, connection: Connection, endpoint_id: str, after: str) -> str | None:
+        """Cancel a block of what waits for an endpoint; the last of it, None if there was nothing left."""
+        d = t.deliveries
+        waiting = (d.c.endpoint_id == endpoint_id, d.c.status == "waiting", d.c.lease_until.is_(None), d.c.id > after)
+        some = select(d.c.id, d.c.event_id).where(*waiting).order_by(d.c.id).limit(CANCELLED_AT_ONCE)
+        found = connection.execute(some.with_for_update()).all()
+        if not found:
+            return None
+        now = self._database.present(connection)
+        ended = {"status": "cancelled", "due_at": None, "ended_at": now, "updated_at": now}
+        those = update(d).where(d.c.id.in_([row.id for row in found]))
+        connection.execute(those.values(ended | {"last_error": "the endpoint was deleted"}))
+        self._status.follow(connection, {row.id: row.event_id for row in found})
+        return str(found[-1].id)
 
     # --- how it is doing ------------------------------------------------------------------------------------------
 
@@ -205,18 +202,6 @@ def _change(
         row |= SWITCHED_ON if values["enabled"] else switched_off(now, BY_OWNER, by=user_id)
     changed = connection.execute(update(e).where(*mine).values(row).returning(*e.c)).first()
     return None if changed is None else read_endpoint(changed)
-
-
-def _delete(connection: Connection, user_id: str, id: str, database: Database) -> bool:
-    e, d = t.endpoints, t.deliveries
-    gone = connection.execute(delete(e).where(e.c.id == id, e.c.user_id == user_id).returning(e.c.id)).first()
-    if gone is None:
-        return False
-    now = database.present(connection)
-    waiting = (d.c.endpoint_id == id, d.c.status == "waiting", d.c.lease_until.is_(None))
-    ended = {"status": "cancelled", "due_at": None, "ended_at": now, "updated_at": now}
-    connection.execute(update(d).where(*waiting).values(ended | {"last_error": "the endpoint was deleted"}))
-    return True
 
 
 def _note(connection: Connection, delivered: Mapping[str, bool], database: Database) -> None:

@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from sqlalchemy import Connection, delete
-from sqlalchemy.dialects import postgresql, sqlite
 
 from redrive.extend import EPOCH, Database, Gather
 from redrive.systems.triggers import tables as t
@@ -103,12 +102,11 @@ class Limiter:
         return await self._database.write(self._take, asks, forget=forget)
 
     def _take(self, connection: Connection, asks: Sequence[_Ask], *, forget: bool) -> list[int]:
-        insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
         granted = {}
         # In the order of keys: two processes that take for the same keys never wait in a circle.
         for position, ask in sorted(enumerate(asks), key=lambda one: one[1]):
             added = ask.used + self._block
-            row = insert(t.limits).values(key_id=ask.key_id, minute=ask.minute, used=added)
+            row = self._database.insert(t.limits).values(key_id=ask.key_id, minute=ask.minute, used=added)
             summed = row.on_conflict_do_update(
                 index_elements=["key_id", "minute"], set_={"used": t.limits.c.used + row.excluded.used}
             )

@@ -1,51 +1,50 @@
 """Endpoints of all users: which of them get their events, which do not and since when, and switching them."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from fastapi import Request
 
 from redrive.extend import System
 from redrive.http.panel import Panel, query_of
+from redrive.systems.triggers.desk import PAGE, EndpointDesk
+from redrive.systems.triggers.tables import TRIGGER_DELIVERIES
+from redrive.systems.triggers.values import COUNTED_MAX, STATES, EndpointPage
 
-if TYPE_CHECKING:
-    from redrive.systems.triggers import Triggers
-
-HERE = "/systems/triggers"
-PAGE = 50
+ROWS = 50
 USER_CHARS_MAX = 200
 CURSOR_CHARS_MAX = 100
 
 
-async def content(request: Request, system: System) -> Mapping[str, Any]:
-    """A page of endpoints; a state that there is none of is said above an empty list."""
-    from redrive.systems.triggers.desk import COUNTED_MAX, STATES, Page
+def make_panel(desk: EndpointDesk) -> Panel:
+    """The page, over the desk that it shows."""
 
-    triggers = cast("Triggers", system)
-    asked = {"user": _text(request, "user", USER_CHARS_MAX), "state": _text(request, "state", USER_CHARS_MAX)}
-    cursor = _text(request, "cursor", CURSOR_CHARS_MAX)
-    state = next((one for one in STATES if one == asked["state"]), None)
-    problem = None
-    if asked["state"] is not None and state is None:
-        problem = f"There is no state {asked['state']!r:.80}: choose from {', '.join(STATES)}."
-        page = Page([], None)
-    else:
-        page = await triggers.oversight.page(user=asked["user"], state=state, cursor=cursor, limit=PAGE)
-    return {
-        "asked": asked,
-        "states": STATES,
-        "problem": problem,
-        "given_up": await triggers.oversight.given_up(),
-        "endpoints": page.endpoints,
-        "counted_max": COUNTED_MAX,
-        "ledger": triggers.lane.name,
-        "first_page": query_of(HERE, asked) if cursor is not None else None,
-        "next_page": query_of(HERE, {**asked, "cursor": page.cursor}) if page.cursor is not None else None,
-    }
+    async def content(request: Request, system: System) -> Mapping[str, Any]:
+        """A page of endpoints; a state that there is none of is said above an empty list."""
+        del system
+        asked = {"user": _text(request, "user", USER_CHARS_MAX), "state": _text(request, "state", USER_CHARS_MAX)}
+        cursor = _text(request, "cursor", CURSOR_CHARS_MAX)
+        state = next((one for one in STATES if one == asked["state"]), None)
+        problem = None
+        if asked["state"] is not None and state is None:
+            problem = f"There is no state {asked['state']!r:.80}: choose from {', '.join(STATES)}."
+            page = EndpointPage([], None)
+        else:
+            page = await desk.page(user=asked["user"], state=state, cursor=cursor, limit=ROWS)
+        return {
+            "asked": asked,
+            "states": STATES,
+            "problem": problem,
+            "given_up": await desk.given_up(),
+            "endpoints": page.endpoints,
+            "counted_max": COUNTED_MAX,
+            "ledger": TRIGGER_DELIVERIES.name,
+            "first_page": query_of(PAGE, asked) if cursor is not None else None,
+            "next_page": query_of(PAGE, {**asked, "cursor": page.cursor}) if page.cursor is not None else None,
+        }
+
+    return Panel(title="Endpoints", template="triggers/page.html", content=content)
 
 
 def _text(request: Request, name: str, chars_max: int) -> str | None:
     return request.query_params.get(name, "").replace("\0", "").strip()[:chars_max] or None
-
-
-PANEL = Panel(title="Endpoints", template="triggers/page.html", content=content)

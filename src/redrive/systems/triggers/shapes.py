@@ -7,8 +7,10 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from redrive.access.keys import Scope
 from redrive.errors import UsageError
+from redrive.http.reason import Reason
 from redrive.systems.triggers.endpoints import check_secret
 from redrive.systems.triggers.settings import RETRIES_MAX
+from redrive.systems.triggers.values import COUNTED_MAX, EndpointState
 
 STAMP = "2026-01-31T09:00:00.000000Z"
 EVENT = "019c1320-7d00-7a3b-9f52-0c1d2e3f4a5b"
@@ -173,7 +175,7 @@ class Pagination(BaseModel):
     total_count: int | None = Field(description="Null when filtered by type", examples=[1])
 
 
-class Inbox(BaseModel):
+class InboxOut(BaseModel):
     """A page of the inbox, oldest first."""
 
     events: list[InboxEvent]
@@ -326,3 +328,64 @@ class KeyPage(BaseModel):
 
     keys: list[KeyOut]
     pagination: Pagination
+
+
+# --- for operators ----------------------------------------------------------------------------------------------------
+
+
+IDS_PER_ACT_MAX = 1000
+
+
+class FailureOut(BaseModel):
+    """The latest delivery that has failed and was not delivered since."""
+
+    delivery_id: str = Field(description="A task of the ledger `trigger_deliveries`", examples=[EVENT])
+    at: str = Field(examples=[STAMP])
+    error: str = Field(examples=["TransientError: the endpoint answered 503"])
+
+
+class EndpointSeenOut(BaseModel):
+    """An endpoint, without its secrets."""
+
+    endpoint_id: str = Field(examples=[ENDPOINT])
+    user: str = Field(examples=["ada"])
+    url: str = Field(description="Its query is hidden", examples=["https://shop.example/hooks?…"])
+    description: str = Field(examples=["the shop"])
+    event_types: list[str] = Field(examples=[["order.*"]])
+    state: EndpointState = Field(description="`failing`: enabled, and nothing was delivered since then")
+    since: str = Field(
+        description="When it began to fail or was disabled; when it was made, if it is enabled", examples=[STAMP]
+    )
+    disabled_reason: str | None = Field(examples=["it answered 410 Gone"])
+    disabled_by: str | None = Field(description="Null where its failures did it", examples=[None])
+    retrying: int = Field(description=f"Deliveries that wait for another try; counted up to {COUNTED_MAX:,}")
+    failed: int = Field(description=f"Deliveries that have failed for good; counted up to {COUNTED_MAX:,}")
+    latest_failure: FailureOut | None
+    created_at: str = Field(examples=[STAMP])
+
+
+class EndpointPageOut(BaseModel):
+    """Some endpoints."""
+
+    endpoints: list[EndpointSeenOut]
+    cursor: str | None = Field(description="For the next page, with the same filter; null on the last one")
+
+
+class ActIn(BaseModel):
+    """Which endpoints, and why."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    ids: list[Annotated[str, Field(max_length=100)]] = Field(
+        min_length=1, max_length=IDS_PER_ACT_MAX, description="Ids of endpoints, of any user", examples=[[ENDPOINT]]
+    )
+    reason: Reason = Field(examples=["it is back"])
+
+
+class ActedOut(BaseModel):
+    """What an act came to."""
+
+    changed: int = Field(description="How many endpoints, or deliveries, changed")
+    refused: dict[str, str] = Field(
+        description="Endpoints that were left alone, and why", examples=[{ENDPOINT: "it is enabled already"}]
+    )

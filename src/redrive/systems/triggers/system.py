@@ -17,12 +17,15 @@ from redrive.extend import System, describe_error
 from redrive.http.outgoing import Guard, Outgoing
 from redrive.operator.alert_rules import Alarm
 from redrive.settings import load
-from redrive.systems.triggers.desk import LEDGER, Oversight
+from redrive.systems.triggers.beside import EventStatus
+from redrive.systems.triggers.desk import LEDGER, EndpointDesk
 from redrive.systems.triggers.endpoints import EndpointStore
-from redrive.systems.triggers.logs import ChangeLog, DeliveryLog, TriggerMetrics
+from redrive.systems.triggers.inbox import EventInbox
+from redrive.systems.triggers.intake import Intake
+from redrive.systems.triggers.logs import DeliveryLog, TriggerMetrics
 from redrive.systems.triggers.settings import TriggerSettings
-from redrive.systems.triggers.store import EventStore
 from redrive.systems.triggers.tables import TRIGGER_DELIVERIES
+from redrive.systems.triggers.values import Change
 from redrive.systems.triggers.work import Deliverer
 
 PRUNE_EVERY_SECONDS = 60.0
@@ -46,30 +49,38 @@ class Triggers(System):
         self.database = app.database
         self.guard = guard or Guard(self.settings.delivery_allow_networks)
         self.outgoing = Outgoing(self.guard, user_agent=f"redrive/{__version__}")
-        self.events = EventStore(app.database, retries_max=self.settings.max_retry_attempts)
-        self.endpoints = EndpointStore(app.database)
-        self.changes = ChangeLog(app.database)
+        self.metrics: TriggerMetrics | None = None
+        status = EventStatus(app.database, self._tell)
+        self.intake = Intake(app.database, status, retries_max=self.settings.max_retry_attempts)
+        self.inbox = EventInbox(app.database, status)
+        self.endpoints = EndpointStore(app.database, status)
         self.deliverer = Deliverer(
             app.database, self.endpoints, self.outgoing, retry_all=self.settings.delivery_retry_all
         )
         self.policy = policy_of(self.settings)
         self._retention: timedelta | None = None
         self._log: Any = structlog.get_logger(system="triggers")
-        self.lane = app.adopt(TRIGGER_DELIVERIES, observers=[DeliveryLog()], tune=self._tune)
+        self._story = DeliveryLog()
+        self.lane = app.adopt(TRIGGER_DELIVERIES, observers=[self._story], tune=self._tune, beside=status)
+        self._story.follow(self.lane)
         self.lane.handler(policy=self.policy)(self.deliverer.deliver)
-        self.oversight = Oversight(app.database, self.lane)
+        self.desk = EndpointDesk(app.database, self.lane)
 
     def panel(self) -> Any:
         """See `System`."""
-        from redrive.systems.triggers.page import PANEL
+        from redrive.systems.triggers.page import make_panel
 
-        return PANEL
+        return make_panel(self.desk)
 
     def routes(self) -> Sequence[Any]:
         """See `System.routes`."""
         from redrive.systems.triggers.routes import make_routes
 
-        return make_routes(self)
+        return make_routes(
+            database=self.database, intake=self.intake, inbox=self.inbox, endpoints=self.endpoints,
+            deliverer=self.deliverer, guard=self.guard, lane=self.lane, desk=self.desk,
+            rate_limit_per_minute=self.settings.rate_limit_per_minute, queried=self._queried,
+        )  # fmt: skip
 
     def error_styles(self) -> Sequence[Any]:
         """See `System.error_styles`."""
@@ -79,14 +90,14 @@ class Triggers(System):
 
     def measure(self, registry: CollectorRegistry) -> None:
         """See `System.measure`."""
-        self.changes.metrics = TriggerMetrics(registry)
+        self.metrics = TriggerMetrics(registry)
 
     async def refresh(self) -> None:
         """See `System.refresh`."""
-        if self.changes.metrics is not None:
-            totals = await self.events.totals()
-            self.changes.metrics.received.set(totals.get("received", 0))
-            self.changes.metrics.queued.set(totals.get("queued", 0))
+        if self.metrics is not None:
+            totals = await self.inbox.totals()
+            self.metrics.received.set(totals.get("received", 0))
+            self.metrics.queued.set(totals.get("queued", 0))
 
     async def checks(self) -> Mapping[str, bool]:
         """See `System.checks`: it depends on nothing but the database."""
@@ -94,20 +105,24 @@ class Triggers(System):
 
     async def alarms(self) -> Sequence[Alarm]:
         """See `System.alarms`: endpoints that their failures have disabled."""
-        return await self.oversight.alarms()
+        return await self.desk.alarms()
 
     async def run(self, stopped: asyncio.Event) -> None:
-        """Log what the store wrote down and forget what was delivered long ago, until told to stop."""
-        pruning = asyncio.create_task(self._prune(stopped))
-        try:
-            await self.changes.run(stopped)
-            await pruning
-        finally:
-            pruning.cancel()
-            await asyncio.gather(pruning, return_exceptions=True)
+        """Forget what was delivered long ago, until told to stop."""
+        await self._prune(stopped)
         # The workers stop at the same time and may still be delivering, within their grace.
         await self.deliverer.idle.wait()
         await self.outgoing.close()
+
+    def _queried(self) -> None:
+        if self.metrics is not None:
+            self.metrics.queries.inc()
+
+    def _tell(self, changes: Sequence[Change]) -> None:
+        """After a commit: log what has changed, where this application writes a log, and count it."""
+        self._story.tell(changes)
+        if self.metrics is not None:
+            self.metrics.count(changes)
 
     def _tune(self, settings: WorkerSettings) -> WorkerSettings:
         # Deliveries live as long as their events, which are pruned here; failed ones are kept for ever.
@@ -127,7 +142,7 @@ class Triggers(System):
                 await asyncio.wait_for(stopped.wait(), PRUNE_EVERY_SECONDS)
 
     async def _forget(self, before: datetime) -> None:
-        while await self.events.forget_delivered(before):
+        while await self.inbox.forget_delivered(before):
             pass
 
 

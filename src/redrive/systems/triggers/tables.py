@@ -1,8 +1,7 @@
 """The tables of triggers. Migrations create them; a test holds the two equal on both databases.
 
 A delivery is one event for one endpoint, and the only ledger here. What an event's deliveries come to is written into the
-event by database triggers, in the very commit that changes a delivery, whoever changes it: a worker, the keeper, a
-redrive. They also keep the counters and write down each change of status for the log. See the migration for them.
+event in the very commit that changes a delivery: see `beside.py`.
 """
 
 from sqlalchemy import (
@@ -24,17 +23,7 @@ from sqlalchemy import (
 
 from redrive import LedgerTable, Words
 from redrive.extend import NAMES, Counts, Instant, IsoText
-
-STATUSES = ("received", "queued", "delivered", "failed")
-"""The four words of an event's life."""
-MOVES = (
-    ("received", "queued"),
-    ("received", "delivered"),
-    ("queued", "delivered"),
-    ("queued", "failed"),
-    ("failed", "queued"),
-)
-"""The only ways between them; a trigger in the store refuses any other."""
+from redrive.systems.triggers.status import STATUSES
 
 TRIGGER_DELIVERIES = LedgerTable(
     "trigger_deliveries",
@@ -176,25 +165,6 @@ notices = Table(
     Index("trigger_notices_user_idx", "user_id", "id"),
 )
 """What the owner of an endpoint must be told, and reads at `/v1/notices`."""
-
-changes = Table(
-    "trigger_changes",
-    metadata,
-    Column("id", _SERIAL, Identity(), primary_key=True),
-    Column("kind", Text, nullable=False),
-    Column("event_id", Text, nullable=False),
-    Column("user_id", Text, nullable=False),
-    Column("correlation_id", Text, nullable=False),
-    Column("old_status", Text),
-    Column("new_status", Text),
-    Column("retry_attempts", Integer, nullable=False),
-    Column("error", Text),
-    Column("next_retry_at", When),
-    Column("failed_at", When),
-    Column("created_at", When),
-    Column("at", When, nullable=False),
-)
-"""Changes of status and failed deliveries that have not been logged yet."""
 
 counts = Table(
     "trigger_counts",

@@ -19,7 +19,8 @@ from redrive.extend import Database, Gather
 from redrive.http.outgoing import Answer, Outgoing, TargetRefusedError, UnresolvedError
 from redrive.operator.json_views import instant_json
 from redrive.systems.triggers import tables as t
-from redrive.systems.triggers.endpoints import FAILING_MAX, Endpoint, EndpointStore, read_endpoint
+from redrive.systems.triggers.endpoints import FAILING_MAX, EndpointStore, read_endpoint
+from redrive.systems.triggers.values import Endpoint
 
 TIMEOUT_SECONDS = 15
 AGAIN_SOON = seconds(1)

@@ -47,7 +47,7 @@ class Receipt:
     new: bool
 
 
-class Inbox:
+class WebhookInbox:
     """The door of the table `events`."""
 
     def __init__(self, database: Database, lane: Lane, logs: WebhookLogs, queue_maxsize: int) -> None:

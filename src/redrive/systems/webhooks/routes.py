@@ -21,7 +21,7 @@ from redrive.http.errors import ApiError, ErrorAnswer
 from redrive.http.guard import require_unless_local_program, require_unless_loopback
 from redrive.http.strict_json import parse_object
 from redrive.lane import Lane, make_task
-from redrive.systems.webhooks.intake import Inbox
+from redrive.systems.webhooks.intake import WebhookInbox
 from redrive.systems.webhooks.logs import WebhookLogs, WebhookMetrics
 from redrive.systems.webhooks.settings import WebhookSettings
 from redrive.systems.webhooks.shapes import (
@@ -81,7 +81,7 @@ def _body(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_routes(
-    inbox: Inbox,
+    inbox: WebhookInbox,
     lane: Lane,
     settings: WebhookSettings,
     sources: Mapping[str, Source],
@@ -202,7 +202,7 @@ class _Door:
 
     def __init__(
         self,
-        inbox: Inbox,
+        inbox: WebhookInbox,
         settings: WebhookSettings,
         sources: Mapping[str, Source],
         logs: WebhookLogs,

@@ -13,7 +13,7 @@ from redrive.errors import MissingExtraError
 from redrive.extend import System
 from redrive.lane import make_task
 from redrive.settings import load
-from redrive.systems.webhooks.intake import Inbox, Receipt
+from redrive.systems.webhooks.intake import Receipt, WebhookInbox
 from redrive.systems.webhooks.logs import WebhookLogs, WebhookMetrics
 from redrive.systems.webhooks.settings import WebhookSettings
 from redrive.systems.webhooks.sources import Source, load_sources
@@ -56,7 +56,7 @@ class Webhooks(System):
         self.metrics = WebhookMetrics()
         self.lane = app.adopt(EVENTS, observers=[self.logs, self.metrics], tune=self._tune)
         self.logs.follow(self.lane)
-        self.inbox = Inbox(app.database, self.lane, self.logs, self.settings.queue_maxsize)
+        self.inbox = WebhookInbox(app.database, self.lane, self.logs, self.settings.queue_maxsize)
         self._forward: Forward | None = None
 
     # --- working ----------------------------------------------------------------------------------------------------

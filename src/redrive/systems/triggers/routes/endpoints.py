@@ -1,23 +1,24 @@
 """`/v1/endpoints`: where a user's events go."""
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from redrive.errors import TaskError
+from redrive.extend import Database
 from redrive.http.errors import ApiError
-from redrive.http.outgoing import TargetRefusedError, UnresolvedError
+from redrive.http.outgoing import Guard, TargetRefusedError, UnresolvedError
 from redrive.operator.json_views import instant_json
 from redrive.systems.triggers import shapes as m
 from redrive.systems.triggers.access import needs
-from redrive.systems.triggers.endpoints import Endpoint, TooManyEndpointsError, new_secret
+from redrive.systems.triggers.endpoints import EndpointStore, TooManyEndpointsError, new_secret
 from redrive.systems.triggers.ids import new_id, read_id
-from redrive.systems.triggers.routes import attempts_json, invalid, not_found, owner_of, refusals, with_body
-
-if TYPE_CHECKING:
-    from redrive.systems.triggers.system import Triggers
+from redrive.systems.triggers.inbox import EventInbox
+from redrive.systems.triggers.routes.answers import attempts_json, invalid, not_found, owner_of, refusals, with_body
+from redrive.systems.triggers.values import Endpoint
+from redrive.systems.triggers.work import Deliverer
 
 EndpointId = Annotated[str, Path(description="The endpoint's id", examples=[m.ENDPOINT])]
 TEST_BODY = b'{"type":"redrive.test","timestamp":"%s","data":{"message":"a test of this endpoint"}}'
@@ -42,17 +43,24 @@ def endpoint_json(endpoint: Endpoint, *, secret: bool = False) -> dict[str, Any]
     return shown | {"secret": endpoint.secret} if secret else shown
 
 
-def add_endpoint_routes(router: APIRouter, system: "Triggers") -> None:
+def add_endpoint_routes(
+    router: APIRouter,
+    database: Database,
+    endpoints: EndpointStore,
+    inbox: EventInbox,
+    guard: Guard,
+    deliverer: Deliverer,
+) -> None:
     """The routes of endpoints."""
 
     async def check(url: str) -> None:
         try:
-            await system.guard.check(url)
+            await guard.check(url)
         except (TargetRefusedError, UnresolvedError) as error:
             raise invalid(str(error), "body", "url") from None
 
     async def found(request: Request, endpoint_id: str) -> Endpoint:
-        endpoint = await system.endpoints.get(owner_of(request), read_id(endpoint_id))
+        endpoint = await endpoints.get(owner_of(request), read_id(endpoint_id))
         if endpoint is None:
             raise not_found()
         return endpoint
@@ -65,7 +73,7 @@ def add_endpoint_routes(router: APIRouter, system: "Triggers") -> None:
         await check(given.url)
         values = given.model_dump() | {"user_id": owner_of(request), "secret": given.secret or new_secret()}
         try:
-            made = await system.endpoints.create(values)
+            made = await endpoints.create(values)
         except TooManyEndpointsError as error:
             raise ApiError(409, "CONFLICT", str(error)) from None
         return JSONResponse(endpoint_json(made, secret=True), status_code=201)
@@ -74,7 +82,7 @@ def add_endpoint_routes(router: APIRouter, system: "Triggers") -> None:
     @needs("endpoints")
     async def list_endpoints(request: Request) -> JSONResponse:
         """All endpoints of the user, oldest first."""
-        listed = await system.endpoints.of_user(owner_of(request))
+        listed = await endpoints.of_user(owner_of(request))
         return JSONResponse({"endpoints": [endpoint_json(endpoint) for endpoint in listed]})
 
     @router.get("/endpoints/{endpoint_id}", tags=["endpoints"], response_model=m.EndpointOut, responses=refusals(404))
@@ -97,7 +105,7 @@ def add_endpoint_routes(router: APIRouter, system: "Triggers") -> None:
             await found(request, endpoint_id)  # no name is looked up for somebody else's endpoint
             await check(given.url)
         rotated = "secret" in values
-        changed = await system.endpoints.change(owner_of(request), read_id(endpoint_id), values, rotate=rotated)
+        changed = await endpoints.change(owner_of(request), read_id(endpoint_id), values, rotate=rotated)
         if changed is None:
             raise not_found()
         return JSONResponse(endpoint_json(changed, secret=rotated))
@@ -107,7 +115,7 @@ def add_endpoint_routes(router: APIRouter, system: "Triggers") -> None:
     @needs("endpoints")
     async def delete_endpoint(request: Request, endpoint_id: EndpointId) -> Response:
         """Forget an endpoint; what waits for it is cancelled."""
-        if not await system.endpoints.delete(owner_of(request), read_id(endpoint_id)):
+        if not await endpoints.delete(owner_of(request), read_id(endpoint_id)):
             raise not_found()
         return Response(status_code=204)
 
@@ -118,10 +126,10 @@ def add_endpoint_routes(router: APIRouter, system: "Triggers") -> None:
         endpoint = await found(request, endpoint_id)
         started = time.monotonic()
         status, error = None, None
-        now = system.database.now()
+        now = database.now()
         body = TEST_BODY % str(instant_json(now)).encode()
         try:
-            answer = await system.deliverer.send(new_id(now), body, endpoint, request.state.request_id)
+            answer = await deliverer.send(new_id(now), body, endpoint, request.state.request_id)
             status = answer.status
             error = None if 200 <= status < 300 else f"the endpoint answered {status}"
         except TaskError as raised:
@@ -139,14 +147,14 @@ def add_endpoint_routes(router: APIRouter, system: "Triggers") -> None:
     ) -> JSONResponse:
         """The tries of the latest deliveries to this endpoint, newest first: of at most `limit` deliveries, `limit` tries."""
         endpoint = await found(request, endpoint_id)
-        rows = await system.events.attempts(owner_of(request), endpoint_id=endpoint.id, limit=limit)
+        rows = await inbox.attempts(owner_of(request), endpoint_id=endpoint.id, limit=limit)
         return JSONResponse({"attempts": attempts_json(rows)})
 
     @router.get("/notices", tags=["endpoints"], response_model=m.Notices, responses=refusals())
     @needs("endpoints")
     async def list_notices(request: Request) -> JSONResponse:
         """What the user must know, newest first: which endpoints others have switched, and why. The newest hundred are kept."""
-        found = await system.endpoints.notices(owner_of(request))
+        found = await endpoints.notices(owner_of(request))
         notices = [
             {"endpoint_id": row.endpoint_id, "timestamp": instant_json(row.at), "message": row.message} for row in found
         ]

@@ -10,10 +10,11 @@ from sqlalchemy import Connection, event, insert, text
 
 from redrive import Filter
 from redrive.errors import TooSlowError
-from redrive.systems.triggers import desk as oversight
+from redrive.systems.triggers import desk
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.desk import shown_url
 from redrive.systems.triggers.ids import new_id
+from redrive.wiring import observe_with_logs
 
 from ..figures import are_counted_soon, take_long_to_count
 from .conftest import House
@@ -235,8 +236,8 @@ async def test_two_at_once_act_once(house: House) -> None:
 
 async def test_retry_what_failed(house: House, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     """All failed deliveries of the chosen endpoints, in blocks and up to a limit; not those of others or of disabled ones."""
-    monkeypatch.setattr(oversight, "DELIVERIES_PER_BLOCK", 2)
-    monkeypatch.setattr(oversight, "DELIVERIES_PER_RETRY", 4)
+    monkeypatch.setattr(desk, "DELIVERIES_PER_BLOCK", 2)
+    monkeypatch.setattr(desk, "DELIVERIES_PER_RETRY", 4)
     receiver.answer = lambda _: status(404)
     mine = await house.endpoint(receiver.url)
     other = await house.endpoint(receiver.url, user="bob")
@@ -253,7 +254,7 @@ async def test_retry_what_failed(house: House, receiver: Receiver, monkeypatch: 
     await take_long_to_count(house.triggers.lane)
     assert await act(house, "retry", [mine.id, mine.id], "mended") == {
         "changed": 4,
-        "refused": {mine.id: oversight.MORE},
+        "refused": {mine.id: desk.MORE},
     }
     assert await are_counted_soon(house.triggers.lane)
     await house.run()
@@ -268,6 +269,7 @@ async def test_retry_what_failed(house: House, receiver: Receiver, monkeypatch: 
 
 async def test_the_three_ways_back_are_one(house: House, receiver: Receiver, lines: Any) -> None:
     """The owner's retry, the operator's, and a redrive on the page of tasks: the same status and the same lines in the log."""
+    observe_with_logs(house.app)
     receiver.answer = lambda _: status(404)
     endpoint = await house.endpoint(receiver.url)
     stories = []
@@ -289,7 +291,6 @@ async def test_the_three_ways_back_are_one(house: House, receiver: Receiver, lin
         assert (back.status, back.retry_attempts, back.failed_at) == ("queued", 0, None)
         receiver.answer = lambda _: status(200)
         await house.run()
-        await house.triggers.changes.follow()
         assert (await house.event(id_)).status == "delivered"
         moves = [line for line in of(lines(), "status_transition") if line.pop("event_id") == id_]
         stories.append([{**line, "correlation_id": "c"} for line in moves])
@@ -331,20 +332,20 @@ async def test_counts_have_an_end_and_every_look_an_index(house: House) -> None:
     }  # fmt: skip
 
     def fill(connection: Connection) -> None:
-        rows = [row | {"id": new_id(now)} for _ in range(oversight.COUNTED_MAX + 5)]
+        rows = [row | {"id": new_id(now)} for _ in range(desk.COUNTED_MAX + 5)]
         connection.execute(insert(t.deliveries), rows)
 
     await house.app.database.write(fill)
-    [seen] = (await house.triggers.oversight.page()).endpoints
-    assert (seen.failed, seen.retrying) == (oversight.COUNTED_MAX, 0)
-    after = oversight._read_cursor(f"2030-01-01T00:00:00.000000Z~{NEVER}")
+    [seen] = (await house.triggers.desk.page()).endpoints
+    assert (seen.failed, seen.retrying) == (desk.COUNTED_MAX, 0)
+    after = desk._read_cursor(f"2030-01-01T00:00:00.000000Z~{NEVER}")
     for state in ("disabled", "failing"):
-        plan = await _plan(house, oversight._page, None, state, after, 50)
+        plan = await _plan(house, desk._page, None, state, after, 50)
         assert f"trigger_endpoints_{state}_idx" in plan, plan
         assert "trigger_deliveries_failures_idx" in plan, plan
         assert "Seq Scan" not in plan
         assert "SCAN trigger_deliveries" not in plan
-    assert "trigger_endpoints_given_up_idx" in await _plan(house, oversight._given_up)
+    assert "trigger_endpoints_given_up_idx" in await _plan(house, desk._given_up)
 
 
 async def _plan(house: House, run: Any, *given: Any) -> str:
@@ -384,7 +385,7 @@ def test_what_is_shown_of_a_url(url: str, shown: str) -> None:
 async def test_one_that_is_made_disabled_was_switched_off_by_its_owner(house: House) -> None:
     """Nobody is called for it."""
     await house.endpoint("http://127.0.0.1:9/", enabled=False)
-    [seen] = (await house.triggers.oversight.page(state="disabled")).endpoints
+    [seen] = (await house.triggers.desk.page(state="disabled")).endpoints
     assert (seen.disabled_by, seen.disabled_reason) == ("ada", "switched off by its owner")
     assert await house.triggers.alarms() == []
 

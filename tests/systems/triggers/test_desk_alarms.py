@@ -9,7 +9,7 @@ import pytest
 from redrive.alerting import Watch
 from redrive.operator.alerts import QUIET
 from redrive.settings import Settings
-from redrive.systems.triggers import desk as oversight
+from redrive.systems.triggers import desk
 
 from .conftest import House
 from .receiver import Receiver, status
@@ -76,7 +76,7 @@ async def test_what_ends_it(house: House, receiver: Receiver, way: str) -> None:
     [alarm] = await house.triggers.alarms()
     assert (alarm.name, alarm.rule) == (f"endpoint_disabled {endpoint.id}", "endpoint_disabled")
     assert "it answered 410 Gone" in alarm.text
-    owner, operator = house.triggers.endpoints, house.triggers.oversight
+    owner, operator = house.triggers.endpoints, house.triggers.desk
     match way:
         case "owner enables" | "owner disables":
             await owner.change("ada", endpoint.id, {"enabled": way == "owner enables"}, rotate=False)
@@ -93,14 +93,14 @@ async def test_nobody_is_called_for_what_people_switch_off(house: House) -> None
     """Neither by its owner nor by an operator; and not for one that still fails and is tried."""
     first, second, third = [await house.endpoint("http://127.0.0.1:9/") for _ in range(3)]
     await house.triggers.endpoints.change("ada", first.id, {"enabled": False}, rotate=False)
-    await house.triggers.oversight.disable([second.id], actor="grace", reason="x")
+    await house.triggers.desk.disable([second.id], actor="grace", reason="x")
     await house.triggers.endpoints.note(third, delivered=False)
     assert await house.triggers.alarms() == []
 
 
 async def test_many_are_a_few_lines(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first ones by name and the others as a number; one that comes later pushes none of them out."""
-    monkeypatch.setattr(oversight, "ALARMS_MAX", 3)
+    monkeypatch.setattr(desk, "ALARMS_MAX", 3)
     made = [await house.endpoint("http://127.0.0.1:9/", user="x" * 200) for _ in range(6)]
     names: list[Any] = []
     for endpoint in reversed(made):

@@ -1,49 +1,31 @@
-"""The API under `/v1`: events and the inbox here, endpoints, keys and what operators ask in files of their own."""
+"""`/v1/events` and `/v1/inbox`: events taken in, looked at, acknowledged, brought back, deleted."""
 
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response, Security
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
-from fastapi.security import APIKeyHeader
 from pydantic import ValidationError
 from starlette.routing import Route
 
 from redrive import Filter
 from redrive.access.keys import Scope
-from redrive.http.errors import ApiError, ErrorAnswer
+from redrive.http.errors import ApiError
+from redrive.lane import Lane
 from redrive.operator.json_views import instant_json
 from redrive.systems.triggers import shapes as m
-from redrive.systems.triggers.access import BATCH_BYTES_MAX, PREFIX, Gate, bind_correlation, needs, route_class
+from redrive.systems.triggers.access import BATCH_BYTES_MAX, PREFIX, Gate, bind_correlation, needs
 from redrive.systems.triggers.cursor import CURSOR_CHARS_MAX, Cursors
 from redrive.systems.triggers.ids import read_id
-from redrive.systems.triggers.limits import Limiter
-from redrive.systems.triggers.store import NewEvent, Status, Taken
-
-if TYPE_CHECKING:
-    from redrive.systems.triggers.system import Triggers
+from redrive.systems.triggers.inbox import EventInbox
+from redrive.systems.triggers.intake import Intake
+from redrive.systems.triggers.routes.answers import attempts_json, invalid, not_found, owner_of, refusals, with_body
+from redrive.systems.triggers.values import NewEvent, Status, Taken
 
 ATTEMPTS_MAX = 100
 IDS_PER_REDRIVE = 500
 """A thousand events may have a hundred deliveries each, and a statement of PostgreSQL takes 32,767 values."""
-
-_header = APIKeyHeader(
-    name="X-API-Key", auto_error=False, description="A key of a user: `redrive keys create --user NAME --scope …`"
-)
-_WHY = {
-    400: "The request does not fit",
-    401: "No valid key",
-    403: "The key lacks a scope",
-    404: "There is no such thing, or it is not yours",
-    408: "The body came too slowly",
-    409: "Its state does not allow it",
-    413: "The body is too large",
-    415: "The body is not JSON",
-    429: "Too many requests with this key; see `Retry-After`",
-    503: "The store cannot be reached now; see `Retry-After`",
-}
-_BODY = (400, 408, 413, 415)
 
 EventId = Annotated[str, Path(description="The event's id", examples=[m.EVENT])]
 
@@ -55,53 +37,15 @@ class PayloadResponse(JSONResponse):
         return json.dumps(content, separators=(",", ":")).encode("ascii")
 
 
-def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The refusals that a route may answer with, besides those of all routes."""
-    named = sorted({401, 403, 429, 503, *statuses})
-    return {status: {"description": _WHY[status], "model": ErrorAnswer} for status in named}
+def add_event_routes(router: APIRouter, intake: Intake, inbox: EventInbox, cursors: Cursors, lane: Lane) -> None:
+    """The routes of events and of the inbox."""
+    _add_ingest(router, intake)
+    _add_looks(router, inbox)
+    _add_inbox(router, inbox, cursors)
+    _add_acts(router, inbox, lane)
 
 
-def with_body(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The same for a route that takes a body."""
-    return refusals(*_BODY, *statuses)
-
-
-def not_found() -> ApiError:
-    """The one answer for what is unknown, deleted, malformed or somebody else's."""
-    return ApiError(404, "NOT_FOUND", "there is no such thing here")
-
-
-def invalid(message: str, *where: str) -> ApiError:
-    """A request that does not fit, in the form of all such refusals."""
-    return ApiError(400, "VALIDATION_ERROR", "the request does not fit",
-                    details=[{"where": list(where), "problem": message}])  # fmt: skip
-
-
-def owner_of(request: Request) -> str:
-    """The user whose key was sent."""
-    owner: str = request.state.key.owner
-    return owner
-
-
-def make_routes(system: "Triggers") -> list[Any]:
-    """All routes of the system."""
-    from redrive.systems.triggers.routes_desk import make_oversight_routes
-    from redrive.systems.triggers.routes_endpoints import add_endpoint_routes
-    from redrive.systems.triggers.routes_keys import add_key_routes
-
-    gate = Gate(system.database, Limiter(system.database, system.settings.rate_limit_per_minute))
-    cursors = Cursors(system.database)
-    router = APIRouter(prefix=PREFIX, route_class=route_class(gate), dependencies=[Security(_header)])
-    _add_ingest(router, system)
-    _add_looks(router, system)
-    _add_inbox(router, system, cursors)
-    _add_acts(router, system)
-    add_endpoint_routes(router, system)
-    add_key_routes(router, system, cursors)
-    return [_status_route(system, gate), router, make_oversight_routes(system)]
-
-
-def _add_ingest(router: APIRouter, system: "Triggers") -> None:
+def _add_ingest(router: APIRouter, intake: Intake) -> None:
     @router.post("/events", status_code=201, tags=["events"], response_model=m.EventTaken, responses=with_body())
     @needs("events:write")
     async def post_event(
@@ -113,7 +57,7 @@ def _add_ingest(router: APIRouter, system: "Triggers") -> None:
 
         With an `Idempotency-Key`, a second request of the same user with the same key gets the event of the first.
         """
-        [taken] = await system.events.take([_new_event(event, request, idempotency_key)])
+        [taken] = await intake.take([_new_event(event, request, idempotency_key)])
         headers = {} if taken.new else {"Idempotent-Replayed": "true"}
         return JSONResponse(_taken_json(taken), status_code=201, headers=headers)
 
@@ -133,7 +77,7 @@ def _add_ingest(router: APIRouter, system: "Triggers") -> None:
             except (ValidationError, ApiError) as error:
                 said = {"code": "VALIDATION_ERROR", "message": _sentence(error)}
                 results.append({"index": index, "error": said})
-        taken = await system.events.take(fitting) if fitting else []
+        taken = await intake.take(fitting) if fitting else []
         for place, one in zip(places, taken, strict=True):
             results[place] |= _taken_json(one)
         return JSONResponse({"results": results})
@@ -174,14 +118,13 @@ def status_json(status: Status) -> dict[str, Any]:
     }
 
 
-def _status_route(system: "Triggers", gate: Gate) -> Route:
+def status_route(gate: Gate, queried: Callable[[], None]) -> Route:
     """The most asked of all: the key and the event are read in one go, and nothing else happens on the way."""
 
     async def look(request: Request) -> Response:
         bind_correlation(request)
         found = await gate.enter(request, Scope.EVENTS_READ, event_id=read_id(request.path_params["event_id"]))
-        if system.changes.metrics is not None:
-            system.changes.metrics.queries.inc()
+        queried()
         assert found.key is not None
         if found.event is None or found.event[0] != found.key.owner:
             raise not_found()
@@ -190,12 +133,12 @@ def _status_route(system: "Triggers", gate: Gate) -> Route:
     return Route(f"{PREFIX}/events/{{event_id}}/status", look, methods=["GET"])
 
 
-def _add_looks(router: APIRouter, system: "Triggers") -> None:
+def _add_looks(router: APIRouter, inbox: EventInbox) -> None:
     @router.get("/events/{event_id}", tags=["events"], response_model=m.EventOut, responses=refusals(404))
     @needs("events:read")
     async def get_event(request: Request, event_id: EventId) -> JSONResponse:
         """An event with all that is known of it."""
-        event = await system.events.get(owner_of(request), read_id(event_id))
+        event = await inbox.get(owner_of(request), read_id(event_id))
         if event is None:
             raise not_found()
         status = Status(*(getattr(event, name) for name in Status._fields))
@@ -222,33 +165,14 @@ def _add_looks(router: APIRouter, system: "Triggers") -> None:
     async def get_attempts(request: Request, event_id: EventId) -> JSONResponse:
         """The latest hundred tries of an event's deliveries, newest first."""
         user, id_ = owner_of(request), read_id(event_id)
-        if await system.events.get(user, id_) is None:
+        if await inbox.get(user, id_) is None:
             raise not_found()
-        found = await system.events.attempts(user, event_id=id_, limit=ATTEMPTS_MAX)
+        found = await inbox.attempts(user, event_id=id_, limit=ATTEMPTS_MAX)
         return JSONResponse({"attempts": attempts_json(found)})
 
 
-def attempts_json(rows: Sequence[Any]) -> list[dict[str, Any]]:
-    """Tries of deliveries."""
-    return [
-        {
-            "event_id": row.event_id,
-            "endpoint_id": row.endpoint_id,
-            "number": row.number,
-            "started_at": instant_json(row.started_at),
-            "ended_at": instant_json(row.ended_at),
-            "duration_seconds": row.duration_seconds,
-            "outcome": row.outcome,
-            "error_class": row.error_class,
-            "error": row.error,
-            "delay_seconds": row.delay_seconds,
-        }
-        for row in rows
-    ]
-
-
-def _add_inbox(router: APIRouter, system: "Triggers", cursors: Cursors) -> None:
-    @router.get("/inbox", tags=["inbox"], response_model=m.Inbox, responses=refusals(400))
+def _add_inbox(router: APIRouter, inbox: EventInbox, cursors: Cursors) -> None:
+    @router.get("/inbox", tags=["inbox"], response_model=m.InboxOut, responses=refusals(400))
     @needs("events:read")
     async def get_inbox(
         request: Request,
@@ -267,7 +191,7 @@ def _add_inbox(router: APIRouter, system: "Triggers", cursors: Cursors) -> None:
             after = await cursors.read(cursor, *bound_to)
             if after is None:
                 raise invalid("this cursor was not given out for this request: begin without one", "query", "cursor")
-        page = await system.events.page(user, status, event_type=event_type, after=after, limit=limit)
+        page = await inbox.page(user, status, event_type=event_type, after=after, limit=limit)
         events = [
             {
                 "event_id": row.id,
@@ -286,19 +210,19 @@ def _add_inbox(router: APIRouter, system: "Triggers", cursors: Cursors) -> None:
         return PayloadResponse({"events": events, "pagination": pagination})
 
 
-def _add_acts(router: APIRouter, system: "Triggers") -> None:
+def _add_acts(router: APIRouter, inbox: EventInbox, lane: Lane) -> None:
     @router.post("/events/retry", tags=["events"], response_model=m.Retried, responses=with_body())
     @needs("events:write")
     async def retry_events(request: Request, which: m.RetryIn) -> JSONResponse:
         """Bring failed events back, oldest first: their failed deliveries are tried again with a fresh budget."""
-        found, has_more = await system.events.failed(
+        found, has_more = await inbox.failed(
             owner_of(request), event_type=which.event_type, since=which.failed_after, until=which.failed_before,
             endpoint_id=None if which.endpoint_id is None else read_id(which.endpoint_id), limit=which.limit,
         )  # fmt: skip
         retried = 0
         if found and not which.dry_run:
             dead = [delivery for deliveries in found.values() for delivery in deliveries]
-            changed = set(await _redrive(system, dead, request))
+            changed = set(await _redrive(lane, dead, request))
             retried = sum(1 for deliveries in found.values() if not changed.isdisjoint(deliveries))
         return JSONResponse({"matched": len(found), "retried": retried, "has_more": has_more})
 
@@ -309,10 +233,10 @@ def _add_acts(router: APIRouter, system: "Triggers") -> None:
     async def retry_event(request: Request, event_id: EventId) -> JSONResponse:
         """Bring a failed event back: its failed deliveries are tried again, now, with a fresh budget."""
         user, id_ = owner_of(request), read_id(event_id)
-        status, dead = await system.events.dead_deliveries(user, id_)
+        status, dead = await inbox.dead_deliveries(user, id_)
         if status is None:
             raise not_found()
-        if not await _redrive(system, dead if status == "failed" else [], request):
+        if not await _redrive(lane, dead if status == "failed" else [], request):
             why = "its endpoints are gone" if status == "failed" else f"it is {status}"
             raise ApiError(409, "CONFLICT", f"only a failed event with a delivery can be retried: {why}")
         return await _status_after(user, id_)
@@ -324,7 +248,7 @@ def _add_acts(router: APIRouter, system: "Triggers") -> None:
     async def acknowledge(request: Request, event_id: EventId) -> JSONResponse:
         """Say that an event was taken from the inbox: it is delivered. Saying it twice changes nothing."""
         user, id_ = owner_of(request), read_id(event_id)
-        status = await system.events.acknowledge(user, id_)
+        status = await inbox.acknowledge(user, id_)
         if status is None:
             raise not_found()
         if status == "failed":
@@ -337,22 +261,22 @@ def _add_acts(router: APIRouter, system: "Triggers") -> None:
     @needs("events:write")
     async def delete_event(request: Request, event_id: EventId) -> Response:
         """Forget an event, its deliveries and their history."""
-        if not await system.events.delete(owner_of(request), read_id(event_id)):
+        if not await inbox.delete(owner_of(request), read_id(event_id)):
             raise not_found()
         return Response(status_code=204)
 
     async def _status_after(user: str, id_: str) -> JSONResponse:
-        event = await system.events.get(user, id_)
+        event = await inbox.get(user, id_)
         if event is None:
             raise not_found()  # deleted in between
         return JSONResponse(status_json(Status(*(getattr(event, name) for name in Status._fields))))
 
 
-async def _redrive(system: "Triggers", deliveries: Sequence[str], request: Request) -> Sequence[Any]:
+async def _redrive(lane: Lane, deliveries: Sequence[str], request: Request) -> Sequence[Any]:
     """Bring deliveries back, block by block: what a broken request leaves behind, the next one finds."""
     reason = f"request {request.state.request_id}"
     changed: list[Any] = []
     for start in range(0, len(deliveries), IDS_PER_REDRIVE):
         block = Filter(ids=list(deliveries[start : start + IDS_PER_REDRIVE]))
-        changed += (await system.lane.redrive(block, actor=owner_of(request), reason=reason)).changed
+        changed += (await lane.redrive(block, actor=owner_of(request), reason=reason)).changed
     return changed

@@ -1,20 +1,18 @@
 """`/v1/keys`: who may ask. For keys with the scope `admin`, which manage the keys of all users."""
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from redrive.access.keys import ApiKey, Keys
+from redrive.extend import Database
 from redrive.operator.json_views import instant_json
 from redrive.systems.triggers import shapes as m
 from redrive.systems.triggers.access import needs
 from redrive.systems.triggers.cursor import CURSOR_CHARS_MAX, Cursors
-from redrive.systems.triggers.routes import invalid, not_found, owner_of, refusals, with_body
-
-if TYPE_CHECKING:
-    from redrive.systems.triggers.system import Triggers
+from redrive.systems.triggers.routes.answers import invalid, not_found, owner_of, refusals, with_body
 
 KEY_ID_CHARS_MAX = 100
 EXPIRES_MAX = timedelta(days=366)
@@ -37,12 +35,12 @@ def _read(key_id: str) -> str:
     return key_id if key_id.isascii() and key_id.isprintable() and len(key_id) <= KEY_ID_CHARS_MAX else "-"
 
 
-def add_key_routes(router: APIRouter, system: "Triggers", cursors: Cursors) -> None:
+def add_key_routes(router: APIRouter, database: Database, cursors: Cursors) -> None:
     """The routes of keys."""
-    keys = Keys(system.database)
+    keys = Keys(database)
 
     def checked(expires_at: datetime | None) -> None:
-        now = system.database.now()
+        now = database.now()
         if expires_at is not None and not now < expires_at <= now + EXPIRES_MAX:
             message = f"it must lie in the future, at most {EXPIRES_MAX.days} days ahead; null lets a key live for ever"
             raise invalid(message, "body", "expires_at")
@@ -52,7 +50,7 @@ def add_key_routes(router: APIRouter, system: "Triggers", cursors: Cursors) -> N
     async def create_key(given: m.KeyIn) -> JSONResponse:
         """Make a key for a user. Its text is shown now and not again: only its hash is kept."""
         checked(given.expires_at)
-        expires = None if given.expires_at is None else given.expires_at - system.database.now()
+        expires = None if given.expires_at is None else given.expires_at - database.now()
         made = await keys.create(given.user, [scope.value for scope in given.scopes], expires=expires)
         return JSONResponse(_key_json(made.key) | {"key": made.secret}, status_code=201)
 

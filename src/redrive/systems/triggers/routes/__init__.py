@@ -1,0 +1,41 @@
+"""The routes of triggers: `/v1` for users with a key, `/api/triggers` for operators."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, Security
+from fastapi.security import APIKeyHeader
+
+from redrive.extend import Database
+from redrive.http.outgoing import Guard
+from redrive.lane import Lane
+from redrive.systems.triggers.access import PREFIX, Gate, route_class
+from redrive.systems.triggers.cursor import Cursors
+from redrive.systems.triggers.desk import EndpointDesk
+from redrive.systems.triggers.endpoints import EndpointStore
+from redrive.systems.triggers.inbox import EventInbox
+from redrive.systems.triggers.intake import Intake
+from redrive.systems.triggers.limits import Limiter
+from redrive.systems.triggers.routes.desk import make_desk_routes
+from redrive.systems.triggers.routes.endpoints import add_endpoint_routes
+from redrive.systems.triggers.routes.events import add_event_routes, status_route
+from redrive.systems.triggers.routes.keys import add_key_routes
+from redrive.systems.triggers.work import Deliverer
+
+_header = APIKeyHeader(
+    name="X-API-Key", auto_error=False, description="A key of a user: `redrive keys create --user NAME --scope …`"
+)
+
+
+def make_routes(
+    *, database: Database, intake: Intake, inbox: EventInbox, endpoints: EndpointStore, deliverer: Deliverer, guard: Guard,
+    lane: Lane, desk: EndpointDesk, rate_limit_per_minute: int, queried: Callable[[], None],
+) -> list[Any]:  # fmt: skip
+    """All routes, over the parts that they need; `queried` is called for each look at a status."""
+    gate = Gate(database, Limiter(database, rate_limit_per_minute))
+    cursors = Cursors(database)
+    router = APIRouter(prefix=PREFIX, route_class=route_class(gate), dependencies=[Security(_header)])
+    add_event_routes(router, intake, inbox, cursors, lane)
+    add_endpoint_routes(router, database, endpoints, inbox, guard, deliverer)
+    add_key_routes(router, database, cursors)
+    return [status_route(gate, queried), router, make_desk_routes(desk)]

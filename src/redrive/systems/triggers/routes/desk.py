@@ -1,0 +1,81 @@
+"""`/api/triggers/endpoints`: the endpoints of all users, for operators."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+
+from redrive.access.keys import ApiKey
+from redrive.http.errors import ErrorAnswer
+from redrive.http.guard import require, require_unless_loopback
+from redrive.operator.json_views import instant_json
+from redrive.systems.triggers import shapes as m
+from redrive.systems.triggers.desk import EndpointDesk
+from redrive.systems.triggers.values import EndpointsActed, EndpointState, SeenEndpoint
+
+PAGE_MAX = 200
+CURSOR_CHARS_MAX = 100
+
+Operator = Annotated[ApiKey, Depends(require("operator"))]
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    400: {"description": "The cursor is not one of ours", "model": ErrorAnswer},
+    401: {"description": "No valid key", "model": ErrorAnswer},
+    403: {"description": "The key lacks a scope", "model": ErrorAnswer},
+    422: {"description": "The request does not fit", "model": ErrorAnswer},
+    503: {"description": "The store cannot be reached now; see `Retry-After`", "model": ErrorAnswer},
+}
+
+
+def make_desk_routes(desk: EndpointDesk) -> APIRouter:
+    """The routes of operators."""
+    router = APIRouter(prefix="/api/triggers/endpoints", tags=["endpoints of all users"], responses=_REFUSALS)
+
+    @router.get("", summary="A page of endpoints", response_model=m.EndpointPageOut,
+                dependencies=[Depends(require_unless_loopback("viewer"))])  # fmt: skip
+    async def list_endpoints(
+        user: Annotated[m.Owner | None, Query(description="Only those of this user")] = None,
+        state: Annotated[EndpointState | None, Query(description="Only those in this state")] = None,
+        cursor: Annotated[str | None, Query(description="Of the page before", max_length=CURSOR_CHARS_MAX)] = None,
+        limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 50,
+    ) -> dict[str, Any]:
+        """Newest first; those that are disabled or failing by since when, latest first."""
+        page = await desk.page(user=user, state=state, cursor=cursor, limit=limit)
+        return {"endpoints": [_seen_json(one) for one in page.endpoints], "cursor": page.cursor}
+
+    @router.post("/enable", summary="Switch endpoints on", response_model=m.ActedOut)
+    async def enable(body: m.ActIn, key: Operator) -> EndpointsActed:
+        """With a fresh start. Deliveries that have failed meanwhile stay so until they are retried."""
+        return await desk.enable(body.ids, actor=key.owner, reason=body.reason)
+
+    @router.post("/disable", summary="Switch endpoints off", response_model=m.ActedOut)
+    async def disable(body: m.ActIn, key: Operator) -> EndpointsActed:
+        """Their owners are told, with the reason. Deliveries that wait for them fail when they are due.
+
+        An endpoint that its failures have disabled is thereby dealt with: its alert ends.
+        """
+        return await desk.disable(body.ids, actor=key.owner, reason=body.reason)
+
+    @router.post("/retry", summary="Bring back what failed for endpoints", response_model=m.ActedOut)
+    async def retry(body: m.ActIn, key: Operator) -> EndpointsActed:
+        """Failed deliveries go back to waiting with a fresh budget, oldest first, up to 5,000; `changed` counts them."""
+        return await desk.retry(body.ids, actor=key.owner, reason=body.reason)
+
+    return router
+
+
+def _seen_json(seen: SeenEndpoint) -> dict[str, Any]:
+    failure = seen.latest_failure
+    return {
+        "endpoint_id": seen.id,
+        "user": seen.user,
+        "url": seen.url,
+        "description": seen.description,
+        "event_types": list(seen.event_types),
+        "state": seen.state,
+        "since": instant_json(seen.since),
+        "disabled_reason": seen.disabled_reason,
+        "disabled_by": seen.disabled_by,
+        "retrying": seen.retrying,
+        "failed": seen.failed,
+        "latest_failure": None if failure is None else failure._asdict() | {"at": instant_json(failure.at)},
+        "created_at": instant_json(seen.created_at),
+    }

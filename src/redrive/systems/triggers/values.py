@@ -1,0 +1,162 @@
+"""What triggers holds: events, endpoints, what changes, and endpoints as operators see them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, get_args
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvent:
+    """An event to be taken in; its payload is JSON text."""
+
+    user_id: str
+    event_type: str
+    payload: str
+    correlation_id: str
+    idempotency_key: str | None = None
+
+
+class Taken(NamedTuple):
+    """An event that is stored, now or before under the same idempotency key."""
+
+    id: str
+    status: str
+    created_at: datetime
+    new: bool
+
+
+class Status(NamedTuple):
+    """What the status of an event tells."""
+
+    id: str
+    status: str
+    retry_attempts: int
+    last_retry_at: datetime | None
+    failed_at: datetime | None
+    next_retry_at: datetime | None
+
+
+class InboxPage(NamedTuple):
+    """A page of the inbox, and whether there is more behind it."""
+
+    events: list[Any]
+    last: str
+    """The id that the next page begins behind, if there is more."""
+    has_more: bool
+    total: int | None
+
+
+class StatusChanged(NamedTuple):
+    """An event has a new status; `old_status` is None for one that was just taken in."""
+
+    event_id: str
+    user_id: str
+    correlation_id: str
+    old_status: str | None
+    new_status: str
+    retry_attempts: int
+    last_error: str | None
+    failed_at: datetime | None
+    created_at: datetime
+    at: datetime
+
+
+class DeliveryFailed(NamedTuple):
+    """A delivery has failed; without `next_retry_at` for good."""
+
+    event_id: str
+    user_id: str
+    correlation_id: str
+    retry_attempts: int
+    error: str | None
+    next_retry_at: datetime | None
+
+
+Change = StatusChanged | DeliveryFailed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """A subscription of a user."""
+
+    id: str
+    user_id: str
+    url: str
+    event_types: tuple[str, ...]
+    description: str
+    secret: str
+    old_secret: str | None
+    old_secret_until: datetime | None
+    policy: Mapping[str, Any]
+    enabled: bool
+    disabled_at: datetime | None
+    disabled_reason: str | None
+    failing_since: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    disabled_by: str | None
+    """Who switched it off; None where its failures did."""
+
+    def __repr__(self) -> str:
+        return f"Endpoint(id={self.id!r})"  # never its secrets
+
+    def secrets(self, now: datetime) -> list[str]:
+        """The secrets that sign now, the current one first."""
+        both = self.old_secret is not None and self.old_secret_until is not None and now < self.old_secret_until
+        return [self.secret, *([self.old_secret] if both and self.old_secret else [])]
+
+
+# --- for operators ----------------------------------------------------------------------------------------------------
+
+COUNTED_MAX = 1000
+"""Deliveries of an endpoint are counted up to here."""
+EndpointState = Literal["enabled", "failing", "disabled"]
+STATES: tuple[EndpointState, ...] = get_args(EndpointState)
+"""Failing ones are enabled, and have only failed since then."""
+
+
+class LatestFailure(NamedTuple):
+    """The latest delivery to an endpoint that has failed and was not delivered since."""
+
+    delivery_id: str
+    at: datetime
+    """When it was last tried."""
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenEndpoint:
+    """An endpoint as an operator sees it."""
+
+    id: str
+    user: str
+    url: str
+    """Without its query, which may hold a secret."""
+    description: str
+    event_types: tuple[str, ...]
+    state: EndpointState
+    since: datetime
+    """When it began to fail or was disabled; when it was made, if it is enabled: nobody writes down when that began."""
+    disabled_reason: str | None
+    disabled_by: str | None
+    created_at: datetime
+    retrying: int
+    """Deliveries that have failed and are tried again; counted up to `COUNTED_MAX`."""
+    failed: int
+    """Deliveries that have failed for good; counted up to `COUNTED_MAX`."""
+    latest_failure: LatestFailure | None
+
+
+class EndpointPage(NamedTuple):
+    """Some endpoints, and where the next page begins."""
+
+    endpoints: list[SeenEndpoint]
+    cursor: str | None
+
+
+class EndpointsActed(NamedTuple):
+    """What an act came to: how much changed, and of the other endpoints why not."""
+
+    changed: int
+    refused: dict[str, str]
