@@ -284,7 +284,7 @@ def test_doctor_finds_a_store_that_is_away(redrive: Run):
 
 def test_doctor_finds_a_newer_schema(stored: Run, redrive: Run, url: str):
     """A store of a newer redrive is a problem that says to upgrade."""
-    asyncio.run(execute(url, "UPDATE redrive_version SET version_num = '9999' WHERE version_num LIKE '0%'"))
+    asyncio.run(execute(url, "UPDATE redrive_version SET version_num = '9999' WHERE version_num LIKE 'redrive%'"))
     said = stored("doctor")
     assert said.code == 1
     assert "upgrade redrive" in said.out
