@@ -26,7 +26,7 @@ from redrive.ledgers.sql.schema import NAMES
 from redrive.ledgers.sql.schema import attempt as ATTEMPTS  # noqa: N812 - the history of all ledgers, to be joined
 from redrive.ledgers.sql.schema import deed as DEEDS  # noqa: N812 - the audit log, for acts on what is no task
 from redrive.ledgers.sql.settle import ExtraColumns
-from redrive.ledgers.sql.times import EPOCH, Instant, IsoText, comparable
+from redrive.ledgers.sql.times import EPOCH, Instant, IsoText
 from redrive.ports import Actor, Return
 from redrive.system import System
 
@@ -52,7 +52,6 @@ __all__ = [
     "SqlLedger",
     "System",
     "after_commit",
-    "comparable",
     "decide",
     "describe_error",
     "format_duration",
