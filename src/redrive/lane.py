@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, TypeVar, overload
 
 from redrive.core.backoff import Backoff
-from redrive.core.durations import ZERO, Span
+from redrive.core.durations import ZERO, Span, read_span
 from redrive.core.failure import Rule
 from redrive.core.jitter import Jitter
 from redrive.core.policy import Policy, read_policy
@@ -401,8 +401,8 @@ def make_task(
         kind=kind,
         key=secrets.token_hex(16) if key is None else key,
         payload=payload,
-        delay=delay,
+        delay=read_span("delay", delay),
         failures_max=attempts,
-        deadline=deadline,
+        deadline=None if deadline is None else read_span("deadline", deadline),
         trace=current_trace(),
     )

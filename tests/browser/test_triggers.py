@@ -90,7 +90,7 @@ async def failing(site: Site, receiver: Receiver, code: int, user: str) -> Endpo
 
 async def post(site: Site, user: str) -> str:
     new = NewEvent(user_id=user, event_type="order.made", payload='{"order": 7}', correlation_id="c")
-    [taken] = await triggers_of(site).events.take([new])
+    [taken] = await triggers_of(site).intake.take([new])
     return taken.id
 
 

@@ -15,6 +15,9 @@ from redrive.settings import Settings
 
 from .said import PATIENCE_SECONDS, Said, Started
 
+ROOT = Path(__file__).parents[2]
+"""Where `examples` is: it is not installed with the package."""
+
 
 @pytest.fixture(autouse=True)
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
@@ -74,7 +77,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
             process = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
                 stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, cwd=tmp_path,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT), **environment},
             )  # fmt: skip
         started.append(Started(process, log))
         return started[-1]

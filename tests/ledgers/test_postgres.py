@@ -119,7 +119,10 @@ async def test_a_database_that_is_not_there(postgres: Any) -> None:
 async def test_a_connection_that_is_cut(real_time_database: Database, url: str) -> None:
     """A session that the server ends is an outage; the next use has a new one."""
     ledger = await open_ledger(real_time_database)
-    own = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'redrive' AND pid <> pg_backend_pid()"
+    own = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE application_name = 'redrive' AND datname = current_database() AND pid <> pg_backend_pid()"
+    )
 
     def cut(connection: Connection) -> None:
         connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))

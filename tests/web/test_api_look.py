@@ -161,7 +161,7 @@ async def test_a_look_that_takes_too_long_is_told_when_to_come_back(
     """The database has much else to do: 503, to programs and to readers."""
     await web.put(1)
     await web.count()
-    monkeypatch.setattr("redrive.operator.reads.LOOK_WITHIN", seconds(0.1))
+    monkeypatch.setattr("redrive.operator.census.LOOK_WITHIN", seconds(0.1))
     monkeypatch.setattr("redrive.ledgers.sql.ledger.SqlLedger.count_held", _slowly)
     answer = await web.local.get(path)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_busy")

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from redrive.core.durations import ZERO, OptionalSpanField, SpanField
+from redrive.core.durations import ZERO, read_span
 from redrive.core.states import State
 from redrive.errors import PayloadError, UsageError
 
@@ -48,20 +48,24 @@ class Task(NamedTuple):
     trace: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewTask:
     """A task to be added. Checked here, so that a ledger only sees what it can store."""
 
     kind: str
     key: str
     payload: Any = None
-    delay: SpanField = SpanField(ZERO)
+    delay: timedelta = ZERO
     failures_max: int | None = None
-    deadline: OptionalSpanField = OptionalSpanField()
+    deadline: timedelta | None = None
     trace: str | None = None
     payload_json: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        # Not fields that read a span by themselves: each read of such a field is a call, and a ledger reads many.
+        object.__setattr__(self, "delay", read_span("delay", self.delay))
+        if self.deadline is not None:
+            object.__setattr__(self, "deadline", read_span("deadline", self.deadline))
         check_text("kind", self.kind, KIND_CHARS_MAX)
         check_text("key", self.key, KEY_CHARS_MAX)
         most = self.failures_max
