@@ -242,14 +242,15 @@ class Lane:
         return added
 
     def _announce(self, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
-        self._warn_of_unhandled({task.kind for task in tasks})
+        if len(self.handlers):  # a process without handlers only adds, and others work: it is not warned
+            self._warn_of_unhandled({task.kind for task in tasks})
         if self.observers:
             pairs = zip(tasks, added, strict=True)
             self.tell([TaskAdded(self.name, task.kind, one.key, one.id, one.new) for task, one in pairs])
 
     def _warn_of_unhandled(self, kinds: set[str]) -> None:
-        """Once for each kind. A process without handlers only adds, and others work: it is not warned."""
-        if not len(self.handlers) or kinds <= self._seen_kinds:
+        """Once for each kind."""
+        if kinds <= self._seen_kinds:
             return
         for kind in sorted(kinds - self._seen_kinds):
             if self.handlers.find(kind) is None:
@@ -401,7 +402,7 @@ def make_task(
         kind=kind,
         key=secrets.token_hex(16) if key is None else key,
         payload=payload,
-        delay=read_span("delay", delay),
+        delay=delay if delay is ZERO else read_span("delay", delay),
         failures_max=attempts,
         deadline=None if deadline is None else read_span("deadline", deadline),
         trace=current_trace(),

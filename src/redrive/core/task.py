@@ -63,7 +63,8 @@ class NewTask:
 
     def __post_init__(self) -> None:
         # Not fields that read a span by themselves: each read of such a field is a call, and a ledger reads many.
-        object.__setattr__(self, "delay", read_span("delay", self.delay))
+        if self.delay is not ZERO:
+            object.__setattr__(self, "delay", read_span("delay", self.delay))
         if self.deadline is not None:
             object.__setattr__(self, "deadline", read_span("deadline", self.deadline))
         check_text("kind", self.kind, KIND_CHARS_MAX)
