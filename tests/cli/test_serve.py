@@ -58,6 +58,16 @@ def test_serve_from_start_to_end(start: Start, stored: Run, url: str):
     assert not any("Traceback" in line for line in service.said.splitlines())
 
 
+def test_nothing_is_suggested_that_is_not_installed(start: Start, redrive: Run):
+    """The examples are in the repository alone: who installed the package is not sent to a module that is not there."""
+    service = start("serve", "--port", "0")
+    service.wait_for("Ctrl-C stops")
+    assert "redrive doctor" in service.said
+    assert "examples." not in service.said
+    assert "examples." not in redrive("serve", "--help").out
+    assert service.end(signal.SIGINT) == 0
+
+
 def test_first_key_is_printed_once(start: Start):
     """A second start finds the key and prints none."""
     for keys in (1, 0):

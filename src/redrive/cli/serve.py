@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import uvicorn
 
 SAMPLE = "examples.sample:app"
+"""The application of `make run`, which is in the repository and not in the package."""
 BACKLOG = 2048
 KEEP_ALIVE_SECONDS = 75
 """Longer than clients wait that ask every few seconds: a connection closed under a request is an error for nothing."""
@@ -42,7 +43,7 @@ def serve(
 ) -> None:
     """Run an application's workers and serve its page, health and metrics, until SIGTERM or Ctrl-C.
 
-    Example: [cyan]redrive serve --app examples.sample:app[/] (a small application to try redrive with)
+    Example: [cyan]redrive serve --app shop.tasks:app[/]
     """
     settings = load_settings()
     set_up_logs(settings)
@@ -187,8 +188,6 @@ def _suggest(service: Service, url: str, path: str | None) -> None:
             (f"redrive tasks list{where}", "what became of them; the page shows it too"),
             (f'redrive tasks redrive --kind poison.hello --reason "try again"{where}', "bring it back"),
         ]
-    elif path is None:
-        lines.append((f"redrive serve --app {SAMPLE}", "a small application to try redrive with"))
     say(f"\nWhat to try next: look at [cyan]{url}[/], and in a second terminal")
     width = max(len(command) for command, _ in lines)
     for command, why in lines:

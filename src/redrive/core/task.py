@@ -23,7 +23,7 @@ PAYLOAD_BYTES_MAX = 1 << 20
 
 
 class Task(NamedTuple):
-    """What shall be done: one row, its current state.
+    """What is to be done: one row, its current state.
 
     A named tuple, as the other values that every attempt makes: as immutable as a frozen dataclass and made in a fifth of
     the time (0.7 µs instead of 3.9 µs for these fields).

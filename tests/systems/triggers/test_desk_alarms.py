@@ -47,7 +47,7 @@ async def test_from_the_first_failure_to_the_end_of_the_alert(house: House, rece
         assert told == (
             f"STARTED triggers: the endpoint {endpoint.id} of ada at 127.0.0.1:{receiver.port} was disabled at {at}: every "
             "delivery has failed for 5 days. No event goes there until it is enabled: see that it answers, enable it and "
-            "retry what failed, or keep it disabled if it shall stay so: /systems/triggers?state=disabled"
+            "retry what failed, or keep it disabled if it should stay off: /systems/triggers?state=disabled"
         )
         async with house.client(await house.key("operator")) as client:
             house.service.is_open = True
@@ -68,7 +68,7 @@ def _about_endpoints(phone: Receiver) -> list[str]:
 
 @pytest.mark.parametrize("way", ["owner enables", "operator enables", "operator disables", "owner disables", "deleted"])
 async def test_what_ends_it(house: House, receiver: Receiver, way: str) -> None:
-    """Whoever deals with it: switched on again, switched off by a person because it shall stay so, or deleted."""
+    """Whoever deals with it: switched on again, switched off by a person because it should stay off, or deleted."""
     receiver.answer = lambda _: status(410)
     endpoint = await house.endpoint(receiver.url)
     await house.post()
@@ -83,7 +83,7 @@ async def test_what_ends_it(house: House, receiver: Receiver, way: str) -> None:
         case "operator enables":
             assert (await operator.enable([endpoint.id], actor="grace", reason="back")).changed == 1
         case "operator disables":
-            assert (await operator.disable([endpoint.id], actor="grace", reason="it shall stay off")).changed == 1
+            assert (await operator.disable([endpoint.id], actor="grace", reason="it should stay off")).changed == 1
         case _:
             await owner.delete("ada", endpoint.id)
     assert await house.triggers.alarms() == []

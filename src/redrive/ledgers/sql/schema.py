@@ -89,7 +89,7 @@ task = Table(
         postgresql_where=text("ended_at IS NOT NULL"),
     ),
 )
-"""What shall be done. The indexes that claims need are added by `predicates.ledger_indexes`, as for any table."""
+"""What is to be done. The indexes that claims need are added by `predicates.ledger_indexes`, as for any table."""
 
 attempt = Table(
     "redrive_attempt",

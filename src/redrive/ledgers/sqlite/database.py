@@ -209,7 +209,7 @@ class SqliteDatabase:
 
         @event.listens_for(engine, "connect")
         def set_up(connection: sqlite3.Connection, _record: object) -> None:
-            connection.isolation_level = None  # the driver shall not begin transactions behind our back
+            connection.isolation_level = None  # the driver must not begin transactions behind our back
             connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
             if write:
                 _set_up_writer(connection, self._synchronous)

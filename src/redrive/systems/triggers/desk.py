@@ -255,7 +255,7 @@ def _sentence(row: Any) -> str:
     return (
         f"triggers: the endpoint {row.id} of {_clipped(row.user_id)} at {_clipped(_host(row.url))} was disabled at "
         f"{instant_json(row.disabled_at)}: {row.disabled_reason}. No event goes there until it is enabled: see that it "
-        f"answers, enable it and retry what failed, or keep it disabled if it shall stay so: {PAGE}?state=disabled"
+        f"answers, enable it and retry what failed, or keep it disabled if it should stay off: {PAGE}?state=disabled"
     )
 
 

@@ -223,7 +223,7 @@ class EndpointIn(_In):
 
 
 class EndpointChange(_In):
-    """What shall be different."""
+    """What should change."""
 
     url: str | None = Field(default=None, min_length=1, max_length=2048, examples=["https://shop.example/hooks"])
     event_types: list[TypePattern] | None = Field(default=None, min_length=1, max_length=50)
@@ -299,7 +299,7 @@ class KeyIn(_In):
 
 
 class KeyChange(_In):
-    """What shall be different. `expires_at: null` lets the key live for ever."""
+    """What should change. `expires_at: null` lets the key live for ever."""
 
     scopes: list[Scope] | None = Field(default=None, min_length=1, max_length=20)
     expires_at: Moment | None = Field(
