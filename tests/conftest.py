@@ -11,17 +11,19 @@ import warnings
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
-import clock_from_below_zero  # noqa: F401 - first: modules keep the clock that they find
 import pytest
-import shared_models  # noqa: F401 - before any application is made
-from patience import have_patience
-from servers import Migrated, PostgresServer, own_rabbitmq, quick_folder
 from sqlalchemy.engine import make_url
 
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.migrate import migrate, systems_with_tables
 from redrive.testing import VirtualClock
+from tests import (
+    clock_from_below_zero,  # noqa: F401 - first: modules keep the clock that they find
+    shared_models,  # noqa: F401 - before any application is made
+)
+from tests.patience import have_patience
+from tests.servers import Migrated, PostgresServer, own_rabbitmq, quick_folder
 
 STORES = ("sqlite", "postgres")
 RABBITMQ_URL = os.environ.pop("RABBITMQ_URL", None)

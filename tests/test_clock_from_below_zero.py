@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from clock_from_below_zero import STARTS_AT_NS
+from tests.clock_from_below_zero import STARTS_AT_NS
 
 HOUR_SECONDS = 3600
 

@@ -7,9 +7,7 @@ from datetime import timedelta
 
 import pytest
 from fastapi import APIRouter
-from ledgers.homes import execute
 from prometheus_client import CollectorRegistry, Gauge
-from web.conftest import client_of, running
 
 from redrive import LedgerTable, Redrive, State, Task, Words
 from redrive.app import WorkerSettings
@@ -21,6 +19,8 @@ from redrive.observe.logs import LogObserver
 from redrive.settings import Settings
 from redrive.system import System
 from redrive.wiring import Service
+from tests.ledgers.homes import execute
+from tests.web.conftest import client_of, running
 
 NOTES = LedgerTable("notes", words=Words(waiting="new", done="read", dead="lost"), due="due", count="tries")
 

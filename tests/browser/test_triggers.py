@@ -11,7 +11,6 @@ import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Locator, Page, expect
 from sqlalchemy import insert
-from systems.triggers.receiver import Receiver, status
 
 from redrive import PermanentError, Redrive, State, Task, TransientError
 from redrive.systems.triggers import Triggers, TriggerSettings
@@ -20,6 +19,7 @@ from redrive.systems.triggers.ids import new_id
 from redrive.systems.triggers.tables import deliveries
 from redrive.systems.triggers.values import Endpoint, NewEvent
 from redrive.systems.webhooks import Webhooks, WebhookSettings
+from tests.systems.triggers.receiver import Receiver, status
 
 from .conftest import DESK, PHONE, log_in
 from .site import Site, serving

@@ -4,10 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from workbench import Heard
 
 from redrive.ledgers.open import own_ledger
 from redrive.ledgers.sql.ledger import SqlLedger
+from tests.engine.workbench import Heard
 
 
 @pytest.fixture

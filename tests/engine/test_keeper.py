@@ -4,7 +4,6 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from workbench import STEADY, Faulty, add, handlers_of, ignore
 
 from redrive.core.decide import decide
 from redrive.core.outcome import Cancelled, Done, Failed
@@ -16,6 +15,7 @@ from redrive.engine.settler import Settler
 from redrive.errors import LedgerAwayError, PermanentError
 from redrive.events import AttemptEnded, LedgerAway, LedgerBack, TasksPruned
 from redrive.ports import Filter
+from tests.engine.workbench import STEADY, Faulty, add, handlers_of, ignore
 
 LEASE = timedelta(seconds=30)
 EXPIRED = timedelta(seconds=31)

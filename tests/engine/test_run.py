@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-from workbench import STEADY, add
 
 from redrive.core.outcome import Cancelled, Snoozed
 from redrive.core.policy import Policy
@@ -16,6 +15,7 @@ from redrive.core.states import State
 from redrive.engine.handlers import make_handler
 from redrive.engine.run import Runner
 from redrive.errors import BusinessError, PermanentError, RateLimitedError, TransientError
+from tests.engine.workbench import STEADY, add
 
 LEASE = timedelta(seconds=30)
 pytestmark = pytest.mark.parametrize("store", ["sqlite"])

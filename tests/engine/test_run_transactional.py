@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import text
-from workbench import STEADY, Faulty, add
 
 from redrive.core.decide import decide
 from redrive.core.outcome import Cancelled, Done, LeaseExpired, Snoozed
@@ -14,6 +13,7 @@ from redrive.core.states import State
 from redrive.engine.handlers import make_handler
 from redrive.engine.run import Runner
 from redrive.errors import LedgerAwayError
+from tests.engine.workbench import STEADY, Faulty, add
 
 LEASE = timedelta(seconds=30)
 WRITE = text("INSERT INTO effect VALUES ('written')")

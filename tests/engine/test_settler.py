@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
-from workbench import STEADY, Faulty, add
 
 from redrive.core.decide import decide
 from redrive.core.outcome import Done, LeaseExpired
@@ -14,6 +13,7 @@ from redrive.engine.patience import Patience
 from redrive.engine.settler import Settler
 from redrive.errors import LedgerAwayError
 from redrive.events import AttemptEnded, LedgerAway, LedgerBack, SettleFailed, SettleLost
+from tests.engine.workbench import STEADY, Faulty, add
 
 LEASE = timedelta(seconds=30)
 pytestmark = pytest.mark.parametrize("store", ["sqlite"])

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
-from workbench import add, handlers_of, ignore
 
 from redrive.core.backoff import Exponential
 from redrive.core.decide import decide
@@ -25,6 +24,7 @@ from redrive.engine.settler import Settler
 from redrive.errors import BusinessError
 from redrive.events import AttemptEnded
 from redrive.ports import Actor, Filter
+from tests.engine.workbench import add, handlers_of, ignore
 
 SEEDS = int(os.environ.get("REDRIVE_SIMULATION_SEEDS", "12"))
 STEPS = 150

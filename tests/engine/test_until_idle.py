@@ -3,14 +3,13 @@
 import asyncio
 from datetime import timedelta
 
-from workbench import STEADY, add, handlers_of
-
 from redrive.core.backoff import Fixed
 from redrive.core.jitter import none
 from redrive.core.policy import Policy
 from redrive.core.states import State
 from redrive.core.task import NewTask
 from redrive.engine.worker import Worker, WorkerSettings
+from tests.engine.workbench import STEADY, add, handlers_of
 
 SOON = timedelta(seconds=60)
 

@@ -5,7 +5,6 @@ import time
 from datetime import timedelta
 
 import pytest
-from workbench import STEADY, Faulty, add, handlers_of, ignore, working
 
 from redrive.core.backoff import Fixed
 from redrive.core.durations import ZERO
@@ -20,6 +19,7 @@ from redrive.engine.worker import Worker, WorkerSettings, worker_name
 from redrive.errors import LedgerAwayError, SettingsError
 from redrive.events import AttemptEnded, AttemptStarted, LedgerAway, LedgerBack, SettleFailed, SettleLost
 from redrive.ledgers.open import open_database, own_ledger
+from tests.engine.workbench import STEADY, Faulty, add, handlers_of, ignore, working
 
 SECOND = timedelta(seconds=1)
 NEVER = timedelta(hours=1)

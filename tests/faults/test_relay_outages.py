@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import own_rabbitmq
 from sqlalchemy import select
 
 from redrive import Redrive
@@ -21,6 +20,7 @@ from redrive.ledgers.open import open_database
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.migrate import migrate
 from redrive.systems.relay.tables import retry_queue
+from tests.servers import own_rabbitmq
 
 from .books import until
 from .processes import events

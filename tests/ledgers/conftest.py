@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from ledgers.homes import Ground, Home, ServerClock, build, execute
-from ledgers.shapes import EVENTS, SHAPES, Shape
-from servers import Migrated
 
 from redrive.ledgers.open import open_database
 from redrive.testing import VirtualClock
+from tests.ledgers.homes import Ground, Home, ServerClock, build, execute
+from tests.ledgers.shapes import EVENTS, SHAPES, Shape
+from tests.servers import Migrated
 
 HOMES = [
     *(("sqlite", shape, "virtual") for shape in SHAPES),

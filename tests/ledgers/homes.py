@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
-from ledgers.shapes import COMMANDS, OWN, Shape
 from sqlalchemy import Connection, Table, insert, make_url, select, update
 
 from redrive.core import jitter
@@ -32,6 +31,7 @@ from redrive.systems.commands.beside import CommandBeside
 from redrive.systems.commands.messages import InQueues, Messages, open_messages
 from redrive.systems.commands.values import NewCommand, queue_of, queues_of
 from redrive.testing import VirtualClock
+from tests.ledgers.shapes import COMMANDS, OWN, Shape
 
 DOMAIN = "work"
 START = datetime(2030, 1, 1, tzinfo=UTC)

@@ -11,7 +11,6 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from ledgers.homes import ADA, BACKOFF, LEASE, PERMANENT, POLICY, RAN, START, TRANSIENT, Home, settlement
 from sqlalchemy import text
 
 from redrive.core.backoff import Fixed
@@ -25,6 +24,7 @@ from redrive.core.table import Counts
 from redrive.core.task import Claim, ClaimLost
 from redrive.errors import KeyTakenError, TransitionError, UsageError
 from redrive.ports import Actor, Filter, Return
+from tests.ledgers.homes import ADA, BACKOFF, LEASE, PERMANENT, POLICY, RAN, START, TRANSIENT, Home, settlement
 
 SEVENTH = timedelta(microseconds=1_000_007)
 OUTCOMES = ("done", "failed", "snoozed", "released", "cancelled", "lease_expired")

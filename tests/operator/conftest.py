@@ -4,17 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine.workbench import Heard
-from ledgers.conftest import grounds as grounds
-from ledgers.conftest import home as home
-from ledgers.conftest import pytest_configure as pytest_configure
-from ledgers.conftest import pytest_generate_tests as pytest_generate_tests
-from ledgers.conftest import pytest_runtest_makereport as pytest_runtest_makereport
-from ledgers.conftest import share_a_loop
-from ledgers.conftest import url as url
 
 from redrive.ledgers.open import own_ledger
 from redrive.ledgers.sql.ledger import SqlLedger
+from tests.engine.workbench import Heard
+from tests.ledgers.conftest import grounds as grounds
+from tests.ledgers.conftest import home as home
+from tests.ledgers.conftest import pytest_configure as pytest_configure
+from tests.ledgers.conftest import pytest_generate_tests as pytest_generate_tests
+from tests.ledgers.conftest import pytest_runtest_makereport as pytest_runtest_makereport
+from tests.ledgers.conftest import share_a_loop
+from tests.ledgers.conftest import url as url
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,7 +4,6 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from engine.workbench import STEADY, Faulty, add
 
 from redrive.core.cause import cause_of
 from redrive.core.decide import decide
@@ -16,6 +15,7 @@ from redrive.operator import acts as module
 from redrive.operator.acts import Acts
 from redrive.operator.census import Census
 from redrive.ports import Actor, Filter, Page
+from tests.engine.workbench import STEADY, Faulty, add
 
 LEASE = timedelta(seconds=30)
 ADA = Actor(name="ada", reason="the bank is back")

@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 import pytest
-from ledgers.homes import ADA, LEASE, PERMANENT, START, Home, settlement
 
 from redrive.core.cause import cause_of
 from redrive.core.durations import days, hours, minutes, seconds
@@ -15,6 +14,7 @@ from redrive.operator.census import Census
 from redrive.operator.figures import Figures
 from redrive.operator.pages import TaskPages
 from redrive.ports import Filter
+from tests.ledgers.homes import ADA, LEASE, PERMANENT, START, Home, settlement
 
 
 def amounts(**given: int) -> dict[State, int]:

@@ -6,8 +6,6 @@ import json
 from datetime import timedelta
 
 import pytest
-from ledgers.homes import ADA, LEASE, PERMANENT, TRANSIENT, Home, settlement
-from ledgers.shapes import OWN
 
 from redrive.core.durations import hours, minutes, seconds
 from redrive.core.outcome import Done, Failed
@@ -17,6 +15,8 @@ from redrive.errors import PermanentError, TooSlowError, UsageError
 from redrive.operator.census import Census
 from redrive.operator.pages import TaskPages
 from redrive.ports import Filter
+from tests.ledgers.homes import ADA, LEASE, PERMANENT, TRANSIENT, Home, settlement
+from tests.ledgers.shapes import OWN
 
 
 async def walk(pages: TaskPages, asked: Filter, *, limit: int = 2, newest_first: bool = False) -> list[TaskId]:

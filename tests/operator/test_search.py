@@ -3,12 +3,12 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from ledgers.homes import Home
 
 from redrive.core.states import State
 from redrive.core.task import TaskId
 from redrive.operator.search import Search
 from redrive.ports import Filter
+from tests.ledgers.homes import Home
 
 
 async def found(search: Search) -> AsyncIterator[TaskId]:

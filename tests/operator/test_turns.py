@@ -1,11 +1,11 @@
 """Chores that one of many services does for all of them."""
 
 import pytest
-from ledgers.homes import Home
-from ledgers.shapes import OWN
 
 from redrive.core.durations import minutes
 from redrive.operator.turns import give_turn_back, take_turn
+from tests.ledgers.homes import Home
+from tests.ledgers.shapes import OWN
 
 
 @pytest.mark.homes(lambda table: table is OWN.table)

@@ -376,8 +376,8 @@ async def test_a_policy_that_cannot_be_is_refused(web: Standing, body: dict[str,
 
 async def test_adopted_tables_are_looked_at_like_our_own(empty_url: str, store: str, clock: VirtualClock):
     """Numbers, pages and single tasks of a table that somebody else made."""
-    from ledgers.homes import build
-    from ledgers.shapes import FLAGS
+    from tests.ledgers.homes import build
+    from tests.ledgers.shapes import FLAGS
 
     await build(empty_url, FLAGS, store)
     app = Redrive(empty_url, clock=clock, durable=False)

@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-from servers import Migrated
 from sqlalchemy import Connection, text
 
 from redrive import Redrive
@@ -26,6 +25,7 @@ from redrive.systems.commands import (
 from redrive.testing import VirtualClock
 from redrive.web.app import make_web
 from redrive.wiring import Service
+from tests.servers import Migrated
 
 START = datetime.fromisoformat("2030-01-01T00:00:00+00:00")
 DOMAIN, TYPE = "payments", "DebitAccount"

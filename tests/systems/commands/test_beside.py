@@ -14,7 +14,7 @@ from redrive.systems.commands import (
     TransientCommandError,
 )
 from redrive.testing import drain
-from systems.commands.conftest import DOMAIN, START, TYPE, Bench
+from tests.systems.commands.conftest import DOMAIN, START, TYPE, Bench
 
 SLOW = TransientCommandError("TIMEOUT", "the bank is slow", {"after_ms": 300})
 

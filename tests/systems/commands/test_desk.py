@@ -16,7 +16,7 @@ from redrive.systems.commands import (
     InvalidOperationError,
     PermanentCommandError,
 )
-from systems.commands.conftest import DOMAIN, Bench
+from tests.systems.commands.conftest import DOMAIN, Bench
 
 BAD = PermanentCommandError("NO_ACCOUNT", "no such account")
 

@@ -10,7 +10,7 @@ from redrive.core.decide import decide
 from redrive.core.outcome import Cancelled, Done, Failed, LeaseExpired, Released
 from redrive.core.task import ClaimLost
 from redrive.systems.commands import PermanentCommandError, TransientCommandError
-from systems.commands.conftest import DOMAIN, TYPE, Bench
+from tests.systems.commands.conftest import DOMAIN, TYPE, Bench
 
 STALLS = max(200, int(os.environ.get("REDRIVE_TEST_ROUNDS") or 0))
 LEASE = timedelta(seconds=30)

@@ -14,7 +14,7 @@ from redrive.systems.commands import (
     DuplicateCommandError,
     NewCommand,
 )
-from systems.commands.conftest import DOMAIN, TYPE, Bench
+from tests.systems.commands.conftest import DOMAIN, TYPE, Bench
 
 
 def new(command_id: str, **given) -> NewCommand:

@@ -10,7 +10,7 @@ from redrive.errors import UsageError
 from redrive.systems.commands import (
     NewCommand,
 )
-from systems.commands.conftest import DOMAIN, TYPE, Bench
+from tests.systems.commands.conftest import DOMAIN, TYPE, Bench
 
 
 def new(command_id: str, **given) -> NewCommand:

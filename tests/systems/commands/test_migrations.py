@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from servers import PostgresServer
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.engine import make_url
 
@@ -22,7 +21,8 @@ from redrive.ledgers.sql.migrate import migrate
 from redrive.systems.commands import Commands, Registry, RetryPolicy
 from redrive.systems.commands.tables import make_tables
 from redrive.testing import VirtualClock
-from systems.commands.conftest import BAD, DOMAIN, TYPE, Bench
+from tests.servers import PostgresServer
+from tests.systems.commands.conftest import BAD, DOMAIN, TYPE, Bench
 
 CONTROL = "default_version = '{version}'\nschema = 'pgmq'\nrelocatable = false\nsuperuser = false\n"
 

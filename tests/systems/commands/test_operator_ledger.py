@@ -8,7 +8,7 @@ from redrive import seconds
 from redrive.operator.census import Census
 from redrive.operator.figures import Figures
 from redrive.systems.commands import BusinessRuleError, NewCommand, TransientCommandError
-from systems.commands.conftest import BAD, DOMAIN, REPLIES, TYPE, Desk
+from tests.systems.commands.conftest import BAD, DOMAIN, REPLIES, TYPE, Desk
 
 KIND = f"{DOMAIN}/{TYPE}"
 

@@ -11,8 +11,8 @@ from redrive.app import WorkerSettings
 from redrive.errors import UsageError
 from redrive.systems.commands import Commands, CommandWorker, Registry, RetryPolicy, TransientCommandError
 from redrive.testing import drain
-from systems.commands.conftest import DOMAIN, QUEUE, TYPE, Bench
-from systems.commands.waiting import run, until
+from tests.systems.commands.conftest import DOMAIN, QUEUE, TYPE, Bench
+from tests.systems.commands.waiting import run, until
 
 SLOW = TransientCommandError("TIMEOUT", "slow")
 

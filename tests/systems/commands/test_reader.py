@@ -7,7 +7,7 @@ import pytest
 
 from redrive import Filter
 from redrive.errors import UsageError
-from systems.commands.conftest import DOMAIN, START, TYPE, Bench
+from tests.systems.commands.conftest import DOMAIN, START, TYPE, Bench
 
 
 async def test_query(bench: Bench) -> None:

@@ -15,7 +15,7 @@ from redrive.systems.commands import (
 )
 from redrive.systems.commands.registry import registry
 from redrive.testing import temporary_url
-from systems.commands.conftest import DOMAIN, TYPE, Bench
+from tests.systems.commands.conftest import DOMAIN, TYPE, Bench
 
 
 async def test_methods_of_an_object(bench: Bench) -> None:

@@ -10,9 +10,9 @@ from sqlalchemy import Connection, event, text
 from redrive.errors import TooSlowError
 from redrive.ports import Actor
 from redrive.systems.commands import BusinessRuleError, CommandStatus, NewCommand, reader
-from systems.commands.conftest import ACTS_AT as QUEUE
-from systems.commands.conftest import BAD, DOMAIN, TYPE, Desk
-from systems.figures import are_counted_soon, take_long_to_count
+from tests.systems.commands.conftest import ACTS_AT as QUEUE
+from tests.systems.commands.conftest import BAD, DOMAIN, TYPE, Desk
+from tests.systems.figures import are_counted_soon, take_long_to_count
 
 
 async def test_pages_of_commands(desk: Desk) -> None:

@@ -11,8 +11,8 @@ from redrive import Redrive
 from redrive.errors import LedgerAwayError
 from redrive.systems.commands import Commands, CommandSettings, Registry
 from redrive.systems.commands.unhandled import UnhandledCommands
-from systems.commands.conftest import DOMAIN, Bench
-from systems.commands.waiting import until
+from tests.systems.commands.conftest import DOMAIN, Bench
+from tests.systems.commands.waiting import until
 
 
 async def other_worker(bench: Bench, bus_url: str, *types: str) -> tuple[Redrive, Commands]:

@@ -9,7 +9,7 @@ from redrive.systems.commands import (
     NewCommand,
 )
 from redrive.systems.commands.values import json_text
-from systems.commands.conftest import DOMAIN, TYPE
+from tests.systems.commands.conftest import DOMAIN, TYPE
 
 
 def new(command_id: str, **given) -> NewCommand:

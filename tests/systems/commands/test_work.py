@@ -11,7 +11,7 @@ from redrive.systems.commands import (
     BusinessRuleError,
     TransientCommandError,
 )
-from systems.commands.conftest import DOMAIN, TYPE, Bench
+from tests.systems.commands.conftest import DOMAIN, TYPE, Bench
 
 SLOW = TransientCommandError("TIMEOUT", "the bank is slow")
 

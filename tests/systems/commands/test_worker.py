@@ -16,8 +16,8 @@ from redrive.systems.commands import (
     TransientCommandError,
 )
 from redrive.testing import drain
-from systems.commands.conftest import DOMAIN, TYPE, Bench
-from systems.commands.waiting import run, until
+from tests.systems.commands.conftest import DOMAIN, TYPE, Bench
+from tests.systems.commands.waiting import run, until
 
 SLOW = TransientCommandError("TIMEOUT", "the bank is slow")
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-from servers import Migrated
 from sqlalchemy import Connection, select, text
 
 from redrive import Redrive
@@ -18,6 +17,7 @@ from redrive.systems.flags import Flags, FlagSchedule, FlagSettings, NewSchedule
 from redrive.testing import Drained, VirtualClock, drain
 from redrive.web.app import make_web
 from redrive.wiring import Service
+from tests.servers import Migrated
 
 MINUTE = timedelta(minutes=1)
 

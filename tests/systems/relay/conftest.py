@@ -5,13 +5,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from web.conftest import client_of
 
 from redrive import Redrive, seconds
 from redrive.settings import Settings
 from redrive.systems.relay import Relay, RelaySettings
 from redrive.systems.relay import system as relay_system
 from redrive.wiring import Service
+from tests.web.conftest import client_of
 
 from .kit import NOWHERE, Broker, broker_at
 

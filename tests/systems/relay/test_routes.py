@@ -7,12 +7,12 @@ from typing import Any
 import httpx
 import pytest
 from sqlalchemy import text
-from web.conftest import client_of
 
 from redrive import Redrive
 from redrive.errors import TooSlowError
 from redrive.systems.relay import desk as review
 from redrive.wiring import Service
+from tests.web.conftest import client_of
 
 from .kit import PATH, in_review, row, statuses
 

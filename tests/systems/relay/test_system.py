@@ -13,8 +13,6 @@ from typing import Any
 
 import httpx
 import pytest
-from web.conftest import client_of
-from web.conftest import running as serving
 
 from redrive import Redrive, State, seconds
 from redrive.app import WorkerSettings
@@ -23,6 +21,8 @@ from redrive.errors import MissingExtraError
 from redrive.systems.relay import Relay, RelaySettings
 from redrive.systems.relay import system as service
 from redrive.wiring import attach_systems
+from tests.web.conftest import client_of
+from tests.web.conftest import running as serving
 
 from .kit import Broker, retry, running, until
 

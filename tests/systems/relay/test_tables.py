@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ledgers.test_migrate import POSTGRES_CATALOGUE
 from sqlalchemy import Connection, MetaData, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -14,6 +13,7 @@ from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.migrate import migrate
 from redrive.systems.relay import Relay
 from redrive.systems.relay.tables import RETRY_QUEUE, retry_queue
+from tests.ledgers.sql.test_migrate import POSTGRES_CATALOGUE
 
 from .kit import Broker
 

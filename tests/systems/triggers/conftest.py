@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-from servers import Migrated
 
 from redrive import Filter, Redrive
 from redrive.settings import Settings
@@ -18,6 +17,7 @@ from redrive.systems.triggers.values import Endpoint, NewEvent
 from redrive.testing import Drained, VirtualClock, drain
 from redrive.web.app import make_web
 from redrive.wiring import Service
+from tests.servers import Migrated
 
 from .receiver import Receiver
 

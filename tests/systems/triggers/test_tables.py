@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from ledgers import test_migrate
 from sqlalchemy import Connection, MetaData, event, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -12,6 +11,7 @@ from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.migrate import migrate
 from redrive.systems.triggers import inbox
 from redrive.systems.triggers import tables as t
+from tests.ledgers.sql import test_migrate
 
 from .conftest import House
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 import pytest
-from servers import Migrated
 from sqlalchemy import Connection, text
 
 from redrive import Redrive, Task
@@ -20,6 +19,7 @@ from redrive.systems.webhooks import Source, Webhooks, WebhookSettings
 from redrive.testing import VirtualClock
 from redrive.web.app import make_web
 from redrive.wiring import Service
+from tests.servers import Migrated
 
 GITHUB_SECRET = "It's a Secret to Everybody"
 STRIPE_SECRET = "whsec_the_stripe_secret_that_nobody_knows"

@@ -6,13 +6,13 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ledgers.homes import execute
 
 from redrive import LedgerTable, Redrive
 from redrive.errors import TableError
 from redrive.lane import make_task
 from redrive.ledgers.sql.ids import uuid7
 from redrive.ledgers.sql.migrate import migrate
+from tests.ledgers.homes import execute
 
 INBOX = LedgerTable("inbox", key="name", id="id", kind="kind", payload="body", counts="attempts", count="attempts")
 

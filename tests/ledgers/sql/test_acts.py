@@ -1,13 +1,13 @@
 """Cancelling in the caller's own transaction."""
 
 import pytest
-from ledgers.homes import ADA, Home
-from ledgers.shapes import FLAGS
 
 from redrive import Redrive
 from redrive.core.states import State
 from redrive.errors import UsageError
 from redrive.testing import temporary_url
+from tests.ledgers.homes import ADA, Home
+from tests.ledgers.shapes import FLAGS
 
 
 @pytest.mark.homes(lambda table: table.words.cancelled is not None)

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from ledgers.homes import ADA, LEASE, PERMANENT, TRANSIENT, execute
 from sqlalchemy import Connection, text
 
 from redrive.core import jitter
@@ -20,6 +19,7 @@ from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ports import Return
 from redrive.testing import VirtualClock
+from tests.ledgers.homes import ADA, LEASE, PERMANENT, TRANSIENT, execute
 
 LETTERS = LedgerTable(
     "letters",

@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from ledgers.homes import execute
 from sqlalchemy import Connection, MetaData, text
 from sqlalchemy.schema import CreateIndex
 
@@ -16,6 +15,7 @@ from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.migrate import check, heads, migrate, migration_sql, versions
 from redrive.ledgers.sql.predicates import ledger_indexes
 from redrive.ledgers.sql.times import CREATE_INSTANT_FUNCTION
+from tests.ledgers.homes import execute
 
 POSTGRES_CATALOGUE = {
     "columns": "SELECT table_name, column_name, data_type, is_nullable, column_default, is_identity, identity_generation"

@@ -10,7 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from redrive.ledgers.sql.lists import one_of
 from redrive.ledgers.sql.times import Earliest, EpochSeconds, HourOf, Instant, IsoText, comparable
 
-ROOMS = Path(__file__).parents[2] / "src" / "redrive"
+ROOMS = Path(__file__).parents[3] / "src" / "redrive"
 SHARED = ("ledgers/sql", "operator", "access")
 """Rooms that must not know which database they have. Migrations may: they write its DDL."""
 ASKS = re.compile(

@@ -1,10 +1,10 @@
 """How long the oldest due task has waited, also where others insert rows without a due time."""
 
 import pytest
-from ledgers.homes import Home
 
 from redrive.core.durations import minutes, seconds
 from redrive.core.table import LedgerTable
+from tests.ledgers.homes import Home
 
 
 def _has_one_due(table: LedgerTable) -> bool:

@@ -11,8 +11,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from ledgers.homes import LEASE, POLICY, TRANSIENT, Home, execute, settlement
-from ledgers.shapes import OWN
 from sqlalchemy import Connection, event
 
 from redrive.core.durations import days, hours
@@ -21,6 +19,8 @@ from redrive.core.states import State
 from redrive.operator.index_order import IndexOrder
 from redrive.operator.reads import Reads
 from redrive.ports import Filter
+from tests.ledgers.homes import LEASE, POLICY, TRANSIENT, Home, execute, settlement
+from tests.ledgers.shapes import OWN
 
 PARKED = int(os.environ.get("REDRIVE_TEST_ROWS") or 7_000)
 

@@ -13,8 +13,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from ledgers.conftest import HOMES
-from ledgers.homes import ADA, BACKOFF, DOMAIN, LEASE, PERMANENT, START, TRANSIENT, Home, settlement
 from sqlalchemy import Connection, event, text
 
 from redrive.core.durations import ZERO, days, hours, minutes, seconds
@@ -28,6 +26,8 @@ from redrive.operator.index_order import IndexOrder
 from redrive.operator.pages import TaskPages
 from redrive.operator.reads import Reads
 from redrive.ports import Filter, Page, Return
+from tests.ledgers.conftest import HOMES
+from tests.ledgers.homes import ADA, BACKOFF, DOMAIN, LEASE, PERMANENT, START, TRANSIENT, Home, settlement
 
 pytestmark = pytest.mark.homes(lambda table: table.schema == "commandbus")
 QUEUE = f"{DOMAIN}__commands"

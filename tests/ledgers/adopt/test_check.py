@@ -4,8 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ledgers.homes import LEASE, execute
-from ledgers.shapes import EVENTS, FLAGS, FOREIGN, JOBS, LEGACY, Shape
 
 from redrive.core.table import Counts, LedgerTable, Words
 from redrive.core.task import NewTask
@@ -14,6 +12,8 @@ from redrive.ledgers.adopt.check import adopt
 from redrive.ledgers.adopt.guess import as_code, guess
 from redrive.ledgers.open import open_ledger
 from redrive.ledgers.sql.database import Database
+from tests.ledgers.homes import LEASE, execute
+from tests.ledgers.shapes import EVENTS, FLAGS, FOREIGN, JOBS, LEGACY, Shape
 
 COLUMNS = {
     "sqlite": {

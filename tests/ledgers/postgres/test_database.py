@@ -7,7 +7,6 @@ from typing import Any
 
 import asyncpg
 import pytest
-from ledgers.homes import execute
 from sqlalchemy import Connection, make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.util import await_only
@@ -23,6 +22,7 @@ from redrive.ledgers.sql import migrate as migrations
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ports import Waiter
+from tests.ledgers.homes import execute
 
 LONG = seconds(60)
 
