@@ -32,7 +32,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, Insert, insert
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeEngine
 
-from redrive.ledgers.postgres.settle import PostgresSettle
+from redrive.ledgers.postgres.settle import PostgresSettle, for_an_update
 from redrive.ledgers.sql.lists import OneOf
 from redrive.ledgers.sql.seam import Columns, Parameters, SettleRows
 from redrive.ledgers.sql.times import Earliest, EpochSeconds, HourOf, Instant, InstantOfText, IsoText
@@ -155,6 +155,10 @@ class PostgresDialect:
                 used: Any = select(func.count()).select_from(taken[-1]).scalar_subquery()
                 left = select((amount - used).label("amount")).cte(f"left_after_{name}_{position}")
         return taken
+
+    def unlocked(self, column: ColumnElement[Any], ids: Select[Any]) -> ColumnElement[bool]:
+        """See `Dialect.unlocked`. Who never waits for a row needs no order."""
+        return self.among(column, for_an_update(ids, wait=False).correlate(None))
 
     def move(
         self, table: Table, where: ColumnElement[bool]

@@ -23,6 +23,11 @@ def is_passing(error: BaseException) -> bool:
     return _sqlstate(error) in _PASSING or "InvalidCachedStatementError" in repr(getattr(error, "orig", ""))
 
 
+def is_locked(error: BaseException) -> bool:
+    """Whether PostgreSQL did not give a lock in time."""
+    return _sqlstate(error) == "55P03"
+
+
 def translated(error: BaseException) -> Exception:
     """The driver's error as one of ours, where we have a word for it."""
     state, said = _sqlstate(error), str(getattr(error, "orig", None) or error).split("\n")[0]

@@ -19,6 +19,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
+from redrive.core.task import TaskId
 from redrive.errors import UsageError
 from redrive.ledgers.sql.seam import Dialect
 from redrive.ports import Transaction, Waiter, Within
@@ -28,6 +29,16 @@ R = TypeVar("R")
 
 _log = logging.getLogger("redrive")
 _AFTER_COMMIT = "redrive_after_commit"
+
+
+class StillLocked(Exception):  # noqa: N818 - not an error: somebody else is at work
+    """What is to be written is locked by somebody else, and everything is taken back.
+
+    `ids` are the tasks concerned; none: all that were to be written.
+    """
+
+    def __init__(self, ids: Iterable[TaskId] = ()) -> None:
+        self.ids = frozenset(ids)
 
 
 class Database(Protocol):
@@ -73,6 +84,12 @@ class Database(Protocol):
 
     async def write(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a function in a transaction. When this returns, what it wrote is durable."""
+        ...
+
+    async def stand_in_line(
+        self, span: timedelta, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """As `write`, for a row that is locked: `StillLocked` if it does not come free in time."""
         ...
 
     async def rebuild(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:

@@ -39,19 +39,24 @@ class SqliteSettle:
         ledger: str,
         worker: str,
         now: datetime | None,
-    ) -> set[TaskId]:
+        wait: bool,  # noqa: ARG002 - no rows are locked here
+    ) -> Sequence[Settlement]:
         """See `SettleWriter.write`."""
         assert now is not None
         batch = self._batch.parameters([self._rows.values(one, now) for one in settlements])
         written = set(connection.execute(self._update, batch | self._dialect.times(now)).scalars())
-        settled = [one for one in settlements if one.claim.task.id in written]
+        settled = settlements if len(written) == len(settlements) else _of(settlements, written)
         if settled:
             ended_at = (now - EPOCH) // MICROSECOND
             history = [_attempt(one, ledger, worker, ended_at) for one in settled]
             connection.exec_driver_sql(self._record, history)
             minute = {"minute": now.replace(second=0, microsecond=0), "ledger": ledger, "worker": worker}
             connection.execute(self._roll_up, {**rolled_up(settled), **minute})
-        return written
+        return [] if settled is settlements else [one for one in settlements if one.claim.task.id not in written]
+
+
+def _of(settlements: Sequence[Settlement], ids: set[TaskId]) -> list[Settlement]:
+    return [one for one in settlements if one.claim.task.id in ids]
 
 
 def _attempt(settlement: Settlement, ledger: str, worker: str, ended_at: int) -> tuple[Any, ...]:
