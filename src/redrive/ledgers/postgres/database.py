@@ -20,14 +20,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from redrive.errors import MissingExtraError
 from redrive.ledgers.postgres.dialect import PostgresDialect
-from redrive.ledgers.sql.database import OpenTransaction, StillLocked, call_all, run_collecting, user_transaction
+from redrive.ledgers.sql.database import OpenTransaction, call_all, run_collecting, user_transaction
 from redrive.ledgers.sql.waiters import WakeUps
 from redrive.ports import Clock
 
 try:
     import asyncpg  # type: ignore[import-untyped]  # it ships no types
 
-    from redrive.ledgers.postgres.errors import is_locked, is_passing, translated
+    from redrive.ledgers.postgres.errors import is_passing, translated
     from redrive.ledgers.postgres.wake_up import WakeUp
 except ImportError as error:  # pragma: no cover - the extra is installed in every test run
     raise MissingExtraError("PostgreSQL", "postgres") from error
@@ -116,7 +116,7 @@ class PostgresDatabase:
         """See `Database.stand_in_line`. Whatever limits the role has: they are for statements that do not expect a lock."""
         milliseconds = max(1, int(span.total_seconds() * 1000))
 
-        def patiently(connection: Connection) -> R:
+        def in_line(connection: Connection) -> R:
             connection.execute(
                 select(
                     func.set_config("lock_timeout", str(milliseconds), True),
@@ -125,12 +125,7 @@ class PostgresDatabase:
             )
             return run(connection, *args, **kwargs)
 
-        try:
-            return await self.write(patiently)
-        except DBAPIError as error:
-            if is_locked(error):
-                raise StillLocked from error
-            raise
+        return await self.write(in_line)
 
     async def rebuild(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Database.rebuild`. On a connection of its own, whose statements have no limit, whatever the role's is."""

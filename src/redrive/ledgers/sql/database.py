@@ -19,7 +19,6 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from redrive.core.task import TaskId
 from redrive.errors import UsageError
 from redrive.ledgers.sql.seam import Dialect
 from redrive.ports import Transaction, Waiter, Within
@@ -32,13 +31,7 @@ _AFTER_COMMIT = "redrive_after_commit"
 
 
 class StillLocked(Exception):  # noqa: N818 - not an error: somebody else is at work
-    """What is to be written is locked by somebody else, and everything is taken back.
-
-    `ids` are the tasks concerned; none: all that were to be written.
-    """
-
-    def __init__(self, ids: Iterable[TaskId] = ()) -> None:
-        self.ids = frozenset(ids)
+    """What is to be written is locked by somebody else, longer than is waited for. Everything is taken back."""
 
 
 class Database(Protocol):

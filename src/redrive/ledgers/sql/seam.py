@@ -157,6 +157,10 @@ class Dialect(Protocol):
         """
         ...
 
+    def impatient(self, locking: Select[Any]) -> Select[Any]:
+        """A statement that locks rows, and does not wait long for them: `StillLocked`, also from what follows in its transaction."""
+        ...
+
     def move(
         self, table: Table, where: ColumnElement[bool]
     ) -> tuple[FromClause, list[ColumnElement[bool]], list[Delete]]:
