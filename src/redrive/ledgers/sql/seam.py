@@ -38,7 +38,7 @@ class SettleRows(Protocol):
         ...
 
     def update(self, batch: FromClause, match: ColumnElement[bool]) -> Update:
-        """End the claims of a batch, each only where its fence is still there."""
+        """End the claims of a batch where this matches, which sees to the fence."""
         ...
 
 

@@ -10,10 +10,11 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, FromClause, Integer, Text, Update, and_, case, func, null
+from sqlalchemy import ColumnElement, Connection, FromClause, Integer, Text, Update, case, func, null
 
 from redrive.core.decide import Settlement
 from redrive.core.states import Act, State, check_transition
+from redrive.core.table import Counts
 from redrive.core.task import Claim, ClaimLocked, Unwritten
 from redrive.errors import UsageError
 from redrive.ledgers.sql.base import LedgerBase
@@ -45,6 +46,7 @@ class RowSettlements:
         self._extra = extra
         self._words = mapped.ledger_table.words
         self._count = mapped.ledger_table.count_to_store
+        self._counts_failures = mapped.ledger_table.counts is Counts.FAILURES
         self._span = mapped.dialect.span
         self.id: ColumnElement[Any] = mapped.id
         self.fence: ColumnElement[Any] = mapped.rows.column("claim_id")
@@ -84,8 +86,9 @@ class RowSettlements:
         word = () if self._same_words else (self._words.settled(state, failures=failures),)
         extra = () if self._extra is None else self._extra.row(settlement)
         due = delay if delay is None else self._span(now, delay)
+        count = failures if self._counts_failures else self._count(settlement)
         return (
-            claim.task.id, claim.claim_id, state.value, self._count(settlement), due, outcome, error, *word, *extra
+            claim.task.id, claim.claim_id, state, count, due, outcome, error, *word, *extra
         )  # fmt: skip
 
     def update(self, batch: FromClause, match: ColumnElement[bool]) -> Update:
@@ -109,7 +112,7 @@ class RowSettlements:
             values["done_at"] = case((done, mapped.now("done_at")), else_=rows.column("done_at"))
         if mapped.has("ended_at"):
             values["ended_at"] = case((batch.c.state == quoted("waiting"), null()), else_=mapped.now("ended_at"))
-        settled = mapped.update(values).where(and_(match, self.fence == batch.c.claim_id))
+        settled = mapped.update(values).where(match)
         return settled if self._extra is None else settled.values(self._extra.values(batch, mapped.dialect.now()))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, and_, insert
 
 from redrive.core.decide import Settlement
 from redrive.core.task import TaskId
@@ -26,7 +26,8 @@ class SqliteSettle:
         self._dialect = dialect
         self._rows = rows
         self._batch = Batch(dialect, rows.columns)
-        self._update = rows.update(self._batch.rows, self._batch.match("id", rows.id)).returning(rows.id)
+        ours = and_(self._batch.match("id", rows.id), rows.fence == self._batch.rows.c.claim_id)
+        self._update = rows.update(self._batch.rows, ours).returning(rows.id)
         # Compiled for the driver itself: 3 µs a row, where SQLAlchemy's way through named parameters takes 11 µs.
         self._record = str(insert(schema.attempt).compile(dialect=dialect.sqlalchemy))
         self._roll_up = add_up(dialect.insert(schema.minute), MEASURED)
