@@ -96,6 +96,12 @@ class Settings(Section):
     http_port: int = Field(
         default=8086, ge=0, le=65535, description="The port that `redrive serve` listens on; 0 takes a free one"
     )
+    http_connections_max: int = Field(
+        default=10_000, ge=16, le=1_000_000, description="How many connections are open at once, if files allow it"
+    )
+    http_connections_per_address: int = Field(
+        default=500, ge=16, le=1_000_000, description="How many of them one address may have; a proxy is one address"
+    )
     log_level: LogLevel = Field(default="info", description="debug, info, warning or error")
     log_format: LogFormat = Field(default="json", description="json or pretty")
     redrive_admin_key: AdminKey | None = Field(
