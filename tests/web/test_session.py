@@ -225,8 +225,8 @@ async def test_a_large_body_is_refused(local: httpx.AsyncClient):
             yield large[start : start + (1 << 16)]
 
     headers = {"Content-Type": "application/json"}
-    assert (await local.post("/api/tasks/redrive", content=large, headers=headers)).status_code == 413
-    assert (await local.post("/api/tasks/redrive", content=parts(), headers=headers)).status_code == 413
+    assert (await local.post("/api/searches", content=large, headers=headers)).status_code == 413
+    assert (await local.post("/api/searches", content=parts(), headers=headers)).status_code == 413
 
 
 async def test_a_form_of_another_page_reaches_nothing(local: httpx.AsyncClient):

@@ -2,11 +2,13 @@
 
 import ipaddress
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import lru_cache
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
-from fastapi import Request, Security
+from fastapi import Request, Response, Security
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader
 
 from redrive.access.keys import ApiKey, Keys, Scope
@@ -39,7 +41,7 @@ def require(scope: str) -> Callable[..., Awaitable[ApiKey]]:
     async def key_of(request: Request, secret: Annotated[str | None, Security(_header)] = None) -> ApiKey:
         return await _authorised(request, secret, needed)
 
-    return key_of
+    return _guard(key_of)
 
 
 def require_unless_loopback(scope: str) -> Callable[..., Awaitable[ApiKey | None]]:
@@ -51,7 +53,7 @@ def require_unless_loopback(scope: str) -> Callable[..., Awaitable[ApiKey | None
             return None
         return await _authorised(request, secret, needed)
 
-    return key_of
+    return _guard(key_of)
 
 
 def require_unless_local_program(scope: str) -> Callable[..., Awaitable[ApiKey | None]]:
@@ -68,7 +70,33 @@ def require_unless_local_program(scope: str) -> Callable[..., Awaitable[ApiKey |
             return None
         return await _authorised(request, secret, needed)
 
-    return key_of
+    return _guard(key_of)
+
+
+class KeyFirstRoute(APIRoute):
+    """A route that reads no body of somebody who may not send one. The framework reads bodies before it asks who sends them."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """See `APIRoute.get_route_handler`."""
+        handle = super().get_route_handler()
+        guards = _guards(self.dependant)
+
+        async def answer(request: Request) -> Response:
+            for guard in guards:
+                await guard(request, request.headers.get("x-api-key"))
+            return await handle(request)
+
+        return answer
+
+
+def _guard(check: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    check.is_guard = True  # type: ignore[attr-defined]  # for `KeyFirstRoute`
+    return check
+
+
+def _guards(dependant: Dependant) -> list[Callable[..., Awaitable[Any]]]:
+    found = [guard for inner in dependant.dependencies for guard in _guards(inner)]
+    return [dependant.call, *found] if getattr(dependant.call, "is_guard", False) and dependant.call else found
 
 
 def _is_from_other_page(request: Request) -> bool:
@@ -123,8 +151,12 @@ async def _session_key(request: Request) -> ApiKey | None:
 
 
 async def _key(request: Request, secret: str) -> ApiKey:
+    known: ApiKey | None = getattr(request.state, "checked_key", None)
+    if known is not None:
+        return known
     keys: Keys = request.app.state.keys
     key = await keys.find(secret) if len(secret) <= KEY_CHARS_MAX else None
     if key is None:
         raise ApiError(401, "key_invalid", "the key is unknown, expired or revoked", headers=CHALLENGE)
+    request.state.checked_key = key
     return key

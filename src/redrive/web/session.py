@@ -24,7 +24,7 @@ from fastapi.responses import JSONResponse, RedirectResponse
 from redrive.access.keys import ApiKey, Keys, Scope
 from redrive.access.secrets import shared_secret
 from redrive.http.errors import ApiError
-from redrive.http.guard import KEY_CHARS_MAX, require_unless_loopback
+from redrive.http.guard import KEY_CHARS_MAX, KeyFirstRoute, require_unless_loopback
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.times import EPOCH
 from redrive.operator.json_views import instant_json
@@ -38,7 +38,7 @@ FAILURES_SPAN_SECONDS = 60.0
 CALLERS_MAX = 1000
 ROLES = (Scope.ADMIN, Scope.OPERATOR, Scope.VIEWER)
 
-router = APIRouter(tags=["session"])
+router = APIRouter(route_class=KeyFirstRoute, tags=["session"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

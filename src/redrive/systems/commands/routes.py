@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from pydantic import AfterValidator
 
 from redrive.http.errors import ApiError, ErrorAnswer
-from redrive.http.guard import require, require_unless_loopback
+from redrive.http.guard import KeyFirstRoute, require, require_unless_loopback
 from redrive.operator.acts import Acted
 from redrive.systems.commands import shapes
 from redrive.systems.commands.desk import TROUBLED, Troubleshooting
@@ -61,7 +61,7 @@ _ACT = _refusals(
 
 def make_routes(reader: Reader, desk: Troubleshooting) -> APIRouter:
     """The routes of one reader."""
-    router = APIRouter(prefix="/api/commands", tags=["commands"])
+    router = APIRouter(prefix="/api/commands", route_class=KeyFirstRoute, tags=["commands"])
     _add_troubleshooting(router, reader, desk)
     _add_looks(router, reader)
     return router

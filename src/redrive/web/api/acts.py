@@ -15,7 +15,7 @@ from redrive.access.keys import ApiKey
 from redrive.core.states import Act, State
 from redrive.core.task import TaskId
 from redrive.errors import UsageError
-from redrive.http.guard import require
+from redrive.http.guard import KeyFirstRoute, require
 from redrive.http.reason import Reason
 from redrive.http.shape import Body
 from redrive.lane import Lane
@@ -31,7 +31,7 @@ NAMED_MAX = 5
 ACT_WITHIN = timedelta(seconds=8)
 """An act that takes longer stops between two pages and says that it is not complete: send it again with its `until`."""
 
-router = APIRouter(prefix="/api/tasks", tags=["acts"])
+router = APIRouter(prefix="/api/tasks", route_class=KeyFirstRoute, tags=["acts"])
 Operator = Annotated[ApiKey, Depends(require("operator"))]
 
 Ids = Annotated[
