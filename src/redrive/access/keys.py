@@ -214,7 +214,7 @@ def _revoke(connection: Connection, id: str, now: datetime) -> ApiKey | None:
     row = connection.execute(select(table).where(table.c.id == id)).first()
     if row is None:
         return None
-    key = _key(row)
+    key = key_of_row(row)
     if key.revoked_at is not None:
         return key
     connection.execute(update(table).where(table.c.id == id).values(revoked_at=now))
@@ -223,7 +223,7 @@ def _revoke(connection: Connection, id: str, now: datetime) -> ApiKey | None:
 
 def _list(connection: Connection) -> list[ApiKey]:
     rows = connection.execute(select(table).order_by(table.c.created_at, table.c.id).limit(KEYS_LISTED_MAX))
-    return [_key(row) for row in rows]
+    return [key_of_row(row) for row in rows]
 
 
 def _page(connection: Connection, owner: str | None, after: str | None, limit: int) -> list[ApiKey]:
@@ -232,12 +232,12 @@ def _page(connection: Connection, owner: str | None, after: str | None, limit: i
         asked = asked.where(table.c.owner == owner)
     if after is not None:
         asked = asked.where(table.c.id > after)
-    return [_key(row) for row in connection.execute(asked.order_by(table.c.id).limit(limit))]
+    return [key_of_row(row) for row in connection.execute(asked.order_by(table.c.id).limit(limit))]
 
 
 def _get(connection: Connection, id: str) -> ApiKey | None:
     row = connection.execute(select(table).where(table.c.id == id, table.c.revoked_at.is_(None))).first()
-    return None if row is None else _key(row)
+    return None if row is None else key_of_row(row)
 
 
 def _change(connection: Connection, id: str, values: dict[str, Any]) -> ApiKey | None:
@@ -250,7 +250,7 @@ def _change(connection: Connection, id: str, values: dict[str, Any]) -> ApiKey |
 def read_keys(connection: Connection, hashes: Sequence[str]) -> dict[str, ApiKey]:
     """The keys with these hashes, whether valid or not, by their hash: one statement for however many ask at once."""
     rows = connection.execute(_KEYS_BY_HASH, {"hashes": list(hashes)})
-    return {row.sha256: _key(row) for row in rows}
+    return {row.sha256: key_of_row(row) for row in rows}
 
 
 _KEYS_BY_HASH = select(table).where(one_of(table.c.sha256, "hashes"))
@@ -258,10 +258,11 @@ _KEYS_BY_HASH = select(table).where(one_of(table.c.sha256, "hashes"))
 
 def _find(connection: Connection, hashed: str) -> tuple[ApiKey, str] | None:
     row = connection.execute(select(table).where(table.c.sha256 == hashed)).first()
-    return None if row is None else (_key(row), row.sha256)
+    return None if row is None else (key_of_row(row), row.sha256)
 
 
-def _key(row: Any) -> ApiKey:
+def key_of_row(row: Any) -> ApiKey:
+    """The key that a row stands for; the row has the columns of the table by name."""
     # A scope that this version does not know grants nothing.
     known = tuple(Scope(name) for name in row.scopes if name in list(Scope))
     return ApiKey(

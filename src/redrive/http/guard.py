@@ -12,6 +12,7 @@ from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader
 
 from redrive.access.keys import ApiKey, Keys, Scope
+from redrive.access.wrong_keys import SPAN_SECONDS, WrongKeys
 from redrive.http.errors import ApiError
 
 KEY_CHARS_MAX = 500
@@ -135,7 +136,7 @@ def _is_loopback(host: str) -> bool:
 
 
 async def _authorised(request: Request, secret: str | None, needed: Scope) -> ApiKey:
-    key = await _key(request, secret) if secret else await _session_key(request)
+    key = await find_key(request, secret) if secret else await _session_key(request)
     if key is None:
         raise ApiError(401, "key_missing", "send a key in the header X-API-Key, or log in", headers=CHALLENGE)
     if not key.allows(needed):
@@ -150,13 +151,29 @@ async def _session_key(request: Request) -> ApiKey | None:
     return None if sessions is None else await sessions.key_of(request)
 
 
-async def _key(request: Request, secret: str) -> ApiKey:
-    known: ApiKey | None = getattr(request.state, "checked_key", None)
-    if known is not None:
-        return known
+async def find_key(request: Request, secret: str) -> ApiKey:
+    """The valid key with this text, asked for once per request. Otherwise 401, or 429 for whoever guesses and guesses.
+
+    A right key always opens, however many wrong ones were tried before: nobody can lock somebody else out.
+    """
+    known: tuple[str, ApiKey] | None = getattr(request.state, "found_key", None)
+    if known is not None and known[0] == secret:
+        return known[1]
     keys: Keys = request.app.state.keys
-    key = await keys.find(secret) if len(secret) <= KEY_CHARS_MAX else None
+    key = await keys.find(secret) if 0 < len(secret) <= KEY_CHARS_MAX else None
     if key is None:
-        raise ApiError(401, "key_invalid", "the key is unknown, expired or revoked", headers=CHALLENGE)
-    request.state.checked_key = key
+        raise wrong_key(request, secret)
+    request.state.found_key = (secret, key)
     return key
+
+
+def wrong_key(
+    request: Request, secret: str, *, code: str = "key_invalid", too_many: str = "too_many_tries"
+) -> ApiError:
+    """The refusal of a key that is none, which is counted."""
+    wrong_keys: WrongKeys = request.app.state.wrong_keys
+    caller = request.client.host if request.client is not None else ""
+    if wrong_keys.note(caller, secret):
+        wait = {"Retry-After": str(SPAN_SECONDS)}
+        return ApiError(429, too_many, "too many wrong keys: wait a minute", headers=wait)
+    return ApiError(401, code, "the key is unknown, expired or revoked", headers=CHALLENGE)
