@@ -49,8 +49,11 @@ async def test_the_cookie_is_for_this_service_alone(service: Service, remote: ht
         assert part in cookie
     assert "Secure" not in cookie
     assert made.secret not in answer.text + cookie
-    behind_tls = await remote.post("/login", data={"key": made.secret}, headers={"X-Forwarded-Proto": "https"})
-    assert "Secure" in behind_tls.headers["set-cookie"]
+    said = await remote.post("/login", data={"key": made.secret}, headers={"X-Forwarded-Proto": "https"})
+    assert "Secure" not in said.headers["set-cookie"], "a header of just anybody"
+    async with client_of(service, client="192.0.2.7", base_url="https://redrive.example") as behind_tls:
+        answer = await behind_tls.post("/login", data={"key": made.secret})
+        assert "Secure" in answer.headers["set-cookie"]
 
 
 async def test_a_session_opens_what_its_key_opens(operator: tuple[httpx.AsyncClient, str], service: Service):

@@ -46,7 +46,7 @@ def require(scope: str) -> Callable[..., Awaitable[ApiKey]]:
 
 
 def require_unless_loopback(scope: str) -> Callable[..., Awaitable[ApiKey | None]]:
-    """A dependency: as `require`, but open to requests that come from this machine itself. For looking only."""
+    """A dependency: as `require`, but open to requests from this machine itself, where that is trusted. For looking only."""
     needed = Scope(scope)
 
     async def key_of(request: Request, secret: Annotated[str | None, Security(_header)] = None) -> ApiKey | None:
@@ -58,7 +58,7 @@ def require_unless_loopback(scope: str) -> Callable[..., Awaitable[ApiKey | None
 
 
 def require_unless_local_program(scope: str) -> Callable[..., Awaitable[ApiKey | None]]:
-    """A dependency: as `require`, but open to programs on this machine, also for routes that write.
+    """A dependency: as `require`, but open to programs on this machine, where that is trusted, also for routes that write.
 
     A program is let in where a page is not: a browser on this machine may be made to send what a page from elsewhere likes.
     Browsers name that page as the `Origin` of every POST, so one that is not our own needs a key. Routes must also insist on
@@ -106,13 +106,18 @@ def _is_from_other_page(request: Request) -> bool:
 
 
 def is_from_loopback(request: Request) -> bool:
-    """Whether a program on this machine asks for this machine.
+    """Whether a program on this machine asks for this machine, and the settings say that this is enough.
 
+    It never is behind a plain TCP forwarder, which looks just like it: therefore the setting, which is off by default.
     The `Host` must be a loopback name too: a page from elsewhere whose name was made to point here would send its own. And
     no proxy may stand in between. Some tell nothing of the caller unless they are told to, and ask with our own address as
     the `Host`; what gives nginx away then, before its version 1.29.7, is HTTP/1.0, which hardly any program speaks.
     """
-    if request.client is None or any(name in request.headers for name in FORWARDED):
+    if (
+        not request.app.state.trusts_loopback
+        or request.client is None
+        or any(name in request.headers for name in FORWARDED)
+    ):
         return False
     if request.scope.get("http_version") == "1.0":
         return False

@@ -31,6 +31,7 @@ def make_web(service: Service) -> FastAPI:
     )
     web.state.service = service
     web.state.keys = service.keys
+    web.state.trusts_loopback = service.settings.http_trust_loopback
     web.state.wrong_keys = WrongKeys()
     web.state.pulse = health.Pulse()
     web.state.sessions = session.Sessions(service.app.database)

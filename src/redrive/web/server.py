@@ -51,7 +51,9 @@ def make_server(web: Any, settings: Settings) -> HttpServer:
         log_config=None,
         access_log=False,  # the envelope logs each request, redacted
         server_header=False,
-        proxy_headers=False,  # who may look depends on the caller's address: no header may change it
+        # Who may look depends on the caller's address: no header may change it, but for those of proxies that are named.
+        proxy_headers=bool(settings.http_trusted_proxies),
+        forwarded_allow_ips=list(settings.http_trusted_proxies),
         lifespan="off",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=max(1, int(settings.worker_grace.total_seconds())),
