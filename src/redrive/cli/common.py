@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import pwd
 import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager
@@ -86,6 +88,14 @@ def say(message: str) -> None:
 def print_json(value: Any) -> None:
     """One JSON document on stdout, and nothing else there."""
     sys.stdout.write(visible_json(json.dumps(value, ensure_ascii=False, indent=2)) + "\n")
+
+
+def os_user() -> str:
+    """Who uses the command line."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user without a name
+        return f"uid {os.getuid()}"
 
 
 def when(instant: datetime | None, *, now: datetime | None = None) -> str:
