@@ -253,6 +253,9 @@ async def test_few_stand_in_line_at_once(recorded, heard, quickly):
         recorded.unlock()
         await settler.flushed()
     assert keys_of(heard.of(AttemptEnded)) == keys
+    assert len(recorded.groups[-1]) == len(keys) - settler_module.LATE_WRITERS, (
+        "one lock was for many: they go together"
+    )
 
 
 async def test_what_only_buries_a_lost_claim_is_left_to_the_next_keeper(recorded, heard, clock):

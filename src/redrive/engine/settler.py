@@ -60,6 +60,7 @@ class Settler:
         self._writing: list[list[Settlement]] = []
         self._late: dict[asyncio.Task[None], _Late] = {}
         self._line = asyncio.Semaphore(LATE_WRITERS)
+        self._regrouped: set[tuple[TaskId, UUID]] = set()
         self._filled = asyncio.Event()
         self._written = asyncio.Event()
         self._idle = asyncio.Event()
@@ -149,6 +150,8 @@ class Settler:
                 if _key(one.claim) in locked and one.claim.abandoned is None:
                     self._write_later(_Late(one))
             group = [one for one in group if _key(one.claim) not in locked]
+        if self._regrouped:
+            self._regrouped.difference_update([_key(one.claim) for one in group])
         if self._plan is not None:
             delay = min((one.delay for one in group if one.delay is not None), default=None)
             if delay is not None:
@@ -207,6 +210,7 @@ class Settler:
                 turns = max(1.0, len(self._late) / LATE_WRITERS)
                 wait = timedelta(seconds=max(LINE_SECONDS_MIN, LINE_SECONDS / turns))
                 began = time.monotonic()
+                late.waits = False
                 try:
                     unwritten = await self._settle(group, wait=wait, doubtful=late.doubtful)
                 except Exception as error:
@@ -220,20 +224,35 @@ class Settler:
                         break
                     asked += 1
                     pause = _pause(asked, LOCKED_PAUSE_SECONDS_MAX)
+            late.waits = True
             # Who has stood in the line has paused already, and stands there again at once.
             await asyncio.sleep(max(0.0, pause - (time.monotonic() - began)))
+        late.waits = False
         self._conclude(group, unwritten)
+        self._regroup()
+
+    def _regroup(self) -> None:
+        """A lock has gone, and often it was one for many rows: those that wait for their turn are tried together, once."""
+        for task, late in self._late.items():
+            key = _key(late.settlement.claim)
+            if late.waits and not late.doubtful and key not in self._regrouped:
+                late.waits = False
+                task.cancel()
+                self._regrouped.add(key)
+                self.put(late.settlement)
 
 
 class _Late:
     """A settlement that left its group."""
 
-    __slots__ = ("doubtful", "refused", "settlement")
+    __slots__ = ("doubtful", "refused", "settlement", "waits")
 
     def __init__(self, settlement: Settlement, *, refused: int = 0, doubtful: bool = False) -> None:
         self.settlement = settlement
         self.refused = refused
         self.doubtful = doubtful
+        self.waits = True
+        """Whether it waits for its turn: nothing of it is under way."""
 
 
 def _key(claim: Claim) -> tuple[TaskId, UUID]:

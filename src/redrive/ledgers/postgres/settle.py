@@ -28,6 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from redrive.core.decide import Settlement
+from redrive.errors import UsageError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.minute import add_up
@@ -75,11 +76,15 @@ class PostgresSettle:
             written = connection.execute(self._statements[wait], parameters).scalar_one()
             if written == len(rest):
                 return refused
+            if written:
+                raise _suppressed(ledger)
             free = set(connection.execute(self._free[wait], batch).scalars())
             refused += [one for one in rest if one.claim.task.id not in free]
             rest = [one for one in rest if one.claim.task.id in free]
             if not rest:
-                break
+                return refused
+        if wait:  # these rows are locked by nobody but us
+            raise _suppressed(ledger)
         return [*refused, *rest]
 
     def _values(self, settlement: Settlement, now: datetime | None) -> tuple[Any, ...]:
@@ -150,6 +155,13 @@ class PostgresSettle:
         ).where(condition)
         made = self._dialect.insert(schema.minute).from_select(["minute", "ledger", "worker", *MEASURED], row)
         return add_up(made, MEASURED)
+
+
+def _suppressed(ledger: str) -> UsageError:
+    return UsageError(
+        f"rows of {ledger} were not changed, though nobody else has locked them: a trigger, a rule or a row policy of the table"
+        " keeps updates from being made; let them through for the role of the worker"
+    )
 
 
 def for_an_update(rows: Select[Any], *, wait: bool) -> Select[Any]:
