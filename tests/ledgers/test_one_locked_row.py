@@ -4,7 +4,7 @@ SQLite locks no rows, so these promises are PostgreSQL's: over our own table, ov
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 from psycopg import sql
 from sqlalchemy import Connection, select, text
 
+from redrive.core.decide import Settlement
 from redrive.core.durations import minutes, seconds
 from redrive.core.outcome import Done, LeaseExpired
 from redrive.core.task import Claim, ClaimLocked, ClaimLost, TaskId
@@ -23,6 +24,8 @@ from redrive.engine.patience import Patience
 from redrive.engine.settler import Settler
 from redrive.events import AttemptEnded, SettleFailed, SettleLost
 from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.beside import Beside
+from redrive.ledgers.sql.ledger import SqlLedger
 from tests.engine.workbench import Heard, working
 from tests.ledgers.homes import LEASE, POLICY, TRANSIENT, Home, settlement
 
@@ -173,6 +176,31 @@ async def test_a_lock_of_ones_own_is_none(home: Home) -> None:
 def lock_own(connection: Connection, home: Home, id_: TaskId) -> None:
     c = home.sql_table.c[home.table.id_column]
     connection.execute(select(c).where(c == id_).with_for_update()).all()
+
+
+class Noted(Beside):
+    """Keeps what it is told of."""
+
+    def __init__(self) -> None:
+        self.settlements: list[Settlement] = []
+
+    def settled(self, connection: Connection, settlements: Sequence[Settlement]) -> None:
+        self.settlements += settlements
+
+
+@pytest.mark.homes(lambda table: table.name != "command")
+async def test_what_is_beside_is_told_only_of_what_was_written(home: Home) -> None:
+    """A `Beside` hears of a locked settlement when it is written, and not before."""
+    beside = Noted()
+    ledger = SqlLedger(home.database, home.table, home.sql_table, beside=beside)
+    settled = [settlement(claim) for claim in await claimed(home, 3)]
+    async with stranger_at(home) as stranger:
+        await stranger.lock(settled[0].claim.task.id)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await ledger.settle(settled, worker="w1") == [ClaimLocked(settled[0].claim)]
+        assert beside.settlements == settled[1:]
+    assert await ledger.settle(settled[:1], worker="w1", wait=LONG) == []
+    assert beside.settlements == [*settled[1:], settled[0]]
 
 
 async def test_what_the_fence_refuses_does_not_part_counters_from_rows(home: Home) -> None:
