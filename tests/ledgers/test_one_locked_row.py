@@ -139,15 +139,16 @@ async def test_a_locked_row_is_left_out_of_an_extension(home: Home) -> None:
 
 
 async def test_who_waits_is_written_when_the_lock_goes(home: Home) -> None:
-    """A settlement that stands in the line for its row is written as soon as the lock goes."""
+    """A settlement that stands in the line for its row is written as soon as the lock goes. A message is kept meanwhile."""
     [claim] = await claimed(home, 1)
     async with stranger_at(home) as stranger:
         await stranger.lock(claim.task.id)
         waiting = asyncio.create_task(home.ledger.settle([settlement(claim)], worker="w1", wait=LONG))
         await stranger.until_somebody_waits()
         assert not waiting.done()
-        await stranger.let_go()
         async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await home.ledger.extend([claim], LEASE) == ([] if home.queued else [ClaimLocked(claim)])
+            await stranger.let_go()
             assert await waiting == []
     assert await states(home, [claim]) == ["done"]
 

@@ -124,9 +124,13 @@ class PgmqLedger(SqlLedger):
             self.queues.archive(connection, queue, sorted(by_message))
         if not abandoned:
             return []
-        # A row that somebody has locked holds nobody up: its message is visible again when this lease ends.
-        free = list(connection.execute(self._queued.lock_rows, {"ids": sorted(abandoned)}).scalars())
-        parameters = {"ids": free, "fence": fence, **self._times(lease=lease)}
+        free = set(connection.execute(self._queued.lock_rows, {"ids": sorted(abandoned)}).scalars())
+        if len(free) < len(abandoned):
+            # A row that somebody has locked holds nobody up. Its message is visible again when this lease ends; as long as it was
+            # not handed out, its holder may stand in the line for the row.
+            unread = [message_of[id_][0] for id_ in abandoned if id_ not in free]
+            connection.execute(self._queued.queue(queue).unread, {"ids": unread})
+        parameters = {"ids": sorted(free), "fence": fence, **self._times(lease=lease)}
         taken = connection.execute(self._queued.take_over, parameters)
         claims = self._claim_reader.claims(taken, fence, lease, abandoned)
         for claim in claims:
@@ -163,6 +167,12 @@ class PgmqLedger(SqlLedger):
             # Only now that everything else is written: whoever sees a message again sees its row as it was left.
             self._release(connection, [one for one in ours if one.claim.task.id not in left] if left else ours)
         return unwritten
+
+    def _settle_in_line(self, connection: Connection, settlements: list[Settlement], worker: str) -> list[Unwritten]:
+        # The row first: while it is waited for, the message is free to be extended.
+        ids = [one.claim.task.id for one in settlements]
+        connection.execute(self._queued.wait_for_rows, {"ids": ids})
+        return super()._settle_in_line(connection, settlements, worker)
 
     def _held(
         self, connection: Connection, claims: Sequence[Claim], *, wait: bool = False

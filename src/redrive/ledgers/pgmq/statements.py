@@ -176,6 +176,12 @@ class QueueStatements:
         return self.held.with_for_update(of=self.messages)
 
     @cached_property
+    def unread(self) -> Any:
+        """Take back that messages were read, in the transaction that has read them."""
+        c = self.messages.c
+        return update(self.messages).where(c.msg_id == any_(_ids())).values(read_ct=c.read_ct - 1)
+
+    @cached_property
     def delay(self) -> Any:
         """Hide messages that the caller holds for the delay of each: what `set_vt` does, for many delays at once."""
         c, batch = self.messages.c, self._of.delay_batch.rows
@@ -373,6 +379,11 @@ class PgmqStatements(ClaimStatements):
     def lock_rows(self) -> Select[Any]:
         """Lock those of the rows that nobody else has locked."""
         return select(self.id).where(self.id == any_(_ids())).with_for_update(skip_locked=True)
+
+    @cached_property
+    def wait_for_rows(self) -> Select[Any]:
+        """Lock rows, in the order of their ids."""
+        return select(self.id).where(self.id == any_(_ids())).order_by(self.id).with_for_update(key_share=True)
 
     @cached_property
     def messages_of(self) -> Select[Any]:

@@ -154,12 +154,15 @@ class Settling(LedgerBase):
             return await run_within(within, self._settle, ordered, worker, wait=True)
         try:
             if wait is not None:
-                return await self.database.stand_in_line(wait, self._settle, ordered, worker, wait=True)
+                return await self.database.stand_in_line(wait, self._settle_in_line, ordered, worker)
             alone = self._settle_writer.one_statement and not self._tells_settled
             run = self.database.statement if alone else self.database.write
             return await run(self._settle, ordered, worker, wait=False)
         except StillLocked:
             return [ClaimLocked(one.claim) for one in ordered]
+
+    def _settle_in_line(self, connection: Connection, settlements: list[Settlement], worker: str) -> list[Unwritten]:
+        return self._settle(connection, settlements, worker, wait=True)
 
     def _settle(
         self, connection: Connection, settlements: list[Settlement], worker: str, *, wait: bool = False
