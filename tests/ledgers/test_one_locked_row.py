@@ -328,7 +328,7 @@ async def test_limits_of_a_role_throw_no_finished_work_away(home: Home, limit: s
     ids = await home.put(3)
     heard, gate = Heard(), Gate()
     async with stranger_at(home) as stranger:
-        await home.database.write(set_limit, limit, "100ms")
+        await home.database.write(set_limit, limit, "300ms")
         try:
             limited = await home.another()
             async with working(limited, handled(home, gate), heard=heard), asyncio.timeout(PATIENCE_SECONDS):
@@ -337,7 +337,7 @@ async def test_limits_of_a_role_throw_no_finished_work_away(home: Home, limit: s
                 gate.out.set()
                 await heard.amount(AttemptEnded, 2)
                 await stranger.until_somebody_waits()
-                await asyncio.sleep(0.3)  # longer than the limit: nothing tells from outside that it has passed
+                await asyncio.sleep(0.5)  # longer than the limit: nothing tells from outside that it has passed
                 await stranger.let_go()
                 await heard.amount(AttemptEnded, 3)
         finally:
