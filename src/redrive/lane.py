@@ -32,7 +32,7 @@ from redrive.operator.census import Census
 from redrive.operator.pages import TaskPages
 from redrive.ports import Actor, Filter, Observer, Page, Within
 
-__all__ = ["Acted", "Added", "Attempt", "Lane", "NewTask", "Page", "make_task"]
+__all__ = ["Acted", "Actor", "Added", "Attempt", "Lane", "NewTask", "Page", "make_task"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -7,8 +7,6 @@ from urllib.parse import urlencode
 
 from fastapi import Request
 
-from redrive.system import System
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
@@ -17,7 +15,7 @@ class Panel:
     title: str
     """Of the page."""
     template: str
-    content: Callable[[Request, System], Awaitable[Mapping[str, Any]]]
+    content: Callable[[Request], Awaitable[Mapping[str, Any]]]
     """For a request: its query says which page or filter is asked for."""
 
 

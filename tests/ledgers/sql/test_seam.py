@@ -11,7 +11,7 @@ from redrive.ledgers.sql.lists import one_of
 from redrive.ledgers.sql.times import Earliest, EpochSeconds, HourOf, Instant, IsoText, comparable
 
 ROOMS = Path(__file__).parents[3] / "src" / "redrive"
-SHARED = ("ledgers/sql", "operator", "access")
+SHARED = ("ledgers/sql", "operator", "access", "systems")
 """Rooms that must not know which database they have. Migrations may: they write its DDL."""
 ASKS = re.compile(
     r"dialect\.name|[\"'](sqlite|postgresql)[\"'] *[=!]=|[=!]= *[\"'](sqlite|postgresql)[\"']|sqlalchemy\.dialects"

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Connection, MetaData, event, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from redrive.extend import NAMES, Instant, IsoText, ledger_indexes
+from redrive.extend import NAMES, ledger_indexes
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.migrate import migrate
 from redrive.systems.triggers import inbox
@@ -20,9 +20,6 @@ def create(connection: Connection) -> None:
     """The tables as the code says, with the indexes that claims need."""
     copied = MetaData(naming_convention=NAMES)
     tables = {table.name: table.to_metadata(copied) for table in t.metadata.sorted_tables}
-    if connection.dialect.name == "sqlite":  # what the ledger finds there
-        for column in tables["trigger_deliveries"].columns:
-            column.type = IsoText() if isinstance(column.type, Instant) else column.type
     ledger_indexes(t.TRIGGER_DELIVERIES, tables["trigger_deliveries"])
     for table in copied.sorted_tables:
         connection.execute(CreateTable(table))

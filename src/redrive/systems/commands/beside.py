@@ -29,7 +29,11 @@ from sqlalchemy import (
 )
 
 from redrive import State
-from redrive.extend import Act, Actor, Batch, Beside, Claim, ExtraColumns, Settlement
+from redrive.events import Act, Claim, Settlement
+from redrive.extend import Beside
+from redrive.lane import Actor
+from redrive.queues import ExtraColumns
+from redrive.sql import Batch
 from redrive.systems.commands.errors import Trouble, trouble_of
 from redrive.systems.commands.messages import Messages
 from redrive.systems.commands.tables import COUNTED

@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import Request
 
 from redrive.errors import TooSlowError, UsageError
-from redrive.extend import System, format_duration, rounded
 from redrive.http.errors import ApiError
 from redrive.http.panel import Panel, query_of
+from redrive.operator.words import format_duration, rounded
 from redrive.systems.commands.desk import COUNTED_MAX, TROUBLED, Troubleshooting
 from redrive.systems.commands.reader import Reader
 from redrive.systems.commands.shapes import AUDIT_MAX, details_json, page_json
@@ -41,7 +41,7 @@ STATES = {
 def make_panel(reader: Reader, desk: Troubleshooting) -> Panel:
     """The page of one reader."""
 
-    async def content(request: Request, _system: System) -> Mapping[str, Any]:
+    async def content(request: Request) -> Mapping[str, Any]:
         """A page of the queue, or the command that is asked for."""
         asked = {name: _text(request, name) for name in ("domain", "type")}
         if of := _text(request, "of"):

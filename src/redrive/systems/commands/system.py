@@ -16,10 +16,11 @@ from typing import Any, ClassVar
 
 from redrive import Redrive
 from redrive.app import WorkerSettings
-from redrive.extend import System, run_within
+from redrive.extend import System
 from redrive.lane import Lane
 from redrive.observe.logs import LogObserver
 from redrive.settings import load
+from redrive.sql import run_within
 from redrive.systems.commands.beside import CommandBeside
 from redrive.systems.commands.desk import Troubleshooting
 from redrive.systems.commands.intake import CommandIntake

@@ -16,7 +16,7 @@ import structlog
 from sqlalchemy import Connection, select
 
 from redrive import Redrive
-from redrive.extend import describe_error
+from redrive.operator.words import describe_error
 from redrive.systems.flags import tables
 from redrive.systems.flags.evaluate import FlagFacts, is_on
 from redrive.systems.flags.values import PRODUCTION

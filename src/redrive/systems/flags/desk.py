@@ -12,14 +12,16 @@ from typing import Any
 from sqlalchemy import Connection, and_, bindparam, func, literal_column, or_, select, text
 
 from redrive import Redrive
-from redrive.extend import ATTEMPTS, EPOCH, redact
+from redrive.extend import ATTEMPTS
 from redrive.lane import Acted, Lane
+from redrive.operator.words import redact
 from redrive.systems.flags import tables
 from redrive.systems.flags.changes import LastSet, Stamp, Values, readable_values, superseded
 from redrive.systems.flags.errors import InvalidChangeError, InvalidStateError, ScheduleNotFoundError
 from redrive.systems.flags.tables import AHEAD, FLAG_SCHEDULES, OVER
 from redrive.systems.flags.values import (
     LISTED_MAX,
+    LONG_AGO,
     PRODUCTION,
     FlagSchedule,
     Foreseen,
@@ -84,7 +86,9 @@ class FlagDesk:
         if at < self._database.present(connection):
             raise InvalidChangeError("at lies in the past: only what is to come can be foreseen")
         waits = tables.WAITS & (tables.schedules.c.flag_id == flag.id)
-        due = [(one.due_at or EPOCH, one.scheduled_at, one.id, one) for one in tables.read_schedules(connection, waits)]
+        due = [
+            (one.due_at or LONG_AGO, one.scheduled_at, one.id, one) for one in tables.read_schedules(connection, waits)
+        ]
         values: Values = {"enabled": flag.enabled, "rollout_percentage": flag.rollout_percentage}
         last_set, applied = LastSet(flag.last_set), list[int]()
         for when, scheduled_at, id_, schedule in sorted(due, key=lambda one: one[:3]):

@@ -7,7 +7,6 @@ from typing import Any
 
 from fastapi import Request
 
-from redrive.extend import System
 from redrive.http.errors import ApiError
 from redrive.http.panel import Panel, query_of
 from redrive.systems.flags.changes import readable_values
@@ -35,9 +34,8 @@ OVERVIEW = ("pending", "retrying", "failed", "applied")
 def make_panel(store: FlagStore, desk: FlagDesk) -> Panel:
     """The page, over the parts that it shows."""
 
-    async def content(request: Request, system: System) -> Mapping[str, Any]:
+    async def content(request: Request) -> Mapping[str, Any]:
         """The heads of the sections, or a page of one of them; and the flags."""
-        del system
         environments = await store.environments()
         usual = PRODUCTION if PRODUCTION in environments or not environments else environments[0]
         asked = {

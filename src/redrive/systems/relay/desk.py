@@ -14,11 +14,11 @@ from sqlalchemy import ColumnElement, Connection, LargeBinary, bindparam, func, 
 
 from redrive import State
 from redrive.errors import TooSlowError
-from redrive.events import TasksChanged
-from redrive.extend import Act, Actor, Database
-from redrive.lane import Lane, Page
+from redrive.events import Act, TasksChanged
+from redrive.extend import Database, When
+from redrive.lane import Actor, Lane, Page
 from redrive.operator.acts import Acted, act_on_pages
-from redrive.systems.kit.instants import WHEN, instant
+from redrive.sql import comparable
 from redrive.systems.relay.tables import RETRY_QUEUE, retry_queue
 
 R = TypeVar("R")
@@ -131,7 +131,7 @@ class ReviewDesk:
             where.append(_c.id.in_(asked.ids))
         if asked.until is not None:
             # What is in review has not changed since it came there. Instants are compared, never their text.
-            where.append(instant(_c.updated_at) <= instant(bindparam(None, asked.until, type_=WHEN)))
+            where.append(comparable(_c.updated_at) <= comparable(bindparam(None, asked.until, type_=When)))
         return where
 
     # --- acting -----------------------------------------------------------------------------------------------------

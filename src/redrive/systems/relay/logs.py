@@ -7,8 +7,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from redrive import State
-from redrive.events import AttemptEnded, AttemptStarted, Event, TaskAdded
-from redrive.extend import Settlement, safe_text
+from redrive.events import AttemptEnded, AttemptStarted, Event, Settlement, TaskAdded
+from redrive.operator.words import safe_text
 from redrive.systems.kit.own_log import OwnLog
 from redrive.systems.relay.deaths import DeadLetter
 from redrive.systems.relay.message import InvalidMessageError

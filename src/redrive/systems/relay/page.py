@@ -7,7 +7,6 @@ from typing import Any
 from fastapi import Request
 
 from redrive.errors import TooSlowError
-from redrive.extend import System
 from redrive.http.errors import ApiError
 from redrive.http.panel import Panel, query_of
 from redrive.systems.relay.desk import COUNTED_MAX, TOO_SLOW, Asked, ReviewDesk, Waiting
@@ -22,9 +21,8 @@ BUSY = "The database took too long to answer. Try again in a moment."
 def make_panel(desk: ReviewDesk, is_connected: Callable[[], bool]) -> Panel:
     """The page, over the desk and whether the broker is there."""
 
-    async def content(request: Request, system: System) -> Mapping[str, Any]:
+    async def content(request: Request) -> Mapping[str, Any]:
         """A page of messages, or the one that is asked for."""
-        del system
         asked = {name: _text(request, name) for name in ("queue", "error", "message_id")}
         asked_for_one = request.query_params.get("message")
         shown = await (_one(desk, request, asked) if asked_for_one else _page(desk, request, asked))

@@ -8,9 +8,10 @@ from fastapi import APIRouter, Depends, Path, Query
 
 from redrive.access.keys import ApiKey
 from redrive.errors import TooSlowError
-from redrive.extend import Act, Actor
+from redrive.events import Act
 from redrive.http.errors import ApiError, ErrorAnswer
 from redrive.http.guard import require, require_unless_loopback
+from redrive.lane import Actor
 from redrive.operator.json_views import instant_json
 from redrive.systems.relay.desk import TOO_SLOW, Asked, ReviewDesk
 from redrive.systems.relay.settings import QUEUE_BYTES_MAX

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
-from redrive.extend import redact
 from redrive.http.reason import Reason
 from redrive.http.shape import Body
 from redrive.operator.json_views import instant_json, redacted
+from redrive.operator.words import redact
 from redrive.systems.relay.desk import COUNTED_MAX, QUEUES_MAX, Asked
 from redrive.systems.relay.settings import QUEUE_BYTES_MAX
 from redrive.systems.relay.tables import MESSAGE_ID_CHARS_MAX

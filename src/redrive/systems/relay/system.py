@@ -18,8 +18,9 @@ from prometheus_client import CollectorRegistry
 
 from redrive import Exponential, Fixed, Policy, Redrive, jitter, seconds
 from redrive.app import WorkerSettings
-from redrive.extend import System, redact
+from redrive.extend import System
 from redrive.operator.alert_rules import Alarm
+from redrive.operator.words import redact
 from redrive.settings import load
 from redrive.systems.relay.beside import ActsOnMessages
 from redrive.systems.relay.broker import Consumer, Publisher, consume_until

@@ -14,9 +14,10 @@ from fastapi.routing import APIRoute
 from sqlalchemy import Connection
 
 from redrive.access.keys import ApiKey, Scope, digest, read_keys
-from redrive.extend import Database, Gather
+from redrive.extend import Database
 from redrive.http.body import read_body
 from redrive.http.errors import ApiError, ErrorStyle
+from redrive.sql import Gather
 from redrive.systems.triggers.inbox import read_statuses
 from redrive.systems.triggers.limits import Limiter
 from redrive.systems.triggers.values import Status

@@ -15,7 +15,10 @@ from typing import Any
 from sqlalchemy import Connection, Text, select, update
 
 from redrive import State
-from redrive.extend import Act, Actor, Batch, Beside, Claim, Database, Settlement, after_commit
+from redrive.events import Act, Claim, Settlement
+from redrive.extend import Beside, Database
+from redrive.lane import Actor
+from redrive.sql import Batch, after_commit
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.status import Delivery, Failure, Standing, fold
 from redrive.systems.triggers.values import Change, DeliveryFailed, StatusChanged

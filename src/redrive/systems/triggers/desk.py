@@ -12,10 +12,11 @@ from sqlalchemy import ColumnElement, Connection, and_, func, insert, literal, o
 
 from redrive import Filter
 from redrive.errors import UsageError
-from redrive.extend import DEEDS, Database, redact
+from redrive.extend import DEEDS, Database
 from redrive.lane import Lane
 from redrive.operator.alert_rules import Alarm
 from redrive.operator.json_views import instant_json
+from redrive.operator.words import redact
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.endpoints import SWITCHED_ON, leave_notices, switched_off
 from redrive.systems.triggers.ids import read_id

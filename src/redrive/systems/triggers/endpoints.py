@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from redrive.errors import UsageError
-from redrive.extend import Database, Gather
+from redrive.extend import Database
+from redrive.sql import Gather
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.beside import EventStatus
 from redrive.systems.triggers.ids import new_id

@@ -3,15 +3,16 @@
 Functions of a connection, synchronous, as all SQL of redrive; `EventInbox` runs them.
 """
 
-import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Text, any_, bindparam, delete, func, select, update
-from sqlalchemy.dialects import postgresql
+from sqlalchemy import ColumnElement, Connection, Integer, delete, func, select, update
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
 
 from redrive.extend import ATTEMPTS, Database
+from redrive.sql import one_of
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.beside import EventStatus
 from redrive.systems.triggers.values import InboxPage, Status
@@ -116,23 +117,32 @@ def _lock_deliveries(connection: Connection, *which: ColumnElement[bool]) -> lis
     return list(connection.execute(select(d.c.id).where(*which).order_by(d.c.id).with_for_update()).scalars())
 
 
-# The text is the same for one id and for hundreds, so the database plans it once.
-_STATUS_COLUMNS = select(t.events.c.user_id, *(t.events.c[name] for name in Status._fields))
-_listed = func.json_each(bindparam("ids", type_=Text)).table_valued("value", name="asked")
-_STATUSES = {
-    "sqlite": _STATUS_COLUMNS.where(t.events.c.id.in_(select(_listed.c.value))),
-    "postgresql": _STATUS_COLUMNS.where(t.events.c.id == any_(bindparam("ids", type_=postgresql.ARRAY(Text)))),
-}
+_STATUSES = select(t.events.c.user_id, *(t.events.c[name] for name in Status._fields)).where(
+    one_of(t.events.c.id, "ids")
+)
 
 
 def read_statuses(connection: Connection, asked: Sequence[str]) -> dict[str, tuple[str, Status]]:
     """The statuses of these events, each with its owner."""
-    found = connection.execute(_STATUSES[connection.dialect.name], {"ids": _as_parameter(connection, asked)})
+    found = connection.execute(_STATUSES, {"ids": asked})
     return {row[1]: (row[0], Status(*row[1:])) for row in found}
 
 
-def _as_parameter(connection: Connection, ids: Sequence[str]) -> Any:
-    return json.dumps(list(ids)) if connection.dialect.name == "sqlite" else list(ids)
+class ByteLength(FunctionElement[int]):
+    """How many bytes a text in ASCII has. PostgreSQL knows that without reading them."""
+
+    type = Integer()
+    inherit_cache = True
+
+
+@compiles(ByteLength)
+def _octet_length(element: ByteLength, compiler: Any, **options: Any) -> str:
+    return f"octet_length({compiler.process(element.clauses, **options)})"
+
+
+@compiles(ByteLength, "sqlite")
+def _length(element: ByteLength, compiler: Any, **options: Any) -> str:
+    return f"length({compiler.process(element.clauses, **options)})"
 
 
 def _get(connection: Connection, user_id: str, id: str) -> Any | None:
@@ -152,9 +162,7 @@ def _page(
         counted = select(func.sum(c.c.amount)).where(c.c.user_id == user_id, c.c.status == status)
         total = int(connection.execute(counted).scalar() or 0)
     # Sizes first: a hundred of the largest payloads together would be more than a process should hold for one request.
-    # Payloads are ASCII, and PostgreSQL knows how many bytes there are without reading them.
-    size = func.length if connection.dialect.name == "sqlite" else func.octet_length
-    sizes = select(e.c.id, size(e.c.payload)).where(*wanted).order_by(e.c.id).limit(limit + 1)
+    sizes = select(e.c.id, ByteLength(e.c.payload)).where(*wanted).order_by(e.c.id).limit(limit + 1)
     if after is not None:
         sizes = sizes.where(e.c.id > after)
     found = [(id_, int(amount)) for id_, amount in connection.execute(sizes)]

@@ -8,7 +8,8 @@ from typing import Any
 from sqlalchemy import Connection, select, tuple_
 
 from redrive.errors import LedgerAwayError
-from redrive.extend import Database, Gather
+from redrive.extend import Database
+from redrive.sql import Gather
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.beside import EventStatus
 from redrive.systems.triggers.endpoints import matches, read_endpoint

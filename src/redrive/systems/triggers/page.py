@@ -5,7 +5,6 @@ from typing import Any
 
 from fastapi import Request
 
-from redrive.extend import System
 from redrive.http.panel import Panel, query_of
 from redrive.systems.triggers.desk import PAGE, EndpointDesk
 from redrive.systems.triggers.tables import TRIGGER_DELIVERIES
@@ -19,9 +18,8 @@ CURSOR_CHARS_MAX = 100
 def make_panel(desk: EndpointDesk) -> Panel:
     """The page, over the desk that it shows."""
 
-    async def content(request: Request, system: System) -> Mapping[str, Any]:
+    async def content(request: Request) -> Mapping[str, Any]:
         """A page of endpoints; a state that there is none of is said above an empty list."""
-        del system
         asked = {"user": _text(request, "user", USER_CHARS_MAX), "state": _text(request, "state", USER_CHARS_MAX)}
         cursor = _text(request, "cursor", CURSOR_CHARS_MAX)
         state = next((one for one in STATES if one == asked["state"]), None)

@@ -13,9 +13,10 @@ from prometheus_client import CollectorRegistry
 from redrive import Policy, Redrive, Schedule, State, __version__, jitter
 from redrive.app import WorkerSettings
 from redrive.errors import LedgerAwayError
-from redrive.extend import System, describe_error
+from redrive.extend import System
 from redrive.http.outgoing import Guard, Outgoing
 from redrive.operator.alert_rules import Alarm
+from redrive.operator.words import describe_error
 from redrive.settings import load
 from redrive.systems.triggers.beside import EventStatus
 from redrive.systems.triggers.desk import LEDGER, EndpointDesk

@@ -15,9 +15,10 @@ from standardwebhooks import Webhook
 
 from redrive import Cancelled, PermanentError, RateLimitedError, Snoozed, Task, TransientError, seconds
 from redrive.errors import LedgerAwayError
-from redrive.extend import Database, Gather
+from redrive.extend import Database
 from redrive.http.outgoing import Answer, Outgoing, TargetRefusedError, UnresolvedError
 from redrive.operator.json_views import instant_json
+from redrive.sql import Gather
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.endpoints import FAILING_MAX, EndpointStore, read_endpoint
 from redrive.systems.triggers.values import Endpoint
