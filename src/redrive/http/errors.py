@@ -37,6 +37,11 @@ class ErrorAnswer(BaseModel):
     error: ErrorDetail
 
 
+def refusals(meanings: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
+    """What a route may refuse, by status, for its description."""
+    return {status: {"model": ErrorAnswer, "description": meaning} for status, meaning in meanings.items()}
+
+
 class ApiError(Exception):
     """A refusal that a route decides on."""
 

@@ -126,7 +126,6 @@ class Sessions:
         return Session(key=key, expires_at=expires_at, csrf_token=await self._sign("csrf", said))
 
     async def key_of(self, request: Request) -> ApiKey | None:
-        """See `http.guard.Sessions`."""
         session = await self.read(request)
         if session is None:
             return None

@@ -11,7 +11,8 @@ What several methods do in one transaction is a plain function that each of them
 
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
-from functools import partial, wraps
+from functools import partial, update_wrapper
+from inspect import signature
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
@@ -42,31 +43,37 @@ class OnDatabase:
 def reads(method: Written[S, P, R]) -> Called[S, P, R]:
     """It only reads."""
 
-    @wraps(method)
     async def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await (await self._opened()).read(partial(method, self), *args, **kwargs)
 
-    return run
+    return _described(run, method)
 
 
 def writes(method: Written[S, P, R]) -> Called[S, P, R]:
     """It runs in a transaction of its own: when the call returns, what it wrote is durable."""
 
-    @wraps(method)
     async def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await (await self._opened()).write(partial(method, self), *args, **kwargs)
 
-    return run
+    return _described(run, method)
 
 
 def looks(within: timedelta) -> Callable[[Written[S, P, R]], Called[S, P, R]]:
     """It only reads, for somebody who waits: `TooSlowError` if a statement takes longer."""
 
     def decorate(method: Written[S, P, R]) -> Called[S, P, R]:
-        @wraps(method)
         async def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
             return await (await self._opened()).look(within, partial(method, self), *args, **kwargs)
 
-        return run
+        return _described(run, method)
 
     return decorate
+
+
+def _described(run: Called[S, P, R], method: Written[S, P, R]) -> Called[S, P, R]:
+    """With the name, the words and the parameters of the method, but the connection."""
+    update_wrapper(run, method)
+    written = signature(method)
+    first, _, *others = written.parameters.values()
+    run.__signature__ = written.replace(parameters=[first, *others])  # type: ignore[attr-defined]
+    return run

@@ -121,17 +121,14 @@ class Commands(System):
     # --- as a system ------------------------------------------------------------------------------------------------
 
     def routes(self) -> Sequence[Any]:
-        """See `System.routes`."""
         from redrive.systems.commands.routes import make_routes
 
         return [make_routes(self._reader, self.troubleshooting)]
 
     def panel(self) -> Any:
-        """See `System.panel`."""
         from redrive.systems.commands.page import make_panel
 
         return make_panel(self._reader, self.troubleshooting)
 
     async def run(self, stopped: asyncio.Event) -> None:
-        """See `System.run`."""
         await self._unhandled.run(stopped)

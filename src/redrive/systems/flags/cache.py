@@ -17,6 +17,7 @@ from sqlalchemy import Connection, select
 
 from redrive import Redrive
 from redrive.operator.words import describe_error
+from redrive.sql import after_commit
 from redrive.systems.flags import tables
 from redrive.systems.flags.evaluate import FlagFacts, is_on
 from redrive.systems.flags.values import PRODUCTION
@@ -42,10 +43,9 @@ Overrides = dict[int, str]
 class FlagCache:
     """What evaluations need, read when it is first asked for."""
 
-    def __init__(self, app: Redrive, *, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, app: Redrive) -> None:
         self._app = app
         self._database = app.database
-        self._now = now
         self._flags: tuple[float, Known] | None = None
         self._overrides: OrderedDict[str, tuple[float, Overrides]] = OrderedDict()
         self._version = 0
@@ -72,7 +72,8 @@ class FlagCache:
         }
 
     def announce(self, connection: Connection) -> None:
-        """Tell other processes that flags change with this transaction. Never raises for what is wrong with that."""
+        """Flags change with this transaction: forget, and tell other processes. Never raises for what is wrong with that."""
+        after_commit(connection, self.forget)
         try:
             with connection.begin_nested():
                 self._database.announce(connection, CHANGES, soon=False)
@@ -124,11 +125,11 @@ class FlagCache:
         await self._app.open()
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch(), name="redrive-flags-watch")
-        began, version = self._now(), self._version
+        began, version = time.monotonic(), self._version
         return began, version, await read()
 
     def _is_old(self, read: float) -> bool:
-        return self._now() - read >= KEPT.total_seconds()
+        return time.monotonic() - read >= KEPT.total_seconds()
 
     async def _watch(self) -> None:
         """Forget whenever another process has changed a flag; also after anything that may have been missed."""

@@ -16,7 +16,7 @@ from redrive.http.body import read_body
 from redrive.http.errors import ApiError, ErrorAnswer
 from redrive.http.guard import require, require_unless_loopback
 from redrive.systems.flags.cache import FlagCache
-from redrive.systems.flags.desk import PAGE_SIZE, FlagDesk
+from redrive.systems.flags.desk import CURSOR_CHARS_MAX, PAGE_SIZE, FlagDesk
 from redrive.systems.flags.errors import (
     FlagNotFoundError,
     FlagsError,
@@ -51,7 +51,6 @@ from redrive.systems.flags.shapes import (
 )
 from redrive.systems.flags.store import FlagStore
 from redrive.systems.flags.values import LISTED_MAX, PRODUCTION, ScheduleStatus
-from redrive.systems.kit.cursor import CURSOR_CHARS_MAX
 
 BODY_BYTES_MAX = 64 * 1024
 BODY_SECONDS_MAX = 30.0
@@ -80,7 +79,6 @@ class FlagsRoute(APIRoute):
     """A route of the flags: bodies are bounded, and what is refused has the codes of the flags."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
-        """See `APIRoute.get_route_handler`."""
         handle = super().get_route_handler()
 
         async def answer(request: Request) -> Response:
@@ -106,7 +104,6 @@ class AdminRoute(FlagsRoute):
     """A route for operators: whoever has no key is refused before a byte of the body is read."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
-        """See `APIRoute.get_route_handler`."""
         handle = super().get_route_handler()
 
         async def answer(request: Request) -> Response:

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, LargeBinary, bindparam, func, 
 from redrive import State
 from redrive.errors import TooSlowError
 from redrive.events import Act, TasksChanged
-from redrive.extend import Database, When
+from redrive.extend import Database, OnDatabase, When, reads
 from redrive.lane import Actor, Lane, Page
 from redrive.operator.acts import Acted, act_on_pages
 from redrive.sql import comparable
@@ -75,11 +75,11 @@ _SHOWN = (
 """What a list shows of a row: never its payload."""
 
 
-class ReviewDesk:
+class ReviewDesk(OnDatabase):
     """The messages that wait for a person."""
 
     def __init__(self, database: Database, lane: Lane) -> None:
-        self._database = database
+        super().__init__(database, open=lane.ledger)
         self._lane = lane
 
     # --- looking ----------------------------------------------------------------------------------------------------
@@ -107,9 +107,12 @@ class ReviewDesk:
         counted = select(func.count()).select_from(retry_queue).where(*self._conditions(asked))
         return await self._look(lambda connection: int(connection.execute(counted).scalar_one()), COUNT_WITHIN)
 
-    async def depth(self) -> int:
+    @reads
+    def depth(self, connection: Connection) -> int:
         """How many messages wait for their retry, counted up to a million."""
-        return await self._database.read(_depth)
+        is_pending = _c.status == literal_column(f"'{_WORDS.waiting}'")
+        pending = select(_c.id).where(is_pending).limit(DEPTH_MAX).subquery()
+        return int(connection.execute(select(func.count()).select_from(pending)).scalar_one())
 
     async def present(self) -> datetime:
         """The instant, as the table sees it."""
@@ -197,12 +200,6 @@ def _why_not(row: Any | None) -> str:
     if row.status == _WORDS.cancelled:
         return "it was resolved already"
     return "it changed meanwhile and is in review again: look once more"
-
-
-def _depth(connection: Connection) -> int:
-    is_pending = _c.status == literal_column(f"'{_WORDS.waiting}'")
-    pending = select(_c.id).where(is_pending).limit(DEPTH_MAX).subquery()
-    return int(connection.execute(select(func.count()).select_from(pending)).scalar_one())
 
 
 def _waiting(connection: Connection) -> Waiting:

@@ -83,7 +83,6 @@ class RelayMetrics:
             registry.register(metric)
 
     def observe(self, events: Sequence[Event]) -> None:
-        """See `Observer.observe`."""
         for event in events:
             if isinstance(event, AttemptEnded):
                 self._ended(event.settlement)

@@ -127,13 +127,11 @@ class Relay(System):
     # --- what a service asks for ------------------------------------------------------------------------------------
 
     def panel(self) -> Any:
-        """See `System.panel`."""
         from redrive.systems.relay.page import make_panel
 
         return make_panel(self.desk, lambda: self.is_connected)
 
     def routes(self) -> Sequence[Any]:
-        """See `System.routes`."""
         from redrive.systems.relay.routes import make_router
 
         return (make_router(self.desk),)
@@ -153,7 +151,6 @@ class Relay(System):
         return {"rabbitmq": self.is_connected}
 
     def measure(self, registry: CollectorRegistry) -> None:
-        """See `System.measure`."""
         self._metrics.register(registry)
 
     async def refresh(self) -> None:

@@ -55,11 +55,9 @@ class EventStatus(Beside):
     # --- called by the ledger ---------------------------------------------------------------------------------------
 
     def claimed(self, connection: Connection, claims: Sequence[Claim]) -> None:
-        """See `Beside.claimed`."""
         self.follow(connection, {one.task.id: one.task.payload["event_id"] for one in claims})
 
     def settled(self, connection: Connection, settlements: Sequence[Settlement]) -> None:
-        """See `Beside.settled`."""
         failed = {one.claim.task.id: one.error for one in settlements if one.explanation is not None}
         changed = {one.claim.task.id: one.claim.task.payload["event_id"] for one in settlements}
         self.follow(connection, changed, failed=failed)
@@ -73,7 +71,6 @@ class EventStatus(Beside):
         actor: Actor,  # noqa: ARG002
         note: Any,  # noqa: ARG002
     ) -> None:
-        """See `Beside.acted`."""
         found = connection.execute(self._events_of, self._ids.parameters((id_,) for id_ in ids))
         self.follow(connection, {row.id: row.event_id for row in found})
 

@@ -44,11 +44,11 @@ class Triggers(System):
     name: ClassVar[str] = "triggers"
     audited = (LEDGER,)
 
-    def __init__(self, app: Redrive, settings: TriggerSettings | None = None, *, guard: Guard | None = None) -> None:
+    def __init__(self, app: Redrive, settings: TriggerSettings | None = None) -> None:
         super().__init__(app)
         self.settings = settings or load(TriggerSettings)
         self.database = app.database
-        self.guard = guard or Guard(self.settings.delivery_allow_networks)
+        self.guard = Guard(self.settings.delivery_allow_networks)
         self.outgoing = Outgoing(self.guard, user_agent=f"redrive/{__version__}")
         self.metrics: TriggerMetrics | None = None
         status = EventStatus(app.database, self._tell)
@@ -68,13 +68,11 @@ class Triggers(System):
         self.desk = EndpointDesk(app.database, self.lane)
 
     def panel(self) -> Any:
-        """See `System`."""
         from redrive.systems.triggers.page import make_panel
 
         return make_panel(self.desk)
 
     def routes(self) -> Sequence[Any]:
-        """See `System.routes`."""
         from redrive.systems.triggers.routes import make_routes
 
         return make_routes(
@@ -84,17 +82,14 @@ class Triggers(System):
         )  # fmt: skip
 
     def error_styles(self) -> Sequence[Any]:
-        """See `System.error_styles`."""
         from redrive.systems.triggers.access import STYLE
 
         return (STYLE,)
 
     def measure(self, registry: CollectorRegistry) -> None:
-        """See `System.measure`."""
         self.metrics = TriggerMetrics(registry)
 
     async def refresh(self) -> None:
-        """See `System.refresh`."""
         if self.metrics is not None:
             totals = await self.inbox.totals()
             self.metrics.received.set(totals.get("received", 0))

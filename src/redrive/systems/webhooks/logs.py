@@ -97,7 +97,6 @@ class WebhookMetrics:
             registry.register(metric)
 
     def observe(self, events: Sequence[Event]) -> None:
-        """See `Observer.observe`."""
         for event in events:
             match event:
                 case TaskAdded(new=new):

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from redrive import Filter
 from redrive.errors import LedgerAwayError, LedgerError, UsageError
 from redrive.http.body import check_is_json, read_body
-from redrive.http.errors import ApiError, ErrorAnswer
+from redrive.http.errors import ApiError, ErrorAnswer, refusals
 from redrive.http.guard import require_unless_local_program, require_unless_loopback
 from redrive.http.strict_json import parse_object
 from redrive.lane import Lane, make_task
@@ -48,17 +48,13 @@ Status = Literal["pending", "processing", "completed", "failed"]
 Described = dict[int | str, dict[str, Any]]
 
 
-def _refusals(meanings: Mapping[int, str]) -> Described:
-    return {status: {"model": ErrorAnswer, "description": meaning} for status, meaning in meanings.items()}
-
-
 _TAKEN: Described = {
     202: {"model": ReceiptOut, "description": "It is new and stored: the row is on disk"},
     200: {
         "model": ReceiptOut,
         "description": "Its key is known: this is the webhook that has it, with its current status",
     },
-    **_refusals(
+    **refusals(
         {
             408: "The body came too slowly",
             413: "The body is larger than WEBHOOK_MAX_BYTES",
@@ -73,7 +69,7 @@ _TAKEN: Described = {
         "headers": {"Retry-After": {"description": "Seconds", "schema": {"type": "integer"}}},
     },
 }
-_KEYLESS = _refusals({401: "The caller is elsewhere and has sent no valid key", 403: "The key lacks the scope"})
+_KEYLESS = refusals({401: "The caller is elsewhere and has sent no valid key", 403: "The key lacks the scope"})
 
 
 def _body(schema: dict[str, Any]) -> dict[str, Any]:
@@ -140,7 +136,7 @@ def _described(door: "_Door", lane: Lane, *, is_open: bool) -> APIRouter:
         summary="Take a webhook in from a sender that signs",
         status_code=202,
         response_class=Response,
-        responses=_TAKEN | _refusals({401: "The signature is missing, wrong or old", 404: "There is no such source"}),
+        responses=_TAKEN | refusals({401: "The signature is missing, wrong or old", 404: "There is no such source"}),
         openapi_extra=_body({"type": "object", "description": "Whatever the sender sends"}),
     )
     async def take_signed(
@@ -154,7 +150,7 @@ def _described(door: "_Door", lane: Lane, *, is_open: bool) -> APIRouter:
         "",
         summary="Find a webhook by its key, or page through all of one status",
         response_model=WebhookOut | WebhookPage,
-        responses=_refusals({404: "No webhook has this key"}) | _KEYLESS | _refusals({422: "A parameter does not fit"}),
+        responses=refusals({404: "No webhook has this key"}) | _KEYLESS | refusals({422: "A parameter does not fit"}),
         dependencies=may_read,
     )
     async def find(
@@ -184,7 +180,7 @@ def _described(door: "_Door", lane: Lane, *, is_open: bool) -> APIRouter:
         "/{id}",
         summary="One webhook and what became of it",
         response_model=WebhookOut,
-        responses=_refusals({404: "There is no such webhook"}) | _KEYLESS | _refusals({422: "The id does not fit"}),
+        responses=refusals({404: "There is no such webhook"}) | _KEYLESS | refusals({422: "The id does not fit"}),
         dependencies=may_read,
     )
     async def get(id: Annotated[str, Path(max_length=100)]) -> Response:

@@ -59,7 +59,6 @@ class PageRoute(APIRoute):
     """Refusals of a page are pages too, for whoever reads HTML; who must log in first is sent to do so."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """See `APIRoute`."""
         handle = super().get_route_handler()
 
         async def handled(request: Request) -> Response:
