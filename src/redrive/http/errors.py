@@ -83,6 +83,17 @@ def style_of(scope: Scope) -> ErrorStyle | None:
     return next((style for style in styles if f"{scope['path']}/".startswith(f"{style.prefix}/")), None)
 
 
+def problems_of(error: RequestValidationError) -> list[dict[str, Any]]:
+    """What does not fit, without the input: it may be large, or a secret.
+
+    What cannot be written as UTF-8, such as half a surrogate in the name of a field, must not break the answer.
+    """
+    return [
+        {"where": [str(part).encode("utf-8", "replace").decode() for part in one["loc"]], "problem": one["msg"]}
+        for one in error.errors()
+    ]
+
+
 def error_response(
     status: int,
     code: str,
@@ -133,14 +144,8 @@ def add_error_handlers(web: FastAPI) -> None:
 
     @web.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        # Without the input: it may be large, or a secret.
-        # What cannot be written as UTF-8, such as half a surrogate in the name of a field, must not break the answer.
-        details = [
-            {"where": [str(part).encode("utf-8", "replace").decode() for part in one["loc"]], "problem": one["msg"]}
-            for one in error.errors()
-        ]
         style = style_of(request.scope)
-        status = 422 if style is None else style.invalid_status
+        status, details = 422 if style is None else style.invalid_status, problems_of(error)
         return answer(request, ApiError(status, "invalid_request", "the request does not fit", details=details))
 
     @web.exception_handler(UsageError)
