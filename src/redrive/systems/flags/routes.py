@@ -62,8 +62,7 @@ class FlagsRoute(APIRoute):
 
         async def answer(request: Request) -> Response:
             try:
-                # Where `request.body()` keeps it, too.
-                request._body = await read_body(request, BODY_BYTES_MAX, seconds_max=BODY_SECONDS_MAX)  # noqa: SLF001
+                await read_body(request, BODY_BYTES_MAX, seconds_max=BODY_SECONDS_MAX)
             except ApiError as error:
                 raise ApiError(error.status, BODY_CODES.get(error.code, error.code), error.message) from None
             try:

@@ -1,7 +1,4 @@
-"""Events that were taken in, as their owners see them: looked at, acknowledged, deleted, found to be tried again.
-
-Functions of a connection, synchronous, as all SQL of redrive; `EventInbox` runs them.
-"""
+"""Events that were taken in, as their owners see them: looked at, acknowledged, deleted, found to be tried again."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -76,8 +73,15 @@ class EventInbox(OnDatabase):
         return InboxPage(list(connection.execute(rows)), ids[-1], len(found) > kept, total)
 
     @reads
-    def attempts(self, connection: Connection, user_id: str, *, event_id: str | None = None, endpoint_id: str | None = None,
-                       limit: int = 100) -> list[Any]:  # fmt: skip
+    def attempts(
+        self,
+        connection: Connection,
+        user_id: str,
+        *,
+        event_id: str | None = None,
+        endpoint_id: str | None = None,
+        limit: int = 100,
+    ) -> list[Any]:
         """Tries, newest first: the latest of an event's deliveries, or those of the latest deliveries to an endpoint."""
         d, a = t.deliveries, ATTEMPTS
         # The newest deliveries first and only so many of them: each has at least one try, so no more can be needed.
@@ -156,9 +160,17 @@ class EventInbox(OnDatabase):
         return status, list(found.scalars())
 
     @reads
-    def failed(self, connection: Connection, user_id: str, *, event_type: str | None, endpoint_id: str | None, since: datetime | None,
-        until: datetime | None, limit: int,
-    ) -> tuple[dict[str, list[str]], bool]:  # fmt: skip
+    def failed(
+        self,
+        connection: Connection,
+        user_id: str,
+        *,
+        event_type: str | None,
+        endpoint_id: str | None,
+        since: datetime | None,
+        until: datetime | None,
+        limit: int,
+    ) -> tuple[dict[str, list[str]], bool]:
         """Failed events that can be brought back, oldest first, each with its dead deliveries; whether there are more."""
         e, d = t.events, t.deliveries
         dead = select(d.c.id).where(d.c.event_id == e.c.id, d.c.status == "dead")
