@@ -25,7 +25,7 @@ def text_of(request: Request, name: str, chars_max: int, *, strip: bool = True) 
     return (said.strip() if strip else said)[:chars_max] or None
 
 
-def turns(path: str, asked: Mapping[str, object], *, cursor: object, following: object) -> dict[str, str | None]:
+def turns(path: str, asked: Mapping[str, object], *, cursor: object, following: object) -> dict[str, Any]:
     """The ways to the first page, from any other, and to the next, if there is one."""
     return {
         "first_page": None if cursor is None else query_of(path, asked),

@@ -9,16 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Connection,
-    and_,
-    delete,
-    func,
-    literal,
-    literal_column,
-    select,
-)
+from sqlalchemy import BigInteger, Connection, and_, delete, func, literal, literal_column, select
 
 from redrive.core.states import State
 from redrive.ledgers.sql import schema
