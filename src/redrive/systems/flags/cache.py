@@ -43,9 +43,10 @@ Overrides = dict[int, str]
 class FlagCache:
     """What evaluations need, read when it is first asked for."""
 
-    def __init__(self, app: Redrive) -> None:
+    def __init__(self, app: Redrive, *, now: Callable[[], float] = time.monotonic) -> None:
         self._app = app
         self._database = app.database
+        self._now = now
         self._flags: tuple[float, Known] | None = None
         self._overrides: OrderedDict[str, tuple[float, Overrides]] = OrderedDict()
         self._version = 0
@@ -125,11 +126,11 @@ class FlagCache:
         await self._app.open()
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch(), name="redrive-flags-watch")
-        began, version = time.monotonic(), self._version
+        began, version = self._now(), self._version
         return began, version, await read()
 
     def _is_old(self, read: float) -> bool:
-        return time.monotonic() - read >= KEPT.total_seconds()
+        return self._now() - read >= KEPT.total_seconds()
 
     async def _watch(self) -> None:
         """Forget whenever another process has changed a flag; also after anything that may have been missed."""
