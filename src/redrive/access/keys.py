@@ -12,14 +12,16 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from redrive.core.durations import read_span
 from redrive.core.task import check_text
 from redrive.errors import UsageError
 from redrive.ledgers.sql.lists import one_of
 from redrive.ledgers.sql.on_database import OnDatabase, reads, writes
+from redrive.ledgers.sql.schema import deed as deeds
 from redrive.ledgers.sql.schema import key as table
+from redrive.ports import Actor
 
 PREFIX = "rdk_"
 OWNER_CHARS_MAX = 200
@@ -28,6 +30,12 @@ _FIRST_ID = "first"
 _ENVIRONMENT_PREFIX = "env-"
 """The ids of keys that came from the environment; ids made here are hexadecimal."""
 _CURRENT = table.c.revoked_at.is_(None)
+
+
+PROGRAM = Actor(name="a program")
+"""Who acts, where nobody said who."""
+AUDITED = table.name
+"""What the audit calls keys."""
 
 
 class Scope(StrEnum):
@@ -85,9 +93,15 @@ class Keys(OnDatabase):
 
     @writes
     def create(
-        self, connection: Connection, owner: str, scopes: Iterable[str], *, expires: timedelta | None = None
+        self,
+        connection: Connection,
+        owner: str,
+        scopes: Iterable[str],
+        *,
+        expires: timedelta | None = None,
+        by: Actor = PROGRAM,
     ) -> NewKey:
-        """Make a key; `expires` is how long it is good for, None for ever."""
+        """Make a key; `expires` is how long it is good for, None for ever. Who made it is recorded, as are all changes."""
         check_text("owner", owner, OWNER_CHARS_MAX)
         if expires is not None and not read_span("expires", expires):
             raise UsageError("a key must be good for some time: give a longer span than zero")
@@ -103,23 +117,25 @@ class Keys(OnDatabase):
             ),
         )
         self._insert(connection, made.key, digest(made.secret))
+        _record(connection, made.key, "created", now, by)
         return made
 
     @reads
     def list(self, connection: Connection) -> list[ApiKey]:
         """All keys, oldest first, the revoked ones too."""
         rows = connection.execute(select(table).order_by(table.c.created_at, table.c.id).limit(KEYS_LISTED_MAX))
-        return [_key(row) for row in rows]
+        return [key_of_row(row) for row in rows]
 
     @writes
-    def revoke(self, connection: Connection, id: str) -> ApiKey | None:
+    def revoke(self, connection: Connection, id: str, *, by: Actor = PROGRAM) -> ApiKey | None:
         """Refuse the key from now on; None if there is no such key. Revoking twice changes nothing."""
         row = connection.execute(select(table).where(table.c.id == id)).first()
         if row is None or row.revoked_at is not None:
-            return None if row is None else _key(row)
-        now = self._database.now()
+            return None if row is None else key_of_row(row)
+        key, now = key_of_row(row), self._database.now()
         connection.execute(update(table).where(table.c.id == id).values(revoked_at=now))
-        return replace(_key(row), revoked_at=now)
+        _record(connection, key, "revoked", now, by)
+        return replace(key, revoked_at=now)
 
     @reads
     def find(self, connection: Connection, secret: str) -> ApiKey | None:
@@ -130,7 +146,7 @@ class Keys(OnDatabase):
         # so that no collation of a database can ever widen what counts as equal.
         if row is None or not hmac.compare_digest(row.sha256, hashed):
             return None
-        key = _key(row)
+        key = key_of_row(row)
         return key if key.is_valid(self._database.now()) else None
 
     @reads
@@ -143,13 +159,13 @@ class Keys(OnDatabase):
             asked = asked.where(table.c.owner == owner)
         if after is not None:
             asked = asked.where(table.c.id > after)
-        return [_key(row) for row in connection.execute(asked.order_by(table.c.id).limit(limit))]
+        return [key_of_row(row) for row in connection.execute(asked.order_by(table.c.id).limit(limit))]
 
     @reads
     def get(self, connection: Connection, id: str) -> ApiKey | None:
         """The key with this id, if it is not revoked."""
         row = connection.execute(select(table).where(table.c.id == id, _CURRENT)).first()
-        return None if row is None else _key(row)
+        return None if row is None else key_of_row(row)
 
     @writes
     def change(
@@ -160,6 +176,7 @@ class Keys(OnDatabase):
         scopes: Iterable[str] | None = None,
         expires_at: datetime | None = None,
         forever: bool = False,
+        by: Actor = PROGRAM,
     ) -> ApiKey | None:
         """Change what a key is good for, or until when; None if there is no such key or it is revoked."""
         values: dict[str, Any] = {}
@@ -170,7 +187,12 @@ class Keys(OnDatabase):
         if values:
             connection.execute(update(table).where(table.c.id == id, _CURRENT).values(values))
         row = connection.execute(select(table).where(table.c.id == id, _CURRENT)).first()
-        return None if row is None else _key(row)
+        if row is None:
+            return None
+        key = key_of_row(row)
+        if values:
+            _record(connection, key, "changed", self._database.now(), by)
+        return key
 
     @writes
     def ensure_first(self, connection: Connection, given: str | None = None) -> str | None:
@@ -221,16 +243,24 @@ def read_scopes(names: Iterable[str]) -> tuple[Scope, ...]:
     return tuple(scopes)
 
 
+def _record(connection: Connection, key: ApiKey, act: str, now: datetime, by: Actor) -> None:
+    """Write down who did it, in the same commit."""
+    told = f"for {key.owner}: {', '.join(key.scopes)}" + (f"; {by.reason}" if by.reason else "")
+    said = {"ledger": AUDITED, "task_id": key.id, "at": now, "act": act, "actor": by.name, "reason": told}
+    connection.execute(insert(deeds), said)
+
+
 def read_keys(connection: Connection, hashes: Sequence[str]) -> dict[str, ApiKey]:
     """The keys with these hashes, whether valid or not, by their hash: one statement for however many ask at once."""
     rows = connection.execute(_KEYS_BY_HASH, {"hashes": list(hashes)})
-    return {row.sha256: _key(row) for row in rows}
+    return {row.sha256: key_of_row(row) for row in rows}
 
 
 _KEYS_BY_HASH = select(table).where(one_of(table.c.sha256, "hashes"))
 
 
-def _key(row: Any) -> ApiKey:
+def key_of_row(row: Any) -> ApiKey:
+    """The key that a row stands for; the row has the columns of the table by name."""
     # A scope that this version does not know grants nothing.
     known = tuple(Scope(name) for name in row.scopes if name in list(Scope))
     return ApiKey(

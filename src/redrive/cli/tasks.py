@@ -1,8 +1,6 @@
 """`redrive tasks`: look at tasks, add them, bring dead ones back."""
 
 import json as json_module
-import os
-import pwd
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +27,7 @@ from redrive.cli.common import (
     err,
     exactly,
     opened_store,
+    os_user,
     out,
     print_json,
     run,
@@ -390,7 +389,7 @@ class _Act:
     @property
     def actor(self) -> str:
         """Who does it."""
-        return self.by if self.by is not None else _os_user()
+        return self.by if self.by is not None else os_user()
 
     def run(self, database: str | None, app: str | None, lane: str | None, *, json: bool) -> None:
         """Do it, and say what it came to."""
@@ -461,10 +460,3 @@ def _progress(act: Act, amount: int) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=err(), transient=True, disable=amount < 2) as bar:
         row = bar.add_task("", total=amount)
         yield lambda done: bar.advance(row, done)
-
-
-def _os_user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container's user without a name
-        return f"uid {os.getuid()}"
