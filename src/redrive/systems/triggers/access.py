@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 from sqlalchemy import Connection
 
 from redrive.access.keys import ApiKey, Scope, digest, read_keys
-from redrive.extend import Database
+from redrive.extend import Database, OnDatabase, reads
 from redrive.http.body import read_body
 from redrive.http.errors import ApiError, ErrorStyle
 from redrive.http.guard import CHALLENGE, KEY_CHARS_MAX, wrong_key
@@ -58,11 +58,11 @@ class _Found(NamedTuple):
     event: tuple[str, Status] | None
 
 
-class Gate:
+class Gate(OnDatabase):
     """Lets requests in."""
 
     def __init__(self, database: Database, limiter: Limiter) -> None:
-        self._database = database
+        super().__init__(database)
         self._limiter = limiter
         self._looks: Gather[_Ask, _Found] = Gather(self._look, items_max=500)
 
@@ -88,15 +88,12 @@ class Gate:
             )
         return found
 
-    async def _look(self, asks: Sequence[_Ask]) -> list[_Found]:
-        return await self._database.read(_look, asks)
-
-
-def _look(connection: Connection, asks: Sequence[_Ask]) -> list[_Found]:
-    keys = read_keys(connection, list({ask.hashed for ask in asks}))
-    ids = list({ask.event_id for ask in asks if ask.event_id is not None})
-    events = read_statuses(connection, ids) if ids else {}
-    return [_Found(keys.get(ask.hashed), events.get(ask.event_id or "")) for ask in asks]
+    @reads
+    def _look(self, connection: Connection, asks: Sequence[_Ask]) -> list[_Found]:
+        keys = read_keys(connection, list({ask.hashed for ask in asks}))
+        ids = list({ask.event_id for ask in asks if ask.event_id is not None})
+        events = read_statuses(connection, ids) if ids else {}
+        return [_Found(keys.get(ask.hashed), events.get(ask.event_id or "")) for ask in asks]
 
 
 def needs(scope: str, *, body_bytes_max: int = BODY_BYTES_MAX) -> Callable[[Any], Any]:

@@ -1,7 +1,7 @@
 """The system itself: its lane, its stores, its loops, its routes."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -94,10 +94,6 @@ class Triggers(System):
             totals = await self.inbox.totals()
             self.metrics.received.set(totals.get("received", 0))
             self.metrics.queued.set(totals.get("queued", 0))
-
-    async def checks(self) -> Mapping[str, bool]:
-        """See `System.checks`: it depends on nothing but the database."""
-        return {}
 
     async def alarms(self) -> Sequence[Alarm]:
         """See `System.alarms`: endpoints that their failures have disabled."""
