@@ -119,8 +119,7 @@ class ReviewDesk(OnDatabase):
         return await self._database.read(self._database.present)
 
     async def _look(self, run: Callable[[Connection], R], within: timedelta = LOOK_WITHIN) -> R:
-        await self._lane.ledger()
-        return await self._database.look(within, run)
+        return await (await self._opened()).look(within, run)
 
     def _conditions(self, asked: Asked) -> list[ColumnElement[bool]]:
         where: list[ColumnElement[bool]] = [_IN_REVIEW]

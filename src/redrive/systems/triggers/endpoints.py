@@ -96,7 +96,7 @@ class EndpointStore(OnDatabase):
     def __init__(self, database: Database, status: EventStatus) -> None:
         super().__init__(database)
         self._status = status
-        self._healths: Gather[tuple[str, bool], None] = Gather(self._note_gathered)
+        self._healths: Gather[tuple[str, bool], None] = Gather(self._note)
 
     @writes
     def create(self, connection: Connection, values: Mapping[str, Any]) -> Endpoint:
@@ -178,9 +178,16 @@ class EndpointStore(OnDatabase):
         if delivered != (endpoint.failing_since is None):
             await self._healths([(endpoint.id, delivered)])
 
-    async def _note_gathered(self, notes: Sequence[tuple[str, bool]]) -> list[None]:
-        last = dict(notes)
-        await self._database.write(_note, last, self._database)
+    @writes
+    def _note(self, connection: Connection, notes: Sequence[tuple[str, bool]]) -> list[None]:
+        e, delivered = t.endpoints, dict(notes)
+        well = sorted(id_ for id_, success in delivered.items() if success)
+        unwell = sorted(id_ for id_, success in delivered.items() if not success)
+        if well:
+            connection.execute(update(e).where(e.c.id.in_(well)).values(failing_since=None))
+        if unwell:
+            since = {"failing_since": self._database.present(connection)}
+            connection.execute(update(e).where(e.c.id.in_(unwell), e.c.failing_since.is_(None)).values(since))
         return [None] * len(notes)
 
     @writes
@@ -209,17 +216,6 @@ class EndpointStore(OnDatabase):
         n = t.notices
         mine = select(n.c.endpoint_id, n.c.at, n.c.message).where(n.c.user_id == user_id)
         return list(connection.execute(mine.order_by(n.c.id.desc()).limit(NOTICES_PER_USER_MAX)))
-
-
-def _note(connection: Connection, delivered: Mapping[str, bool], database: Database) -> None:
-    e = t.endpoints
-    well = sorted(id_ for id_, success in delivered.items() if success)
-    unwell = sorted(id_ for id_, success in delivered.items() if not success)
-    if well:
-        connection.execute(update(e).where(e.c.id.in_(well)).values(failing_since=None))
-    if unwell:
-        since = {"failing_since": database.present(connection)}
-        connection.execute(update(e).where(e.c.id.in_(unwell), e.c.failing_since.is_(None)).values(since))
 
 
 def leave_notices(connection: Connection, told: Sequence[tuple[Any, str]], now: datetime) -> None:
