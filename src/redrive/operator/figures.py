@@ -113,7 +113,7 @@ class Figures(OnDatabase):
         ledgers: Sequence[str],
         start: datetime,
         step: timedelta,
-        names: Sequence[str],
+        names: Sequence[str] = SUMMED,
     ) -> list[Point]:
         """What happened since `start` in these ledgers, step by step; steps without anything are not there."""
         m = schema.minute

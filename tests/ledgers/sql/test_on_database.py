@@ -1,7 +1,7 @@
 """Methods that are written as functions of a connection and called as coroutines."""
 
 import inspect
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import Connection, insert, select, text
@@ -11,16 +11,17 @@ from redrive.ledgers.open import open_database
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.on_database import OnDatabase, looks, reads, writes
 
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 
 
-class Secrets(OnDatabase):
-    """Secrets of a test."""
+class Turns(OnDatabase):
+    """Turns of a test."""
 
     @writes
-    def keep(self, connection: Connection, name: str, *, value: str = "x", fails: bool = False) -> str:
-        """Keep one."""
-        connection.execute(insert(schema.secret), {"name": name, "value": value})
+    def take(self, connection: Connection, name: str, *, until: datetime = NOW, fails: bool = False) -> str:
+        """Take one."""
+        connection.execute(insert(schema.turn), {"name": name, "until": until})
         if fails:
             raise ValueError(name)
         return name
@@ -28,7 +29,7 @@ class Secrets(OnDatabase):
     @reads
     def names(self, connection: Connection) -> list[str]:
         """All names."""
-        return list(connection.execute(select(schema.secret.c.name).order_by(schema.secret.c.name)).scalars())
+        return list(connection.execute(select(schema.turn.c.name).order_by(schema.turn.c.name)).scalars())
 
     @looks(timedelta(milliseconds=100))
     def endless(self, connection: Connection) -> int:
@@ -41,13 +42,13 @@ async def test_a_method_runs_as_its_decorator_says(url: str) -> None:
     database = open_database(url)
     await database.open()
     try:
-        secrets = Secrets(database)
-        assert await secrets.keep("one", value="1") == "one"
+        turns = Turns(database)
+        assert await turns.take("one", until=NOW) == "one"
         with pytest.raises(ValueError, match="two"):
-            await secrets.keep("two", fails=True)
-        assert await secrets.names() == ["one"]
+            await turns.take("two", fails=True)
+        assert await turns.names() == ["one"]
         with pytest.raises(TooSlowError):
-            await secrets.endless()
+            await turns.endless()
     finally:
         await database.close()
 
@@ -62,7 +63,7 @@ async def test_what_must_be_open_is_opened_first(url: str) -> None:
         await database.open()
 
     try:
-        assert await Secrets(database, open=open_it).names() == []
+        assert await Turns(database, open=open_it).names() == []
     finally:
         await database.close()
     assert opened == 1
@@ -70,6 +71,6 @@ async def test_what_must_be_open_is_opened_first(url: str) -> None:
 
 def test_whoever_calls_it_sees_no_connection() -> None:
     """Its name, its words and its parameters are the method's, but the connection."""
-    keep = Secrets.keep
-    assert (keep.__name__, keep.__doc__) == ("keep", "Keep one.")
-    assert list(inspect.signature(keep).parameters) == ["self", "name", "value", "fails"]
+    take = Turns.take
+    assert (take.__name__, take.__doc__) == ("take", "Take one.")
+    assert list(inspect.signature(take).parameters) == ["self", "name", "until", "fails"]
