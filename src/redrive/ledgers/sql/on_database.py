@@ -42,36 +42,26 @@ class OnDatabase:
 
 def reads(method: Written[S, P, R]) -> Called[S, P, R]:
     """It only reads."""
-
-    async def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await (await self._opened()).read(partial(method, self), *args, **kwargs)
-
-    return _described(run, method)
+    return _called(method, lambda database: database.read)
 
 
 def writes(method: Written[S, P, R]) -> Called[S, P, R]:
     """It runs in a transaction of its own: when the call returns, what it wrote is durable."""
-
-    async def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await (await self._opened()).write(partial(method, self), *args, **kwargs)
-
-    return _described(run, method)
+    return _called(method, lambda database: database.write)
 
 
 def looks(within: timedelta) -> Callable[[Written[S, P, R]], Called[S, P, R]]:
     """It only reads, for somebody who waits: `TooSlowError` if a statement takes longer."""
-
-    def decorate(method: Written[S, P, R]) -> Called[S, P, R]:
-        async def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            return await (await self._opened()).look(within, partial(method, self), *args, **kwargs)
-
-        return _described(run, method)
-
-    return decorate
+    return lambda method: _called(method, lambda database: partial(database.look, within))
 
 
-def _described(run: Called[S, P, R], method: Written[S, P, R]) -> Called[S, P, R]:
-    """With the name, the words and the parameters of the method, but the connection."""
+def _called(method: Written[S, P, R], way: Callable[[Database], Callable[..., Awaitable[Any]]]) -> Called[S, P, R]:
+    """The method with its name, its words and its parameters, but the connection."""
+
+    async def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        answer: R = await way(await self._opened())(partial(method, self), *args, **kwargs)
+        return answer
+
     update_wrapper(run, method)
     written = signature(method)
     first, _, *others = written.parameters.values()
