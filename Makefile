@@ -31,7 +31,7 @@ check: $(READY)  ## style, types and import laws
 tests: $(READY)  ## the tests alone
 	@$(BIN)/python -W ignore -m bench.servers
 	@$(BIN)/python tests/browser/chromium.py
-	$(PYTEST) tests --numprocesses 3 --dist worksteal
+	$(PYTEST) tests --numprocesses 4 --dist worksteal
 
 coverage: $(READY)  ## which lines the tests reach; half as long again as the tests alone
 	@rm -f .coverage .coverage.*
@@ -72,7 +72,7 @@ $(READY): requirements.lock pyproject.toml client/pyproject.toml
 		{ echo "redrive needs Python 3.11 or later: make PYTHON=/path/to/python3 $(MAKECMDGOALS)"; exit 1; }
 	@echo "setting up $(VENV) (once, about a minute)"
 	@$(PYTHON) -m venv --clear $(VENV) 2>/dev/null || { rm -rf $(VENV); $(MAKE) --no-print-directory python-venv; $(PYTHON) -m venv $(VENV); }
-	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable client
 	@touch $@
 

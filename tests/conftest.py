@@ -23,12 +23,20 @@ from tests import (
     forks,
     shared_work,  # noqa: F401 - before any application is made
 )
+from tests.order import spread
 from tests.patience import have_patience
 from tests.servers import Migrated, PostgresServer, own_rabbitmq, quick_folder
 
 STORES = ("sqlite", "postgres")
 RABBITMQ_URL = os.environ.pop("RABBITMQ_URL", None)
 """Which broker to use. Out of the environment, or every service that a test starts would run the relay."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the tests, those that wait come first."""
+    if worker := getattr(config, "workerinput", None):
+        items[:] = spread(items, worker["workercount"])
 
 
 def pytest_collection_finish() -> None:
