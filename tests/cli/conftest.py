@@ -72,7 +72,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
 
     def run(*arguments: str, module: str = "redrive", **environment: str) -> Started:
         log = tmp_path / f"said-{len(started)}.log"
-        given = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT), **environment}
+        own = {"PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT), "HTTP_TRUST_LOOPBACK": "true"}  # as `make run` has it
+        given = {**os.environ, **own, **environment}
         process = forks.run(*arguments, module=module, folder=tmp_path, log=log, environment=given)
         started.append(Started(process, log))
         return started[-1]
