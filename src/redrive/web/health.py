@@ -65,15 +65,17 @@ class Pulse:
 
     def __init__(self) -> None:
         self._health_lock = asyncio.Lock()
-        self._health: tuple[float, dict[str, bool]] | None = None
+        self._health: tuple[float, dict[str, bool | str]] | None = None
         self._gauges_lock = asyncio.Lock()
         self._gauges_at: float | None = None
 
-    async def checks(self, service: Service) -> dict[str, bool]:
-        """Whether the database, and whatever else the systems depend on, answers."""
+    async def checks(self, service: Service) -> dict[str, bool | str]:
+        """Whether the database, and whatever else the systems depend on, answers, and what keeps the database from working."""
         async with self._health_lock:
             if self._health is None or time.monotonic() - self._health[0] >= HEALTH_FRESH_SECONDS:
-                checks = {"database": await service.database_answers()}
+                checks: dict[str, bool | str] = {
+                    "database": service.app.database.trouble() or await service.database_answers()
+                }
                 for system in service.app.systems.values():
                     checks |= await system.checks()
                 self._health = (time.monotonic(), checks)
@@ -95,7 +97,7 @@ class Pulse:
                 except Exception:  # a scrape must still get the counters
                     service.metrics.up.labels(lane.name).set(0)
                     continue
-                service.metrics.up.labels(lane.name).set(1)
+                service.metrics.up.labels(lane.name).set(service.app.database.trouble() is None)
                 for state in State:
                     service.metrics.depth.labels(lane.name, state.value).set(counts.get(state, 0))
                 service.metrics.oldest_due.labels(lane.name).set(oldest.total_seconds() if oldest else 0)

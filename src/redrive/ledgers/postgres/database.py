@@ -171,6 +171,13 @@ class PostgresDatabase:
         """See `Database.transaction`."""
         return user_transaction(self._user_engine, translated)
 
+    def check_free(self) -> None:
+        """See `Database.check_free`: a transaction holds its rows alone."""
+
+    def trouble(self) -> str | None:
+        """See `Database.trouble`: what is slow here shows in its answers."""
+        return None
+
     def waiter(self, ledger: str) -> AbstractContextManager[WakeUps]:
         """See `Database.waiter`."""
         return self._wake_up.waiter(ledger)

@@ -144,6 +144,7 @@ class Adding(LedgerBase):
             return []
         if within is not None:
             return await run_within(within, self._add, tasks)
+        self.database.check_free()
         added = await self._adds(tasks)
         if any(task.delay <= ANNOUNCE_HORIZON for task in tasks):
             self.database.wake(self.name)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from redrive.errors import LedgerAwayError
+from redrive.ledgers.sql.own_transaction import step_out
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -32,6 +33,7 @@ class Gather(Generic[T, R]):
         return await future
 
     async def _flush(self) -> None:
+        step_out()
         try:
             while self._pending:
                 await self._run_group(self._take())

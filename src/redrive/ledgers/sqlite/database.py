@@ -27,6 +27,7 @@ from redrive.ledgers.sql.waiters import Waiters, WakeUps
 from redrive.ledgers.sqlite.dialect import SqliteDialect
 from redrive.ledgers.sqlite.errors import translated
 from redrive.ledgers.sqlite.group_commit import Writer
+from redrive.ledgers.sqlite.write_lock import WriteLock
 from redrive.ports import Clock
 
 P = ParamSpec("P")
@@ -60,15 +61,16 @@ class SqliteDatabase:
                 "a ledger must outlive its process, so SQLite needs a file: sqlite:///work.db; "
                 "for tests use redrive.testing.temporary_url()"
             )
-        folder = Path(url.database).expanduser().resolve().parent
-        if not folder.is_dir():
-            raise SettingsError(f"the folder of the SQLite file does not exist: create {folder} or change the URL")
+        file = Path(url.database).expanduser().resolve()
+        if not file.parent.is_dir():
+            raise SettingsError(f"the folder of the SQLite file does not exist: create {file.parent} or change the URL")
         self.url = url.render_as_string(hide_password=True)
         self._url = url
         self._clock = clock or SystemClock()
         self._synchronous = "FULL" if durable else "OFF"
         self._engine = self._make_engine(QueuePool, pool_size=READERS + 1, max_overflow=0)
         self.dialect = SqliteDialect(self._engine.dialect)
+        self._lock = WriteLock(file)
         self._writer: Writer | None = None
         self._readers: ThreadPoolExecutor | None = None
         self._scanner: ThreadPoolExecutor | None = None
@@ -98,7 +100,7 @@ class SqliteDatabase:
         if self._writer is None:
             self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="redrive-sqlite-read")
             self._scanner = ThreadPoolExecutor(1, thread_name_prefix="redrive-sqlite-scan")
-            self._writer = Writer(self._make_engine(NullPool, busy_timeout_ms=50, write=True))
+            self._writer = Writer(self._make_engine(NullPool, busy_timeout_ms=50, write=True), self._lock)
             self._writer.start()
             await self.write(lambda connection: connection.exec_driver_sql("SELECT count(*) FROM sqlite_schema").all())
 
@@ -117,6 +119,7 @@ class SqliteDatabase:
 
     async def write(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Database.write`."""
+        self._lock.check_free()
         await self.open()
         assert self._writer is not None
         calls: list[Callable[[], None]] = []
@@ -173,11 +176,21 @@ class SqliteDatabase:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[OpenTransaction]:
         """See `Database.transaction`. It holds the file's one write lock: keep it short."""
+        self._lock.check_free()
         await self.open()
         if self._user_engine is None:
             self._user_engine = self._make_user_engine()
         async with self._user_lock, user_transaction(self._user_engine, translated) as transaction:
-            yield transaction
+            with self._lock.held():
+                yield transaction
+
+    def check_free(self) -> None:
+        """See `Database.check_free`."""
+        self._lock.check_free()
+
+    def trouble(self) -> str | None:
+        """See `Database.trouble`."""
+        return self._lock.trouble()
 
     @contextmanager
     def waiter(self, ledger: str) -> Iterator[WakeUps]:

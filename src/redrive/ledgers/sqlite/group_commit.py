@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from redrive.ledgers.sql.database import call_all
 from redrive.ledgers.sqlite.errors import translated
+from redrive.ledgers.sqlite.write_lock import WriteLock
 
 R = TypeVar("R")
 
@@ -42,8 +43,9 @@ class _Job:
 class Writer:
     """The thread that owns the process's one writing connection."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, lock: WriteLock) -> None:
         self._engine = engine
+        self._lock = lock
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._main, name="redrive-sqlite-write", daemon=True)
         self._connection: Connection | None = None
@@ -145,10 +147,16 @@ class Writer:
         while True:
             try:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
-                return
             except OperationalError as error:
-                if not _is_locked(error) or time.monotonic() > ends:
+                if not _is_locked(error):
                     raise
+                self._lock.missed()
+                if time.monotonic() > ends:
+                    raise
+            else:
+                if self._lock.since is not None:
+                    self._lock.taken()
+                return
             time.sleep(random.uniform(0.0005, 0.004))
 
     def _connected(self) -> Connection:
