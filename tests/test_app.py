@@ -510,7 +510,7 @@ async def test_a_failed_opening_leaves_nothing_open(app, url):
     if url.startswith("sqlite"):
         assert other.database._writer is None
     else:
-        assert other.database._engine.pool.checkedin() == 0
+        assert other.database._here.engine.pool.checkedin() == 0
 
 
 # --- acting -----------------------------------------------------------------------------------------------------------

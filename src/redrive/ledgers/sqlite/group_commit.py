@@ -50,6 +50,8 @@ class Writer:
         self._thread = threading.Thread(target=self._main, name="redrive-sqlite-write", daemon=True)
         self._connection: Connection | None = None
         self._connections = 0
+        self._busy = threading.Lock()
+        self.paused = False
 
     def start(self) -> None:
         """Begin to write."""
@@ -59,6 +61,18 @@ class Writer:
         """Write what was submitted, then end."""
         self._jobs.put(None)
         self._thread.join()
+
+    def pause(self, seconds: float) -> None:
+        """Let go of the file and write nothing until told to go on, if what is being written is done in this time."""
+        self.paused = self._busy.acquire(timeout=seconds)
+        if self.paused:
+            self._disconnect()
+
+    def go_on(self) -> None:
+        """Write again, if it was paused."""
+        if self.paused:
+            self.paused = False
+            self._busy.release()
 
     async def submit(self, run: Callable[[Connection], R], calls: Sequence[Callable[[], None]]) -> R:
         """Run a function in a transaction, perhaps with others; comes back when it is durable and the calls were made."""
@@ -87,7 +101,8 @@ class Writer:
                     stopping = True
                 else:
                     group.append(following)
-            self._run(group)
+            with self._busy:
+                self._run(group)
             if stopping:
                 break
         self._disconnect()

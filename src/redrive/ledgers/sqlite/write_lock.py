@@ -29,7 +29,8 @@ class WriteLock:
     def __init__(self, file: Path) -> None:
         self._name = file.name
         self._file = str(file)
-        self._held_here = 0
+        self.held_here = 0
+        """How many transactions of this process are open; one of them holds it, the others wait."""
         self.since: float | None = None
         """Since when it could not be had; None while it can. A monotonic time."""
         self._missed_at = 0.0
@@ -38,12 +39,12 @@ class WriteLock:
     @contextmanager
     def held(self) -> Iterator[None]:
         """The code in this block is in a transaction that holds the lock."""
-        self._held_here += 1
+        self.held_here += 1
         try:
             with own_transaction(self._file):
                 yield
         finally:
-            self._held_here -= 1
+            self.held_here -= 1
 
     def check_free(self) -> None:
         """Refuse what would wait for its own caller."""
@@ -74,7 +75,7 @@ class WriteLock:
         since, now = self.since, time.monotonic()
         if since is None or now - self._missed_at > FORGOTTEN_SECONDS or now - since < LONG_SECONDS:
             return None
-        holder = "a transactional handler of this process" if self._held_here else "another process"
+        holder = "a transactional handler of this process" if self.held_here else "another process"
         return f"waiting for the write lock of {self._name} for {_span(since)}: {holder} holds it"
 
 
