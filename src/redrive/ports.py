@@ -119,8 +119,13 @@ class Ledger(Protocol):
         """A place to wait for new work."""
         ...
 
-    async def open_kinds(self) -> list[str]:
-        """The kinds of tasks that wait or are held, for handlers whose kind is a pattern."""
+    async def list_kinds(self, *, prefix: str = "", after: str | None = None) -> "Page[str]":
+        """The kinds of tasks that wait or are held, for handlers whose kind is a pattern.
+
+        Those that wait come in an order of the ledger's own, some at a time: pass the page's cursor as `after` for those
+        behind. Those that are held are all on the first page. `prefix` begins where kinds with this prefix begin and ends at
+        the first that has another, which need not be the last of them where the ledger does not sort by characters.
+        """
         ...
 
     async def redrive(self, ids: Sequence[TaskId], actor: Actor) -> list[TaskId]:

@@ -341,7 +341,7 @@ async def test_a_million_parked_messages_cost_a_claim_nothing(home: Home) -> Non
         (ledger._extend, claims, LEASE),
         (ledger._settle, [settlement(one, TRANSIENT) for one in claims], "w1"),
         (ledger._seconds_left, ["mail", "fax"]),
-        (ledger._open_kinds,),
+        (ledger._list_kinds,),
     ):
         read_at_most(10, await analyzed(home, run, *args))
     home.clock.advance(hours(1))

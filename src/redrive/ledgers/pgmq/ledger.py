@@ -32,7 +32,7 @@ from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import Branch
 from redrive.ledgers.sql.settle import ExtraColumns
-from redrive.ports import Actor, Return
+from redrive.ports import Actor, Page, Return
 
 Reading = tuple[str, int, int]
 """A queue, a message in it, and how often it has been read. Ids of messages are unique in their queue only."""
@@ -236,12 +236,12 @@ class PgmqLedger(SqlLedger):
         known = await self._known(kinds)
         return await self.database.read(self._next_due, known) if known else None
 
-    def _open_kinds(self, connection: Connection) -> list[str]:
+    def _list_kinds(self, connection: Connection, prefix: str = "", after: str | None = None) -> Page[str]:  # noqa: ARG002
         found = []
         for queue in self.queues.ours(connection, self._layout.ending):
             kinds = connection.execute(self._queued.queue(queue).kinds).scalars()
-            found += [self._layout.join(queue, kind) for kind in kinds]
-        return sorted(found)
+            found += [kind for one in kinds if (kind := self._layout.join(queue, one)).startswith(prefix)]
+        return Page(items=found)
 
     def _overdue(self, connection: Connection, kind: str, age: timedelta, limit: int) -> list[TaskId]:
         queue, field = self._layout.split(kind)

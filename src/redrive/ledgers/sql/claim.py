@@ -176,9 +176,15 @@ class Claiming(Due):
         known = await self._known(kinds)
         if limit < 1 or known == []:
             return []
+        if known is not None:
+            known = self._in_turn(known)
+            if len(known) > KINDS_PER_CLAIM_MAX:  # drawn blindly, a lone task would wait for its kind to be drawn
+                known = await self.database.read(self._due_kinds, known, KINDS_PER_CLAIM_MAX)
+                if not known:
+                    return []
         self._turn += 1
         run = self.database.write if self._tells_claims else self.database.statement
-        return await run(self._claim, limit, lease, known and self._in_turn(known), self._turn)
+        return await run(self._claim, limit, lease, known, self._turn)
 
     def _claim(
         self, connection: Connection, limit: int, lease: timedelta, kinds: list[str] | None, turn: int
@@ -204,7 +210,7 @@ class Claiming(Due):
         Drawn, not counted: a count in step with the calls of another worker could pass a kind over for ever.
         """
         start = random.randrange(len(kinds))
-        return (kinds[start:] + kinds[:start])[:KINDS_PER_CLAIM_MAX]
+        return kinds[start:] + kinds[:start]
 
     async def reclaim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
         """See `Ledger.reclaim`."""
