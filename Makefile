@@ -14,11 +14,11 @@ help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk 'BEGIN {FS = ":.*## "} {printf "  make %-9s %s\n", $$1, $$2}'
 
 run: $(READY)  ## set up and serve on http://127.0.0.1:8086 with SQLite and a sample application
-	@$(BIN)/redrive serve --app examples.sample:app
+	@HTTP_TRUST_LOOPBACK=$${HTTP_TRUST_LOOPBACK:-true} $(BIN)/redrive serve --app examples.sample:app
 
 demo: $(READY)  ## the same with sample traffic in demo.db: flaky destinations, poison, an outage that heals
 	@rm -f demo.db demo.db-wal demo.db-shm
-	@DATABASE_URL=$${DATABASE_URL:-sqlite:///demo.db} $(BIN)/python -m examples.demo
+	@HTTP_TRUST_LOOPBACK=$${HTTP_TRUST_LOOPBACK:-true} DATABASE_URL=$${DATABASE_URL:-sqlite:///demo.db} $(BIN)/python -m examples.demo
 
 test: check tests  ## set up, check and test everything, real servers included
 

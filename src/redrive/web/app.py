@@ -7,6 +7,7 @@ from fastapi import FastAPI
 from starlette.routing import Route
 
 from redrive._version import __version__
+from redrive.access.wrong_keys import WrongKeys
 from redrive.http.body import BodyLimit
 from redrive.http.envelope import Envelope
 from redrive.http.errors import add_error_handlers
@@ -30,8 +31,10 @@ def make_web(service: Service) -> FastAPI:
     )
     web.state.service = service
     web.state.keys = service.keys
+    web.state.trusts_loopback = service.settings.http_trust_loopback
+    web.state.wrong_keys = WrongKeys()
     web.state.pulse = health.Pulse()
-    web.state.sessions = session.Sessions(service.app.database, service.keys)
+    web.state.sessions = session.Sessions(service.app.database)
     web.state.answers = Answers()
     web.state.drift = Drift(service.metrics.drift)
     web.state.searches = Searches()
