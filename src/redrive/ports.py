@@ -12,7 +12,7 @@ A *ledger* is the durable home of tasks. Its promises, which one conformance sui
 A ledger that cannot be reached raises `LedgerAwayError`, whatever the driver said.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -87,10 +87,18 @@ class Ledger(Protocol):
         """
         ...
 
-    async def claim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
+    async def claim(
+        self,
+        limit: int,
+        lease: timedelta,
+        *,
+        kinds: Sequence[str] | None = None,
+        held: Callable[[], Iterable[Claim]] = tuple,
+    ) -> list[Claim]:
         """Take due tasks, each for one holder. A short list does not mean that nothing else is due.
 
-        Ledgers over queues may hand out abandoned tasks here; those over tables do so in `reclaim` only.
+        Ledgers over queues may hand out abandoned tasks here; those over tables do so in `reclaim` only. What the one who asks
+        says that it has `held` since before is not abandoned, though its lease ran out, and is held on to.
         """
         ...
 

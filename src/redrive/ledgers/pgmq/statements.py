@@ -149,19 +149,20 @@ class QueueStatements:
 
     @cached_property
     def held(self) -> Select[Any]:
-        """Lock the messages that are still hidden as they were claimed, in the order of their ids.
-
-        The time is compared in a way that no index serves: by the index on `vt` PostgreSQL might walk all parked messages.
-        """
+        """Lock the messages that nobody has read since they were claimed, in the order of their ids."""
         c, batch = self.messages.c, self._of.held_batch.rows
-        still = (c.vt - self._of.now()) > literal_column("interval '0'")
         return (
             select(c.msg_id, c.read_ct)
             .join(batch, self._of.held_batch.match("msg_id", c.msg_id) & (batch.c.read_ct == c.read_ct))
-            .where(still)
             .order_by(c.msg_id)
             .with_for_update(of=self.messages)
         )
+
+    @cached_property
+    def not_read(self) -> Any:
+        """Undo the reading of messages that this transaction has just read; they stay hidden."""
+        c = self.messages.c
+        return update(self.messages).where(c.msg_id == any_(_ids())).values(read_ct=c.read_ct - 1)
 
     @cached_property
     def delay(self) -> Any:
