@@ -1,9 +1,10 @@
 """The web application around a service."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 from starlette.routing import Route
 
 from redrive._version import __version__
@@ -25,9 +26,10 @@ def make_web(service: Service) -> FastAPI:
         title="redrive",
         version=__version__,
         description="Durable retries: health, metrics and what waits.",
-        # Their pages load scripts from elsewhere; the description itself is at /openapi.json.
+        # Their pages load scripts from elsewhere; the description itself is at /openapi.json, written once.
         docs_url=None,
         redoc_url=None,
+        openapi_url=None,
     )
     web.state.service = service
     web.state.keys = service.keys
@@ -56,6 +58,15 @@ def make_web(service: Service) -> FastAPI:
             else:
                 web.include_router(routes)
     web.openapi = _described(web)  # type: ignore[method-assign]  # the framework's own way to change its description
+    written: list[bytes] = []
+
+    @web.get("/openapi.json", include_in_schema=False)
+    async def description() -> Response:
+        """Written once: anew for each request it would take as long as ten others."""
+        if not written:
+            written.append(json.dumps(web.openapi()).encode())
+        return Response(written[0], media_type="application/json")
+
     return web
 
 
