@@ -155,7 +155,7 @@ class PgmqLedger(SqlLedger):
                 abandoned[id_] = Abandoned(claim_id=claim_id, claimed_at=claimed_at)
                 message_of[id_] = message
         if kept:
-            connection.execute(self._queued.queue(queue).not_read, {"ids": kept})
+            connection.execute(self._queued.queue(queue).unread, {"ids": kept})
         if by_message:
             self.queues.archive(connection, queue, sorted(by_message))
         if not abandoned:

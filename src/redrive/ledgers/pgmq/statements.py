@@ -159,8 +159,8 @@ class QueueStatements:
         )
 
     @cached_property
-    def not_read(self) -> Any:
-        """Undo the reading of messages that this transaction has just read; they stay hidden."""
+    def unread(self) -> Any:
+        """Take back that messages were read, in the transaction that has read them."""
         c = self.messages.c
         return update(self.messages).where(c.msg_id == any_(_ids())).values(read_ct=c.read_ct - 1)
 

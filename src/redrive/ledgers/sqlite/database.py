@@ -217,17 +217,16 @@ class SqliteDatabase:
         if self._writer is not None:
             self._writer.pause(FORK_PATIENCE_SECONDS)
         ends = time.monotonic() + FORK_PATIENCE_SECONDS
-        while self._reads_under_way and time.monotonic() < ends:
+        while self._pool.checkedout() and time.monotonic() < ends:
             time.sleep(0.005)
-        self._carried_over = self._reads_under_way or bool(self._lock.held_here)
+        self._carried_over = bool(self._pool.checkedout() or self._lock.held_here)
         self._carried_over |= self._writer is not None and not self._writer.paused
         self._engine.dispose()
 
     @property
-    def _reads_under_way(self) -> bool:
-        pool = self._engine.pool
-        assert isinstance(pool, QueuePool)
-        return pool.checkedout() > 0
+    def _pool(self) -> QueuePool:
+        assert isinstance(self._engine.pool, QueuePool)
+        return self._engine.pool
 
     def in_parent(self) -> None:
         """See `Forking.in_parent`."""
@@ -238,7 +237,7 @@ class SqliteDatabase:
     def in_child(self) -> None:
         """See `Forking.in_child`."""
         leave_to_parent(self._engine, self._writer, self._readers, self._scanner, self._user_engine)
-        self._carried_over |= self._reads_under_way
+        self._carried_over |= self._pool.checkedout() + self._pool.checkedin() > 0  # a read that began after all
         self._begin_anew()
 
     # --- wake-ups ---------------------------------------------------------------------------------------------------
