@@ -252,7 +252,8 @@ class Worker:
         """Send for as many tasks as free slots can start."""
         limit = min(free, self._batch)
         # A task of its own: a claim whose answer nobody awaits any more would hold its tasks until the lease ends.
-        self._asking = asyncio.create_task(self._ledger.claim(limit, self._settings.lease, kinds=kinds))
+        claiming = self._ledger.claim(limit, self._settings.lease, kinds=kinds, held=self._held)
+        self._asking = asyncio.create_task(claiming)
 
     def _ask_ahead(self, amount: int) -> None:
         """Send for the next tasks before these are run, if these filled the batch and there are slots for more.
