@@ -260,7 +260,7 @@ async def test_a_stranger_locks_one_of_fifty(home: Home) -> None:
     """
     ids = await home.put(50)
     heard, gate = Heard(), Gate()
-    another = await home.another()
+    ledger, another = await home.another(), await home.another()
     handlers = handled(home, gate)
     other = Keeper(
         another, handlers, Settler(another, "other", Patience("x", heard.tell), heard.tell, batch=100),
@@ -268,7 +268,7 @@ async def test_a_stranger_locks_one_of_fifty(home: Home) -> None:
     )  # fmt: skip
     async with (
         stranger_at(home) as stranger,
-        working(home.ledger, handlers, heard=heard, lease=LEASE),
+        working(ledger, handlers, heard=heard, lease=LEASE),
         asyncio.timeout(PATIENCE_SECONDS),
     ):
         await gate.started(50)
@@ -294,7 +294,7 @@ async def test_a_stranger_locks_one_of_fifty(home: Home) -> None:
 async def test_a_handler_that_locks_its_own_row_costs_its_neighbours_nothing(home: Home) -> None:
     """While a transactional handler holds its own row, the leases of its neighbours are extended, and it is written itself."""
     ids = await home.put(10)
-    heard, neighbours = Heard(), Gate()
+    heard, neighbours, ledger = Heard(), Gate(), await home.another()
     holds, out = asyncio.Event(), asyncio.Event()
 
     async def locking(task: Any, context: Any) -> None:
@@ -306,7 +306,7 @@ async def test_a_handler_that_locks_its_own_row_costs_its_neighbours_nothing(hom
             await out.wait()
 
     async with (
-        working(home.ledger, handled(home, locking, transactional=True), heard=heard, lease=seconds(1)),
+        working(ledger, handled(home, locking, transactional=True), heard=heard, lease=seconds(1)),
         asyncio.timeout(PATIENCE_SECONDS),
     ):
         await neighbours.started(9)
