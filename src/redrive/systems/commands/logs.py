@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from redrive.extend import Claim
+from redrive.events import Claim
 from redrive.observe.logs import LogObserver
 
 
