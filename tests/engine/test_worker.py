@@ -198,6 +198,24 @@ async def test_failures_are_retried_to_the_end_of_the_budget(real_ledger, heard)
     assert (task.state, task.failures, task.last_error) == (State.DEAD, 3, "ValueError: odd")
 
 
+@pytest.mark.parametrize("how", ["cancels its task", "raises it"])
+async def test_a_handler_that_cancels_itself_spends_its_budget(real_ledger, heard, how):
+    """It is no release, which would be due at once and uncharged for ever: each such run is a failure, and it ends dead."""
+
+    async def handle(task):
+        if how == "raises it":
+            raise asyncio.CancelledError
+        asyncio.current_task().cancel()
+        await asyncio.sleep(60)
+
+    [id_] = await add(real_ledger, "one")
+    async with working(real_ledger, handlers_of(policy=AT_ONCE, job=handle), heard=heard):
+        ended = await heard.amount(AttemptEnded, 3)
+    assert [event.settlement.outcome for event in ended] == ["failed"] * 3
+    task = await real_ledger.get(id_)
+    assert (task.state, task.failures, task.last_error) == (State.DEAD, 3, "CancelledError")
+
+
 async def test_plain_functions_fill_the_slots_too(real_ledger, heard):
     """Sync handlers run in threads, as many at once as there are slots."""
     import threading

@@ -27,6 +27,12 @@ _DONE = Done()
 _RETURNED = (Done, Snoozed, Cancelled)
 
 
+def _was_cancelled() -> bool:
+    """Whether somebody cancelled the task that runs this."""
+    current = asyncio.current_task()
+    return current is not None and current.cancelling() > 0
+
+
 class Ran(NamedTuple):
     """What a run came to. A transactional handler's settlement is written already, or was refused by the fence."""
 
@@ -44,24 +50,30 @@ class Runner:
         self._threads = threads
         self._around = around
 
-    async def run(self, claim: Claim, handler: Handler) -> Ran:
-        """Run one claim to its settlement. Never raises for what the handler does."""
+    async def run(self, claim: Claim, handler: Handler, stopped: Callable[[], bool] = _was_cancelled) -> Ran:
+        """Run one claim to its settlement. Never raises for what the handler does.
+
+        `stopped` says whether a cancellation is the caller's own, and passes through. Any other is the handler's doing,
+        also one of its own task, and a failure: a handler that cancels itself would otherwise run for ever uncharged.
+        """
         started = time.monotonic_ns()
         deadline = deadline_of(claim, handler.policy)
         if deadline is not None and claim.claimed_at >= deadline:
             outcome: Outcome = Failed(PermanentError("the deadline has passed, so it was not tried any more"))
         elif handler.transactional:
-            return await self._run_in_transaction(claim, handler, started)
+            return await self._run_in_transaction(claim, handler, stopped, started)
         else:
-            outcome = await self._call(claim, handler, None)
+            outcome = await self._call(claim, handler, None, stopped)
         return Ran(decide(claim, outcome, handler.policy, elapsed=_since(started)))
 
-    async def _run_in_transaction(self, claim: Claim, handler: Handler, started: int) -> Ran:
+    async def _run_in_transaction(
+        self, claim: Claim, handler: Handler, stopped: Callable[[], bool], started: int
+    ) -> Ran:
         begun = False
         try:
             async with self._ledger.transaction() as transaction:
                 begun = True
-                outcome = await self._call(claim, handler, transaction.connection)
+                outcome = await self._call(claim, handler, transaction.connection, stopped)
                 if isinstance(outcome, Failed):
                     raise _RollBack(outcome)
                 settlement = decide(claim, outcome, handler.policy, elapsed=_since(started))
@@ -72,6 +84,10 @@ class Runner:
             outcome = rolled_back.failed
         except _Lost:
             return Ran(settlement, lost=True)
+        except asyncio.CancelledError as error:  # asked for by the handler, and delivered after its end
+            if stopped():
+                raise
+            outcome = Failed(error) if begun else Released()
         except Exception as error:
             # A ledger that is away before the handler was called charges nothing. Otherwise the settlement or the commit
             # failed; if the commit did happen, the fence is gone and the failure will not be written.
@@ -80,7 +96,7 @@ class Runner:
             return Ran(settlement, written=True)
         return Ran(decide(claim, outcome, handler.policy, elapsed=_since(started)))
 
-    async def _call(self, claim: Claim, handler: Handler, connection: Any) -> Outcome:
+    async def _call(self, claim: Claim, handler: Handler, connection: Any, stopped: Callable[[], bool]) -> Outcome:
         try:
             if self._around is not None:
                 with self._around(self._ledger.name, claim):
@@ -90,10 +106,9 @@ class Runner:
             else:
                 result = await self._invoke(claim, handler, connection)
         except asyncio.CancelledError as error:
-            current = asyncio.current_task()
-            if current is not None and current.cancelling():
-                raise  # the worker wants this run to end
-            return Failed(error)  # something inside the handler was cancelled, not the handler
+            if stopped():
+                raise
+            return Failed(error)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # also SystemExit: a handler does not end the worker

@@ -88,9 +88,19 @@ class _Running:
 
     claim: Claim
     handler: Handler
+    extended_at: float
     task: asyncio.Task[None] | None = None
-    extended_at: float = field(default_factory=time.monotonic)
     lost: bool = False
+    stopped: bool = False
+    """Whether the worker itself cancelled it; whatever else cancels a run is the handler's doing."""
+
+    def is_stopped(self) -> bool:
+        return self.stopped
+
+    def stop(self) -> None:
+        self.stopped = True
+        if self.task is not None:
+            self.task.cancel()
 
 
 class Worker:
@@ -169,9 +179,10 @@ class Worker:
                 await asyncio.wait([claiming])
                 await self._wind_down()
             finally:
-                runs = [one.task for one in self._running if one.task is not None]
-                for task in (*loops, *runs):
-                    task.cancel()
+                for one in self._running:
+                    one.stop()
+                for loop in loops:
+                    loop.cancel()
                 ended = await asyncio.gather(*loops, return_exceptions=True)
                 self._threads.shutdown(wait=False, cancel_futures=True)
         for error in ended:
@@ -324,7 +335,7 @@ class Worker:
         if claim.abandoned is not None:
             self._settler.put(decide(claim, LeaseExpired(), handler.policy))
             return
-        running = _Running(claim, handler)
+        running = _Running(claim, handler, time.monotonic())
         self._running.add(running)
         if self._observers:
             self._tell([AttemptStarted(self._ledger.name, claim)])
@@ -333,7 +344,7 @@ class Worker:
     async def _run_one(self, running: _Running) -> None:
         claim = running.claim
         try:
-            ran = await self._runner.run(claim, running.handler)
+            ran = await self._runner.run(claim, running.handler, running.is_stopped)
         except asyncio.CancelledError:
             released = decide(claim, Released(), running.handler.policy)
             if running.lost:
@@ -374,9 +385,9 @@ class Worker:
         gone = {(one.claim.task.id, one.claim.claim_id) for one in lost}
         for one in group:
             one.extended_at = now
-            if (one.claim.task.id, one.claim.claim_id) in gone and one in self._running and one.task is not None:
+            if (one.claim.task.id, one.claim.claim_id) in gone and one in self._running:
                 one.lost = True
-                one.task.cancel()
+                one.stop()
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 
@@ -384,8 +395,8 @@ class Worker:
         tasks = [one.task for one in self._running if one.task is not None]
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=self._settings.grace.total_seconds())
-            for task in late:
-                task.cancel()
+            for one in self._running:
+                one.stop()
             if late:
                 _, stuck = await asyncio.wait(late, timeout=CANCEL_PATIENCE_SECONDS)
                 if stuck:
