@@ -17,6 +17,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
+from uuid import UUID
 
 from redrive.core.decide import Settlement
 from redrive.core.durations import OptionalSpanField
@@ -87,10 +88,20 @@ class Ledger(Protocol):
         """
         ...
 
-    async def claim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
+    async def claim(
+        self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None, fence: UUID | None = None
+    ) -> list[Claim]:
         """Take due tasks, each for one holder. A short list does not mean that nothing else is due.
 
+        `fence` is the claim's own, made by whoever asks, so that `recall` can find what it took if the answer is lost.
         Ledgers over queues may hand out abandoned tasks here; those over tables do so in `reclaim` only.
+        """
+        ...
+
+    async def recall(self, fence: UUID, lease: timedelta) -> list[Claim]:
+        """What a claim with this fence took and still holds, with a fresh lease: for a claim whose answer was lost.
+
+        Empty where a queue holds the tasks: it knows no fences, and hands them out again by itself when their lease ends.
         """
         ...
 

@@ -439,6 +439,41 @@ async def test_claimed_without_a_lease_counts_as_expired(home: Home) -> None:
     assert attempt.claim_id == found.claim_id
 
 
+# --- recall -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_claim_has_the_fence_that_it_was_given(home: Home) -> None:
+    """Whoever claims makes the fence, so that it knows by which name to ask if the answer is lost."""
+    fence = uuid4()
+    await home.put(2)
+    claims = await home.ledger.claim(2, LEASE, fence=fence)
+    assert [claim.claim_id for claim in claims] == [fence, fence]
+
+
+@in_a_table
+async def test_recall_finds_what_a_claim_took(home: Home) -> None:
+    """Asked by its fence, a ledger tells what a claim took and still holds, as the claim itself would have told it."""
+    fence = uuid4()
+    ids = await home.put(3)
+    [gone, *taken] = await home.ledger.claim(3, LEASE, fence=fence)
+    assert await home.settle(gone, Done()) == []
+    await home.put()
+    other = await home.claim_one()
+    home.clock.advance(LEASE / 2)
+    recalled = await home.ledger.recall(fence, LEASE)
+    assert sorted(claim.task.id for claim in recalled) == sorted({*ids} - {gone.task.id})
+    told = {claim.task.id: claim for claim in taken}
+    for claim in recalled:
+        assert (claim.claim_id, claim.abandoned) == (fence, None)
+        before = told[claim.task.id].task
+        assert (claim.task.payload, claim.task.failures, claim.number) == (before.payload, before.failures, 1)
+    assert await home.ledger.recall(uuid4(), LEASE) == []
+    home.clock.advance(LEASE * 0.75)  # over for the claim, not for what was recalled
+    assert [claim.task.id for claim in await home.reclaim(9, LEASE)] == [other.task.id]
+    assert await home.ledger.settle([settlement(claim) for claim in recalled], worker="w1") == []
+    assert [len(await home.ledger.attempts(id_)) for id_ in ids] == [1, 1, 1]
+
+
 # --- settle -----------------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
+from uuid import uuid4
 
 from redrive.core.decide import decide
 from redrive.core.durations import SpanField, read_span
@@ -28,7 +29,7 @@ from redrive.engine.kinds import Kinds
 from redrive.engine.patience import Patience
 from redrive.engine.run import Around, Runner
 from redrive.engine.settler import Settler
-from redrive.errors import SettingsError
+from redrive.errors import LedgerAwayError, SettingsError
 from redrive.events import AttemptEnded, AttemptStarted, Event, SettleLost
 from redrive.ports import Ledger, Observer, Waiter
 
@@ -143,6 +144,8 @@ class Worker:
         self._retry_at = math.inf
         self._napping: asyncio.Timeout | None = None
         self._asking: asyncio.Task[list[Claim]] | None = None
+        self._fence = uuid4()
+        self._unheard = False
         self.ready = asyncio.Event()
         """Set after the first look for work was answered."""
 
@@ -203,8 +206,14 @@ class Worker:
                 asked_at = time.monotonic()
                 try:
                     if self._asking is None:
-                        self._ask(free, await self._kinds.to_claim())
+                        if self._unheard:
+                            self._ask_again()
+                        else:
+                            self._ask(free, await self._kinds.to_claim())
+                    recalling = self._unheard
                     claims = await self._answer()
+                    if recalling and not claims:
+                        continue
                     if not claims:
                         self._answered(asked_at)
                         if self._until_idle and await self._is_idle():
@@ -225,8 +234,7 @@ class Worker:
                     woken = True  # work comes in groups: look once more soon after the last
                     await asyncio.sleep(0)
         finally:
-            if self._asking is not None:
-                await self._give_back(self._asking)
+            await self._give_back()
 
     async def _nap(self, waiter: Waiter, span: timedelta) -> bool:
         """Wait for a wake-up, but not beyond the next retry that this worker itself has written meanwhile."""
@@ -254,9 +262,14 @@ class Worker:
 
     def _ask(self, free: int, kinds: list[str]) -> None:
         """Send for as many tasks as free slots can start."""
-        limit = min(free, self._batch)
+        limit, lease = min(free, self._batch), self._settings.lease
+        self._fence = uuid4()
         # A task of its own: a claim whose answer nobody awaits any more would hold its tasks until the lease ends.
-        self._asking = asyncio.create_task(self._ledger.claim(limit, self._settings.lease, kinds=kinds))
+        self._asking = asyncio.create_task(self._ledger.claim(limit, lease, kinds=kinds, fence=self._fence))
+
+    def _ask_again(self) -> None:
+        """Send for what a claim may have taken whose answer was lost: it would be held, never run, and charged in the end."""
+        self._asking = asyncio.create_task(self._ledger.recall(self._fence, self._settings.lease))
 
     def _ask_ahead(self, amount: int) -> None:
         """Send for the next tasks before these are run, if these filled the batch and there are slots for more.
@@ -272,25 +285,43 @@ class Worker:
 
     async def _answer(self) -> list[Claim]:
         """What was sent for."""
-        assert self._asking is not None
+        asking = self._asking
+        assert asking is not None
         try:
-            claims = await asyncio.shield(self._asking)
-        except Exception:
+            claims = await asyncio.shield(asking)
+        except Exception as error:
             self._asking = None
+            # Asked until the ledger answers; if it cannot, what was taken comes back by its lease.
+            self._unheard = not self._unheard or isinstance(error, LedgerAwayError)
             raise
-        self._asking = None  # not when cancelled: what comes then must be given back
+        self._asking, self._unheard = None, False  # not when cancelled: what comes then must be given back
         if not claims:
             self._kinds.forget()
         return claims
 
-    async def _give_back(self, claiming: "asyncio.Future[list[Claim]]") -> None:
-        with contextlib.suppress(Exception):
-            async with asyncio.timeout(CANCEL_PATIENCE_SECONDS):
-                for claim in await claiming:
-                    handler = self._handlers.find(claim.task.kind)
-                    if handler is not None:
-                        outcome = Released() if claim.abandoned is None else LeaseExpired()
-                        self._settler.put(decide(claim, outcome, handler.policy))
+    async def _give_back(self) -> None:
+        """A worker that stops does not keep what it has just sent for, though it may not have heard of it."""
+        if self._asking is None and not self._unheard:
+            return
+        claims = None if self._asking is None else await self._answer_in_time()
+        if claims is None:
+            self._ask_again()
+            claims = await self._answer_in_time()
+        for claim in claims or ():
+            handler = self._handlers.find(claim.task.kind)
+            if handler is not None:
+                outcome = Released() if claim.abandoned is None else LeaseExpired()
+                self._settler.put(decide(claim, outcome, handler.policy))
+
+    async def _answer_in_time(self) -> list[Claim] | None:
+        """What was sent for, if the answer comes before this process must end."""
+        asking = self._asking
+        assert asking is not None
+        await asyncio.wait([asking], timeout=CANCEL_PATIENCE_SECONDS)
+        if asking.done() and not asking.cancelled() and asking.exception() is None:
+            return asking.result()
+        asking.cancel()
+        return None
 
     async def _free_slots(self) -> int:
         """Wait until there are free slots and the settler is not too far behind; how many are free."""

@@ -93,6 +93,17 @@ async def test_abandoned_is_handed_out_by_claim_marked(home: Home) -> None:
     assert (await home.row(id_))["count"] == 1
 
 
+async def test_a_queue_recalls_nothing(home: Home) -> None:
+    """A queue cannot be asked by a fence: the answer is empty, and the task comes back by itself when its lease ends."""
+    fence = uuid4()
+    await home.put()
+    await home.ledger.claim(1, LEASE, fence=fence)
+    assert await home.ledger.recall(fence, LEASE) == []
+    home.clock.advance(LEASE)
+    [found] = await home.reclaim(1, LEASE)
+    assert found.claim_id == fence
+
+
 async def test_time_is_over_even_if_nobody_has_looked(home: Home) -> None:
     """A worker whose visibility timeout ran out changes nothing, though no other has read the message yet."""
     [id_] = await home.put()

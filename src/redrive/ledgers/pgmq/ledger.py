@@ -61,18 +61,22 @@ class PgmqLedger(SqlLedger):
 
     # --- claim ------------------------------------------------------------------------------------------------------
 
-    async def claim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
+    async def claim(
+        self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None, fence: UUID | None = None
+    ) -> list[Claim]:
         """See `Ledger.claim`."""
         known = await self._known(kinds)
         if limit < 1 or not known:
             return []
-        return await self.database.write(self._claim_messages, limit, lease, self._in_turn(known))
+        return await self.database.write(self._claim_messages, limit, lease, self._in_turn(known), fence or uuid4())
 
-    def _claim_messages(self, connection: Connection, limit: int, lease: timedelta, kinds: list[str]) -> list[Claim]:
+    def _claim_messages(
+        self, connection: Connection, limit: int, lease: timedelta, kinds: list[str], fence: UUID
+    ) -> list[Claim]:
         claims: list[Claim] = []
         for queue, fields in self._by_queue(kinds).items():
             if len(claims) < limit:
-                claims += self._claim_from(connection, queue, fields, limit - len(claims), lease)
+                claims += self._claim_from(connection, queue, fields, limit - len(claims), lease, fence)
         fresh = [claim for claim in claims if claim.abandoned is None]
         if self._tells_claims and fresh:
             self.beside.claimed(connection, fresh)
@@ -86,11 +90,10 @@ class PgmqLedger(SqlLedger):
         return queues
 
     def _claim_from(
-        self, connection: Connection, queue: str, kinds: list[str], limit: int, lease: timedelta
+        self, connection: Connection, queue: str, kinds: list[str], limit: int, lease: timedelta, fence: UUID
     ) -> list[Claim]:
         if not self.queues.exists(connection, queue):
             return []
-        fence = uuid4()
         parameters = {"limit": limit, "kinds": kinds, "fence": fence, **self._times(lease=lease)}
         rows = connection.execute(self._queued.queue(queue).claim, parameters).all()
         wide = 3 + len(self._layout.same)
@@ -131,6 +134,10 @@ class PgmqLedger(SqlLedger):
             claim.task.payload["read_ct"] = message_of[claim.task.id][1]
             claim.task.payload[self._layout.data_field] = _data(message_of[claim.task.id][2])
         return claims
+
+    async def recall(self, fence: UUID, lease: timedelta) -> list[Claim]:  # noqa: ARG002
+        """See `Ledger.recall`: no index finds rows by their fence here, and the queue brings them back by itself."""
+        return []
 
     async def reclaim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:  # noqa: ARG002
         """See `Ledger.reclaim`: what was abandoned is handed out by `claim`."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from sqlalchemy import (
     ColumnElement,
@@ -130,8 +130,16 @@ class ClaimStatements:
         return self.expired.where(self._mapped.rows.column("kind").in_(bindparam("kinds", expanding=True)))
 
     @cached_property
+    def held_under(self) -> Select[Any]:
+        """Rows that are held under a fence, by the index of what is held; not those that somebody else has locked."""
+        rows = self._mapped.rows
+        fence = bindparam("fence", type_=rows.column("claim_id").type)
+        found = select(self._mapped.id).where(rows.held(), rows.column("claim_id") == fence)
+        return found.order_by(rows.lease_end()).with_for_update(skip_locked=True)
+
+    @cached_property
     def take_over(self) -> Update:
-        """Give rows found by `expired` a new lease.
+        """Give rows found by `expired` or `held_under` a new lease.
 
         The fence stays the lost claim's: a keeper that is killed before it settles then leaves no trace, and whoever
         settles in the end writes the one attempt of that claim.
@@ -171,19 +179,20 @@ class Claiming(Due):
     def _tells_claims(self) -> bool:
         return self.beside.listens("claimed")
 
-    async def claim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
+    async def claim(
+        self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None, fence: UUID | None = None
+    ) -> list[Claim]:
         """See `Ledger.claim`."""
         known = await self._known(kinds)
         if limit < 1 or known == []:
             return []
         self._turn += 1
         run = self.database.write if self._tells_claims else self.database.statement
-        return await run(self._claim, limit, lease, known and self._in_turn(known), self._turn)
+        return await run(self._claim, limit, lease, known and self._in_turn(known), self._turn, fence or uuid4())
 
     def _claim(
-        self, connection: Connection, limit: int, lease: timedelta, kinds: list[str] | None, turn: int
+        self, connection: Connection, limit: int, lease: timedelta, kinds: list[str] | None, turn: int, fence: UUID
     ) -> list[Claim]:
-        fence = uuid4()
         parameters = {
             "limit": limit,
             # A single place cannot be shared, so every fourth is for a first try.
@@ -205,6 +214,17 @@ class Claiming(Due):
         """
         start = random.randrange(len(kinds))
         return (kinds[start:] + kinds[:start])[:KINDS_PER_CLAIM_MAX]
+
+    async def recall(self, fence: UUID, lease: timedelta) -> list[Claim]:
+        """See `Ledger.recall`."""
+        return await self.database.write(self._recall, fence, lease)
+
+    def _recall(self, connection: Connection, fence: UUID, lease: timedelta) -> list[Claim]:
+        ids = list(connection.execute(self._claiming.held_under, {"fence": fence}).scalars())
+        if not ids:
+            return []
+        parameters = {"ids": ids, "fence": fence, **self._times(lease=lease)}
+        return self._claim_reader.claims(connection.execute(self._claiming.take_over, parameters), fence, lease)
 
     async def reclaim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
         """See `Ledger.reclaim`."""
