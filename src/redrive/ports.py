@@ -7,6 +7,7 @@ A *ledger* is the durable home of tasks. Its promises, which one conformance sui
   where the row still has it, and what is not written comes back as `ClaimLost`.
 - Each claim ends in exactly one attempt row, written in the same commit as the settlement.
 - A claim that was never settled is handed out again only marked *abandoned*, and must be settled as `LeaseExpired`.
+- A task whose last run was lost with its worker is handed out marked *suspect*.
 - The ledger owns the clock: delays cross this wall, instants to be compared do not.
 
 A ledger that cannot be reached raises `LedgerAwayError`, whatever the driver said.
@@ -109,6 +110,14 @@ class Ledger(Protocol):
         """Take tasks whose lease ran out, marked abandoned. Empty where `claim` hands them out.
 
         Tables keep the fence of the lost claim, so that it ends in its one attempt row even if its keeper dies too.
+        """
+        ...
+
+    async def run_alone(self, claim: Claim) -> Claim | None:
+        """Note that the task of this claim runs from now on with nothing beside it, by changing the fence to `claim.alone()`.
+
+        Whoever finds the claim lost then knows that nothing else can have killed its worker. None if it was lost before.
+        Idempotent.
         """
         ...
 

@@ -7,8 +7,10 @@ from datetime import timedelta
 import pytest
 
 from redrive.core.backoff import Fixed
+from redrive.core.decide import decide
 from redrive.core.durations import ZERO
 from redrive.core.jitter import none
+from redrive.core.outcome import LeaseExpired
 from redrive.core.policy import Policy
 from redrive.core.states import State
 from redrive.core.task import Abandoned
@@ -313,7 +315,7 @@ def give_back(connection):
 
 
 async def test_expired_claims_of_others_are_settled_by_the_worker(real_ledger, heard, monkeypatch):
-    """A worker keeps house: what a lost worker held is charged and tried again here."""
+    """A worker keeps house: what a lost worker held is settled as expired and tried again here."""
     monkeypatch.setattr(keeper_module, "EVERY_SECONDS", 0.05)
     [id_] = await add(real_ledger, "orphan")
     assert len(await real_ledger.claim(1, timedelta(milliseconds=50))) == 1
@@ -323,7 +325,7 @@ async def test_expired_claims_of_others_are_settled_by_the_worker(real_ledger, h
 
 
 async def test_abandoned_claims_are_settled_and_not_run(real_ledger, heard):
-    """A queue hands an abandoned task out by `claim`: it is charged as expired before it can run again."""
+    """A queue hands an abandoned task out by `claim`: it is settled as expired before it can run again."""
     faulty = Faulty(real_ledger)
     abandon = [True]
 
@@ -344,8 +346,98 @@ async def test_abandoned_claims_are_settled_and_not_run(real_ledger, heard):
     [id_] = await add(real_ledger, "one")
     async with working(faulty, handlers_of(policy=AT_ONCE, job=handle), heard=heard):
         await heard.amount(AttemptEnded, 2)
-    assert tried == [2]
+    assert tried == [1]
     assert [attempt.outcome for attempt in await real_ledger.attempts(id_)] == ["lease_expired", "done"]
+
+
+# --- suspects ---------------------------------------------------------------------------------------------------------
+
+
+async def lose(ledger, *keys, kind="job"):
+    """Tasks whose last run was lost with its worker; their ids."""
+    ids = await add(ledger, *keys, kind=kind)
+    claims = await ledger.claim(len(keys), SECOND, kinds=[kind])
+    lost = [claim._replace(abandoned=Abandoned(claim_id=None, claimed_at=None)) for claim in claims]
+    assert await ledger.settle([decide(one, LeaseExpired(), STEADY) for one in lost], worker="lost") == []
+    return ids
+
+
+async def test_suspects_run_alone_one_after_the_other(real_ledger, heard, gate):
+    """What runs may end, then each suspect has the worker for itself; nothing is claimed until all of them ended."""
+    await lose(real_ledger, "s1", "s2")
+    await add(real_ledger, "healthy")
+    async with working(real_ledger, handlers_of(job=gate), heard=heard) as worker:
+        await gate.until_started(1)
+        assert gate.started == ["healthy"]
+        await add(real_ledger, "later")
+        gate.let_out()
+        for suspects in (1, 2):
+            await gate.until_started(1 + suspects)
+            [suspect] = gate.inside
+            assert suspect in ("s1", "s2")
+            assert worker.running == 1
+            assert (await real_ledger.get_by_key("later")).state is State.WAITING
+            gate.let_out()
+        await gate.until_started(4)
+        gate.let_out()
+        await heard.amount(AttemptEnded, 4)
+    assert gate.most == 1
+    assert gate.started[-1] == "later"
+    assert {event.settlement.outcome for event in heard.of(AttemptEnded)} == {"done"}
+
+
+async def test_suspects_in_line_keep_their_leases(real_ledger, heard, gate, monkeypatch):
+    """While one takes longer than a lease the others are held, and none is run by anybody else or charged."""
+    monkeypatch.setattr(keeper_module, "EVERY_SECONDS", 0.05)
+    ids = await lose(real_ledger, "s1", "s2", "s3")
+    async with working(real_ledger, handlers_of(job=gate), heard=heard, lease=SECOND):
+        await gate.until_started(1)
+        first = min([(await real_ledger.get(id_)).lease_until for id_ in ids])
+        async with asyncio.timeout(60):
+            # Held for more than a lease: only time itself can show that they are extended.
+            while min([(await real_ledger.get(id_)).lease_until for id_ in ids]) - first <= SECOND:
+                await asyncio.sleep(0.05)
+        for started in (1, 2, 3):
+            await gate.until_started(started)
+            gate.let_out()
+        await heard.amount(AttemptEnded, 3)
+    assert gate.most == 1
+    assert sorted(gate.started) == ["s1", "s2", "s3"]
+
+
+async def test_a_suspect_that_fails_is_no_suspect_any_more(real_ledger, heard):
+    """It has come to an end, so its next run is like any other's."""
+
+    async def fail(task):
+        raise ValueError("odd")
+
+    await lose(real_ledger, "one")
+    async with working(real_ledger, handlers_of(policy=AT_ONCE, job=fail), heard=heard):
+        await heard.amount(AttemptEnded, 3)
+    assert [event.claim.suspect for event in heard.of(AttemptStarted)] == [True, False, False]
+
+
+async def test_a_suspect_that_was_lost_in_line_is_not_run(real_ledger, heard, gate):
+    """Somebody else holds it by now: it is dropped, and the next one runs."""
+    await lose(real_ledger, "s1", "s2")
+    async with working(real_ledger, handlers_of(job=gate), heard=heard):
+        await gate.until_started(1)
+        await real_ledger.database.write(steal)
+        gate.let_out()
+        await heard.amount(SettleLost, 2)
+    assert len(gate.started) == 1
+
+
+async def test_stop_releases_suspects_in_line(real_ledger, heard, gate):
+    """A worker that stops gives back those that it has not run: uncharged, and suspects as before."""
+    await lose(real_ledger, "s1", "s2", "s3")
+    async with working(real_ledger, handlers_of(job=gate), heard=heard) as worker:
+        await gate.until_started(1)
+        worker.stop()
+        await heard.amount(AttemptEnded, 2)
+        gate.let_out()
+    assert len(gate.started) == 1
+    assert [claim.suspect for claim in await real_ledger.claim(9, SECOND)] == [True, True]
 
 
 # --- stopping ---------------------------------------------------------------------------------------------------------

@@ -78,9 +78,16 @@ def test_every_end_of_an_attempt_is_one_line(make_settlement, outcome, event, le
 
 
 def test_a_lost_worker_is_named(make_settlement):
-    """The last expired lease of a task logs that it died, and by which verdict."""
-    [line] = logged(AttemptEnded("work", make_settlement(LeaseExpired(), failures=2)))
+    """The last expired lease of a task logs that it died, by which verdict, and how many workers it took with it."""
+    [line] = logged(AttemptEnded("work", make_settlement(LeaseExpired(), failures=2, alone=True)))
     assert (line["event"], line["verdict"], line["attempt"]) == ("task_dead", "worker_lost", 3)
+    assert line["lost_alone"] == 1
+
+
+def test_a_suspect_is_named(make_settlement):
+    """A task whose worker was lost while others ran beside it is not logged as a retry: nothing was charged."""
+    [line] = logged(AttemptEnded("work", make_settlement(LeaseExpired())))
+    assert (line["event"], line["log_level"], line["failures"]) == ("task_suspect", "warning", 0)
 
 
 def test_all_other_facts_are_one_line_each(make_settlement, make_claim):

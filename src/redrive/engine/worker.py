@@ -11,6 +11,7 @@ import os
 import secrets
 import socket
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -138,6 +139,8 @@ class Worker:
             retention=self._settings.retention, prune_every=self._settings.prune_every,
         )  # fmt: skip
         self._running: set[_Running] = set()
+        self._suspects: deque[_Running] = deque()
+        self._alone: asyncio.Task[None] | None = None
         self._slot_freed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._until_idle = False
@@ -152,10 +155,10 @@ class Worker:
     @property
     def running(self) -> int:
         """How many handlers run now."""
-        return len(self._running)
+        return len(self._running) - len(self._suspects)
 
     def _held(self) -> list[Claim]:
-        """All that this worker runs, or has run and not written yet."""
+        """All that this worker runs or will run, or has run and not written yet."""
         return [*(one.claim for one in self._running), *self._settler.claims]
 
     def stop(self) -> None:
@@ -184,7 +187,7 @@ class Worker:
             finally:
                 for one in self._running:
                     one.stop()
-                for loop in loops:
+                for loop in (*loops, *([] if self._alone is None else [self._alone])):
                     loop.cancel()
                 ended = await asyncio.gather(*loops, return_exceptions=True)
                 self._threads.shutdown(wait=False, cancel_futures=True)
@@ -228,7 +231,7 @@ class Worker:
                 tries = 0
                 if claims:
                     self._answered(asked_at)
-                    self._ask_ahead(len(claims))
+                    self._ask_ahead(claims)
                     for claim in claims:
                         self._start(claim)
                     woken = True  # work comes in groups: look once more soon after the last
@@ -271,16 +274,19 @@ class Worker:
         """Send for what a claim may have taken whose answer was lost: it would be held, never run, and charged in the end."""
         self._asking = asyncio.create_task(self._ledger.recall(self._fence, self._settings.lease))
 
-    def _ask_ahead(self, amount: int) -> None:
+    def _ask_ahead(self, claims: list[Claim]) -> None:
         """Send for the next tasks before these are run, if these filled the batch and there are slots for more.
 
         The store then looks for the next while this process runs these: half as much again for small handlers. It must
         not wait or raise, since these are claimed and not started yet; kinds that have to be looked up are for the next turn.
         """
+        amount = len(claims)
         left = self._settings.concurrency - len(self._running) - amount
         behind = self._settler.unwritten > UNWRITTEN_BATCHES_MAX * self._batch
         kinds = self._kinds.known()
-        if amount == self._batch and left >= amount and not behind and kinds is not None:
+        if amount < self._batch or left < amount or behind or kinds is None:
+            return
+        if not any(claim.suspect for claim in claims):  # nothing may come while one of them runs
             self._ask(left, kinds)
 
     async def _answer(self) -> list[Claim]:
@@ -324,8 +330,10 @@ class Worker:
         return None
 
     async def _free_slots(self) -> int:
-        """Wait until there are free slots and the settler is not too far behind; how many are free."""
+        """Wait until there are free slots, no suspects, and the settler is not too far behind; how many are free."""
         while True:
+            if self._alone is not None:
+                await asyncio.wait([self._alone])
             free = self._settings.concurrency - len(self._running)
             behind = self._settler.unwritten > UNWRITTEN_BATCHES_MAX * self._batch
             if free > 0 and not behind:
@@ -368,9 +376,52 @@ class Worker:
             return
         running = _Running(claim, handler, time.monotonic())
         self._running.add(running)
+        if claim.suspect:
+            self._suspects.append(running)
+            if self._alone is None:
+                self._alone = asyncio.create_task(self._run_suspects(), name="redrive-suspects")
+        else:
+            self._begin(running)
+
+    def _begin(self, running: _Running) -> None:
         if self._observers:
-            self._tell([AttemptStarted(self._ledger.name, claim)])
+            self._tell([AttemptStarted(self._ledger.name, running.claim)])
         running.task = asyncio.get_running_loop().create_task(self._run_one(running))
+
+    async def _run_suspects(self) -> None:
+        """Run tasks whose last run was lost with its worker: one after the other, each when nothing else runs here.
+
+        Until then nothing new is claimed. One that kills this process too is the culprit, and takes nobody with it: those
+        behind it in the line are held under the fence that they were claimed with, which charges nothing.
+        """
+        try:
+            while self._suspects:
+                while self.running:
+                    self._slot_freed.clear()
+                    await self._slot_freed.wait()
+                if self._suspects:
+                    await self._run_alone(self._suspects.popleft())
+        finally:
+            self._alone = None
+
+    async def _run_alone(self, suspect: _Running) -> None:
+        claim = suspect.claim
+        try:
+            alone = await self._patience.until_answered(lambda: self._ledger.run_alone(claim))
+        except Exception:  # it runs all the same: that its worker may be lost uncharged is the smaller evil
+            alone = claim
+        if alone is not None and not suspect.lost and not self._stopping.is_set():
+            suspect.claim = alone
+            self._begin(suspect)
+            assert suspect.task is not None
+            await asyncio.wait([suspect.task])
+            return
+        self._running.discard(suspect)
+        released = decide(alone or claim, Released(), suspect.handler.policy)
+        if alone is None or suspect.lost:
+            self._tell([SettleLost(self._ledger.name, released)])
+        else:
+            self._settler.put(released)
 
     async def _run_one(self, running: _Running) -> None:
         claim = running.claim
@@ -423,7 +474,14 @@ class Worker:
     # --- stopping ---------------------------------------------------------------------------------------------------
 
     async def _wind_down(self) -> None:
+        self._stopping.set()
+        for suspect in self._suspects:
+            self._running.discard(suspect)
+            self._settler.put(decide(suspect.claim, Released(), suspect.handler.policy))
+        self._suspects.clear()
         tasks = [one.task for one in self._running if one.task is not None]
+        if self._alone is not None:
+            tasks.append(self._alone)
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=self._settings.grace.total_seconds())
             for one in self._running:

@@ -7,7 +7,7 @@ from typing import Any, assert_never
 
 import structlog
 
-from redrive.core.decide import Settlement
+from redrive.core.decide import SUSPECT, Settlement
 from redrive.core.failure import redact
 from redrive.core.states import State
 from redrive.errors import SettingsError
@@ -119,7 +119,11 @@ class LogObserver:
             return
         fields |= {"error_class": explained.error_class.value, "error": settlement.error}
         if settlement.delay is None:
+            if explained.lost_alone:
+                fields["lost_alone"] = explained.lost_alone
             self._log.error("task_dead", **fields, verdict=explained.verdict)
+        elif explained.verdict == SUSPECT:
+            self._log.warning("task_suspect", **fields)
         else:
             self._log.warning(
                 "retry_scheduled",

@@ -23,7 +23,7 @@ from sqlalchemy import ColumnElement, Connection, Table
 from redrive.core.decide import Settlement
 from redrive.core.states import Act, State
 from redrive.core.table import LedgerTable
-from redrive.core.task import Abandoned, Claim, ClaimLost, TaskId
+from redrive.core.task import Claim, ClaimLost, TaskId
 from redrive.errors import UsageError
 from redrive.ledgers.pgmq.queues import Queues
 from redrive.ledgers.pgmq.statements import PgmqStatements, QueueLayout, QueuePredicates
@@ -77,10 +77,10 @@ class PgmqLedger(SqlLedger):
         for queue, fields in self._by_queue(kinds).items():
             if len(claims) < limit:
                 claims += self._claim_from(connection, queue, fields, limit - len(claims), lease, fence)
-        fresh = [claim for claim in claims if claim.abandoned is None]
+        fresh = self._suspects.marked(connection, [claim for claim in claims if claim.abandoned is None])
         if self._tells_claims and fresh:
             self.beside.claimed(connection, fresh)
-        return claims
+        return fresh + [claim for claim in claims if claim.abandoned is not None]
 
     def _by_queue(self, kinds: Iterable[str]) -> Mapping[str, list[str]]:
         queues = defaultdict(list)
@@ -115,18 +115,19 @@ class PgmqLedger(SqlLedger):
         same = [tuple(row[3:wide]) for row in rows]
         found = connection.execute(self._queued.whose, {"same": same, "queue": queue}).all()
         by_message = {row[0]: row for row in rows}
-        abandoned, message_of = {}, {}
+        lost, message_of = [], {}
         for id_, msg_id, claim_id, claimed_at, waits in found:
             if msg_id not in by_message:
                 continue
             message = by_message.pop(msg_id)
             if not waits:  # else somebody was quicker and has let go of it: it is visible again when this lease ends
-                abandoned[id_] = Abandoned(claim_id=claim_id, claimed_at=claimed_at)
+                lost.append((id_, claim_id, claimed_at))
                 message_of[id_] = message
         if by_message:
             self.queues.archive(connection, queue, sorted(by_message))
-        if not abandoned:
+        if not lost:
             return []
+        abandoned = self._abandoned(connection, lost)
         parameters = {"ids": sorted(abandoned), "fence": fence, **self._times(lease=lease)}
         taken = connection.execute(self._queued.take_over, parameters)
         claims = self._claim_reader.claims(taken, fence, lease, abandoned)

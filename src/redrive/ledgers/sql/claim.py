@@ -5,8 +5,8 @@ what the branches before it left, so that a million due tasks of kinds which thi
 """
 
 import random
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 from uuid import UUID, uuid4
@@ -22,17 +22,19 @@ from sqlalchemy import (
     func,
     literal_column,
     null,
+    or_,
     select,
     union_all,
 )
 
 from redrive.core.table import Counts
-from redrive.core.task import Abandoned, Claim, ClaimLost
+from redrive.core.task import Abandoned, Claim, ClaimLost, TaskId, is_alone
 from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.due import Due, due_branch, kind_conditions, kind_parameters
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.rows import RowReader
+from redrive.ledgers.sql.suspects import Suspects
 
 KINDS_PER_CLAIM_MAX = 40
 
@@ -147,6 +149,15 @@ class ClaimStatements:
         return self.hold(self._mapped.id.in_(bindparam("ids", expanding=True)), anew=False)
 
     @cached_property
+    def run_alone(self) -> Update:
+        """Give a claim the fence of a run alone; once more does no harm."""
+        fence = self._mapped.rows.column("claim_id")
+        alone = bindparam("alone", type_=fence.type)
+        still_ours = or_(fence == bindparam("fence", type_=fence.type), fence == alone)
+        update = self._mapped.update({"claim_id": alone})
+        return update.where(self._mapped.id.in_(bindparam("ids", expanding=True)), still_ours)
+
+    @cached_property
     def extend_batch(self) -> Batch:
         """Claims by id and fence."""
         fence = self._mapped.rows.column("claim_id").type
@@ -176,6 +187,10 @@ class Claiming(Due):
         return RowReader(self.table, self._claiming.columns)
 
     @cached_property
+    def _suspects(self) -> Suspects:
+        return Suspects(self.name, self._mapped)
+
+    @cached_property
     def _tells_claims(self) -> bool:
         return self.beside.listens("claimed")
 
@@ -202,7 +217,7 @@ class Claiming(Due):
             **kind_parameters(kinds),
         }
         rows = connection.execute(self._claiming.claim(len(kinds or ())), parameters)
-        claims = self._claim_reader.claims(rows, fence, lease)
+        claims = self._suspects.marked(connection, self._claim_reader.claims(rows, fence, lease))
         if self._tells_claims and claims:
             self.beside.claimed(connection, claims)
         return claims
@@ -223,8 +238,17 @@ class Claiming(Due):
         ids = list(connection.execute(self._claiming.held_under, {"fence": fence}).scalars())
         if not ids:
             return []
-        parameters = {"ids": ids, "fence": fence, **self._times(lease=lease)}
-        return self._claim_reader.claims(connection.execute(self._claiming.take_over, parameters), fence, lease)
+        rows = connection.execute(self._claiming.take_over, {"ids": ids, "fence": fence, **self._times(lease=lease)})
+        return self._suspects.marked(connection, self._claim_reader.claims(rows, fence, lease))
+
+    async def run_alone(self, claim: Claim) -> Claim | None:
+        """See `Ledger.run_alone`."""
+        alone = claim.alone()
+        return alone if await self.database.statement(self._run_alone, claim, alone) else None
+
+    def _run_alone(self, connection: Connection, claim: Claim, alone: Claim) -> bool:
+        named = {"ids": [claim.task.id], "fence": claim.claim_id, "alone": alone.claim_id}
+        return connection.execute(self._claiming.run_alone, named).rowcount == 1
 
     async def reclaim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
         """See `Ledger.reclaim`."""
@@ -244,13 +268,25 @@ class Claiming(Due):
             self._claiming.expired_of_kinds if of_kinds else self._claiming.expired,
             {"limit": limit, **self._times(), **({"kinds": list(kinds or ())} if of_kinds else {})},
         )
-        abandoned = {id_: Abandoned(claim_id=claim_id, claimed_at=claimed_at) for id_, claim_id, claimed_at in found}
+        abandoned = self._abandoned(connection, found)
         if not abandoned:
             return []
         fence = uuid4()
         parameters = {"ids": list(abandoned), "fence": fence, **self._times(lease=lease)}
         rows = connection.execute(self._claiming.take_over, parameters)
         return self._claim_reader.claims(rows, fence, lease, abandoned)
+
+    def _abandoned(
+        self, connection: Connection, found: Iterable[tuple[TaskId, UUID | None, datetime | None]]
+    ) -> dict[TaskId, Abandoned]:
+        """What is known of lost claims, from their ids, fences and starts."""
+        lost = list(found)
+        alone = [id_ for id_, fence, _ in lost if fence is not None and is_alone(fence)]
+        before = self._suspects.lost_alone(connection, alone)
+        return {
+            id_: Abandoned(claim_id=fence, claimed_at=claimed_at, lost_alone=before[str(id_)])
+            for id_, fence, claimed_at in lost
+        }
 
     async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[ClaimLost]:
         """See `Ledger.extend`."""
