@@ -72,6 +72,15 @@ class TasksPruned:
 
 
 @dataclass(frozen=True, slots=True)
+class ThreadsLeft:
+    """A worker that stops still has plain handlers in threads, which nothing can stop: their claims are kept meanwhile."""
+
+    ledger: str
+    kinds: tuple[str, ...]
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerAway:
     """The ledger cannot be reached; announced once, not at every try."""
 
@@ -95,6 +104,7 @@ Event = (
     | SettleFailed
     | TasksChanged
     | TasksPruned
+    | ThreadsLeft
     | LedgerAway
     | LedgerBack
 )

@@ -1,6 +1,7 @@
 """The worker, with real time: signals instead of sleeps, faults only where a real ledger cannot have them."""
 
 import asyncio
+import threading
 import time
 from datetime import timedelta
 
@@ -19,7 +20,7 @@ from redrive.engine import worker as module
 from redrive.engine.handlers import Handlers, make_handler
 from redrive.engine.worker import Worker, WorkerSettings, worker_name
 from redrive.errors import LedgerAwayError, SettingsError
-from redrive.events import AttemptEnded, AttemptStarted, LedgerAway, LedgerBack, SettleFailed, SettleLost
+from redrive.events import AttemptEnded, AttemptStarted, LedgerAway, LedgerBack, SettleFailed, SettleLost, ThreadsLeft
 from redrive.ledgers.open import open_database, own_ledger
 from tests.engine.workbench import STEADY, Faulty, add, handlers_of, ignore, working
 
@@ -220,8 +221,6 @@ async def test_a_handler_that_cancels_itself_spends_its_budget(real_ledger, hear
 
 async def test_plain_functions_fill_the_slots_too(real_ledger, heard):
     """Sync handlers run in threads, as many at once as there are slots."""
-    import threading
-
     together = threading.Barrier(5, timeout=10)
     await add(real_ledger, *(f"k{number}" for number in range(5)))
     async with working(real_ledger, handlers_of(job=lambda task: together.wait() and None), heard=heard, concurrency=5):
@@ -495,6 +494,66 @@ async def test_stuck_handlers_are_released_all_the_same(real_ledger, heard, monk
     await asyncio.sleep(0)
     task = await real_ledger.get(id_)
     assert (task.state, task.failures) == (State.WAITING, 0)
+
+
+class ThreadGate:
+    """A plain handler that stays in its thread until it is let out."""
+
+    def __init__(self):
+        self.out = threading.Event()
+        self.started = []
+        self._loop = asyncio.get_running_loop()
+        self._inside = asyncio.Event()
+
+    def __call__(self, task):
+        self.started.append(task.key)
+        self._loop.call_soon_threadsafe(self._inside.set)
+        assert self.out.wait(60)
+
+    async def until_inside(self):
+        async with asyncio.timeout(60):
+            await self._inside.wait()
+
+
+async def test_a_thread_that_outlives_the_grace_keeps_its_claim(real_ledger, heard, monkeypatch):
+    """It is extended until the thread ends, whoever else works meanwhile, and settled as it ended: it never runs twice."""
+    monkeypatch.setattr(keeper_module, "EVERY_SECONDS", 0.05)
+    gate = ThreadGate()
+    [id_] = await add(real_ledger, "one")
+    stopping = Worker(real_ledger, handlers_of(job=gate), WorkerSettings(grace=ZERO, lease=SECOND), observers=[heard])
+    running = asyncio.create_task(stopping.run())
+    await gate.until_inside()
+    async with working(real_ledger, handlers_of(job=gate), lease=SECOND):
+        stopping.stop()
+        [left] = await heard.amount(ThreadsLeft, 1)
+        assert (left.kinds, left.amount) == (("job",), 1)
+        first = (await real_ledger.get(id_)).lease_until
+        async with asyncio.timeout(60):
+            # Held for more than a lease: only time itself can show that it is extended.
+            while (held := await real_ledger.get(id_)).lease_until - first <= SECOND:
+                assert held.state is State.CLAIMED
+                await asyncio.sleep(0.05)
+        assert not running.done()
+        gate.out.set()
+        await running
+    assert gate.started == ["one"]
+    assert (await real_ledger.get(id_)).state is State.DONE
+    assert [attempt.outcome for attempt in await real_ledger.attempts(id_)] == ["done"]
+
+
+async def test_a_process_that_exits_does_not_wait_for_threads(real_ledger, heard):
+    """With `then_exit` the worker ends after the grace; the claim is kept, and comes back by its lease."""
+    gate = ThreadGate()
+    [id_] = await add(real_ledger, "one")
+    worker = Worker(real_ledger, handlers_of(job=gate), WorkerSettings(grace=ZERO), observers=[heard])
+    running = asyncio.create_task(worker.run(then_exit=True))
+    await gate.until_inside()
+    worker.stop()
+    async with asyncio.timeout(60):
+        await running
+    assert len(heard.of(ThreadsLeft)) == 1
+    assert (await real_ledger.get(id_)).state is State.CLAIMED
+    gate.out.set()
 
 
 async def test_stop_gives_back_a_claim_under_way(real_ledger):

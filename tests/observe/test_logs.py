@@ -20,6 +20,7 @@ from redrive.events import (
     TaskAdded,
     TasksChanged,
     TasksPruned,
+    ThreadsLeft,
 )
 from redrive.observe.logs import LogObserver, configure_logs
 
@@ -101,6 +102,7 @@ def test_all_other_facts_are_one_line_each(make_settlement, make_claim):
         SettleFailed("work", settlement, "ValueError: odd"),
         TasksChanged("work", Act.REDRIVE, (1, 2, 3), "ada", "the bank is back"),
         TasksPruned("work", 5),
+        ThreadsLeft("work", ("mail", "print"), 3),
         LedgerAway("work", "gone"),
         LedgerBack("work", timedelta(seconds=1.23456)),
     )
@@ -115,6 +117,7 @@ def test_all_other_facts_are_one_line_each(make_settlement, make_claim):
             "actor": "ada", "reason": "the bank is back",
         },
         {"event": "tasks_pruned", "log_level": "info", "ledger": "work", "amount": 5},
+        {"event": "threads_left", "log_level": "warning", "ledger": "work", "kinds": "mail, print", "amount": 3},
         {"event": "ledger_away", "log_level": "error", "ledger": "work", "error": "gone"},
         {"event": "ledger_back", "log_level": "info", "ledger": "work", "away_seconds": 1.235},
     ]  # fmt: skip

@@ -5,7 +5,7 @@ import contextvars
 import inspect
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
@@ -132,9 +132,31 @@ class Runner:
         else:
             inside = contextvars.copy_context()
             call = partial(inside.run, _call_in_thread, handler.function, arguments)
-            result = await asyncio.get_running_loop().run_in_executor(self._threads, call)
+            result = await _to_its_end(self._threads.submit(call))
         # An async function behind a plain decorator or a lambda looks plain; unawaited it would pass for done.
         return await result if inspect.isawaitable(result) else result
+
+
+async def _to_its_end(job: "Future[Any]") -> Any:
+    """What a thread comes to. Nothing can stop it, so a cancellation is not obeyed before it has ended.
+
+    Whoever gave its claim up would let the task run a second time beside it.
+    """
+    stopped = False
+    while not job.done() or not stopped:
+        try:
+            result = await asyncio.wrap_future(job)
+            break
+        except asyncio.CancelledError:
+            if job.cancelled():  # it had not begun
+                raise
+            stopped = True
+    else:
+        result = job.result()
+    if stopped and inspect.iscoroutine(result):  # the rest of it can be stopped
+        result.close()
+        raise asyncio.CancelledError
+    return result
 
 
 async def _within_time(handler: Handler, arguments: tuple[Any, ...], span: timedelta) -> Any:

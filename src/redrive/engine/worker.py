@@ -31,7 +31,7 @@ from redrive.engine.patience import Patience
 from redrive.engine.run import Around, Runner
 from redrive.engine.settler import Settler
 from redrive.errors import LedgerAwayError, SettingsError
-from redrive.events import AttemptEnded, AttemptStarted, Event, SettleLost
+from redrive.events import AttemptEnded, AttemptStarted, Event, SettleLost, ThreadsLeft
 from redrive.ports import Ledger, Observer, Waiter
 
 LOOK_AGAIN = timedelta(milliseconds=20)
@@ -165,8 +165,12 @@ class Worker:
         """Ask the worker to stop: no new claims, wait for `grace`, release the rest. `run` then returns."""
         self._stopping.set()
 
-    async def run(self, *, until_idle: bool = False) -> None:
-        """Work until `stop` is called, or with `until_idle` until nothing is due any more."""
+    async def run(self, *, until_idle: bool = False, then_exit: bool = False) -> None:
+        """Work until `stop` is called, or with `until_idle` until nothing is due any more.
+
+        Plain handlers run in threads, which nothing can stop. One that outlives the grace keeps its claim, and `run` returns
+        when it has ended; or at once if the process is going to exit then (`then_exit`), and the lease brings it back.
+        """
         self._until_idle = until_idle
         if until_idle:
             await self._keeper.keep_once()  # its own loop may not come round before this run is over
@@ -183,7 +187,7 @@ class Worker:
                 await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
                 claiming.cancel()
                 await asyncio.wait([claiming])
-                await self._wind_down()
+                await self._wind_down(then_exit=then_exit)
             finally:
                 for one in self._running:
                     one.stop()
@@ -452,7 +456,7 @@ class Worker:
         while True:
             await asyncio.sleep(half / 4)
             now = time.monotonic()
-            old = [one for one in self._running if now - one.extended_at >= half]
+            old = [one for one in self._running if now - one.extended_at >= half and not one.lost]
             for start in range(0, len(old), self._batch):
                 await self._extend(old[start : start + self._batch], lease)
 
@@ -473,7 +477,7 @@ class Worker:
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 
-    async def _wind_down(self) -> None:
+    async def _wind_down(self, *, then_exit: bool) -> None:
         self._stopping.set()
         for suspect in self._suspects:
             self._running.discard(suspect)
@@ -486,18 +490,31 @@ class Worker:
             _, late = await asyncio.wait(tasks, timeout=self._settings.grace.total_seconds())
             for one in self._running:
                 one.stop()
-            if late:
-                _, stuck = await asyncio.wait(late, timeout=CANCEL_PATIENCE_SECONDS)
+            if late and (stoppable := [one.task for one in self._running if one.task and one.handler.is_async]):
+                _, stuck = await asyncio.wait(stoppable, timeout=CANCEL_PATIENCE_SECONDS)
                 if stuck:
                     self._release_stuck()
+            if late:
+                await self._let_threads_end(then_exit=then_exit)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(self._settings.grace.total_seconds(), CANCEL_PATIENCE_SECONDS)):
                 await self._settler.flushed()
 
     def _release_stuck(self) -> None:
         """Handlers that do not end when cancelled: their tasks go back all the same, since this process is ending."""
-        for one in list(self._running):
-            self._settler.put(decide(one.claim, Released(), one.handler.policy))
+        for one in self._running:
+            if one.handler.is_async:
+                self._settler.put(decide(one.claim, Released(), one.handler.policy))
+
+    async def _let_threads_end(self, *, then_exit: bool) -> None:
+        """A task is not given back while its thread goes on: it would be run a second time beside itself."""
+        await asyncio.sleep(0)  # what had not begun ends here
+        left = [one for one in self._running if one.task is not None and not one.handler.is_async]
+        if left:
+            kinds = tuple(sorted({one.claim.task.kind for one in left}))
+            self._tell([ThreadsLeft(self._ledger.name, kinds, len(left))])
+            if not then_exit:
+                await asyncio.wait([one.task for one in left if one.task is not None])
 
     def _tell(self, events: list[Event]) -> None:
         announce(self._observers, events)

@@ -22,6 +22,7 @@ from redrive.events import (
     TaskAdded,
     TasksChanged,
     TasksPruned,
+    ThreadsLeft,
 )
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -96,6 +97,8 @@ class LogObserver:
                 log.info("tasks_changed", ledger=ledger, act=act.value, amount=len(ids), actor=actor, reason=reason)
             case TasksPruned(ledger, amount):
                 log.info("tasks_pruned", ledger=ledger, amount=amount)
+            case ThreadsLeft(ledger, kinds, amount):
+                log.warning("threads_left", ledger=ledger, kinds=", ".join(kinds), amount=amount)
             case LedgerAway(ledger, error):
                 log.error("ledger_away", ledger=ledger, error=error)
             case LedgerBack(ledger, after):
