@@ -81,6 +81,15 @@ class ThreadsLeft:
 
 
 @dataclass(frozen=True, slots=True)
+class LoopBlocked:
+    """The event loop stood still: a handler of these kinds ran without awaiting anything, and everybody waited for it."""
+
+    ledger: str
+    kinds: tuple[str, ...]
+    span: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerAway:
     """The ledger cannot be reached; announced once, not at every try."""
 
@@ -105,6 +114,7 @@ Event = (
     | TasksChanged
     | TasksPruned
     | ThreadsLeft
+    | LoopBlocked
     | LedgerAway
     | LedgerBack
 )

@@ -13,7 +13,8 @@ A *ledger* is the durable home of tasks. Its promises, which one conformance sui
 A ledger that cannot be reached raises `LedgerAwayError`, whatever the driver said.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -63,6 +64,10 @@ class Transaction(Protocol):
     """An open transaction of a SQL ledger, for work that must commit together with its settlement."""
 
     connection: Any
+
+    def submit(self, threads: Executor, call: Callable[[Any], T]) -> "Future[T]":
+        """Call a plain function in a thread, with the transaction's connection as a synchronous one."""
+        ...
 
 
 class Waiter(Protocol):

@@ -16,11 +16,21 @@ from redrive.core.policy import Policy
 from redrive.core.states import State
 from redrive.core.task import Abandoned
 from redrive.engine import keeper as keeper_module
+from redrive.engine import watchdog
 from redrive.engine import worker as module
 from redrive.engine.handlers import Handlers, make_handler
 from redrive.engine.worker import Worker, WorkerSettings, worker_name
 from redrive.errors import LedgerAwayError, SettingsError
-from redrive.events import AttemptEnded, AttemptStarted, LedgerAway, LedgerBack, SettleFailed, SettleLost, ThreadsLeft
+from redrive.events import (
+    AttemptEnded,
+    AttemptStarted,
+    LedgerAway,
+    LedgerBack,
+    LoopBlocked,
+    SettleFailed,
+    SettleLost,
+    ThreadsLeft,
+)
 from redrive.ledgers.open import open_database, own_ledger
 from tests.engine.workbench import STEADY, Faulty, add, handlers_of, ignore, working
 
@@ -226,6 +236,24 @@ async def test_plain_functions_fill_the_slots_too(real_ledger, heard):
     async with working(real_ledger, handlers_of(job=lambda task: together.wait() and None), heard=heard, concurrency=5):
         ended = await heard.amount(AttemptEnded, 5)
     assert [event.settlement.outcome for event in ended] == ["done"] * 5
+
+
+async def test_a_handler_that_blocks_the_loop_is_named(real_ledger, heard, gate, monkeypatch):
+    """Everything stands still meanwhile; afterwards it is told for how long, and by which kind, whatever else was running."""
+    monkeypatch.setattr(watchdog, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(watchdog, "LIMIT_SECONDS", 0.05)
+
+    async def block(task):
+        assert worker._watchdog.noticed.wait(60)
+
+    await add(real_ledger, "innocent")
+    async with working(real_ledger, handlers_of(job=gate, pay=block), heard=heard) as worker:
+        await gate.until_started(1)
+        await add(real_ledger, "slow", kind="pay")
+        [blocked, *_] = await heard.amount(LoopBlocked, 1)
+        gate.let_out()
+    assert (blocked.ledger, blocked.kinds) == (real_ledger.name, ("pay",))
+    assert blocked.span >= timedelta(seconds=0.05)
 
 
 # --- leases -----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from redrive.events import (
     AttemptStarted,
     LedgerAway,
     LedgerBack,
+    LoopBlocked,
     SettleFailed,
     SettleLost,
     TaskAdded,
@@ -103,6 +104,7 @@ def test_all_other_facts_are_one_line_each(make_settlement, make_claim):
         TasksChanged("work", Act.REDRIVE, (1, 2, 3), "ada", "the bank is back"),
         TasksPruned("work", 5),
         ThreadsLeft("work", ("mail", "print"), 3),
+        LoopBlocked("work", ("pay",), timedelta(seconds=7.612)),
         LedgerAway("work", "gone"),
         LedgerBack("work", timedelta(seconds=1.23456)),
     )
@@ -118,6 +120,7 @@ def test_all_other_facts_are_one_line_each(make_settlement, make_claim):
         },
         {"event": "tasks_pruned", "log_level": "info", "ledger": "work", "amount": 5},
         {"event": "threads_left", "log_level": "warning", "ledger": "work", "kinds": "mail, print", "amount": 3},
+        {"event": "loop_blocked", "log_level": "warning", "ledger": "work", "kinds": "pay", "blocked_seconds": 7.6},
         {"event": "ledger_away", "log_level": "error", "ledger": "work", "error": "gone"},
         {"event": "ledger_back", "log_level": "info", "ledger": "work", "away_seconds": 1.235},
     ]  # fmt: skip

@@ -17,7 +17,7 @@ from redrive.core.outcome import Cancelled, Done, Failed, Outcome, Released, Sno
 from redrive.core.task import Claim
 from redrive.engine.handlers import Context, Handler
 from redrive.errors import LedgerAwayError, PermanentError
-from redrive.ports import Ledger
+from redrive.ports import Ledger, Transaction
 
 Around = Callable[[str, Claim], AbstractContextManager[Any]]
 """What encloses each call of a handler, such as a span."""
@@ -73,7 +73,7 @@ class Runner:
         try:
             async with self._ledger.transaction() as transaction:
                 begun = True
-                outcome = await self._call(claim, handler, transaction.connection, stopped)
+                outcome = await self._call(claim, handler, transaction, stopped)
                 if isinstance(outcome, Failed):
                     raise _RollBack(outcome)
                 settlement = decide(claim, outcome, handler.policy, elapsed=_since(started))
@@ -96,15 +96,17 @@ class Runner:
             return Ran(settlement, written=True)
         return Ran(decide(claim, outcome, handler.policy, elapsed=_since(started)))
 
-    async def _call(self, claim: Claim, handler: Handler, connection: Any, stopped: Callable[[], bool]) -> Outcome:
+    async def _call(
+        self, claim: Claim, handler: Handler, transaction: Transaction | None, stopped: Callable[[], bool]
+    ) -> Outcome:
         try:
             if self._around is not None:
                 with self._around(self._ledger.name, claim):
-                    result = await self._invoke(claim, handler, connection)
+                    result = await self._invoke(claim, handler, transaction)
             elif handler.is_plain:  # the common case, spared one coroutine
                 result = await handler.function(claim.task)
             else:
-                result = await self._invoke(claim, handler, connection)
+                result = await self._invoke(claim, handler, transaction)
         except asyncio.CancelledError as error:
             if stopped():
                 raise
@@ -117,9 +119,10 @@ class Runner:
             return _DONE
         return result if isinstance(result, _RETURNED) else Done(result)
 
-    async def _invoke(self, claim: Claim, handler: Handler, connection: Any) -> Any:
+    async def _invoke(self, claim: Claim, handler: Handler, transaction: Transaction | None) -> Any:
         arguments: tuple[Any, ...] = (claim.task,)
         if handler.takes_context:
+            connection = None if transaction is None else transaction.connection
             arguments += (
                 Context(claim=claim, attempts_max=failures_max_of(claim, handler.policy), connection=connection),
             )
@@ -127,12 +130,11 @@ class Runner:
             if handler.timeout is None:
                 return await handler.function(*arguments)
             return await _within_time(handler, arguments, handler.timeout)
-        if connection is not None:
-            result = await _run_sync_in_transaction(handler, arguments, connection)
+        if transaction is not None:
+            job = transaction.submit(self._threads, partial(_call_with_connection, handler, arguments))
         else:
-            inside = contextvars.copy_context()
-            call = partial(inside.run, _call_in_thread, handler.function, arguments)
-            result = await _to_its_end(self._threads.submit(call))
+            job = self._threads.submit(contextvars.copy_context().run, _call_in_thread, handler.function, arguments)
+        result = await _to_its_end(job)
         # An async function behind a plain decorator or a lambda looks plain; unawaited it would pass for done.
         return await result if inspect.isawaitable(result) else result
 
@@ -177,15 +179,11 @@ def _call_in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) ->
         raise RuntimeError("the handler raised StopIteration") from error
 
 
-async def _run_sync_in_transaction(handler: Handler, arguments: tuple[Any, ...], connection: Any) -> Any:
-    """A plain function with the transaction's synchronous connection; its database calls do not block the loop."""
-
-    def call(sync_connection: Any) -> Any:
-        if handler.takes_context:
-            arguments[1].connection = sync_connection
-        return handler.function(*arguments)
-
-    return await connection.run_sync(call)
+def _call_with_connection(handler: Handler, arguments: tuple[Any, ...], connection: Any) -> Any:
+    """The same with the transaction's connection, which a plain function gets as a synchronous one."""
+    if handler.takes_context:
+        arguments[1].connection = connection
+    return _call_in_thread(handler.function, arguments)
 
 
 class _RollBack(Exception):  # noqa: N818 - not an error: the way out of a transaction

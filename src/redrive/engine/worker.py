@@ -30,8 +30,9 @@ from redrive.engine.kinds import Kinds
 from redrive.engine.patience import Patience
 from redrive.engine.run import Around, Runner
 from redrive.engine.settler import Settler
+from redrive.engine.watchdog import Watchdog
 from redrive.errors import LedgerAwayError, SettingsError
-from redrive.events import AttemptEnded, AttemptStarted, Event, SettleLost, ThreadsLeft
+from redrive.events import AttemptEnded, AttemptStarted, Event, LoopBlocked, SettleLost, ThreadsLeft
 from redrive.ports import Ledger, Observer, Waiter
 
 LOOK_AGAIN = timedelta(milliseconds=20)
@@ -149,6 +150,7 @@ class Worker:
         self._asking: asyncio.Task[list[Claim]] | None = None
         self._fence = uuid4()
         self._unheard = False
+        self._watchdog = Watchdog(self._kinds_of, self._tell_blocked)
         self.ready = asyncio.Event()
         """Set after the first look for work was answered."""
 
@@ -174,7 +176,7 @@ class Worker:
         self._until_idle = until_idle
         if until_idle:
             await self._keeper.keep_once()  # its own loop may not come round before this run is over
-        with self._ledger.waiter() as waiter:
+        with self._ledger.waiter() as waiter, self._watchdog:
             helpers = [
                 asyncio.create_task(self._settler.run(), name="redrive-settle"),
                 asyncio.create_task(self._extend_for_ever(), name="redrive-extend"),
@@ -515,6 +517,16 @@ class Worker:
             self._tell([ThreadsLeft(self._ledger.name, kinds, len(left))])
             if not then_exit:
                 await asyncio.wait([one.task for one in left if one.task is not None])
+
+    # --- telling ----------------------------------------------------------------------------------------------------
+
+    def _kinds_of(self, task: "asyncio.Task[None] | None") -> tuple[str, ...]:
+        """The kind that a task of the loop runs, or all that run here, of which one may have started it. Thread-safe."""
+        runs = [one for one in tuple(self._running) if one.task is not None]
+        return tuple(sorted({one.claim.task.kind for one in [one for one in runs if one.task is task] or runs}))
+
+    def _tell_blocked(self, kinds: tuple[str, ...], span: timedelta) -> None:
+        self._tell([LoopBlocked(self._ledger.name, kinds, span)])
 
     def _tell(self, events: list[Event]) -> None:
         announce(self._observers, events)

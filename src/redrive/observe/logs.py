@@ -17,6 +17,7 @@ from redrive.events import (
     Event,
     LedgerAway,
     LedgerBack,
+    LoopBlocked,
     SettleFailed,
     SettleLost,
     TaskAdded,
@@ -99,6 +100,9 @@ class LogObserver:
                 log.info("tasks_pruned", ledger=ledger, amount=amount)
             case ThreadsLeft(ledger, kinds, amount):
                 log.warning("threads_left", ledger=ledger, kinds=", ".join(kinds), amount=amount)
+            case LoopBlocked(ledger, kinds, span):
+                seconds = round(span.total_seconds(), 1)
+                log.warning("loop_blocked", ledger=ledger, kinds=", ".join(kinds), blocked_seconds=seconds)
             case LedgerAway(ledger, error):
                 log.error("ledger_away", ledger=ledger, error=error)
             case LedgerBack(ledger, after):
