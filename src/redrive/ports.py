@@ -171,6 +171,11 @@ class Ledger(Protocol):
         """Delete up to `limit` tasks that have ended so long ago, with their history; how many there were."""
         ...
 
+    @property
+    def transactions_max(self) -> int:
+        """How many of these transactions can be open at once: a worker claims no more than it can start."""
+        ...
+
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """A transaction to settle within. SQL ledgers only."""
         ...

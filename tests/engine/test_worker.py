@@ -145,6 +145,45 @@ async def test_claims_only_what_free_slots_can_start(real_ledger, heard, gate):
     assert max(asked) == 3
 
 
+def with_transactional(gate, **others):
+    """Handlers of which `pay` needs a transaction."""
+    handlers = handlers_of(**others)
+    handlers.add(make_handler("pay", gate, STEADY, transactional=True))
+    return handlers
+
+
+async def test_transactional_tasks_are_claimed_when_they_can_start(real_ledger, heard, gate):
+    """Those for which there is no connection are left to other workers, and are claimed as soon as there is one."""
+    few = Faulty(real_ledger)
+    few.transactions_max = 1
+    await add(real_ledger, "p1", "p2", "p3", kind="pay")
+    async with working(few, with_transactional(gate), heard=heard, poll=NEVER):
+        for amount in (1, 2, 3):
+            await gate.until_started(amount)
+            counts = await real_ledger.counts()
+            assert (counts[State.CLAIMED], counts[State.WAITING]) == (1, 3 - amount)
+            gate.let_out()
+            await heard.amount(AttemptEnded, amount)
+    assert gate.most == 1
+
+
+@pytest.mark.parametrize("store", ["postgres"])  # on SQLite a transaction holds the one write lock
+async def test_other_kinds_do_not_wait_for_transactions(real_ledger, heard, gate):
+    """While every connection is taken, what needs none is claimed and run as ever."""
+    few = Faulty(real_ledger)
+    few.transactions_max = 1
+    await add(real_ledger, "p1", "p2", kind="pay")
+    async with working(few, with_transactional(gate, job=ignore), heard=heard, concurrency=4, poll=NEVER):
+        await gate.until_started(1)
+        await add(real_ledger, *(f"k{number}" for number in range(20)))
+        ended = await heard.amount(AttemptEnded, 20)
+        assert {event.settlement.claim.task.kind for event in ended} == {"job"}
+        gate.let_out()
+        await gate.until_started(2)
+        gate.let_out()
+        await heard.amount(AttemptEnded, 22)
+
+
 def spying(ledger):
     """How much each claim asks for, and the ledger that it must go through to be told."""
     asked, spied = [], Faulty(ledger)

@@ -19,7 +19,7 @@ from datetime import timedelta
 from uuid import uuid4
 
 from redrive.core.decide import decide
-from redrive.core.durations import SpanField, read_span
+from redrive.core.durations import ZERO, SpanField, read_span
 from redrive.core.outcome import LeaseExpired, Released
 from redrive.core.states import TERMINAL, State
 from redrive.core.task import Claim
@@ -28,6 +28,7 @@ from redrive.engine.handlers import Handler, Handlers
 from redrive.engine.keeper import Keeper
 from redrive.engine.kinds import Kinds
 from redrive.engine.patience import Patience
+from redrive.engine.places import Places
 from redrive.engine.run import Around, Runner
 from redrive.engine.settler import Settler
 from redrive.engine.watchdog import Watchdog
@@ -140,6 +141,7 @@ class Worker:
             retention=self._settings.retention, prune_every=self._settings.prune_every,
         )  # fmt: skip
         self._running: set[_Running] = set()
+        self._places = Places(handlers, ledger)
         self._suspects: deque[_Running] = deque()
         self._alone: asyncio.Task[None] | None = None
         self._slot_freed = asyncio.Event()
@@ -218,10 +220,10 @@ class Worker:
                         if self._unheard:
                             self._ask_again()
                         else:
-                            self._ask(free, await self._kinds.to_claim())
+                            self._ask(*self._places.portion(free, await self._kinds.to_claim()))
                     recalling = self._unheard
                     claims = await self._answer()
-                    if recalling and not claims:
+                    if not claims and (recalling or self._places.others_left()):
                         continue
                     if not claims:
                         self._answered(asked_at)
@@ -290,7 +292,7 @@ class Worker:
         left = self._settings.concurrency - len(self._running) - amount
         behind = self._settler.unwritten > UNWRITTEN_BATCHES_MAX * self._batch
         kinds = self._kinds.known()
-        if amount < self._batch or left < amount or behind or kinds is None:
+        if amount < self._batch or left < amount or behind or kinds is None or self._places.counted:
             return
         if not any(claim.suspect for claim in claims):  # nothing may come while one of them runs
             self._ask(left, kinds)
@@ -364,7 +366,8 @@ class Worker:
     async def _idle_time(self) -> timedelta:
         """How long there is nothing to do: until the next task is due, at most the poll interval."""
         try:
-            next_due = await self._ledger.next_due(kinds=await self._kinds.to_claim())
+            kinds = self._places.startable(await self._kinds.to_claim())
+            next_due = await self._ledger.next_due(kinds=kinds) if kinds else None
         except Exception:
             return self._settings.poll
         if next_due is None:
@@ -392,6 +395,8 @@ class Worker:
     def _begin(self, running: _Running) -> None:
         if self._observers:
             self._tell([AttemptStarted(self._ledger.name, running.claim)])
+        if running.handler.transactional:
+            self._places.take()
         running.task = asyncio.get_running_loop().create_task(self._run_one(running))
 
     async def _run_suspects(self) -> None:
@@ -451,6 +456,8 @@ class Worker:
         finally:
             self._running.discard(running)
             self._slot_freed.set()
+            if running.handler.transactional and self._places.give_back():
+                self._plan_retry(ZERO)
 
     async def _extend_for_ever(self) -> None:
         lease = self._settings.lease

@@ -40,6 +40,8 @@ class Database(Protocol):
     server_clock: bool
     migrates_itself: bool
     """Whether an application that opens it also brings its tables to the version of the code."""
+    transactions_max: int
+    """How many transactions of user code can be open at once."""
 
     @property
     def dialect(self) -> Dialect:
