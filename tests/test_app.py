@@ -626,7 +626,7 @@ EXTRAS = {
 
 def run_without_extras(program):
     code = BLOCKED.format(blocked=EXTRAS, program=program)
-    return subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=150)
 
 
 def test_the_base_install_works_on_sqlite(tmp_path):

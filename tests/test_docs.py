@@ -120,7 +120,7 @@ def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
 
     def run(command: str) -> str:
         ran = subprocess.run(command.split() if '"' not in command else ["sh", "-c", command],
-                             cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)  # fmt: skip
+                             cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=150)  # fmt: skip
         assert ran.returncode == 0, ran.stderr
         return ran.stdout
 

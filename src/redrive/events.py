@@ -45,7 +45,7 @@ class SettleLost:
 
 @dataclass(frozen=True, slots=True)
 class SettleFailed:
-    """A settlement cannot be written, though the ledger is there: the lease will run out and charge the try."""
+    """A settlement cannot be written now, though the ledger is there: it is kept and tried again, after longer and longer pauses."""
 
     ledger: str
     settlement: Settlement

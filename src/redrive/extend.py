@@ -14,7 +14,7 @@ from redrive.core.failure import describe_error, redact, safe_text
 from redrive.core.outcome import LeaseExpired
 from redrive.core.states import Act
 from redrive.core.table import Counts
-from redrive.core.task import Claim
+from redrive.core.task import Claim, ClaimLocked, ClaimLost
 from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database, after_commit, run_within, sync_connection
@@ -37,6 +37,8 @@ __all__ = [
     "Batch",
     "Beside",
     "Claim",
+    "ClaimLocked",
+    "ClaimLost",
     "Counts",
     "DEEDS",
     "Database",

@@ -5,6 +5,8 @@ A *ledger* is the durable home of tasks. Its promises, which one conformance sui
 - Nothing is acknowledged before it is durable.
 - A task has at most one holder. A claim is fenced by its `claim_id`: what ends or extends an attempt is written only
   where the row still has it, and what is not written comes back as `ClaimLost`.
+- What happens to one task does not cost another: a row that somebody has locked is left out of its group and comes back as
+  `ClaimLocked`, and the others are written.
 - Each claim ends in exactly one attempt row, written in the same commit as the settlement.
 - A claim that was never settled is handed out again only marked *abandoned*, and must be settled as `LeaseExpired`.
 - A task whose last run was lost with its worker is handed out marked *suspect*.
@@ -24,7 +26,7 @@ from uuid import UUID
 from redrive.core.decide import Settlement
 from redrive.core.durations import OptionalSpanField
 from redrive.core.states import State
-from redrive.core.task import Added, Attempt, Claim, ClaimLost, Deed, NewTask, Task, TaskId
+from redrive.core.task import Added, Attempt, Claim, Deed, NewTask, Task, TaskId, Unwritten
 from redrive.errors import UsageError
 from redrive.events import Event
 
@@ -127,13 +129,26 @@ class Ledger(Protocol):
         ...
 
     async def settle(
-        self, settlements: Sequence[Settlement], *, worker: str, within: Within | None = None
-    ) -> list[ClaimLost]:
-        """Write each settlement with its attempt row, all or nothing, where the claim still holds."""
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        worker: str,
+        within: Within | None = None,
+        wait: timedelta | None = None,
+    ) -> list[Unwritten]:
+        """Write each settlement with its attempt row where the claim still holds; returns the others and why.
+
+        Rows that somebody has locked are left out, or waited for: with `wait` so long, in the caller's own transaction as
+        long as it takes. Whoever waits stands in the line for the row.
+        """
         ...
 
-    async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[ClaimLost]:
-        """Move the end of the leases to `lease` from now. The fence stays."""
+    async def settled_by(self, claims: Sequence[Claim], worker: str) -> list[Claim]:
+        """Those of the claims that this worker has settled: for one that never heard the answer."""
+        ...
+
+    async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[Unwritten]:
+        """Move the end of the leases to `lease` from now; returns the others and why. The fence stays."""
         ...
 
     async def next_due(self, *, kinds: Sequence[str] | None = None) -> timedelta | None:

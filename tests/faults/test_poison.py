@@ -1,11 +1,13 @@
 """A task that kills whoever runs it."""
 
+from contextlib import ExitStack
+
 from redrive import Redrive, State
 from redrive.core.decide import LEASE_EXPIRED_ERROR
 from redrive.lane import make_task
 
 from .books import create_effects, read_books, until
-from .processes import Ground, Zygote
+from .processes import Ground, WorkerProcess
 
 POISON_ATTEMPTS = 3
 
@@ -16,20 +18,25 @@ async def test_poison_ends_dead(ground: Ground) -> None:
         await create_effects(app)
         poison = await app.add("poison", key="poison", attempts=POISON_ATTEMPTS)
         await app.add_many([make_task("work", {"ms": 50}, key=f"other-{number}") for number in range(200)])
-        with Zygote(ground, lease=1, concurrency=4) as zygote:
-            worker, deaths = zygote.start(), 0
+        with ExitStack() as stack:
+
+            def another() -> WorkerProcess:
+                return stack.enter_context(WorkerProcess(ground, f"worker-{deaths}", lease=1, concurrency=4, grace=5))
+
+            deaths = 0
+            worker = another()
 
             async def all_settled() -> bool:
                 """Like a supervisor: start a new worker where one has died."""
                 nonlocal worker, deaths
-                if not zygote.lives(worker):
+                if worker.exit_code is not None:
                     deaths += 1
-                    worker = zygote.start()
+                    worker = another()
                 counts = await app.tasks.counts()
                 return counts[State.WAITING] == counts[State.CLAIMED] == 0
 
             await until(all_settled, "everything is settled", timeout=150)
-            assert zygote.stop(worker) == 0
+            assert worker.stop() == 0
         task = await app.tasks.get("poison")
         assert task is not None
         assert (task.state, task.failures, task.last_error) == (State.DEAD, POISON_ATTEMPTS, LEASE_EXPIRED_ERROR)
@@ -59,20 +66,28 @@ async def test_the_neighbours_of_a_poison_are_not_charged(ground: Ground) -> Non
         half = HEALTHY // 2
         poison = make_task("poison", key="poison", attempts=POISON_ATTEMPTS)
         await app.add_many([*healthy[:half], poison, *healthy[half:]])
-        with Zygote(ground, lease=1, concurrency=40) as zygote:
-            workers, deaths = {zygote.start() for _ in range(PROCESSES)}, 0
+        with ExitStack() as stack:
+            started = 0
+
+            def another() -> WorkerProcess:
+                nonlocal started
+                started += 1
+                return stack.enter_context(WorkerProcess(ground, f"worker-{started}", lease=1, concurrency=40, grace=5))
+
+            workers, deaths = [another() for _ in range(PROCESSES)], 0
 
             async def all_settled() -> bool:
                 """Like a supervisor: start a new worker where one has died."""
                 nonlocal workers, deaths
-                gone = {worker for worker in workers if not zygote.lives(worker)}
-                deaths += len(gone)
-                workers = workers - gone | {zygote.start() for _ in gone}
+                alive = [worker for worker in workers if worker.exit_code is None]
+                gone = PROCESSES - len(alive)
+                deaths += gone
+                workers = alive + [another() for _ in range(gone)]
                 counts = await app.tasks.counts()
                 return counts[State.WAITING] == counts[State.CLAIMED] == 0
 
             await until(all_settled, "everything is settled", timeout=150)
-            assert [zygote.stop(worker) for worker in workers] == [0] * PROCESSES
+            assert [worker.stop() for worker in workers] == [0] * PROCESSES
         books = await read_books(app, ground.evidence)
         assert [fault for fault in books.faults() if "task poison" not in fault] == []
         for id_, task in books.tasks.items():

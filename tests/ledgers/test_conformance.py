@@ -841,9 +841,19 @@ async def test_a_settlement_to_claimed_is_refused(home: Home) -> None:
     assert await home.settle(claim, Done()) == []
 
 
+async def test_a_worker_can_ask_what_it_has_settled(home: Home) -> None:
+    """Whoever never heard the answer to a settlement learns from the history whether it was written, and by whom."""
+    await home.put(3)
+    mine, theirs, open_ = await home.ledger.claim(3, LEASE)
+    assert await home.ledger.settle([settlement(mine, TRANSIENT)], worker="w1") == []
+    assert await home.ledger.settle([settlement(theirs)], worker="w2") == []
+    assert await home.ledger.settled_by([mine, theirs, open_], "w1") == [mine]
+
+
 async def test_nothing_to_do_is_nothing(home: Home) -> None:
     """Empty batches ask the database nothing and answer with nothing."""
     assert await home.ledger.settle([], worker="w1") == []
+    assert await home.ledger.settled_by([], "w1") == []
     assert await home.ledger.extend([], LEASE) == []
     assert await home.ledger.redrive([], ADA) == []
     assert await home.ledger.return_([], ADA) == []

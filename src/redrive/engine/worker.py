@@ -12,17 +12,17 @@ import secrets
 import socket
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from redrive.core.decide import decide
 from redrive.core.durations import ZERO, SpanField, read_span
 from redrive.core.outcome import LeaseExpired, Released
 from redrive.core.states import TERMINAL, State
-from redrive.core.task import Claim
+from redrive.core.task import Claim, ClaimLocked, ClaimLost, TaskId
 from redrive.engine.announce import announce
 from redrive.engine.handlers import Handler, Handlers
 from redrive.engine.keeper import Keeper
@@ -87,14 +87,20 @@ def worker_name() -> str:
 
 
 @dataclass(slots=True, eq=False)
-class _Running:
-    """One run; compared by identity, because a lost run and the next one of the same task may overlap."""
+class _Held:
+    """A claim, and when it was last extended."""
 
     claim: Claim
-    handler: Handler
     extended_at: float
+    lost: bool = field(default=False, kw_only=True)
+
+
+@dataclass(slots=True, eq=False)
+class _Running(_Held):
+    """One run; compared by identity, because a lost run and the next one of the same task may overlap."""
+
+    handler: Handler
     task: asyncio.Task[None] | None = None
-    lost: bool = False
     stopped: bool = False
     """Whether the worker itself cancelled it; whatever else cancels a run is the handler's doing."""
 
@@ -144,6 +150,7 @@ class Worker:
         self._places = Places(handlers, ledger)
         self._suspects: deque[_Running] = deque()
         self._alone: asyncio.Task[None] | None = None
+        self._fences = asyncio.Lock()
         self._slot_freed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._until_idle = False
@@ -383,7 +390,7 @@ class Worker:
         if claim.abandoned is not None:
             self._settler.put(decide(claim, LeaseExpired(), handler.policy))
             return
-        running = _Running(claim, handler, time.monotonic())
+        running = _Running(claim, time.monotonic(), handler)
         self._running.add(running)
         if claim.suspect:
             self._suspects.append(running)
@@ -417,18 +424,19 @@ class Worker:
 
     async def _run_alone(self, suspect: _Running) -> None:
         claim = suspect.claim
-        try:
-            alone = await self._patience.until_answered(lambda: self._ledger.run_alone(claim))
-        except Exception:  # it runs all the same: that its worker may be lost uncharged is the smaller evil
-            alone = claim
+        async with self._fences:  # an extension under way would not find the claim any more, and take it for lost
+            try:
+                alone = await self._patience.until_answered(lambda: self._ledger.run_alone(claim))
+            except Exception:  # it runs all the same: that its worker may be lost uncharged is the smaller evil
+                alone = claim
+            suspect.claim = alone or claim
         if alone is not None and not suspect.lost and not self._stopping.is_set():
-            suspect.claim = alone
             self._begin(suspect)
             assert suspect.task is not None
             await asyncio.wait([suspect.task])
             return
         self._running.discard(suspect)
-        released = decide(alone or claim, Released(), suspect.handler.policy)
+        released = decide(suspect.claim, Released(), suspect.handler.policy)
         if alone is None or suspect.lost:
             self._tell([SettleLost(self._ledger.name, released)])
         else:
@@ -462,27 +470,44 @@ class Worker:
     async def _extend_for_ever(self) -> None:
         lease = self._settings.lease
         half = lease.total_seconds() / 2
+        unwritten: dict[tuple[TaskId, UUID], _Held] = {}
         while True:
             await asyncio.sleep(half / 4)
             now = time.monotonic()
-            old = [one for one in self._running if now - one.extended_at >= half and not one.lost]
+            # What has ended and is still not written when this comes round again is kept alive too.
+            keys = {(claim.task.id, claim.claim_id): claim for claim in self._settler.claims}
+            unwritten = {key: unwritten.get(key) or _Held(claim, now - half * 0.8) for key, claim in keys.items()}
+            held: list[_Held] = [*self._running, *unwritten.values()]
+            old = [one for one in held if now - one.extended_at >= half and not one.lost]
             for start in range(0, len(old), self._batch):
-                await self._extend(old[start : start + self._batch], lease)
+                async with self._fences:
+                    await self._extend(old[start : start + self._batch], lease)
 
-    async def _extend(self, group: list[_Running], lease: timedelta) -> None:
+    async def _extend(self, group: Sequence[_Held], lease: timedelta) -> None:
         now = time.monotonic()
         try:
-            lost = await self._ledger.extend([one.claim for one in group], lease)
+            rest = await self._ledger.extend([one.claim for one in group], lease)
+            # A handler's own transaction may have written its settlement just now, and with it taken the fence away.
+            lost = [one.claim for one in rest if isinstance(one, ClaimLost)]
+            written = await self._ledger.settled_by(lost, self.name)
         except Exception as error:  # tried again soon, well before the lease ends
             self._patience.away(error, asked_at=now)
             return
         self._patience.back(asked_at=now)
-        gone = {(one.claim.task.id, one.claim.claim_id) for one in lost}
+        why = {(one.claim.task.id, one.claim.claim_id): one for one in rest}
+        for claim in written:
+            del why[claim.task.id, claim.claim_id]
         for one in group:
-            one.extended_at = now
-            if (one.claim.task.id, one.claim.claim_id) in gone and one in self._running:
-                one.lost = True
-                one.stop()
+            match why.get((one.claim.task.id, one.claim.claim_id)):
+                case ClaimLocked():
+                    pass  # not extended and not lost: tried again soon
+                case None:
+                    one.extended_at = now
+                case ClaimLost():
+                    one.extended_at = now
+                    if isinstance(one, _Running) and one in self._running:
+                        one.lost = True
+                        one.stop()
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ async def with_extension(postgres: PostgresServer) -> AsyncIterator[str]:
         (folder / f"pgmq--{version}.sql").write_text((package / "pgmq.sql").read_text())
         url = await postgres.create()
         name = make_url(url).database
-        await postgres.execute(f"ALTER DATABASE \"{name}\" SET extension_control_path = '{made}:$system'")
+        postgres.execute(f"ALTER DATABASE \"{name}\" SET extension_control_path = '{made}:$system'")
         yield url
 
 

@@ -28,7 +28,7 @@ from redrive.systems.relay.relay_pb2 import RetryMessage
 from redrive.systems.relay.tables import retry_queue
 from redrive.systems.relay.values import Arrival
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 150.0
 
 
 async def until(holds: Callable[[], Awaitable[bool] | bool], what: str, *, seconds: float = WAIT_SECONDS) -> None:

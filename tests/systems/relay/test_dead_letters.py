@@ -574,7 +574,7 @@ async def test_the_command(ground: Ground, tmp_path: Path) -> None:
         )  # fmt: skip
     said: Callable[[], str] = (tmp_path / "log").read_text
     try:
-        await until(lambda: "Ctrl-C stops" in said() or process.poll() is not None, "it has started", seconds=30)
+        await until(lambda: "Ctrl-C stops" in said() or process.poll() is not None, "it has started", seconds=120)
         address = re.search(r"http://[\d.:]+/", said())
         assert address, said()
         async with httpx.AsyncClient(base_url=address[0], timeout=60) as client:
@@ -582,7 +582,7 @@ async def test_the_command(ground: Ground, tmp_path: Path) -> None:
             async def is_ready() -> bool:
                 return (await client.get("/ready")).status_code == 200
 
-            await until(is_ready, "it is ready", seconds=30)
+            await until(is_ready, "it is ready", seconds=120)
             await ground.die(
                 queue, b"my payload", message_id="m-1", headers={"x-error": "timeout, token=hunter2hunter2"}
             )
@@ -597,7 +597,7 @@ async def test_the_command(ground: Ground, tmp_path: Path) -> None:
 
             await until(is_counted, "it is counted once it is acknowledged")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0, said()
+        assert process.wait(120) == 0, said()
     finally:
         if process.poll() is None:
             process.kill()

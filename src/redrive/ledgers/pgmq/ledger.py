@@ -23,7 +23,7 @@ from sqlalchemy import ColumnElement, Connection, Table
 from redrive.core.decide import Settlement
 from redrive.core.states import Act, State
 from redrive.core.table import LedgerTable
-from redrive.core.task import Claim, ClaimLost, TaskId
+from redrive.core.task import Claim, ClaimLocked, ClaimLost, TaskId, Unwritten
 from redrive.errors import UsageError
 from redrive.ledgers.pgmq.queues import Queues
 from redrive.ledgers.pgmq.statements import PgmqStatements, QueueLayout, QueuePredicates
@@ -56,7 +56,7 @@ class PgmqLedger(SqlLedger):
         super().__init__(database, ledger_table, table, name=name, beside=beside, extra=extra)
         self._mapped.rows = QueuePredicates(ledger_table, table, layout.dead_since)
         self._layout = layout
-        self._queued = PgmqStatements(self._mapped, layout)
+        self._queued = PgmqStatements(self._mapped, layout, self._fences)
         self.queues = queues or Queues(layout.kind_field)
 
     # --- claim ------------------------------------------------------------------------------------------------------
@@ -128,7 +128,13 @@ class PgmqLedger(SqlLedger):
         if not lost:
             return []
         abandoned = self._abandoned(connection, lost)
-        parameters = {"ids": sorted(abandoned), "fence": fence, **self._times(lease=lease)}
+        free = set(connection.execute(self._queued.lock_rows, {"ids": sorted(abandoned)}).scalars())
+        if len(free) < len(abandoned):
+            # A row that somebody has locked holds nobody up. Its message is visible again when this lease ends; as long as it was
+            # not handed out, its holder may stand in the line for the row.
+            unread = [message_of[id_][0] for id_ in abandoned if id_ not in free]
+            connection.execute(self._queued.queue(queue).unread, {"ids": unread})
+        parameters = {"ids": sorted(free), "fence": fence, **self._times(lease=lease)}
         taken = connection.execute(self._queued.take_over, parameters)
         claims = self._claim_reader.claims(taken, fence, lease, abandoned)
         for claim in claims:
@@ -158,27 +164,44 @@ class PgmqLedger(SqlLedger):
 
     # --- settle and extend ------------------------------------------------------------------------------------------
 
-    def _settle_each(self, connection: Connection, settlements: list[Settlement], worker: str) -> list[ClaimLost]:
-        held = self._held(connection, [one.claim for one in settlements])
-        all_ours = len(held) == len(settlements)
-        ours = settlements if all_ours else [one for one in settlements if self._message(one.claim) in held]
-        refused = {one.claim.task.id for one in super()._settle_each(connection, ours, worker)} if ours else set()
-        written = [one for one in ours if one.claim.task.id not in refused] if refused else ours
-        # Only now that everything else is written: whoever sees a message again sees its row as it was left.
-        self._release(connection, written)
-        if len(written) == len(settlements):
-            return []
-        kept = {one.claim.task.id for one in written}
-        return [ClaimLost(one.claim) for one in settlements if one.claim.task.id not in kept]
+    def _settle_each(
+        self, connection: Connection, settlements: list[Settlement], worker: str, *, wait: bool = False
+    ) -> list[Unwritten]:
+        held, unwritten = self._held(connection, [one.claim for one in settlements], wait=wait)
+        ours = [one for one in settlements if self._message(one.claim) in held] if unwritten else settlements
+        if ours:
+            unwritten += (refused := super()._settle_each(connection, ours, worker, wait=wait))
+            left = {one.claim.task.id for one in refused}
+            # Only now that everything else is written: whoever sees a message again sees its row as it was left.
+            self._release(connection, [one for one in ours if one.claim.task.id not in left] if left else ours)
+        return unwritten
 
-    def _held(self, connection: Connection, claims: Sequence[Claim]) -> set[Reading]:
-        """Those of the messages that are still as they were claimed. They are locked until the commit."""
-        held: set[Reading] = set()
+    def _settle_in_line(self, connection: Connection, settlements: list[Settlement], worker: str) -> list[Unwritten]:
+        # The row first: while it is waited for, the message is free to be extended.
+        ids = [one.claim.task.id for one in settlements]
+        connection.execute(self._queued.wait_for_rows, {"ids": ids})
+        return super()._settle_in_line(connection, settlements, worker)
+
+    def _held(
+        self, connection: Connection, claims: Sequence[Claim], *, wait: bool = False
+    ) -> tuple[set[Reading], list[Unwritten]]:
+        """Those of the messages that are still as they were claimed, and the others. They are locked until the commit."""
+        held, unwritten = set[Reading](), list[Unwritten]()
         for queue, some in self._claims_by_queue(claims).items():
-            parameters = self._queued.held_batch.parameters(self._message(claim)[1:] for claim in some)
-            rows = connection.execute(self._queued.queue(queue).held, parameters | self._times())
-            held |= {(queue, row[0], row[1]) for row in rows}
-        return held
+            statements = self._queued.queue(queue)
+            parameters = self._queued.held_batch.parameters(self._message(claim)[1:] for claim in some) | self._times()
+            locked = connection.execute(statements.lock_held(wait=wait), parameters)
+            mine = {(queue, row[0], row[1]) for row in locked}
+            if len(mine) < len(some):
+                still = {(queue, row[0], row[1]) for row in connection.execute(statements.held, parameters)}
+                rest = [(claim, self._message(claim)) for claim in some]
+                unwritten += [
+                    ClaimLocked(claim) if message in still else ClaimLost(claim)
+                    for claim, message in rest
+                    if message not in mine
+                ]
+            held |= mine
+        return held, unwritten
 
     def _claims_by_queue(self, claims: Iterable[Claim]) -> Mapping[str, list[Claim]]:
         queues: dict[str, list[Claim]] = defaultdict(list)
@@ -208,24 +231,24 @@ class PgmqLedger(SqlLedger):
                 parameters = self._queued.delay_batch.parameters(sorted(delayed)) | self._times()
                 connection.execute(self._queued.queue(queue).delay, parameters)
 
-    async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[ClaimLost]:
+    async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[Unwritten]:
         """See `Ledger.extend`."""
         if not claims:
             return []
         ordered = sorted(claims, key=lambda claim: claim.task.id)
         return await self.database.write(self._extend, ordered, lease)
 
-    def _extend(self, connection: Connection, claims: list[Claim], lease: timedelta) -> list[ClaimLost]:
-        held = self._held(connection, claims)
-        extended: set[Reading] = set()
+    def _extend(self, connection: Connection, claims: list[Claim], lease: timedelta) -> list[Unwritten]:
+        held, unwritten = self._held(connection, claims)
         for queue, some in self._claims_by_queue(claim for claim in claims if self._message(claim) in held).items():
             statements = self._queued.queue(queue)
             parameters = {"ids": [self._message(claim)[1] for claim in some], **self._times(lease=lease)}
             connection.execute(statements.extend, parameters)
-            batch = self._queued.extend_batch.parameters((claim.task.id, claim.claim_id) for claim in some)
-            told = set(connection.execute(statements.tell_leases, batch).scalars())
-            extended |= {self._message(claim) for claim in some if claim.task.id in told}
-        return [ClaimLost(claim) for claim in claims if self._message(claim) not in extended]
+            told = set(connection.execute(statements.tell_leases, self._fences.parameters(some)).scalars())
+            # A message that is kept is enough: its row is only told.
+            rest = self._fences.why(connection, [claim for claim in some if claim.task.id not in told])
+            unwritten += [one for one in rest if isinstance(one, ClaimLost)]
+        return unwritten
 
     # --- what is due ------------------------------------------------------------------------------------------------
 

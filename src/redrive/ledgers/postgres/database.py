@@ -111,6 +111,23 @@ class PostgresDatabase:
 
         return await self._patiently(once)
 
+    async def stand_in_line(
+        self, span: timedelta, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """See `Database.stand_in_line`. Whatever limits the role has: they are for statements that do not expect a lock."""
+        milliseconds = max(1, int(span.total_seconds() * 1000))
+
+        def in_line(connection: Connection) -> R:
+            connection.execute(
+                select(
+                    func.set_config("lock_timeout", str(milliseconds), True),
+                    func.set_config("statement_timeout", "0", True),
+                )
+            )
+            return run(connection, *args, **kwargs)
+
+        return await self.write(in_line)
+
     async def rebuild(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Database.rebuild`. On a connection of its own, whose statements have no limit, whatever the role's is."""
         settings = {"timezone": "UTC", "application_name": "redrive migrate", "statement_timeout": "0"}

@@ -17,7 +17,6 @@ from sqlalchemy import (
     Integer,
     Select,
     Update,
-    and_,
     bindparam,
     func,
     literal_column,
@@ -28,9 +27,9 @@ from sqlalchemy import (
 )
 
 from redrive.core.table import Counts
-from redrive.core.task import Abandoned, Claim, ClaimLost, TaskId, is_alone
-from redrive.ledgers.sql.batches import Batch
+from redrive.core.task import Abandoned, Claim, TaskId, Unwritten, is_alone
 from redrive.ledgers.sql.due import Due, due_branch, kind_conditions, kind_parameters
+from redrive.ledgers.sql.fences import Fences
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.rows import RowReader
@@ -157,20 +156,11 @@ class ClaimStatements:
         update = self._mapped.update({"claim_id": alone})
         return update.where(self._mapped.id.in_(bindparam("ids", expanding=True)), still_ours)
 
-    @cached_property
-    def extend_batch(self) -> Batch:
-        """Claims by id and fence."""
-        fence = self._mapped.rows.column("claim_id").type
-        return Batch(self._mapped.dialect, {"id": self._mapped.id.type, "claim_id": fence})
-
-    @cached_property
-    def extend(self) -> Update:
-        """Move the end of leases, each only where its fence is still there."""
-        mapped, rows, batch = self._mapped, self._mapped.rows, self.extend_batch
+    def extend(self, fences: Fences) -> Update:
+        """Move the end of leases, each only where its fence is still there and nobody has locked the row."""
+        mapped, rows = self._mapped, self._mapped.rows
         lease = {"lease_until": mapped.later(rows.column("lease_until"), "lease")}
-        fence = rows.column("claim_id")
-        still_ours = and_(batch.match("id", mapped.id), fence == batch.rows.c.claim_id)
-        return mapped.update(lease).where(still_ours).returning(mapped.id, fence)
+        return mapped.update(lease).where(fences.free).returning(mapped.id, rows.column("claim_id"))
 
 
 class Claiming(Due):
@@ -181,6 +171,10 @@ class Claiming(Due):
     @cached_property
     def _claiming(self) -> ClaimStatements:
         return ClaimStatements(self._mapped)
+
+    @cached_property
+    def _extending(self) -> Update:
+        return self._claiming.extend(self._fences)
 
     @cached_property
     def _claim_reader(self) -> RowReader:
@@ -288,15 +282,15 @@ class Claiming(Due):
             for id_, fence, claimed_at in lost
         }
 
-    async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[ClaimLost]:
+    async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[Unwritten]:
         """See `Ledger.extend`."""
         if not claims:
             return []
         ordered = sorted(claims, key=lambda claim: claim.task.id)
         return await self.database.statement(self._extend, ordered, lease)
 
-    def _extend(self, connection: Connection, claims: list[Claim], lease: timedelta) -> list[ClaimLost]:
-        batch = self._claiming.extend_batch.parameters((claim.task.id, claim.claim_id) for claim in claims)
-        rows = connection.execute(self._claiming.extend, batch | self._times(lease=lease))
+    def _extend(self, connection: Connection, claims: list[Claim], lease: timedelta) -> list[Unwritten]:
+        rows = connection.execute(self._extending, self._fences.parameters(claims) | self._times(lease=lease))
         extended = {tuple(row) for row in rows}
-        return [ClaimLost(claim) for claim in claims if (claim.task.id, claim.claim_id) not in extended]
+        rest = [claim for claim in claims if (claim.task.id, claim.claim_id) not in extended]
+        return self._fences.why(connection, rest)

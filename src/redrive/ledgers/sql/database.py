@@ -33,6 +33,10 @@ _log = logging.getLogger("redrive")
 _AFTER_COMMIT = "redrive_after_commit"
 
 
+class StillLocked(Exception):  # noqa: N818 - not an error: somebody else is at work
+    """What is to be written is locked by somebody else, longer than is waited for. Everything is taken back."""
+
+
 class Database(Protocol):
     """One database, shared by all ledgers in it."""
 
@@ -78,6 +82,12 @@ class Database(Protocol):
 
     async def write(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a function in a transaction. When this returns, what it wrote is durable."""
+        ...
+
+    async def stand_in_line(
+        self, span: timedelta, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """As `write`, for a row that is locked: `StillLocked` if it does not come free in time."""
         ...
 
     async def rebuild(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:

@@ -151,6 +151,13 @@ class SqliteDialect:
             taken.append(select(union_all(*limited).subquery(f"{name}_due")).limit(limit - used).cte(name))
         return taken
 
+    def unlocked(self, column: ColumnElement[Any], ids: Select[Any]) -> None:
+        """See `Dialect.unlocked`: whoever writes here has locked the whole database."""
+
+    def impatient(self, locking: Select[Any]) -> Select[Any]:
+        """See `Dialect.impatient`: as it is."""
+        return locking
+
     def move(
         self, table: Table, where: ColumnElement[bool]
     ) -> tuple[FromClause, list[ColumnElement[bool]], list[Delete]]:
