@@ -101,6 +101,8 @@ class _Running(_Held):
 
     handler: Handler
     task: asyncio.Task[None] | None = None
+    fencing: asyncio.Task[Claim | None] | None = None
+    """The fence of a run alone, asked for. Until it is answered nobody knows which of the two fences the row has."""
     stopped: bool = False
     """Whether the worker itself cancelled it; whatever else cancels a run is the handler's doing."""
 
@@ -150,7 +152,7 @@ class Worker:
         self._places = Places(handlers, ledger)
         self._suspects: deque[_Running] = deque()
         self._alone: asyncio.Task[None] | None = None
-        self._fences = asyncio.Lock()
+        self._extending = asyncio.Lock()
         self._slot_freed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._until_idle = False
@@ -423,24 +425,39 @@ class Worker:
             self._alone = None
 
     async def _run_alone(self, suspect: _Running) -> None:
-        claim = suspect.claim
-        async with self._fences:  # an extension under way would not find the claim any more, and take it for lost
-            try:
-                alone = await self._patience.until_answered(lambda: self._ledger.run_alone(claim))
-            except Exception:  # it runs all the same: that its worker may be lost uncharged is the smaller evil
-                alone = claim
-            suspect.claim = alone or claim
-        if alone is not None and not suspect.lost and not self._stopping.is_set():
+        if not suspect.lost:
+            fencing = await self._fence_alone(suspect)
+            await asyncio.wait([fencing], timeout=self._settings.lease.total_seconds() / 8)
+            if not fencing.done():  # somebody has locked its row: the next one's turn, unless all of them go back now
+                if not self._stopping.is_set():
+                    self._suspects.append(suspect)
+                    return
+                fencing.cancel()
+            elif fencing.exception() is None:  # else it runs all the same: to be lost uncharged is the smaller evil
+                alone = fencing.result()
+                suspect.lost, suspect.claim = alone is None, alone or suspect.claim
+            suspect.extended_at = -math.inf  # with the next round
+        if not suspect.lost and not self._stopping.is_set():
             self._begin(suspect)
             assert suspect.task is not None
             await asyncio.wait([suspect.task])
             return
         self._running.discard(suspect)
         released = decide(suspect.claim, Released(), suspect.handler.policy)
-        if alone is None or suspect.lost:
+        if suspect.lost:
             self._tell([SettleLost(self._ledger.name, released)])
         else:
             self._settler.put(released)
+
+    async def _fence_alone(self, suspect: _Running) -> "asyncio.Task[Claim | None]":
+        """Ask for the fence of a run alone. Until it is answered the claim is not extended: it would pass for lost."""
+        if suspect.fencing is None:
+            claim = suspect.claim
+            async with self._extending:
+                suspect.extended_at = math.inf
+            fence = self._patience.until_answered(lambda: self._ledger.run_alone(claim))
+            suspect.fencing = asyncio.create_task(fence)
+        return suspect.fencing
 
     async def _run_one(self, running: _Running) -> None:
         claim = running.claim
@@ -478,9 +495,9 @@ class Worker:
             keys = {(claim.task.id, claim.claim_id): claim for claim in self._settler.claims}
             unwritten = {key: unwritten.get(key) or _Held(claim, now - half * 0.8) for key, claim in keys.items()}
             held: list[_Held] = [*self._running, *unwritten.values()]
-            old = [one for one in held if now - one.extended_at >= half and not one.lost]
-            for start in range(0, len(old), self._batch):
-                async with self._fences:
+            async with self._extending:
+                old = [one for one in held if now - one.extended_at >= half and not one.lost]
+                for start in range(0, len(old), self._batch):
                     await self._extend(old[start : start + self._batch], lease)
 
     async def _extend(self, group: Sequence[_Held], lease: timedelta) -> None:
