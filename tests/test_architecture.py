@@ -11,7 +11,7 @@ import redrive
 PACKAGE = Path(redrive.__file__).parent
 DOORS = {
     "redrive", "redrive.app", "redrive.errors", "redrive.events", "redrive.extend", "redrive.lane", "redrive.policies",
-    "redrive.queues", "redrive.settings",
+    "redrive.queues", "redrive.settings", "redrive.sql",
 }  # fmt: skip
 """Modules whose names a system may use."""
 ROOMS = {"access", "http", "observe", "operator"}

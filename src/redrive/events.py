@@ -7,6 +7,11 @@ from redrive.core.decide import Settlement
 from redrive.core.states import Act
 from redrive.core.task import Claim, TaskId
 
+__all__ = [
+    "Act", "AttemptEnded", "AttemptStarted", "Claim", "Event", "LedgerAway", "LedgerBack", "SettleFailed", "SettleLost",
+    "Settlement", "TaskAdded", "TasksChanged", "TasksPruned",
+]  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class TaskAdded:

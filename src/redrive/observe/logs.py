@@ -78,7 +78,6 @@ class LogObserver:
         self._log: Any = structlog.get_logger(system=system)
 
     def observe(self, events: Sequence[Event]) -> None:
-        """See `Observer.observe`."""
         for event in events:
             self._write(event)
 

@@ -7,8 +7,7 @@ from sqlalchemy import event, text
 
 from redrive import Filter, State
 from redrive.errors import UsageError
-from redrive.events import TasksChanged
-from redrive.extend import Act
+from redrive.events import Act, TasksChanged
 from redrive.ports import Actor
 from redrive.systems.commands import (
     BusinessRuleError,

@@ -80,7 +80,7 @@ async def test_the_extension_is_preferred(with_extension: str, clock: VirtualClo
 
 async def test_the_migration_makes_these_tables(bench: Bench) -> None:
     """Columns, constraints and indexes of the code are those of the migration."""
-    tables = make_tables(bench.app.database.dialect.name)
+    tables = make_tables(has_queues=bench.app.database.dialect.has_queues)
     metadata = tables.command.metadata
 
     def look(connection: Connection) -> tuple[list[Any], list[str], list[str]]:

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, func, insert, select
 
 from redrive import Redrive
 from redrive.app import WorkerSettings
-from redrive.extend import Actor
+from redrive.lane import Actor
 from redrive.operator.acts import Acted
 from redrive.systems.relay import Relay, RelaySettings
 from redrive.systems.relay.message import (

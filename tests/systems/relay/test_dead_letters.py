@@ -23,7 +23,8 @@ from prometheus_client import generate_latest
 
 from redrive import Redrive
 from redrive.errors import SettingsError
-from redrive.extend import Act, Actor
+from redrive.events import Act
+from redrive.lane import Actor
 from redrive.systems.relay import Relay, RelaySettings
 from redrive.systems.relay import broker as links
 from redrive.systems.relay.dead_letters import DeadLetters

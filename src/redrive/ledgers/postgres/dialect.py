@@ -52,6 +52,7 @@ class PostgresDialect:
     """See `Dialect`."""
 
     name = "postgresql"
+    has_queues = True
 
     def __init__(self, dialect: sqlalchemy.Dialect, *, server_clock: bool) -> None:
         self.sqlalchemy = dialect
@@ -201,7 +202,9 @@ def _written(instant: ColumnElement[Any], column: ColumnElement[Any] | None) -> 
 
 @compiles(InstantOfText, "postgresql")
 def _instant_of_text(element: InstantOfText, compiler: Any, **options: Any) -> str:
-    return f"redrive_instant({compiler.process(element.clauses, **options)})"
+    [value] = element.clauses
+    said = str(compiler.process(value, **options))
+    return f"redrive_instant({said})" if isinstance(value.type, IsoText) else said
 
 
 @compiles(OneOf, "postgresql")

@@ -70,6 +70,8 @@ class Dialect(Protocol):
 
     name: str
     sqlalchemy: sqlalchemy.Dialect
+    has_queues: bool
+    """Whether tasks can wait in queues of PGMQ here; where not, there are no schemas either."""
 
     # --- time ---------------------------------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ class SqliteDialect:
     """See `Dialect`."""
 
     name = "sqlite"
+    has_queues = False
 
     def __init__(self, dialect: sqlalchemy.Dialect) -> None:
         self.sqlalchemy = dialect

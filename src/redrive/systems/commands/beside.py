@@ -29,7 +29,11 @@ from sqlalchemy import (
 )
 
 from redrive import State
-from redrive.extend import Act, Actor, Batch, Beside, Claim, ExtraColumns, Settlement
+from redrive.events import Act, Claim, Settlement
+from redrive.extend import Beside
+from redrive.lane import Actor
+from redrive.queues import ExtraColumns
+from redrive.sql import Batch
 from redrive.systems.commands.errors import Trouble, trouble_of
 from redrive.systems.commands.messages import Messages
 from redrive.systems.commands.tables import COUNTED
@@ -84,11 +88,9 @@ class CommandBeside(Beside):
     # --- called by the ledger ---------------------------------------------------------------------------------------
 
     def claimed(self, connection: Connection, claims: Sequence[Claim]) -> None:
-        """See `Beside.claimed`."""
         connection.execute(self._insert_received, self._ids.parameters((claim.task.id,) for claim in claims))
 
     def settled(self, connection: Connection, settlements: Sequence[Settlement]) -> None:
-        """See `Beside.settled`."""
         writes = _Writes()
         for one in settlements:
             self._settle_one(writes, one)
@@ -138,7 +140,6 @@ class CommandBeside(Beside):
     def acted(
         self, connection: Connection, act: Act, state: State, ids: Sequence[Any], actor: Actor, note: Any
     ) -> None:
-        """See `Beside.acted`."""
         writes = _Writes()
         command = self._tables.command
         wanted = ("domain", "command_id", "command_type", "correlation_id", "reply_queue", "batch_id")

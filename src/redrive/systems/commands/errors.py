@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 from redrive import BusinessError, PermanentError, RedriveError, TransientError
 from redrive.errors import PayloadError
-from redrive.extend import describe_error
 from redrive.operator.json_views import redacted
+from redrive.operator.words import describe_error
 from redrive.systems.commands.values import json_text
 
 CODE_CHARS_MAX = 200

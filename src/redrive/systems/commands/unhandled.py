@@ -22,8 +22,9 @@ from sqlalchemy import Connection, select
 from redrive import Policy
 from redrive.errors import LedgerAwayError
 from redrive.events import AttemptEnded, SettleLost
-from redrive.extend import Actor, ClaimLocked, ClaimLost, LeaseExpired, SqlLedger, decide, describe_error
-from redrive.lane import Lane
+from redrive.lane import Actor, Lane
+from redrive.operator.words import describe_error
+from redrive.queues import ClaimLocked, ClaimLost, LeaseExpired, SqlLedger, decide
 from redrive.systems.commands.messages import Messages
 
 EVERY_MAX = timedelta(seconds=15)

@@ -14,7 +14,8 @@ from sqlalchemy.util import await_only
 
 from redrive import BusinessError, Cancelled, Context, Snoozed, Task
 from redrive.errors import PayloadError, UsageError
-from redrive.extend import Claim, ClaimLost, SqlLedger
+from redrive.events import Claim
+from redrive.queues import ClaimLost, SqlLedger
 from redrive.systems.commands.errors import PermanentCommandError, trouble_of
 from redrive.systems.commands.registry import Registration
 from redrive.systems.commands.values import Command, json_text

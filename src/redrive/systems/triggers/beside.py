@@ -15,7 +15,10 @@ from typing import Any
 from sqlalchemy import Connection, Text, select, update
 
 from redrive import State
-from redrive.extend import Act, Actor, Batch, Beside, Claim, Database, Settlement, after_commit
+from redrive.events import Act, Claim, Settlement
+from redrive.extend import Beside, Database
+from redrive.lane import Actor
+from redrive.sql import Batch, after_commit
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.status import Delivery, Failure, Standing, fold
 from redrive.systems.triggers.values import Change, DeliveryFailed, StatusChanged
@@ -53,11 +56,9 @@ class EventStatus(Beside):
     # --- called by the ledger ---------------------------------------------------------------------------------------
 
     def claimed(self, connection: Connection, claims: Sequence[Claim]) -> None:
-        """See `Beside.claimed`."""
         self.follow(connection, {one.task.id: one.task.payload["event_id"] for one in claims})
 
     def settled(self, connection: Connection, settlements: Sequence[Settlement]) -> None:
-        """See `Beside.settled`."""
         failed = {one.claim.task.id: one.error for one in settlements if one.explanation is not None}
         changed = {one.claim.task.id: one.claim.task.payload["event_id"] for one in settlements}
         # An event that a stranger has locked does not hold up the deliveries of all others: they are settled one by one then.
@@ -72,7 +73,6 @@ class EventStatus(Beside):
         actor: Actor,  # noqa: ARG002
         note: Any,  # noqa: ARG002
     ) -> None:
-        """See `Beside.acted`."""
         found = connection.execute(self._events_of, self._ids.parameters((id_,) for id_ in ids))
         self.follow(connection, {row.id: row.event_id for row in found})
 
