@@ -689,27 +689,25 @@ class ThreadGate:
             await self._inside.wait()
 
 
-async def test_a_thread_that_outlives_the_grace_keeps_its_claim(real_ledger, heard, monkeypatch):
-    """It is extended until the thread ends, whoever else works meanwhile, and settled as it ended: it never runs twice."""
-    monkeypatch.setattr(keeper_module, "EVERY_SECONDS", 0.05)
+async def test_a_thread_that_outlives_the_grace_keeps_its_claim(real_ledger, heard):
+    """It is not released but extended until the thread ends, and settled as it ended: nobody can run it a second time."""
     gate = ThreadGate()
     [id_] = await add(real_ledger, "one")
-    stopping = Worker(real_ledger, handlers_of(job=gate), WorkerSettings(grace=ZERO, lease=SECOND), observers=[heard])
-    running = asyncio.create_task(stopping.run())
+    worker = Worker(real_ledger, handlers_of(job=gate), WorkerSettings(grace=ZERO, lease=SECOND), observers=[heard])
+    running = asyncio.create_task(worker.run())
     await gate.until_inside()
-    async with working(real_ledger, handlers_of(job=gate), lease=SECOND):
-        stopping.stop()
-        [left] = await heard.amount(ThreadsLeft, 1)
-        assert (left.kinds, left.amount) == (("job",), 1)
-        first = (await real_ledger.get(id_)).lease_until
-        async with asyncio.timeout(60):
-            # Held for more than a lease: only time itself can show that it is extended.
-            while (held := await real_ledger.get(id_)).lease_until - first <= SECOND:
-                assert held.state is State.CLAIMED
-                await asyncio.sleep(0.05)
-        assert not running.done()
-        gate.out.set()
-        await running
+    worker.stop()
+    [left] = await heard.amount(ThreadsLeft, 1)
+    assert (left.kinds, left.amount) == (("job",), 1)
+    first = (await real_ledger.get(id_)).lease_until
+    async with asyncio.timeout(60):
+        # Held for more than a lease: only time itself can show that it is extended.
+        while (held := await real_ledger.get(id_)).lease_until - first <= SECOND:
+            assert held.state is State.CLAIMED
+            await asyncio.sleep(0.05)
+    assert not running.done()
+    gate.out.set()
+    await running
     assert gate.started == ["one"]
     assert (await real_ledger.get(id_)).state is State.DONE
     assert [attempt.outcome for attempt in await real_ledger.attempts(id_)] == ["done"]
