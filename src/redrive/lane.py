@@ -4,6 +4,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any, TypeVar, Unpack, overload
 
 from redrive.core.backoff import Backoff
@@ -36,6 +37,7 @@ __all__ = ["Acted", "Actor", "Added", "Attempt", "Lane", "NewTask", "Page", "mak
 F = TypeVar("F", bound=Callable[..., Any])
 
 EVERYTHING = Filter()
+HANDLERS_NAMED_MAX = 10
 SEEN_KINDS_MAX = 10_000
 """How many kinds are remembered, so that each is looked up and warned of once."""
 
@@ -253,7 +255,9 @@ class Lane:
             return
         for kind in sorted(kinds - self._seen_kinds):
             if self.handlers.find(kind) is None:
-                there = ", ".join(handler.kind for handler in self.handlers)
+                there = ", ".join(handler.kind for handler in islice(self.handlers, HANDLERS_NAMED_MAX))
+                more = len(self.handlers) - HANDLERS_NAMED_MAX
+                there += f" and {more} more" if more > 0 else ""
                 _log.warning("nobody here handles %r: its tasks wait for a worker that does; there is %s", kind, there)
         if len(self._seen_kinds) < SEEN_KINDS_MAX:
             self._seen_kinds |= kinds

@@ -15,7 +15,7 @@ A *ledger* is the durable home of tasks. Its promises, which one conformance sui
 A ledger that cannot be reached raises `LedgerAwayError`, whatever the driver said.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
@@ -97,12 +97,19 @@ class Ledger(Protocol):
         ...
 
     async def claim(
-        self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None, fence: UUID | None = None
+        self,
+        limit: int,
+        lease: timedelta,
+        *,
+        kinds: Sequence[str] | None = None,
+        fence: UUID | None = None,
+        held: Callable[[], Iterable[Claim]] = tuple,
     ) -> list[Claim]:
         """Take due tasks, each for one holder. A short list does not mean that nothing else is due.
 
         `fence` is the claim's own, made by whoever asks, so that `recall` can find what it took if the answer is lost.
-        Ledgers over queues may hand out abandoned tasks here; those over tables do so in `reclaim` only.
+        Ledgers over queues may hand out abandoned tasks here; those over tables do so in `reclaim` only. What the one who asks
+        says that it has `held` since before is not abandoned, though its lease ran out, and is held on to.
         """
         ...
 
@@ -159,8 +166,13 @@ class Ledger(Protocol):
         """A place to wait for new work."""
         ...
 
-    async def open_kinds(self) -> list[str]:
-        """The kinds of tasks that wait or are held, for handlers whose kind is a pattern."""
+    async def list_kinds(self, *, prefix: str = "", after: str | None = None) -> "Page[str]":
+        """The kinds of tasks that wait or are held, for handlers whose kind is a pattern.
+
+        Those that wait come in an order of the ledger's own, some at a time: pass the page's cursor as `after` for those
+        behind. Those that are held are all on the first page. `prefix` begins where kinds with this prefix begin and ends at
+        the first that has another, which need not be the last of them where the ledger does not sort by characters.
+        """
         ...
 
     async def redrive(self, ids: Sequence[TaskId], actor: Actor) -> list[TaskId]:

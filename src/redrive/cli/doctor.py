@@ -1,12 +1,15 @@
 """`redrive doctor`: look at the store, the clocks and the versions, and say what to do."""
 
+import asyncio
 import platform
 import shutil
 import sqlite3
 import sys
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Literal
 
 import typer
@@ -40,6 +43,8 @@ POSTGRES_OLDEST = 13
 CLOCK_OFF_MAX = timedelta(seconds=2)
 IDLE_MAX = timedelta(minutes=1)
 OLDEST_DUE_MAX = timedelta(minutes=1)
+LOCK_SECONDS_MAX = 3.0
+"""How long the write lock of a SQLite file is waited for: those who write hold it for milliseconds."""
 DISK_FREE_BYTES_MIN = 200 * 1024 * 1024
 
 MARKS = {"ok": "[green]✓[/]", "notice": "[yellow]![/]", "problem": "[red]✗[/]"}
@@ -103,6 +108,13 @@ async def examine(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding
         remedy = "run this where the service runs, name the file with --database, or make it with `redrive migrate`"
         yield Finding("store", "problem", f"there is no file {path}", remedy)
         return
+    if path is not None and await asyncio.to_thread(_is_locked, path):
+        yield Finding(
+            name="store", status="problem", said=f"another process has held the write lock of {path} for {LOCK_SECONDS_MAX:.0f} s: "
+            "nobody else can write",
+            remedy=f"`fuser {path}` shows who has the file open; end it, or keep its transactions short",
+        )  # fmt: skip
+        return
     try:
         await database.open()
     except (RedriveError, DBAPIError, OSError) as error:
@@ -142,6 +154,17 @@ async def _migrated(app: Redrive) -> Finding:
         said = ", ".join(f"{branch} {version}" for branch, version in needed.items())
         return Finding("tables", "ok", f"at version {said}")
     return Finding("tables", "problem", ", ".join(wrong), "run `redrive migrate`")
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether the write lock of a SQLite file is not to be had for a while."""
+    try:
+        with closing(sqlite3.connect(path, timeout=LOCK_SECONDS_MAX, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+    except sqlite3.Error as error:
+        return "locked" in str(error)  # whatever else is wrong shows when it is opened
+    return False
 
 
 async def _sqlite(database: Database) -> AsyncIterator[Finding]:

@@ -285,7 +285,8 @@ class Worker:
         limit, lease = min(free, self._batch), self._settings.lease
         self._fence = uuid4()
         # A task of its own: a claim whose answer nobody awaits any more would hold its tasks until the lease ends.
-        self._asking = asyncio.create_task(self._ledger.claim(limit, lease, kinds=kinds, fence=self._fence))
+        claiming = self._ledger.claim(limit, lease, kinds=kinds, fence=self._fence, held=self._held)
+        self._asking = asyncio.create_task(claiming)
 
     def _ask_again(self) -> None:
         """Send for what a claim may have taken whose answer was lost: it would be held, never run, and charged in the end."""

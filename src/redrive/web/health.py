@@ -61,9 +61,9 @@ async def metrics(request: Request) -> Response:
     return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-async def _checks(service: Service) -> dict[str, bool]:
-    """Whether the database, and whatever else the systems depend on, answers."""
-    checks = {"database": await service.database_answers()}
+async def _checks(service: Service) -> dict[str, bool | str]:
+    """Whether the database, and whatever else the systems depend on, answers, and what keeps the database from working."""
+    checks: dict[str, bool | str] = {"database": service.app.database.trouble() or await service.database_answers()}
     for system in service.app.systems.values():
         checks |= await system.checks()
     return checks
@@ -81,7 +81,7 @@ async def _set_gauges(service: Service) -> None:
         except Exception:  # a scrape must still get the counters
             service.metrics.up.labels(lane.name).set(0)
             continue
-        service.metrics.up.labels(lane.name).set(1)
+        service.metrics.up.labels(lane.name).set(service.app.database.trouble() is None)
         for state in State:
             service.metrics.depth.labels(lane.name, state.value).set(counts.get(state, 0))
         service.metrics.oldest_due.labels(lane.name).set(oldest.total_seconds() if oldest else 0)

@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from redrive.systems.relay.dead_letters import DeadLetters
 
 
-def health_answer(checks: Mapping[str, bool], uptime: timedelta) -> JSONResponse:
-    """What `/health` answers, with or without a store."""
-    well = all(checks.values())
+def health_answer(checks: Mapping[str, bool | str], uptime: timedelta) -> JSONResponse:
+    """What `/health` answers, with or without a store. A check is whether it is well, or a sentence that says what is not."""
+    well = all(check is True for check in checks.values())
+    said = {True: "ok", False: "away"}
     body = {
         "status": "ok" if well else "unwell",
         "uptime_seconds": round(uptime.total_seconds(), 3),
-        "checks": {name: "ok" if answers else "away" for name, answers in checks.items()},
+        "checks": {name: check if isinstance(check, str) else said[check] for name, check in checks.items()},
     }
     return JSONResponse(body, status_code=200 if well else 503)
 

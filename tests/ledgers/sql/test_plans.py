@@ -135,9 +135,19 @@ async def test_hot_statements_are_served_by_indexes(home: Home) -> None:
     assert_flat(home, reclaim, "lease")
     assert found
     if kinds:
-        found_kinds, result = await plans(home, ledger._open_kinds)
-        assert result == ["mail"]
+        found_kinds, result = await plans(home, ledger._list_kinds)
+        assert result.items == ["mail"]
         assert_flat(home, found_kinds, "first", "retry", "lease", may_sort=True)  # what is held is few
+        for asked in (("ma", None), ("", "ma")):
+            some_kinds, result = await plans(home, ledger._list_kinds, *asked)
+            assert result.items == ["mail"]
+            assert_flat(home, some_kinds, "first", "retry", may_sort=True)
+        many = [*(f"kind-{number}" for number in range(60)), "mail"]
+        due_kinds, result = await plans(home, ledger._due_kinds, many, 40)
+        assert result == ["mail"]
+        assert_flat(home, due_kinds, "first", "retry")
+        next_due, _ = await plans(home, ledger._next_due, many)
+        assert_flat(home, next_due, "first", "retry")
 
 
 @pytest.mark.homes(lambda table: table.name == "redrive_task")

@@ -139,8 +139,10 @@ async def plans(database: Database, run: Callable[[], Any]) -> list[str]:
         if "events" in statement:
             seen.append((statement, parameters))
 
-    sync = getattr(database._engine, "sync_engine", database._engine)
-    engines = [sync] if database.dialect.name == "postgresql" else [sync, database._writer._engine]
+    if database.dialect.name == "postgresql":
+        engines = [database._here.engine.sync_engine]
+    else:
+        engines = [database._engine, database._writer._engine]
     for engine in engines:
         event.listen(engine, "before_cursor_execute", note)
     await run()

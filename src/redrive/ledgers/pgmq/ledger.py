@@ -3,9 +3,10 @@
 A message is hidden until its `vt`. Claiming takes due messages and hides them for the lease; settling with a delay hides
 them for the delay; the other ends delete or archive them. Row and message change in one transaction, the row first.
 
-The fence is the row's `claim_id` and, on the message, its `read_ct` and a `vt` that is not over: each time a message is handed
-out its `read_ct` is raised, so a worker whose time ran out changes nothing, whoever has read the message since. A message
-that is due while its row is claimed belongs to a lost worker; `claim` hands it out marked abandoned.
+The fence is the row's `claim_id` and, on the message, its `read_ct`: each time a message is handed out its `read_ct` is raised, so
+a worker whose time ran out changes nothing once anybody has read the message since, and loses nothing while nobody has. A message
+that is due while its row is claimed belongs to a lost worker, unless the one who asks holds it itself; `claim` hands it out marked
+abandoned.
 
 What is read besides (tasks, attempts) is read from the table by the base class; counts come from the messages as far as
 they can. See ADR 10.
@@ -13,7 +14,7 @@ they can. See ADR 10.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -32,7 +33,7 @@ from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import Branch
 from redrive.ledgers.sql.settle import ExtraColumns
-from redrive.ports import Actor, Return
+from redrive.ports import Actor, Page, Return
 
 Reading = tuple[str, int, int]
 """A queue, a message in it, and how often it has been read. Ids of messages are unique in their queue only."""
@@ -62,21 +63,35 @@ class PgmqLedger(SqlLedger):
     # --- claim ------------------------------------------------------------------------------------------------------
 
     async def claim(
-        self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None, fence: UUID | None = None
+        self,
+        limit: int,
+        lease: timedelta,
+        *,
+        kinds: Sequence[str] | None = None,
+        fence: UUID | None = None,
+        held: Callable[[], Iterable[Claim]] = tuple,
     ) -> list[Claim]:
         """See `Ledger.claim`."""
         known = await self._known(kinds)
         if limit < 1 or not known:
             return []
-        return await self.database.write(self._claim_messages, limit, lease, self._in_turn(known), fence or uuid4())
+        return await self.database.write(
+            self._claim_messages, limit, lease, self._in_turn(known), fence or uuid4(), held
+        )
 
     def _claim_messages(
-        self, connection: Connection, limit: int, lease: timedelta, kinds: list[str], fence: UUID
+        self,
+        connection: Connection,
+        limit: int,
+        lease: timedelta,
+        kinds: list[str],
+        fence: UUID,
+        held: Callable[[], Iterable[Claim]] = tuple,
     ) -> list[Claim]:
         claims: list[Claim] = []
         for queue, fields in self._by_queue(kinds).items():
             if len(claims) < limit:
-                claims += self._claim_from(connection, queue, fields, limit - len(claims), lease, fence)
+                claims += self._claim_from(connection, queue, fields, limit - len(claims), lease, fence, held)
         fresh = self._suspects.marked(connection, [claim for claim in claims if claim.abandoned is None])
         if self._tells_claims and fresh:
             self.beside.claimed(connection, fresh)
@@ -90,7 +105,14 @@ class PgmqLedger(SqlLedger):
         return queues
 
     def _claim_from(
-        self, connection: Connection, queue: str, kinds: list[str], limit: int, lease: timedelta, fence: UUID
+        self,
+        connection: Connection,
+        queue: str,
+        kinds: list[str],
+        limit: int,
+        lease: timedelta,
+        fence: UUID,
+        holding: Callable[[], Iterable[Claim]],
     ) -> list[Claim]:
         if not self.queues.exists(connection, queue):
             return []
@@ -104,25 +126,40 @@ class PgmqLedger(SqlLedger):
             claim.task.payload["read_ct"] = row[1]
             claim.task.payload[self._layout.data_field] = _data(row[2])
         if len(held) < len(rows):
-            claims += self._take_over(connection, queue, [row for row in rows if row[id_at] is None], fence, lease)
+            rest = [row for row in rows if row[id_at] is None]
+            own = {(claim.task.id, claim.claim_id) for claim in holding()}
+            claims += self._take_over(connection, queue, rest, fence, lease, own)
         return claims
 
     def _take_over(
-        self, connection: Connection, queue: str, rows: Sequence[Any], fence: UUID, lease: timedelta
+        self,
+        connection: Connection,
+        queue: str,
+        rows: Sequence[Any],
+        fence: UUID,
+        lease: timedelta,
+        own: Set[tuple[TaskId, UUID]] = frozenset(),
     ) -> list[Claim]:
-        """Messages whose rows do not wait: of lost workers, or left over by what has ended; those are put away."""
+        """Messages whose rows do not wait: of lost workers, or left over by what has ended; those are put away.
+
+        What the one who asks holds itself is not lost, however late it is: it stays as it was claimed, and hidden.
+        """
         wide = 3 + len(self._layout.same)
         same = [tuple(row[3:wide]) for row in rows]
         found = connection.execute(self._queued.whose, {"same": same, "queue": queue}).all()
         by_message = {row[0]: row for row in rows}
-        lost, message_of = [], {}
+        lost, message_of, kept = [], {}, []
         for id_, msg_id, claim_id, claimed_at, waits in found:
             if msg_id not in by_message:
                 continue
             message = by_message.pop(msg_id)
-            if not waits:  # else somebody was quicker and has let go of it: it is visible again when this lease ends
+            if (id_, claim_id) in own:
+                kept.append(msg_id)
+            elif not waits:  # else somebody was quicker and has let go of it: it is visible again when this lease ends
                 lost.append((id_, claim_id, claimed_at))
                 message_of[id_] = message
+        if kept:
+            connection.execute(self._queued.queue(queue).unread, {"ids": kept})
         if by_message:
             self.queues.archive(connection, queue, sorted(by_message))
         if not lost:
@@ -185,11 +222,11 @@ class PgmqLedger(SqlLedger):
     def _held(
         self, connection: Connection, claims: Sequence[Claim], *, wait: bool = False
     ) -> tuple[set[Reading], list[Unwritten]]:
-        """Those of the messages that are still as they were claimed, and the others. They are locked until the commit."""
+        """Those of the messages that nobody else has read since, and the others. They are locked until the commit."""
         held, unwritten = set[Reading](), list[Unwritten]()
         for queue, some in self._claims_by_queue(claims).items():
             statements = self._queued.queue(queue)
-            parameters = self._queued.held_batch.parameters(self._message(claim)[1:] for claim in some) | self._times()
+            parameters = self._queued.held_batch.parameters(self._message(claim)[1:] for claim in some)
             locked = connection.execute(statements.lock_held(wait=wait), parameters)
             mine = {(queue, row[0], row[1]) for row in locked}
             if len(mine) < len(some):
@@ -267,12 +304,12 @@ class PgmqLedger(SqlLedger):
         known = await self._known(kinds)
         return await self.database.read(self._next_due, known) if known else None
 
-    def _open_kinds(self, connection: Connection) -> list[str]:
+    def _list_kinds(self, connection: Connection, prefix: str = "", after: str | None = None) -> Page[str]:  # noqa: ARG002
         found = []
         for queue in self.queues.ours(connection, self._layout.ending):
             kinds = connection.execute(self._queued.queue(queue).kinds).scalars()
-            found += [self._layout.join(queue, kind) for kind in kinds]
-        return sorted(found)
+            found += [kind for one in kinds if (kind := self._layout.join(queue, one)).startswith(prefix)]
+        return Page(items=found)
 
     def _overdue(self, connection: Connection, kind: str, age: timedelta, limit: int) -> list[TaskId]:
         queue, field = self._layout.split(kind)

@@ -5,7 +5,7 @@ what the branches before it left, so that a million due tasks of kinds which thi
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
@@ -189,15 +189,27 @@ class Claiming(Due):
         return self.beside.listens("claimed")
 
     async def claim(
-        self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None, fence: UUID | None = None
+        self,
+        limit: int,
+        lease: timedelta,
+        *,
+        kinds: Sequence[str] | None = None,
+        fence: UUID | None = None,
+        held: Callable[[], Iterable[Claim]] = tuple,  # noqa: ARG002 - what was abandoned is for `reclaim`
     ) -> list[Claim]:
         """See `Ledger.claim`."""
         known = await self._known(kinds)
         if limit < 1 or known == []:
             return []
+        if known is not None:
+            known = self._in_turn(known)
+            if len(known) > KINDS_PER_CLAIM_MAX:  # drawn blindly, a lone task would wait for its kind to be drawn
+                known = await self.database.read(self._due_kinds, known, KINDS_PER_CLAIM_MAX)
+                if not known:
+                    return []
         self._turn += 1
         run = self.database.write if self._tells_claims else self.database.statement
-        return await run(self._claim, limit, lease, known and self._in_turn(known), self._turn, fence or uuid4())
+        return await run(self._claim, limit, lease, known, self._turn, fence or uuid4())
 
     def _claim(
         self, connection: Connection, limit: int, lease: timedelta, kinds: list[str] | None, turn: int, fence: UUID
@@ -222,7 +234,7 @@ class Claiming(Due):
         Drawn, not counted: a count in step with the calls of another worker could pass a kind over for ever.
         """
         start = random.randrange(len(kinds))
-        return (kinds[start:] + kinds[:start])[:KINDS_PER_CLAIM_MAX]
+        return kinds[start:] + kinds[:start]
 
     async def recall(self, fence: UUID, lease: timedelta) -> list[Claim]:
         """See `Ledger.recall`."""

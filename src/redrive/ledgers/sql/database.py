@@ -112,6 +112,17 @@ class Database(Protocol):
         """A transaction for user code, committed at the end of the block."""
         ...
 
+    def check_free(self) -> None:
+        """Raise `UsageError` where a write would wait for a transaction that its own caller has open.
+
+        `write` does so by itself; whoever hands its writes to another task asks before.
+        """
+        ...
+
+    def trouble(self) -> str | None:
+        """What keeps writes from going through though reads are answered, in a sentence; None where all is well."""
+        ...
+
     def waiter(self, ledger: str) -> AbstractContextManager[Waiter]:
         """A place to wait for new work of the ledger."""
         ...

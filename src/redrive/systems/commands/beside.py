@@ -40,6 +40,7 @@ from redrive.systems.commands.tables import COUNTED
 from redrive.systems.commands.values import Outcome, json_text
 
 IDS_MAX = 1000
+ERROR = ("last_error_type", "last_error_code", "last_error_msg")
 NO_VERDICT = ("snoozed", "released")
 """Outcomes that say nothing of whether the command can be handled."""
 
@@ -129,11 +130,12 @@ class CommandBeside(Beside):
         return ExtraColumns(columns=columns, row=_extra_row, values=self._extra_values)
 
     def _extra_values(self, batch: FromClause, now: ColumnElement[Any]) -> dict[str, ColumnElement[Any]]:
-        command = self._tables.command
+        kept = self._tables.command.c
+        done = batch.c.state == literal_column("'done'")
+        told = zip(ERROR, (batch.c.error_type, batch.c.error_code, batch.c.error_message), strict=True)
         return {
-            "last_error_type": func.coalesce(batch.c.error_type, command.c.last_error_type),
-            "last_error_code": func.coalesce(batch.c.error_code, command.c.last_error_code),
-            "last_error_msg": func.coalesce(batch.c.error_message, command.c.last_error_msg),
+            # What has come to a good end has no error any more; what went wrong on the way is in the audit.
+            **{name: case((done, null()), else_=func.coalesce(error, kept[name])) for name, error in told},
             "troubled_at": case((batch.c.state == literal_column("'dead'"), now), else_=null()),
         }
 
@@ -144,8 +146,10 @@ class CommandBeside(Beside):
         command = self._tables.command
         wanted = ("domain", "command_id", "command_type", "correlation_id", "reply_queue", "batch_id")
         changed: Mapping[str, Any] = {"troubled_at": null()}
+        if state is State.DONE:
+            changed = {name: null() for name in ("troubled_at", *ERROR)}
         if act is Act.BURY:
-            error = {"last_error_type": actor.reason, "last_error_code": actor.reason, "last_error_msg": str(note)}
+            error = dict(zip(ERROR, (actor.reason, actor.reason, str(note)), strict=True))
             changed = error | {"troubled_at": self._messages.now}
         for start in range(0, len(ids), IDS_MAX):
             these = command.c.id.in_(ids[start : start + IDS_MAX])

@@ -77,6 +77,7 @@ class CommandIntake:
         if connection is not None:
             await self._send_within(connection, given)
         else:
+            self._app.database.check_free()
             await self._sends(given)
             self._app.database.wake(LANE)
 

@@ -18,12 +18,12 @@ from redrive import Redrive
 from redrive.app import WorkerSettings
 from redrive.extend import System
 from redrive.lane import Lane
-from redrive.observe.logs import LogObserver
 from redrive.settings import load
 from redrive.sql import run_within
 from redrive.systems.commands.beside import CommandBeside
 from redrive.systems.commands.desk import Troubleshooting
 from redrive.systems.commands.intake import CommandIntake
+from redrive.systems.commands.logs import CommandLogs
 from redrive.systems.commands.messages import open_messages
 from redrive.systems.commands.policy import RetryPolicy
 from redrive.systems.commands.reader import Reader
@@ -64,7 +64,7 @@ class Commands(System):
             self.messages.ledger_table,
             ledger=self.ledger,
             tune=self._tune,
-            observers=[LogObserver(system=self.name)],
+            observers=[CommandLogs()],
         )
 
         intake, reader = CommandIntake(app, self.messages), Reader(app, self.messages)
