@@ -183,8 +183,11 @@ class Workers:
         for worker in self._workers:
             worker.stop()
 
-    async def run(self) -> None:
-        """Work until `stop` is called or the calling task is cancelled; both are graceful."""
+    async def run(self, *, then_exit: bool = False) -> None:
+        """Work until `stop` is called or the calling task is cancelled; both are graceful.
+
+        Plain handlers whose threads outlive the grace are waited for, unless the process is going to exit (`then_exit`).
+        """
         await self._app.open()
         systems = list(self._app.systems.values()) if self._lanes is None else []
         for system in systems:
@@ -196,7 +199,7 @@ class Workers:
         self._workers = [await _make_worker(lane, self._settings, self.name) for lane in lanes]
         if self._stopped.is_set():
             return
-        running = [asyncio.create_task(worker.run()) for worker in self._workers]
+        running = [asyncio.create_task(worker.run(then_exit=then_exit)) for worker in self._workers]
         running += [asyncio.create_task(system.run(self._stopped)) for system in systems]
         watching = asyncio.create_task(self._watch())
         try:

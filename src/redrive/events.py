@@ -77,6 +77,24 @@ class TasksPruned:
 
 
 @dataclass(frozen=True, slots=True)
+class ThreadsLeft:
+    """A worker that stops still has plain handlers in threads, which nothing can stop: their claims are kept meanwhile."""
+
+    ledger: str
+    kinds: tuple[str, ...]
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoopBlocked:
+    """The event loop stood still: a handler of these kinds ran without awaiting anything, and everybody waited for it."""
+
+    ledger: str
+    kinds: tuple[str, ...]
+    span: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerAway:
     """The ledger cannot be reached; announced once, not at every try."""
 
@@ -100,6 +118,8 @@ Event = (
     | SettleFailed
     | TasksChanged
     | TasksPruned
+    | ThreadsLeft
+    | LoopBlocked
     | LedgerAway
     | LedgerBack
 )

@@ -9,16 +9,19 @@ A *ledger* is the durable home of tasks. Its promises, which one conformance sui
   `ClaimLocked`, and the others are written.
 - Each claim ends in exactly one attempt row, written in the same commit as the settlement.
 - A claim that was never settled is handed out again only marked *abandoned*, and must be settled as `LeaseExpired`.
+- A task whose last run was lost with its worker is handed out marked *suspect*.
 - The ledger owns the clock: delays cross this wall, instants to be compared do not.
 
 A ledger that cannot be reached raises `LedgerAwayError`, whatever the driver said.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
+from uuid import UUID
 
 from redrive.core.decide import Settlement
 from redrive.core.durations import OptionalSpanField
@@ -64,6 +67,10 @@ class Transaction(Protocol):
 
     connection: Any
 
+    def submit(self, threads: Executor, call: Callable[[Any], T]) -> "Future[T]":
+        """Call a plain function in a thread, with the transaction's connection as a synchronous one."""
+        ...
+
 
 class Waiter(Protocol):
     """A worker's place to wait for new work. A wake-up is kept until `clear`, so none is missed while it looks."""
@@ -95,12 +102,21 @@ class Ledger(Protocol):
         lease: timedelta,
         *,
         kinds: Sequence[str] | None = None,
+        fence: UUID | None = None,
         held: Callable[[], Iterable[Claim]] = tuple,
     ) -> list[Claim]:
         """Take due tasks, each for one holder. A short list does not mean that nothing else is due.
 
+        `fence` is the claim's own, made by whoever asks, so that `recall` can find what it took if the answer is lost.
         Ledgers over queues may hand out abandoned tasks here; those over tables do so in `reclaim` only. What the one who asks
         says that it has `held` since before is not abandoned, though its lease ran out, and is held on to.
+        """
+        ...
+
+    async def recall(self, fence: UUID, lease: timedelta) -> list[Claim]:
+        """What a claim with this fence took and still holds, with a fresh lease: for a claim whose answer was lost.
+
+        Empty where a queue holds the tasks: it knows no fences, and hands them out again by itself when their lease ends.
         """
         ...
 
@@ -108,6 +124,14 @@ class Ledger(Protocol):
         """Take tasks whose lease ran out, marked abandoned. Empty where `claim` hands them out.
 
         Tables keep the fence of the lost claim, so that it ends in its one attempt row even if its keeper dies too.
+        """
+        ...
+
+    async def run_alone(self, claim: Claim) -> Claim | None:
+        """Note that the task of this claim runs from now on with nothing beside it, by changing the fence to `claim.alone()`.
+
+        Whoever finds the claim lost then knows that nothing else can have killed its worker. None if it was lost before.
+        Idempotent.
         """
         ...
 
@@ -172,6 +196,11 @@ class Ledger(Protocol):
 
     async def prune(self, states: Sequence[State], older_than: timedelta, *, limit: int = 1000) -> int:
         """Delete up to `limit` tasks that have ended so long ago, with their history; how many there were."""
+        ...
+
+    @property
+    def transactions_max(self) -> int:
+        """How many of these transactions can be open at once: a worker claims no more than it can start."""
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:

@@ -189,6 +189,8 @@ class _LaneDrain:
         if claim.abandoned is not None:
             await self._settler.write([decide(claim, LeaseExpired(), handler.policy)])
             return
+        if claim.suspect:
+            claim = await self._ledger.run_alone(claim) or claim
         self._tell([AttemptStarted(self._ledger.name, claim)])
         ran = await self._runner.run(claim, handler)
         if ran.written:

@@ -216,7 +216,7 @@ class Service:
             ]
             try:
                 if self.workers is not None:
-                    await self.workers.run()
+                    await self.workers.run(then_exit=True)
                 else:
                     await self._stopped.wait()
             finally:

@@ -91,13 +91,14 @@ def test_what_outlasts_the_grace_is_released(start: Start, redrive: Run, file_sh
 
 
 def test_hung_threads_do_not_keep_the_process(start: Start, redrive: Run, file_shop: str, folder: Path):
-    """A plain function that never returns is left behind: its task is released and the process ends."""
+    """A plain function that never returns is named and left behind; its claim is not given up while it may go on."""
     worker = start("worker", file_shop, "--grace", "0.1s")
     worker.wait_for("working on")
     redrive("tasks", "add", "hung", "--app", file_shop)
     worker.wait_for("hung begins")
     assert worker.end(signal.SIGTERM) == 0
-    assert states(folder) == {"hung": ("waiting", 0)}
+    assert states(folder) == {"hung": ("claimed", 0)}
+    assert "threads_left" in worker.said
 
 
 def test_second_signal_ends_at_once(start: Start, redrive: Run, file_shop: str):

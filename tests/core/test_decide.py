@@ -18,7 +18,7 @@ from redrive.core.jitter import draw
 from redrive.core.outcome import Cancelled, Done, Failed, LeaseExpired, Outcome, Released, Snoozed
 from redrive.core.policy import Policy
 from redrive.core.states import Act, State, check_transition
-from redrive.core.task import Claim, Task
+from redrive.core.task import Abandoned, Claim, Task
 from redrive.errors import BusinessError, DurationError, PermanentError, RateLimitedError, TransientError
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -32,13 +32,17 @@ SPANS = st.timedeltas(min_value=ZERO, max_value=DURATION_MAX)
 KEYS = st.text(min_size=1, max_size=20)
 
 
+FENCE = UUID("6c0b9c36-8d3c-4f6e-9f0e-0d5a4a0c7a11")
+
+
 def claim_of(failures: int = 0, key: str = "order-1", **task: object) -> Claim:
+    """A claim whose task runs alone, so that a crash of its worker is its own."""
     fields = {"created_at": NOW, **task}
     return Claim(
         task=Task(id=1, key=key, kind="k", payload=None, state=State.CLAIMED, failures=failures, **fields),
-        claim_id=UUID(int=7),
+        claim_id=FENCE,
         claimed_at=NOW,
-    )
+    ).alone()
 
 
 def tries_until_dead(policy: Policy, outcome: Outcome, **task: object) -> list[Settlement]:
@@ -166,6 +170,40 @@ def test_the_last_failure_names_why_it_was_the_last():
         "worker_lost", "lease_expired", ErrorClass.WORKER_LOST,
     )  # fmt: skip
     assert lost.error == "the worker was lost: its lease ran out before it settled"
+
+
+@given(st.integers(min_value=0, max_value=40), st.integers(min_value=2, max_value=40))
+def test_a_worker_lost_beside_others_charges_nothing(failures, attempts):
+    """Any task that ran there may have killed it: due at once, as many failures as before, and alone next time."""
+    claim = claim_of(failures)._replace(claim_id=FENCE)
+    settled = decide(claim, LeaseExpired(), Policy(attempts=attempts))
+    assert (settled.outcome, settled.state, settled.failures) == ("lease_expired", State.WAITING, failures)
+    assert (settled.delay, settled.error_class) == (ZERO, ErrorClass.WORKER_LOST)
+    assert settled.explanation.verdict == "suspect"
+    assert settled.explanation.sentence() == (
+        "worker_lost by rule lease; others ran beside it: not charged, run alone next time"
+    )
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_one_try_is_no_free_run(own):
+    """A task that may be tried once is dead when its worker is lost, whatever ran beside it."""
+    claim = claim_of(failures_max=1 if own else None)._replace(claim_id=FENCE)
+    settled = decide(claim, LeaseExpired(), Policy(attempts=9 if own else 1))
+    assert (settled.state, settled.failures, settled.explanation.verdict) == (State.DEAD, 1, "worker_lost")
+    assert "lost_alone" not in settled.explanation.as_json()
+
+
+def test_the_death_of_a_culprit_carries_its_evidence():
+    """How many workers it took with it while it ran alone stands in its explanation."""
+    lost = Abandoned(claim_id=None, claimed_at=None, lost_alone=2)
+    settled = decide(claim_of(failures=2)._replace(abandoned=lost), LeaseExpired(), Policy(attempts=3))
+    assert (settled.state, settled.explanation.as_json()["lost_alone"]) == (State.DEAD, 3)
+    assert settled.explanation.sentence() == (
+        "worker_lost by rule lease; failure 3 of 3; 3 workers lost while it ran alone: dead (worker_lost)"
+    )
+    first = decide(claim_of(), LeaseExpired(), Policy(attempts=3)).explanation
+    assert "; 1 worker lost while it ran alone: again after" in first.sentence()
 
 
 @given(st.sampled_from(JITTERS), st.integers(min_value=0, max_value=40), KEYS, st.sampled_from(CRASHES))

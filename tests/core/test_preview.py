@@ -48,7 +48,7 @@ def lived(policy: Policy, key: str, outcome: object, **task: object) -> list[Try
     now, delay, tries = START, ZERO, []
     while True:
         tries.append(Try(number=row.failures + 1, at=now, delay=delay))
-        settled = decide(Claim(task=row, claim_id=UUID(int=len(tries)), claimed_at=now), outcome, policy)
+        settled = decide(Claim(task=row, claim_id=UUID(int=len(tries)), claimed_at=now).alone(), outcome, policy)
         if settled.state is not State.WAITING:
             return tries
         delay = settled.delay

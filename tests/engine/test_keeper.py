@@ -30,10 +30,27 @@ def make_keeper(ledger, heard, retention=None, held=tuple, **functions):
     return Keeper(ledger, handlers, settler, patience, heard.tell, held=held, lease=LEASE, retention=retention or {})
 
 
-async def test_expired_claim_is_a_failure_with_backoff(ledger, clock, heard):
-    """A lost worker's task waits for its backoff with one more failure, and its attempt names the worker that was lost."""
+async def test_a_claim_lost_beside_others_charges_nothing(ledger, clock, heard):
+    """A lost worker's task is due at once without a failure; its next claim says that it is a suspect."""
     [id_] = await add(ledger, "one")
     [claim] = await ledger.claim(1, LEASE)
+    assert not claim.suspect
+    clock.advance(EXPIRED)
+    assert await make_keeper(ledger, heard).settle_expired() == 1
+    task = await ledger.get(id_)
+    assert (task.state, task.failures, task.due_at) == (State.WAITING, 0, clock.now())
+    [attempt] = await ledger.attempts(id_)
+    assert (attempt.outcome, attempt.claim_id, attempt.error_class) == ("lease_expired", claim.claim_id, "worker_lost")
+    assert attempt.explanation["verdict"] == "suspect"
+    [again] = await ledger.claim(1, LEASE)
+    assert (again.suspect, again.number) == (True, 1)
+
+
+async def test_a_claim_lost_alone_is_a_failure_with_backoff(ledger, clock, heard):
+    """A task that ran alone waits for its backoff with one more failure, and its attempt names the worker that was lost."""
+    [id_] = await add(ledger, "one")
+    [claimed] = await ledger.claim(1, LEASE)
+    claim = await ledger.run_alone(claimed)
     clock.advance(EXPIRED)
     assert await make_keeper(ledger, heard).settle_expired() == 1
     task = await ledger.get(id_)
@@ -60,7 +77,7 @@ async def test_what_its_own_worker_holds_is_not_lost(ledger, clock, heard):
     own = [claim for claim in claims if claim.task.id == own_id]
     clock.advance(EXPIRED)
     assert await make_keeper(ledger, heard, held=lambda: own).settle_expired() == 1
-    assert (await ledger.get_by_key("other")).failures == 1
+    assert (await ledger.get_by_key("other")).state is State.WAITING
     kept = await ledger.get(own_id)
     assert (kept.state, kept.failures, kept.lease_until) == (State.CLAIMED, 0, clock.now() + LEASE)
     assert await ledger.settle([decide(own[0], Done(), STEADY)], worker="w") == []
@@ -79,18 +96,22 @@ async def test_a_keeper_that_dies_leaves_no_trace(ledger, clock, heard):
 
 
 async def test_a_task_that_kills_its_workers_ends_dead(ledger, clock, heard):
-    """A handler that ends its process spends its budget like any failure and dies as worker_lost: no endless loop."""
+    """After one free run a handler that ends its process spends its budget and dies as worker_lost, with the evidence."""
     [id_] = await add(ledger, "killer")
     keeper = make_keeper(ledger, heard)
-    for _ in range(STEADY.failures_max):
+    for run in range(1 + STEADY.failures_max):
         clock.advance(timedelta(minutes=1))
-        [_] = await ledger.claim(1, LEASE)
+        [claim] = await ledger.claim(1, LEASE)
+        assert claim.suspect is (run > 0)
+        if claim.suspect:
+            await ledger.run_alone(claim)
         clock.advance(EXPIRED)
         assert await keeper.settle_expired() == 1
     task = await ledger.get(id_)
     assert (task.state, task.failures, task.due_at) == (State.DEAD, 3, None)
     attempts = await ledger.attempts(id_)
-    assert [attempt.explanation["verdict"] for attempt in attempts] == ["retry", "retry", "worker_lost"]
+    assert [attempt.explanation["verdict"] for attempt in attempts] == ["suspect", "retry", "retry", "worker_lost"]
+    assert attempts[-1].explanation["lost_alone"] == 3
     clock.advance(timedelta(days=1))
     assert await ledger.claim(1, LEASE) == []
 
@@ -104,7 +125,7 @@ async def test_unknown_kinds_are_left_for_who_knows_them(ledger, clock, heard):
     assert await make_keeper(ledger, heard).settle_expired() == 1
     assert (await ledger.get_by_key("theirs")).state is State.CLAIMED
     assert await make_keeper(ledger, heard, other=ignore).settle_expired() == 1
-    assert (await ledger.get_by_key("theirs")).failures == 1
+    assert (await ledger.get_by_key("theirs")).state is State.WAITING
 
 
 async def test_patterns_are_looked_up(ledger, clock, heard):

@@ -136,6 +136,42 @@ async def test_inner_cancellation_is_a_failure(bench):
     assert (await bench.run(handle)).settlement.outcome == "failed"
 
 
+def cancel_own_task():
+    asyncio.current_task().cancel()
+
+
+def raise_cancelled():
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize("cancel", [cancel_own_task, raise_cancelled])
+async def test_a_handler_that_cancels_itself_has_failed(bench, cancel, transactional):
+    """Only whoever runs a claim can stop it: a cancellation of the handler's own making is a failure that is charged."""
+
+    async def handle(task):
+        cancel()
+        await asyncio.sleep(0)
+
+    handler = make_handler("job", handle, STEADY, transactional=transactional)
+    running = asyncio.create_task(bench.runner.run(await bench.claim(), handler, lambda: False))
+    ran = await running
+    assert (ran.settlement.outcome, ran.settlement.failures) == ("failed", 1)
+
+
+async def test_a_transaction_is_not_committed_under_a_cancellation(bench):
+    """A transactional handler that cancels its task on its way out has failed, and its transaction is rolled back."""
+
+    async def handle(task):
+        cancel_own_task()
+
+    handler = make_handler("job", handle, STEADY, transactional=True)
+    claim = await bench.claim()
+    ran = await asyncio.create_task(bench.runner.run(claim, handler, lambda: False))
+    assert (ran.written, ran.settlement.outcome) == (False, "failed")
+    assert (await bench.ledger.get(claim.task.id)).state is State.CLAIMED
+
+
 async def test_outer_cancellation_passes_through(bench):
     """A cancelled run ends as cancelled: what to write is the worker's business."""
     started = asyncio.Event()

@@ -1,11 +1,14 @@
 """Transactional handlers: their writes and the settlement commit together, or neither does."""
 
 import asyncio
+import contextvars
+import threading
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from redrive.core.decide import decide
 from redrive.core.outcome import Cancelled, Done, LeaseExpired, Snoozed
@@ -64,6 +67,61 @@ async def test_writes_commit_with_the_settlement(ledger, claim, run, effects, fu
     assert await effects() == ["written"]
     assert (await ledger.get(claim.task.id)).state is State.DONE
     assert [attempt.outcome for attempt in await ledger.attempts(claim.task.id)] == ["done"]
+
+
+async def test_a_plain_handler_does_not_stop_the_loop(ledger, claim, run, effects):
+    """It runs in a thread, with its context variables; the loop goes round while it waits between two statements."""
+    language = contextvars.ContextVar("language")
+    language.set("fi")
+    loop, came_round, seen = asyncio.get_running_loop(), threading.Event(), []
+
+    def handle(task, context):
+        write_sync(task, context)
+        loop.call_soon_threadsafe(came_round.set)
+        assert came_round.wait(30), "the loop stands still"
+        seen.append((threading.current_thread() is threading.main_thread(), language.get()))
+        found = context.connection.execute(text("SELECT name FROM effect")).scalars().all()
+        assert found == ["written"]
+
+    assert (await run(handle)).written
+    assert seen == [(False, "fi")]
+    assert await effects() == ["written"]
+
+
+async def test_what_the_database_refuses_is_raised_in_the_handler(ledger, claim, run, effects):
+    """An error of a statement comes up where the plain handler executed it, and it may go on from there."""
+    seen = []
+
+    def handle(task, context):
+        try:
+            with context.connection.begin_nested():
+                context.connection.execute(text("INSERT INTO nowhere VALUES (1)"))
+        except DBAPIError as error:
+            seen.append(type(error).__name__)
+        write_sync(task, context)
+
+    assert (await run(handle)).written
+    assert len(seen) == 1
+    assert await effects() == ["written"]
+
+
+async def test_a_cancelled_run_waits_for_its_thread(ledger, claim, run, effects):
+    """A plain handler cannot be stopped: the worker that cancels it gets what it came to, and its transaction stays whole."""
+    inside, out = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def handle(task, context):
+        write_sync(task, context)
+        loop.call_soon_threadsafe(inside.set)
+        assert out.wait(30)
+
+    running = asyncio.create_task(run(handle))
+    await inside.wait()
+    running.cancel()
+    await asyncio.sleep(0)
+    out.set()
+    assert (await running).written
+    assert await effects() == ["written"]
 
 
 @pytest.mark.parametrize("answer", [Snoozed(timedelta(minutes=1)), Cancelled()], ids=["snoozed", "cancelled"])

@@ -50,15 +50,15 @@ async def test_retries_that_fall_due_meanwhile_are_run(ledger):
     assert (await ledger.get(id_)).state is State.DEAD
 
 
-async def test_claims_of_a_killed_run_are_charged(ledger, clock):
-    """What a run that was killed still holds is settled as a lost try, before anything else."""
+async def test_claims_of_a_killed_run_are_run_again(ledger, clock):
+    """What a run that was killed still holds is settled as lost before anything else, and runs again uncharged."""
     [id_] = await add(ledger, "a")
     await ledger.claim(1, timedelta(seconds=30))
     clock.advance(timedelta(seconds=31))
     await run_to_idle(ledger, handlers_of(policy=STEADY, job=lambda task: None))
     task = await ledger.get(id_)
-    assert (task.state, task.failures) == (State.WAITING, 1)
-    assert [attempt.outcome for attempt in await ledger.attempts(id_)] == ["lease_expired"]
+    assert (task.state, task.failures) == (State.DONE, 0)
+    assert [attempt.outcome for attempt in await ledger.attempts(id_)] == ["lease_expired", "done"]
 
 
 async def test_old_tasks_are_pruned(ledger, clock):

@@ -1,6 +1,7 @@
 """The worker, with real time: signals instead of sleeps, faults only where a real ledger cannot have them."""
 
 import asyncio
+import threading
 import time
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -8,17 +9,29 @@ from datetime import timedelta
 import pytest
 
 from redrive.core.backoff import Fixed
+from redrive.core.decide import decide
 from redrive.core.durations import ZERO
 from redrive.core.jitter import none
+from redrive.core.outcome import LeaseExpired
 from redrive.core.policy import Policy
 from redrive.core.states import State
 from redrive.core.task import Abandoned, ClaimLocked
 from redrive.engine import keeper as keeper_module
+from redrive.engine import watchdog
 from redrive.engine import worker as module
 from redrive.engine.handlers import Handlers, make_handler
 from redrive.engine.worker import Worker, WorkerSettings, worker_name
 from redrive.errors import LedgerAwayError, SettingsError
-from redrive.events import AttemptEnded, AttemptStarted, LedgerAway, LedgerBack, SettleFailed, SettleLost
+from redrive.events import (
+    AttemptEnded,
+    AttemptStarted,
+    LedgerAway,
+    LedgerBack,
+    LoopBlocked,
+    SettleFailed,
+    SettleLost,
+    ThreadsLeft,
+)
 from redrive.ledgers.open import open_database, own_ledger
 from tests.engine.workbench import STEADY, Faulty, add, handlers_of, ignore, working
 
@@ -133,6 +146,45 @@ async def test_claims_only_what_free_slots_can_start(real_ledger, heard, gate):
     assert max(asked) == 3
 
 
+def with_transactional(gate, **others):
+    """Handlers of which `pay` needs a transaction."""
+    handlers = handlers_of(**others)
+    handlers.add(make_handler("pay", gate, STEADY, transactional=True))
+    return handlers
+
+
+async def test_transactional_tasks_are_claimed_when_they_can_start(real_ledger, heard, gate):
+    """Those for which there is no connection are left to other workers, and are claimed as soon as there is one."""
+    few = Faulty(real_ledger)
+    few.transactions_max = 1
+    await add(real_ledger, "p1", "p2", "p3", kind="pay")
+    async with working(few, with_transactional(gate), heard=heard, poll=NEVER):
+        for amount in (1, 2, 3):
+            await gate.until_started(amount)
+            counts = await real_ledger.counts()
+            assert (counts[State.CLAIMED], counts[State.WAITING]) == (1, 3 - amount)
+            gate.let_out()
+            await heard.amount(AttemptEnded, amount)
+    assert gate.most == 1
+
+
+@pytest.mark.parametrize("store", ["postgres"])  # on SQLite a transaction holds the one write lock
+async def test_other_kinds_do_not_wait_for_transactions(real_ledger, heard, gate):
+    """While every connection is taken, what needs none is claimed and run as ever."""
+    few = Faulty(real_ledger)
+    few.transactions_max = 1
+    await add(real_ledger, "p1", "p2", kind="pay")
+    async with working(few, with_transactional(gate, job=ignore), heard=heard, concurrency=4, poll=NEVER):
+        await gate.until_started(1)
+        await add(real_ledger, *(f"k{number}" for number in range(20)))
+        ended = await heard.amount(AttemptEnded, 20)
+        assert {event.settlement.claim.task.kind for event in ended} == {"job"}
+        gate.let_out()
+        await gate.until_started(2)
+        gate.let_out()
+        await heard.amount(AttemptEnded, 22)
+
+
 def spying(ledger):
     """How much each claim asks for, and the ledger that it must go through to be told."""
     asked, spied = [], Faulty(ledger)
@@ -199,15 +251,49 @@ async def test_failures_are_retried_to_the_end_of_the_budget(real_ledger, heard)
     assert (task.state, task.failures, task.last_error) == (State.DEAD, 3, "ValueError: odd")
 
 
+@pytest.mark.parametrize("how", ["cancels its task", "raises it"])
+async def test_a_handler_that_cancels_itself_spends_its_budget(real_ledger, heard, how):
+    """It is no release, which would be due at once and uncharged for ever: each such run is a failure, and it ends dead."""
+
+    async def handle(task):
+        if how == "raises it":
+            raise asyncio.CancelledError
+        asyncio.current_task().cancel()
+        await asyncio.sleep(60)
+
+    [id_] = await add(real_ledger, "one")
+    async with working(real_ledger, handlers_of(policy=AT_ONCE, job=handle), heard=heard):
+        ended = await heard.amount(AttemptEnded, 3)
+    assert [event.settlement.outcome for event in ended] == ["failed"] * 3
+    task = await real_ledger.get(id_)
+    assert (task.state, task.failures, task.last_error) == (State.DEAD, 3, "CancelledError")
+
+
 async def test_plain_functions_fill_the_slots_too(real_ledger, heard):
     """Sync handlers run in threads, as many at once as there are slots."""
-    import threading
-
     together = threading.Barrier(5, timeout=10)
     await add(real_ledger, *(f"k{number}" for number in range(5)))
     async with working(real_ledger, handlers_of(job=lambda task: together.wait() and None), heard=heard, concurrency=5):
         ended = await heard.amount(AttemptEnded, 5)
     assert [event.settlement.outcome for event in ended] == ["done"] * 5
+
+
+async def test_a_handler_that_blocks_the_loop_is_named(real_ledger, heard, gate, monkeypatch):
+    """Everything stands still meanwhile; afterwards it is told for how long, and by which kind, whatever else was running."""
+    monkeypatch.setattr(watchdog, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(watchdog, "LIMIT_SECONDS", 0.05)
+
+    async def block(task):
+        assert worker._watchdog.noticed.wait(60)
+
+    await add(real_ledger, "innocent")
+    async with working(real_ledger, handlers_of(job=gate, pay=block), heard=heard) as worker:
+        await gate.until_started(1)
+        await add(real_ledger, "slow", kind="pay")
+        [blocked, *_] = await heard.amount(LoopBlocked, 1)
+        gate.let_out()
+    assert (blocked.ledger, blocked.kinds) == (real_ledger.name, ("pay",))
+    assert blocked.span >= timedelta(seconds=0.05)
 
 
 # --- leases -----------------------------------------------------------------------------------------------------------
@@ -374,7 +460,7 @@ def give_back(connection):
 
 
 async def test_expired_claims_of_others_are_settled_by_the_worker(real_ledger, heard, monkeypatch):
-    """A worker keeps house: what a lost worker held is charged and tried again here."""
+    """A worker keeps house: what a lost worker held is settled as expired and tried again here."""
     monkeypatch.setattr(keeper_module, "EVERY_SECONDS", 0.05)
     [id_] = await add(real_ledger, "orphan")
     assert len(await real_ledger.claim(1, timedelta(milliseconds=50))) == 1
@@ -384,7 +470,7 @@ async def test_expired_claims_of_others_are_settled_by_the_worker(real_ledger, h
 
 
 async def test_abandoned_claims_are_settled_and_not_run(real_ledger, heard):
-    """A queue hands an abandoned task out by `claim`: it is charged as expired before it can run again."""
+    """A queue hands an abandoned task out by `claim`: it is settled as expired before it can run again."""
     faulty = Faulty(real_ledger)
     abandon = [True]
 
@@ -405,8 +491,126 @@ async def test_abandoned_claims_are_settled_and_not_run(real_ledger, heard):
     [id_] = await add(real_ledger, "one")
     async with working(faulty, handlers_of(policy=AT_ONCE, job=handle), heard=heard):
         await heard.amount(AttemptEnded, 2)
-    assert tried == [2]
+    assert tried == [1]
     assert [attempt.outcome for attempt in await real_ledger.attempts(id_)] == ["lease_expired", "done"]
+
+
+# --- suspects ---------------------------------------------------------------------------------------------------------
+
+
+async def lose(ledger, *keys, kind="job"):
+    """Tasks whose last run was lost with its worker; their ids."""
+    ids = await add(ledger, *keys, kind=kind)
+    claims = await ledger.claim(len(keys), SECOND, kinds=[kind])
+    lost = [claim._replace(abandoned=Abandoned(claim_id=None, claimed_at=None)) for claim in claims]
+    assert await ledger.settle([decide(one, LeaseExpired(), STEADY) for one in lost], worker="lost") == []
+    return ids
+
+
+async def test_suspects_run_alone_one_after_the_other(real_ledger, heard, gate):
+    """What runs may end, then each suspect has the worker for itself; nothing is claimed until all of them ended."""
+    await lose(real_ledger, "s1", "s2")
+    await add(real_ledger, "healthy")
+    async with working(real_ledger, handlers_of(job=gate), heard=heard) as worker:
+        await gate.until_started(1)
+        assert gate.started == ["healthy"]
+        await add(real_ledger, "later")
+        gate.let_out()
+        for suspects in (1, 2):
+            await gate.until_started(1 + suspects)
+            [suspect] = gate.inside
+            assert suspect in ("s1", "s2")
+            assert worker.running == 1
+            assert (await real_ledger.get_by_key("later")).state is State.WAITING
+            gate.let_out()
+        await gate.until_started(4)
+        gate.let_out()
+        await heard.amount(AttemptEnded, 4)
+    assert gate.most == 1
+    assert gate.started[-1] == "later"
+    assert {event.settlement.outcome for event in heard.of(AttemptEnded)} == {"done"}
+
+
+async def test_suspects_in_line_keep_their_leases(real_ledger, heard, gate, monkeypatch):
+    """While one takes longer than a lease the others are held, and none is run by anybody else or charged."""
+    monkeypatch.setattr(keeper_module, "EVERY_SECONDS", 0.05)
+    ids = await lose(real_ledger, "s1", "s2", "s3")
+    async with working(real_ledger, handlers_of(job=gate), heard=heard, lease=SECOND):
+        await gate.until_started(1)
+        first = min([(await real_ledger.get(id_)).lease_until for id_ in ids])
+        async with asyncio.timeout(60):
+            # Held for more than a lease: only time itself can show that they are extended.
+            while min([(await real_ledger.get(id_)).lease_until for id_ in ids]) - first <= SECOND:
+                await asyncio.sleep(0.05)
+        for started in (1, 2, 3):
+            await gate.until_started(started)
+            gate.let_out()
+        await heard.amount(AttemptEnded, 3)
+    assert gate.most == 1
+    assert sorted(gate.started) == ["s1", "s2", "s3"]
+
+
+async def test_a_suspect_that_fails_is_no_suspect_any_more(real_ledger, heard):
+    """It has come to an end, so its next run is like any other's."""
+
+    async def fail(task):
+        raise ValueError("odd")
+
+    await lose(real_ledger, "one")
+    async with working(real_ledger, handlers_of(policy=AT_ONCE, job=fail), heard=heard):
+        await heard.amount(AttemptEnded, 3)
+    assert [event.claim.suspect for event in heard.of(AttemptStarted)] == [True, False, False]
+
+
+async def test_a_suspect_that_was_lost_in_line_is_not_run(real_ledger, heard, gate):
+    """Somebody else holds it by now: it is dropped, and the next one runs."""
+    await lose(real_ledger, "s1", "s2")
+    async with working(real_ledger, handlers_of(job=gate), heard=heard):
+        await gate.until_started(1)
+        await real_ledger.database.write(steal)
+        gate.let_out()
+        await heard.amount(SettleLost, 2)
+    assert len(gate.started) == 1
+
+
+@pytest.mark.parametrize("store", ["postgres"])
+async def test_a_suspect_whose_row_is_locked_holds_nobody_up(real_ledger, heard):
+    """The next one of the line is run meanwhile, and it follows when the lock is gone, as the same claim."""
+    from sqlalchemy import text
+
+    locked, _ = await lose(real_ledger, "locked", "free")
+    async with real_ledger.transaction() as transaction:
+        faulty, asked = Faulty(real_ledger), asyncio.Event()
+
+        async def run_alone(claim):
+            if claim.task.id == locked and not asked.is_set():
+                asked.set()
+                lock = text("SELECT * FROM redrive_task WHERE id = :id FOR UPDATE")
+                await transaction.connection.execute(lock, {"id": locked})
+            return await real_ledger.run_alone(claim)
+
+        faulty.run_alone = run_alone
+        async with working(faulty, handlers_of(job=ignore), heard=heard, lease=4 * SECOND):
+            [first] = await heard.amount(AttemptEnded, 1)
+            assert first.settlement.claim.task.key == "free"
+            await asked.wait()
+            await transaction.connection.rollback()
+            await heard.amount(AttemptEnded, 2)
+    assert [event.settlement.outcome for event in heard.of(AttemptEnded)] == ["done", "done"]
+    assert [attempt.outcome for attempt in await real_ledger.attempts(locked)] == ["lease_expired", "done"]
+    assert not heard.of(SettleLost)
+
+
+async def test_stop_releases_suspects_in_line(real_ledger, heard, gate):
+    """A worker that stops gives back those that it has not run: uncharged, and suspects as before."""
+    await lose(real_ledger, "s1", "s2", "s3")
+    async with working(real_ledger, handlers_of(job=gate), heard=heard) as worker:
+        await gate.until_started(1)
+        worker.stop()
+        await heard.amount(AttemptEnded, 2)
+        gate.let_out()
+    assert len(gate.started) == 1
+    assert [claim.suspect for claim in await real_ledger.claim(9, SECOND)] == [True, True]
 
 
 # --- stopping ---------------------------------------------------------------------------------------------------------
@@ -466,6 +670,64 @@ async def test_stuck_handlers_are_released_all_the_same(real_ledger, heard, monk
     assert (task.state, task.failures) == (State.WAITING, 0)
 
 
+class ThreadGate:
+    """A plain handler that stays in its thread until it is let out."""
+
+    def __init__(self):
+        self.out = threading.Event()
+        self.started = []
+        self._loop = asyncio.get_running_loop()
+        self._inside = asyncio.Event()
+
+    def __call__(self, task):
+        self.started.append(task.key)
+        self._loop.call_soon_threadsafe(self._inside.set)
+        assert self.out.wait(60)
+
+    async def until_inside(self):
+        async with asyncio.timeout(60):
+            await self._inside.wait()
+
+
+async def test_a_thread_that_outlives_the_grace_keeps_its_claim(real_ledger, heard):
+    """It is not released but extended until the thread ends, and settled as it ended: nobody can run it a second time."""
+    gate = ThreadGate()
+    [id_] = await add(real_ledger, "one")
+    worker = Worker(real_ledger, handlers_of(job=gate), WorkerSettings(grace=ZERO, lease=SECOND), observers=[heard])
+    running = asyncio.create_task(worker.run())
+    await gate.until_inside()
+    worker.stop()
+    [left] = await heard.amount(ThreadsLeft, 1)
+    assert (left.kinds, left.amount) == (("job",), 1)
+    first = (await real_ledger.get(id_)).lease_until
+    async with asyncio.timeout(60):
+        # Held for more than a lease: only time itself can show that it is extended.
+        while (held := await real_ledger.get(id_)).lease_until - first <= SECOND:
+            assert held.state is State.CLAIMED
+            await asyncio.sleep(0.05)
+    assert not running.done()
+    gate.out.set()
+    await running
+    assert gate.started == ["one"]
+    assert (await real_ledger.get(id_)).state is State.DONE
+    assert [attempt.outcome for attempt in await real_ledger.attempts(id_)] == ["done"]
+
+
+async def test_a_process_that_exits_does_not_wait_for_threads(real_ledger, heard):
+    """With `then_exit` the worker ends after the grace; the claim is kept, and comes back by its lease."""
+    gate = ThreadGate()
+    [id_] = await add(real_ledger, "one")
+    worker = Worker(real_ledger, handlers_of(job=gate), WorkerSettings(grace=ZERO), observers=[heard])
+    running = asyncio.create_task(worker.run(then_exit=True))
+    await gate.until_inside()
+    worker.stop()
+    async with asyncio.timeout(60):
+        await running
+    assert len(heard.of(ThreadsLeft)) == 1
+    assert (await real_ledger.get(id_)).state is State.CLAIMED
+    gate.out.set()
+
+
 async def test_stop_gives_back_a_claim_under_way(real_ledger):
     """Tasks that are being claimed while the worker is stopped are not held until their lease ends."""
     faulty = Faulty(real_ledger)
@@ -489,6 +751,33 @@ async def test_stop_gives_back_a_claim_under_way(real_ledger):
     answer.set()
     await running
     assert started == []
+    task = await real_ledger.get(id_)
+    assert (task.state, task.failures) == (State.WAITING, 0)
+    assert [attempt.outcome for attempt in await real_ledger.attempts(id_)] == ["released"]
+
+
+async def test_stop_gives_back_a_claim_whose_answer_is_lost(real_ledger):
+    """Also what a claim took whose answer never came goes back uncharged when the worker stops."""
+    faulty = Faulty(real_ledger)
+    claiming, answer = asyncio.Event(), asyncio.Event()
+
+    async def claim(limit, lease, **options):
+        claims = await real_ledger.claim(limit, lease, **options)
+        if claims:
+            claiming.set()
+            await answer.wait()
+            raise LedgerAwayError("the answer was lost")
+        return claims
+
+    faulty.claim = claim
+    [id_] = await add(real_ledger, "one")
+    worker = Worker(faulty, handlers_of(job=ignore), WorkerSettings(grace=SECOND))
+    running = asyncio.create_task(worker.run())
+    await claiming.wait()
+    worker.stop()
+    await asyncio.sleep(0)
+    answer.set()
+    await running
     task = await real_ledger.get(id_)
     assert (task.state, task.failures) == (State.WAITING, 0)
     assert [attempt.outcome for attempt in await real_ledger.attempts(id_)] == ["released"]
@@ -573,6 +862,61 @@ async def test_an_outage_is_waited_out(real_ledger, heard, where):
         await add(real_ledger, "one")
         await heard.amount(AttemptEnded, 1)
     assert len(heard.of(LedgerAway)) == len(heard.of(LedgerBack)) == 1
+
+
+ONCE = Policy(attempts=1)
+
+
+def losing_answers(ledger, lost=(LedgerAwayError("the answer was lost"),), *, recalls=()):
+    """A ledger that takes tasks and does not say so, and then raises these when it is asked what it took."""
+    faulty, lost, recalls = Faulty(ledger), list(lost), list(recalls)
+
+    async def claim(limit, lease, **options):
+        claims = await ledger.claim(limit, lease, **options)
+        if claims and lost:
+            raise lost.pop()
+        return claims
+
+    async def recall(fence, lease):
+        if recalls:
+            raise recalls.pop()
+        return await ledger.recall(fence, lease)
+
+    faulty.claim, faulty.recall = claim, recall
+    return faulty
+
+
+@pytest.mark.parametrize("error", [LedgerAwayError("cut"), OSError("odd")], ids=["away", "odd"])
+async def test_a_claim_whose_answer_is_lost_runs_all_the_same(real_ledger, heard, error):
+    """The worker asks for what it holds under its fence: nothing is charged, though the policy allows one try only."""
+    ids = await add(real_ledger, "a", "b")
+    faulty = losing_answers(real_ledger, [error])
+    async with working(faulty, handlers_of(policy=ONCE, job=ignore), heard=heard, lease=SECOND):
+        ended = await heard.amount(AttemptEnded, 2)
+        await add(real_ledger, "next")
+        await heard.amount(AttemptEnded, 3)
+    assert [event.settlement.outcome for event in ended] == ["done", "done"]
+    assert [len(await real_ledger.attempts(id_)) for id_ in ids] == [1, 1]
+
+
+async def test_the_question_survives_an_outage(real_ledger, heard):
+    """While the ledger is away the worker goes on asking for what it may hold, and claims nothing before it knows."""
+    faulty = losing_answers(real_ledger, recalls=[LedgerAwayError("still"), LedgerAwayError("away")])
+    [id_] = await add(real_ledger, "one")
+    async with working(faulty, handlers_of(policy=ONCE, job=ignore), heard=heard):
+        await heard.amount(AttemptEnded, 1)
+    assert (await real_ledger.get(id_)).state is State.DONE
+
+
+async def test_a_question_that_cannot_be_answered_stops_nothing(real_ledger, heard):
+    """Where the ledger cannot say what it holds, the lease brings it back, and other work goes on."""
+    faulty = losing_answers(real_ledger, recalls=[ValueError("cannot be read")])
+    await add(real_ledger, "one")
+    async with working(faulty, handlers_of(job=ignore), heard=heard) as worker:
+        await add(real_ledger, "two")
+        [ended] = await heard.amount(AttemptEnded, 1)
+        assert worker.running == 0
+    assert ended.settlement.claim.task.key == "two"
 
 
 async def test_settlements_survive_an_outage(real_ledger, heard, gate):

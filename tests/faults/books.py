@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, select, text
 
 from redrive import Filter, Redrive, State
+from redrive.core.task import is_alone
 from redrive.ledgers.sql import schema
 
 from . import evidence
@@ -64,7 +65,9 @@ class Books:
         extra = [claim for claim in run_claims if claim not in settled]
         if not all(outcome_of.get(claim) in ("lease_expired", "released") for claim in extra):
             found.append("an extra run is not explained by a lost or released claim")
-        if task.failures != outcomes["failed"] + outcomes["lease_expired"]:
+        # A worker that was lost beside others charges nothing.
+        charged = sum(one.outcome == "lease_expired" and is_alone(one.claim_id) for one in attempts)
+        if task.failures != outcomes["failed"] + charged:
             found.append(f"failures {task.failures}, but {dict(outcomes)}")
         return [f"task {task.key}: {fault}; {dict(outcomes)}" for fault in found]
 

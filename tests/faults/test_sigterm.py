@@ -19,8 +19,10 @@ SLOTS = 20
 async def test_sigterm_releases_what_is_unfinished(ground: Ground, kind: str) -> None:
     """SIGTERM under load: what ends within the grace is done, the rest is due at once with no failure charged, exit code 0.
 
-    The process is gone soon after the grace, even if its handlers hang in threads that nothing can stop.
+    The process is gone soon after the grace, even if its handlers hang in threads that nothing can stop. Those keep their
+    claims to the end, and come back by their lease.
     """
+    in_threads = kind == "block"
     async with Redrive(ground.url) as app:
         await app.add_many(
             [make_task(kind, {"ms": 60_000}, key=f"long-{number}") for number in range(SLOTS - 5)]
@@ -40,15 +42,17 @@ async def test_sigterm_releases_what_is_unfinished(ground: Ground, kind: str) ->
         for id_, task in books.tasks.items():
             outcomes = [one.outcome for one in books.attempts.get(id_, [])]
             assert task.failures == 0, task.key
-            assert task.claim_id is None, task.key
+            assert (task.claim_id is None) is not (in_threads and task.key.startswith("long")), task.key
             if task.key.startswith("short"):
                 assert (task.state, outcomes) == ("done", ["done"]), task.key
             elif task.key.startswith("later"):
                 assert (task.state, outcomes) == ("waiting", []), task.key
+            elif task.key.startswith("long") and in_threads:
+                assert (task.state, outcomes) == (State.CLAIMED, []), task.key
             elif task.key.startswith("long"):
                 assert (task.state, outcomes) == (State.WAITING, ["released"]), task.key
                 assert task.due_at <= now, task.key
             elif task.state == "waiting":
                 assert task.due_at <= now, task.key
-        assert books.outcomes()["released"] >= SLOTS - 5
+        assert in_threads or books.outcomes()["released"] >= SLOTS - 5
         assert books.outcomes()["failed"] == books.outcomes()["lease_expired"] == 0

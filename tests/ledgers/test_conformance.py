@@ -443,10 +443,54 @@ async def test_reclaim_of_some_kinds(home: Home) -> None:
     assert [claim.task.kind for claim in await home.reclaim(9, LEASE)] == ["mail"]
 
 
+async def test_a_worker_lost_beside_others_makes_a_suspect(home: Home) -> None:
+    """Nothing is charged, the task is due at once, and its claims are marked until it has come to an end."""
+    [id_] = await home.put()
+    await home.put()
+    lost, other = await home.ledger.claim(2, LEASE)
+    assert (lost.suspect, other.suspect) == (False, False)
+    if lost.task.id != id_:
+        lost, other = other, lost
+    assert await home.settle(other, Snoozed(LEASE + BACKOFF)) == []
+    home.clock.advance(LEASE)
+    before = (await home.row(id_))["count"]
+    await home.expire()
+    row = await home.row(id_)
+    assert row["due"] == home.clock.now()
+    assert row["count"] == (before - 1 if home.table.counts is Counts.ATTEMPTS else before)
+    [attempt] = await home.ledger.attempts(id_)
+    assert (attempt.claim_id, attempt.outcome, attempt.state) == (lost.claim_id, "lease_expired", State.WAITING)
+    assert attempt.explanation is not None
+    assert attempt.explanation["verdict"] == "suspect"
+    released = await home.run(Released())
+    assert (released.suspect, released.number) == (True, 1)  # put off is no end
+    again = await home.run(Snoozed(BACKOFF))
+    assert again.suspect
+    home.clock.advance(BACKOFF)
+    assert [claim.suspect for claim in await home.ledger.claim(2, LEASE)] == [False, False]
+
+
+async def test_running_alone_changes_the_fence(home: Home) -> None:
+    """From then on the claim is written and extended under its new fence only; doing it again changes nothing."""
+    [id_] = await home.put()
+    claim = await home.claim_one()
+    alone = await home.ledger.run_alone(claim)
+    assert alone == claim.alone()
+    assert alone.claim_id != claim.claim_id
+    assert await home.ledger.run_alone(claim) == alone
+    assert await home.ledger.extend([claim], LEASE) == [ClaimLost(claim)]
+    assert await home.settle(claim, Done()) == [ClaimLost(claim)]
+    assert await home.ledger.extend([alone], LEASE) == []
+    assert await home.settle(alone, Done()) == []
+    assert [attempt.claim_id for attempt in await home.ledger.attempts(id_)] == [alone.claim_id]
+    assert await home.ledger.run_alone(claim) is None
+
+
 async def test_a_lost_worker_spends_the_budget(home: Home) -> None:
-    """Each lost claim counts as a failure with backoff, and the last one is death by `worker_lost`."""
+    """Each claim that is lost alone counts as a failure with backoff, and the last one is death by `worker_lost`."""
     [id_] = await home.put(failures_max=2)
-    lost = await home.claim_one()
+    lost = await home.ledger.run_alone(await home.claim_one())
+    assert lost is not None
     home.clock.advance(LEASE)
     await home.expire()
     row = await home.row(id_)
@@ -454,7 +498,9 @@ async def test_a_lost_worker_spends_the_budget(home: Home) -> None:
     assert row["due"] == home.clock.now() + BACKOFF
     home.clock.advance(BACKOFF)
     policy = Policy(Fixed(BACKOFF), attempts=2, name="two")
-    await home.claim_one()
+    suspect = await home.claim_one()
+    assert suspect.suspect
+    await home.ledger.run_alone(suspect)
     home.clock.advance(LEASE)
     [found] = await home.reclaim(1, LEASE)
     assert await home.settle(found, LeaseExpired(), policy) == []
@@ -463,6 +509,7 @@ async def test_a_lost_worker_spends_the_budget(home: Home) -> None:
     assert (second.error_class, second.state) == ("worker_lost", State.DEAD)
     assert second.explanation is not None
     assert second.explanation["verdict"] == "worker_lost"
+    assert second.explanation["lost_alone"] == 2
     assert (await home.ledger.get(id_)).state is State.DEAD  # type: ignore[union-attr]
 
 
@@ -479,6 +526,41 @@ async def test_claimed_without_a_lease_counts_as_expired(home: Home) -> None:
     assert await home.settle(found, LeaseExpired()) == []
     [attempt] = await home.ledger.attempts(id_)
     assert attempt.claim_id == found.claim_id
+
+
+# --- recall -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_claim_has_the_fence_that_it_was_given(home: Home) -> None:
+    """Whoever claims makes the fence, so that it knows by which name to ask if the answer is lost."""
+    fence = uuid4()
+    await home.put(2)
+    claims = await home.ledger.claim(2, LEASE, fence=fence)
+    assert [claim.claim_id for claim in claims] == [fence, fence]
+
+
+@in_a_table
+async def test_recall_finds_what_a_claim_took(home: Home) -> None:
+    """Asked by its fence, a ledger tells what a claim took and still holds, as the claim itself would have told it."""
+    fence = uuid4()
+    ids = await home.put(3)
+    [gone, *taken] = await home.ledger.claim(3, LEASE, fence=fence)
+    assert await home.settle(gone, Done()) == []
+    await home.put()
+    other = await home.claim_one()
+    home.clock.advance(LEASE / 2)
+    recalled = await home.ledger.recall(fence, LEASE)
+    assert sorted(claim.task.id for claim in recalled) == sorted({*ids} - {gone.task.id})
+    told = {claim.task.id: claim for claim in taken}
+    for claim in recalled:
+        assert (claim.claim_id, claim.abandoned) == (fence, None)
+        before = told[claim.task.id].task
+        assert (claim.task.payload, claim.task.failures, claim.number) == (before.payload, before.failures, 1)
+    assert await home.ledger.recall(uuid4(), LEASE) == []
+    home.clock.advance(LEASE * 0.75)  # over for the claim, not for what was recalled
+    assert [claim.task.id for claim in await home.reclaim(9, LEASE)] == [other.task.id]
+    assert await home.ledger.settle([settlement(claim) for claim in recalled], worker="w1") == []
+    assert [len(await home.ledger.attempts(id_)) for id_ in ids] == [1, 1, 1]
 
 
 # --- settle -----------------------------------------------------------------------------------------------------------
@@ -1443,7 +1525,7 @@ async def test_a_whole_life(home: Home) -> None:
     policy = Policy(Fixed(BACKOFF), attempts=3, name="life")
     await home.run(TRANSIENT, policy)
     home.clock.advance(BACKOFF)
-    await home.claim_one()
+    await home.ledger.run_alone(await home.claim_one())
     home.clock.advance(LEASE)
     [lost] = await home.reclaim(1, LEASE)
     assert await home.settle(lost, LeaseExpired(), policy) == []

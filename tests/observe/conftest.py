@@ -18,7 +18,9 @@ POLICY = Policy(Fixed(timedelta(seconds=10)), retries=2, jitter=none)
 
 @pytest.fixture
 def make_claim():
-    def make(*, kind="mail", failures=0, late=timedelta(seconds=2), abandoned=None, payload=None, trace=None):
+    def make(
+        *, kind="mail", failures=0, late=timedelta(seconds=2), abandoned=None, payload=None, trace=None, alone=False
+    ):
         task = Task(
             id=7,
             key="mail-7",
@@ -29,7 +31,8 @@ def make_claim():
             due_at=NOW - late,
             trace=trace,
         )
-        return Claim(task=task, claim_id=UUID(int=1), claimed_at=NOW, abandoned=abandoned)
+        claim = Claim(task=task, claim_id=UUID(int=1), claimed_at=NOW, abandoned=abandoned)
+        return claim.alone() if alone else claim
 
     return make
 

@@ -15,11 +15,13 @@ from redrive.events import (
     AttemptStarted,
     LedgerAway,
     LedgerBack,
+    LoopBlocked,
     SettleFailed,
     SettleLost,
     TaskAdded,
     TasksChanged,
     TasksPruned,
+    ThreadsLeft,
 )
 from redrive.observe.logs import LogObserver, configure_logs
 
@@ -78,9 +80,16 @@ def test_every_end_of_an_attempt_is_one_line(make_settlement, outcome, event, le
 
 
 def test_a_lost_worker_is_named(make_settlement):
-    """The last expired lease of a task logs that it died, and by which verdict."""
-    [line] = logged(AttemptEnded("work", make_settlement(LeaseExpired(), failures=2)))
+    """The last expired lease of a task logs that it died, by which verdict, and how many workers it took with it."""
+    [line] = logged(AttemptEnded("work", make_settlement(LeaseExpired(), failures=2, alone=True)))
     assert (line["event"], line["verdict"], line["attempt"]) == ("task_dead", "worker_lost", 3)
+    assert line["lost_alone"] == 1
+
+
+def test_a_suspect_is_named(make_settlement):
+    """A task whose worker was lost while others ran beside it is not logged as a retry: nothing was charged."""
+    [line] = logged(AttemptEnded("work", make_settlement(LeaseExpired())))
+    assert (line["event"], line["log_level"], line["failures"]) == ("task_suspect", "warning", 0)
 
 
 def test_all_other_facts_are_one_line_each(make_settlement, make_claim):
@@ -94,6 +103,8 @@ def test_all_other_facts_are_one_line_each(make_settlement, make_claim):
         SettleFailed("work", settlement, "ValueError: odd"),
         TasksChanged("work", Act.REDRIVE, (1, 2, 3), "ada", "the bank is back"),
         TasksPruned("work", 5),
+        ThreadsLeft("work", ("mail", "print"), 3),
+        LoopBlocked("work", ("pay",), timedelta(seconds=7.612)),
         LedgerAway("work", "gone"),
         LedgerBack("work", timedelta(seconds=1.23456)),
     )
@@ -108,6 +119,8 @@ def test_all_other_facts_are_one_line_each(make_settlement, make_claim):
             "actor": "ada", "reason": "the bank is back",
         },
         {"event": "tasks_pruned", "log_level": "info", "ledger": "work", "amount": 5},
+        {"event": "threads_left", "log_level": "warning", "ledger": "work", "kinds": "mail, print", "amount": 3},
+        {"event": "loop_blocked", "log_level": "warning", "ledger": "work", "kinds": "pay", "blocked_seconds": 7.6},
         {"event": "ledger_away", "log_level": "error", "ledger": "work", "error": "gone"},
         {"event": "ledger_back", "log_level": "info", "ledger": "work", "away_seconds": 1.235},
     ]  # fmt: skip

@@ -46,7 +46,7 @@ def test_attempts_are_counted_by_outcome(metrics, make_settlement):
             AttemptEnded("work", make_settlement(Done())),
             AttemptEnded("work", make_settlement(Failed(ValueError("odd")))),
             AttemptEnded("work", make_settlement(Failed(PermanentError("no")))),
-            AttemptEnded("work", make_settlement(LeaseExpired(), failures=2)),
+            AttemptEnded("work", make_settlement(LeaseExpired(), failures=2, alone=True)),
         ]
     )
     by_outcome = {

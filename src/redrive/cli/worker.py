@@ -82,7 +82,7 @@ async def _work(app: Redrive, settings: WorkerSettings, *, child: bool) -> None:
                 f"[dim]working on {escape(redact(app.database.url))} with {settings.concurrency} slots, "
                 f"lease {format_duration(settings.lease)}; Ctrl-C stops[/]"
             )
-            await workers.run()
+            await workers.run(then_exit=True)
     finally:
         await app.close()
 

@@ -15,9 +15,11 @@ from redrive.core.failure import RETRIED, ErrorClass, asked_patience, describe_e
 from redrive.core.outcome import Cancelled, Done, Failed, LeaseExpired, Outcome, Released, Snoozed
 from redrive.core.policy import Policy
 from redrive.core.states import State
-from redrive.core.task import Claim
+from redrive.core.task import Claim, is_alone
 
 LEASE_EXPIRED_ERROR = "the worker was lost: its lease ran out before it settled"
+SUSPECT = "suspect"
+"""The verdict on a run that was lost beside others: not charged, and run alone next time."""
 
 
 class Explanation(NamedTuple):
@@ -36,6 +38,8 @@ class Explanation(NamedTuple):
     floor: timedelta | None = None
     cap: timedelta | None = None
     delay: timedelta | None = None
+    lost_alone: int = 0
+    """How many workers the task has taken with it while it ran alone: the evidence that it is the culprit."""
 
     @property
     def budget_left(self) -> int:
@@ -44,7 +48,11 @@ class Explanation(NamedTuple):
 
     def sentence(self) -> str:
         """The same for people."""
+        if self.verdict == SUSPECT:
+            return f"{self.error_class} by rule {self.rule}; others ran beside it: not charged, run alone next time"
         why = f"{self.error_class} by rule {self.rule}; failure {self.failures} of {self.failures_max}"
+        if self.lost_alone:
+            why += f"; {self.lost_alone} {'worker' if self.lost_alone == 1 else 'workers'} lost while it ran alone"
         if self.delay is None:
             return f"{why}: dead ({self.verdict})"
         parts = [f"{self.backoff} gives {format_duration(self.wait or ZERO)}", f"jitter {self.jitter}"]
@@ -73,6 +81,8 @@ class Explanation(NamedTuple):
             text += f', "draw": {self.draw:.6f}'
         if self.floor is not None:
             text += f', "floor_seconds": {self.floor.total_seconds()}'
+        if self.lost_alone:
+            text += f', "lost_alone": {self.lost_alone}'
         return text + "}"
 
 
@@ -143,11 +153,29 @@ def decide(claim: Claim, outcome: Outcome, policy: Policy, *, elapsed: timedelta
                 error=reason or None, elapsed=elapsed, result=result,
             )  # fmt: skip
         case LeaseExpired():
-            return _fail(
+            alone, failures_max = is_alone(claim.claim_id), failures_max_of(claim, policy)
+            if not alone and failures_max > 1:
+                return _suspect(claim, policy, failures_max)
+            lost = _fail(
                 claim, policy, elapsed, "lease_expired", ErrorClass.WORKER_LOST, "lease", LEASE_EXPIRED_ERROR, None
             )
+            if alone and lost.explanation is not None:
+                before = 0 if claim.abandoned is None else claim.abandoned.lost_alone
+                lost = lost._replace(explanation=lost.explanation._replace(lost_alone=before + 1))
+            return lost
         case _:
             assert_never(outcome)
+
+
+def _suspect(claim: Claim, policy: Policy, failures_max: int) -> Settlement:
+    """Lost beside others: any of them may have killed the worker, so none is charged, and each runs alone next time."""
+    explanation = Explanation(
+        ErrorClass.WORKER_LOST, "lease", policy.name, claim.task.failures, failures_max, SUSPECT, delay=ZERO
+    )
+    return Settlement(
+        claim=claim, outcome="lease_expired", state=State.WAITING, failures=claim.task.failures,
+        delay=ZERO, error=LEASE_EXPIRED_ERROR, explanation=explanation,
+    )  # fmt: skip
 
 
 def deadline_of(claim: Claim, policy: Policy) -> datetime | None:

@@ -50,7 +50,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class LeaseExpired:
-    """The claim was never settled: its worker is lost, and the try counts."""
+    """The claim was never settled: its worker is lost. The try counts if nothing ran beside it that could be to blame."""
 
 
 Outcome = Done | Failed | Snoozed | Cancelled | Released | LeaseExpired

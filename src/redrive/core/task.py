@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from redrive.core.durations import ZERO, read_span
 from redrive.core.states import State
@@ -93,26 +93,41 @@ class Claim(NamedTuple):
 
     `claim_id` is the fence: every write that ends or extends the attempt is made only where the row still has it.
     `abandoned` holds the claim that was never settled, if there was one: such a task must be settled as
-    `LeaseExpired` and not run.
+    `LeaseExpired` and not run. `suspect` says that the task's last run was lost with its worker: it must run with nothing
+    beside it, under the fence of `alone`.
     """
 
     task: Task
     claim_id: UUID
     claimed_at: datetime
     abandoned: "Abandoned | None" = None
+    suspect: bool = False
 
     @property
     def number(self) -> int:
         """Which try this is, counted from one since the task was added or redriven."""
         return self.task.failures + 1
 
+    def alone(self) -> "Claim":
+        """The same claim as it is fenced while the task runs alone. Whoever finds it lost knows by that what is to blame."""
+        return self if is_alone(self.claim_id) else self._replace(claim_id=uuid5(self.claim_id, "alone"))
+
+
+def is_alone(fence: UUID) -> bool:
+    """Whether a fence is that of a run with nothing beside it: made from another one, where those of claims are drawn."""
+    return fence.version == 5
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abandoned:
-    """The claim that ran out: who held it and since when, as far as the row tells."""
+    """The claim that ran out: who held it and since when, as far as the row tells.
+
+    `lost_alone` is how many runs of the task were lost before while nothing ran beside them.
+    """
 
     claim_id: UUID | None
     claimed_at: datetime | None
+    lost_alone: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,8 @@ class Handlers:
     def __init__(self) -> None:
         self._exact: dict[str, Handler] = {}
         self._patterns: list[Handler] = []
+        self.has_transactional = False
+        """Whether some of them need a transaction of the ledger's."""
 
     def __len__(self) -> int:
         return len(self._exact) + len(self._patterns)
@@ -78,6 +80,7 @@ class Handlers:
         """Register; a second handler for the same kind is refused."""
         if handler.kind in self._exact or any(handler.kind == other.kind for other in self._patterns):
             raise HandlerError(f"there is a handler for {handler.kind!r} already: give the second one another kind")
+        self.has_transactional |= handler.transactional
         if handler.is_pattern:
             self._patterns.append(handler)
             self._patterns.sort(key=lambda one: len(one.kind), reverse=True)

@@ -5,7 +5,7 @@ import contextvars
 import inspect
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
@@ -17,7 +17,7 @@ from redrive.core.outcome import Cancelled, Done, Failed, Outcome, Released, Sno
 from redrive.core.task import Claim
 from redrive.engine.handlers import Context, Handler
 from redrive.errors import LedgerAwayError, PermanentError
-from redrive.ports import Ledger
+from redrive.ports import Ledger, Transaction
 
 Around = Callable[[str, Claim], AbstractContextManager[Any]]
 """What encloses each call of a handler, such as a span."""
@@ -25,6 +25,12 @@ Around = Callable[[str, Claim], AbstractContextManager[Any]]
 
 _DONE = Done()
 _RETURNED = (Done, Snoozed, Cancelled)
+
+
+def _was_cancelled() -> bool:
+    """Whether somebody cancelled the task that runs this."""
+    current = asyncio.current_task()
+    return current is not None and current.cancelling() > 0
 
 
 class Ran(NamedTuple):
@@ -44,24 +50,30 @@ class Runner:
         self._threads = threads
         self._around = around
 
-    async def run(self, claim: Claim, handler: Handler) -> Ran:
-        """Run one claim to its settlement. Never raises for what the handler does."""
+    async def run(self, claim: Claim, handler: Handler, stopped: Callable[[], bool] = _was_cancelled) -> Ran:
+        """Run one claim to its settlement. Never raises for what the handler does.
+
+        `stopped` says whether a cancellation is the caller's own, and passes through. Any other is the handler's doing,
+        also one of its own task, and a failure: a handler that cancels itself would otherwise run for ever uncharged.
+        """
         started = time.monotonic_ns()
         deadline = deadline_of(claim, handler.policy)
         if deadline is not None and claim.claimed_at >= deadline:
             outcome: Outcome = Failed(PermanentError("the deadline has passed, so it was not tried any more"))
         elif handler.transactional:
-            return await self._run_in_transaction(claim, handler, started)
+            return await self._run_in_transaction(claim, handler, stopped, started)
         else:
-            outcome = await self._call(claim, handler, None)
+            outcome = await self._call(claim, handler, None, stopped)
         return Ran(decide(claim, outcome, handler.policy, elapsed=_since(started)))
 
-    async def _run_in_transaction(self, claim: Claim, handler: Handler, started: int) -> Ran:
+    async def _run_in_transaction(
+        self, claim: Claim, handler: Handler, stopped: Callable[[], bool], started: int
+    ) -> Ran:
         begun = False
         try:
             async with self._ledger.transaction() as transaction:
                 begun = True
-                outcome = await self._call(claim, handler, transaction.connection)
+                outcome = await self._call(claim, handler, transaction, stopped)
                 if isinstance(outcome, Failed):
                     raise _RollBack(outcome)
                 settlement = decide(claim, outcome, handler.policy, elapsed=_since(started))
@@ -72,6 +84,10 @@ class Runner:
             outcome = rolled_back.failed
         except _Lost:
             return Ran(settlement, lost=True)
+        except asyncio.CancelledError as error:  # asked for by the handler, and delivered after its end
+            if stopped():
+                raise
+            outcome = Failed(error) if begun else Released()
         except Exception as error:
             # A ledger that is away before the handler was called charges nothing. Otherwise the settlement or the commit
             # failed; if the commit did happen, the fence is gone and the failure will not be written.
@@ -80,20 +96,21 @@ class Runner:
             return Ran(settlement, written=True)
         return Ran(decide(claim, outcome, handler.policy, elapsed=_since(started)))
 
-    async def _call(self, claim: Claim, handler: Handler, connection: Any) -> Outcome:
+    async def _call(
+        self, claim: Claim, handler: Handler, transaction: Transaction | None, stopped: Callable[[], bool]
+    ) -> Outcome:
         try:
             if self._around is not None:
                 with self._around(self._ledger.name, claim):
-                    result = await self._invoke(claim, handler, connection)
+                    result = await self._invoke(claim, handler, transaction)
             elif handler.is_plain:  # the common case, spared one coroutine
                 result = await handler.function(claim.task)
             else:
-                result = await self._invoke(claim, handler, connection)
+                result = await self._invoke(claim, handler, transaction)
         except asyncio.CancelledError as error:
-            current = asyncio.current_task()
-            if current is not None and current.cancelling():
-                raise  # the worker wants this run to end
-            return Failed(error)  # something inside the handler was cancelled, not the handler
+            if stopped():
+                raise
+            return Failed(error)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # also SystemExit: a handler does not end the worker
@@ -102,9 +119,10 @@ class Runner:
             return _DONE
         return result if isinstance(result, _RETURNED) else Done(result)
 
-    async def _invoke(self, claim: Claim, handler: Handler, connection: Any) -> Any:
+    async def _invoke(self, claim: Claim, handler: Handler, transaction: Transaction | None) -> Any:
         arguments: tuple[Any, ...] = (claim.task,)
         if handler.takes_context:
+            connection = None if transaction is None else transaction.connection
             arguments += (
                 Context(claim=claim, attempts_max=failures_max_of(claim, handler.policy), connection=connection),
             )
@@ -112,14 +130,35 @@ class Runner:
             if handler.timeout is None:
                 return await handler.function(*arguments)
             return await _within_time(handler, arguments, handler.timeout)
-        if connection is not None:
-            result = await _run_sync_in_transaction(handler, arguments, connection)
+        if transaction is not None:
+            job = transaction.submit(self._threads, partial(_call_with_connection, handler, arguments))
         else:
-            inside = contextvars.copy_context()
-            call = partial(inside.run, _call_in_thread, handler.function, arguments)
-            result = await asyncio.get_running_loop().run_in_executor(self._threads, call)
+            job = self._threads.submit(contextvars.copy_context().run, _call_in_thread, handler.function, arguments)
+        result = await _to_its_end(job)
         # An async function behind a plain decorator or a lambda looks plain; unawaited it would pass for done.
         return await result if inspect.isawaitable(result) else result
+
+
+async def _to_its_end(job: "Future[Any]") -> Any:
+    """What a thread comes to. Nothing can stop it, so a cancellation is not obeyed before it has ended.
+
+    Whoever gave its claim up would let the task run a second time beside it.
+    """
+    stopped = False
+    while not job.done() or not stopped:
+        try:
+            result = await asyncio.wrap_future(job)
+            break
+        except asyncio.CancelledError:
+            if job.cancelled():  # it had not begun
+                raise
+            stopped = True
+    else:
+        result = job.result()
+    if stopped and inspect.iscoroutine(result):  # the rest of it can be stopped
+        result.close()
+        raise asyncio.CancelledError
+    return result
 
 
 async def _within_time(handler: Handler, arguments: tuple[Any, ...], span: timedelta) -> Any:
@@ -140,15 +179,11 @@ def _call_in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) ->
         raise RuntimeError("the handler raised StopIteration") from error
 
 
-async def _run_sync_in_transaction(handler: Handler, arguments: tuple[Any, ...], connection: Any) -> Any:
-    """A plain function with the transaction's synchronous connection; its database calls do not block the loop."""
-
-    def call(sync_connection: Any) -> Any:
-        if handler.takes_context:
-            arguments[1].connection = sync_connection
-        return handler.function(*arguments)
-
-    return await connection.run_sync(call)
+def _call_with_connection(handler: Handler, arguments: tuple[Any, ...], connection: Any) -> Any:
+    """The same with the transaction's connection, which a plain function gets as a synchronous one."""
+    if handler.takes_context:
+        arguments[1].connection = connection
+    return _call_in_thread(handler.function, arguments)
 
 
 class _RollBack(Exception):  # noqa: N818 - not an error: the way out of a transaction

@@ -11,14 +11,15 @@ import os
 import secrets
 import socket
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from redrive.core.decide import decide
-from redrive.core.durations import SpanField, read_span
+from redrive.core.durations import ZERO, SpanField, read_span
 from redrive.core.outcome import LeaseExpired, Released
 from redrive.core.states import TERMINAL, State
 from redrive.core.task import Claim, ClaimLocked, ClaimLost, TaskId
@@ -27,10 +28,12 @@ from redrive.engine.handlers import Handler, Handlers
 from redrive.engine.keeper import Keeper
 from redrive.engine.kinds import Kinds
 from redrive.engine.patience import Patience
+from redrive.engine.places import Places
 from redrive.engine.run import Around, Runner
 from redrive.engine.settler import Settler
-from redrive.errors import SettingsError
-from redrive.events import AttemptEnded, AttemptStarted, Event, SettleLost
+from redrive.engine.watchdog import Watchdog
+from redrive.errors import LedgerAwayError, SettingsError
+from redrive.events import AttemptEnded, AttemptStarted, Event, LoopBlocked, SettleLost, ThreadsLeft
 from redrive.ports import Ledger, Observer, Waiter
 
 LOOK_AGAIN = timedelta(milliseconds=20)
@@ -89,6 +92,7 @@ class _Held:
 
     claim: Claim
     extended_at: float
+    lost: bool = field(default=False, kw_only=True)
 
 
 @dataclass(slots=True, eq=False)
@@ -97,7 +101,18 @@ class _Running(_Held):
 
     handler: Handler
     task: asyncio.Task[None] | None = None
-    lost: bool = False
+    fencing: asyncio.Task[Claim | None] | None = None
+    """The fence of a run alone, asked for. Until it is answered nobody knows which of the two fences the row has."""
+    stopped: bool = False
+    """Whether the worker itself cancelled it; whatever else cancels a run is the handler's doing."""
+
+    def is_stopped(self) -> bool:
+        return self.stopped
+
+    def stop(self) -> None:
+        self.stopped = True
+        if self.task is not None:
+            self.task.cancel()
 
 
 class Worker:
@@ -134,34 +149,45 @@ class Worker:
             retention=self._settings.retention, prune_every=self._settings.prune_every,
         )  # fmt: skip
         self._running: set[_Running] = set()
+        self._places = Places(handlers, ledger)
+        self._suspects: deque[_Running] = deque()
+        self._alone: asyncio.Task[None] | None = None
+        self._extending = asyncio.Lock()
         self._slot_freed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._until_idle = False
         self._retry_at = math.inf
         self._napping: asyncio.Timeout | None = None
         self._asking: asyncio.Task[list[Claim]] | None = None
+        self._fence = uuid4()
+        self._unheard = False
+        self._watchdog = Watchdog(self._kinds_of, self._tell_blocked)
         self.ready = asyncio.Event()
         """Set after the first look for work was answered."""
 
     @property
     def running(self) -> int:
         """How many handlers run now."""
-        return len(self._running)
+        return len(self._running) - len(self._suspects)
 
     def _held(self) -> list[Claim]:
-        """All that this worker runs, or has run and not written yet."""
+        """All that this worker runs or will run, or has run and not written yet."""
         return [*(one.claim for one in self._running), *self._settler.claims]
 
     def stop(self) -> None:
         """Ask the worker to stop: no new claims, wait for `grace`, release the rest. `run` then returns."""
         self._stopping.set()
 
-    async def run(self, *, until_idle: bool = False) -> None:
-        """Work until `stop` is called, or with `until_idle` until nothing is due any more."""
+    async def run(self, *, until_idle: bool = False, then_exit: bool = False) -> None:
+        """Work until `stop` is called, or with `until_idle` until nothing is due any more.
+
+        Plain handlers run in threads, which nothing can stop. One that outlives the grace keeps its claim, and `run` returns
+        when it has ended; or at once if the process is going to exit then (`then_exit`), and the lease brings it back.
+        """
         self._until_idle = until_idle
         if until_idle:
             await self._keeper.keep_once()  # its own loop may not come round before this run is over
-        with self._ledger.waiter() as waiter:
+        with self._ledger.waiter() as waiter, self._watchdog:
             helpers = [
                 asyncio.create_task(self._settler.run(), name="redrive-settle"),
                 asyncio.create_task(self._extend_for_ever(), name="redrive-extend"),
@@ -174,11 +200,12 @@ class Worker:
                 await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
                 claiming.cancel()
                 await asyncio.wait([claiming])
-                await self._wind_down()
+                await self._wind_down(then_exit=then_exit)
             finally:
-                runs = [one.task for one in self._running if one.task is not None]
-                for task in (*loops, *runs):
-                    task.cancel()
+                for one in self._running:
+                    one.stop()
+                for loop in (*loops, *([] if self._alone is None else [self._alone])):
+                    loop.cancel()
                 ended = await asyncio.gather(*loops, return_exceptions=True)
                 self._threads.shutdown(wait=False, cancel_futures=True)
         for error in ended:
@@ -199,8 +226,14 @@ class Worker:
                 asked_at = time.monotonic()
                 try:
                     if self._asking is None:
-                        self._ask(free, await self._kinds.to_claim())
+                        if self._unheard:
+                            self._ask_again()
+                        else:
+                            self._ask(*self._places.portion(free, await self._kinds.to_claim()))
+                    recalling = self._unheard
                     claims = await self._answer()
+                    if not claims and (recalling or self._places.others_left()):
+                        continue
                     if not claims:
                         self._answered(asked_at)
                         if self._until_idle and await self._is_idle():
@@ -215,14 +248,13 @@ class Worker:
                 tries = 0
                 if claims:
                     self._answered(asked_at)
-                    self._ask_ahead(len(claims))
+                    self._ask_ahead(claims)
                     for claim in claims:
                         self._start(claim)
                     woken = True  # work comes in groups: look once more soon after the last
                     await asyncio.sleep(0)
         finally:
-            if self._asking is not None:
-                await self._give_back(self._asking)
+            await self._give_back()
 
     async def _nap(self, waiter: Waiter, span: timedelta) -> bool:
         """Wait for a wake-up, but not beyond the next retry that this worker itself has written meanwhile."""
@@ -250,48 +282,76 @@ class Worker:
 
     def _ask(self, free: int, kinds: list[str]) -> None:
         """Send for as many tasks as free slots can start."""
-        limit = min(free, self._batch)
+        limit, lease = min(free, self._batch), self._settings.lease
+        self._fence = uuid4()
         # A task of its own: a claim whose answer nobody awaits any more would hold its tasks until the lease ends.
-        claiming = self._ledger.claim(limit, self._settings.lease, kinds=kinds, held=self._held)
+        claiming = self._ledger.claim(limit, lease, kinds=kinds, fence=self._fence, held=self._held)
         self._asking = asyncio.create_task(claiming)
 
-    def _ask_ahead(self, amount: int) -> None:
+    def _ask_again(self) -> None:
+        """Send for what a claim may have taken whose answer was lost: it would be held, never run, and charged in the end."""
+        self._asking = asyncio.create_task(self._ledger.recall(self._fence, self._settings.lease))
+
+    def _ask_ahead(self, claims: list[Claim]) -> None:
         """Send for the next tasks before these are run, if these filled the batch and there are slots for more.
 
         The store then looks for the next while this process runs these: half as much again for small handlers. It must
         not wait or raise, since these are claimed and not started yet; kinds that have to be looked up are for the next turn.
         """
+        amount = len(claims)
         left = self._settings.concurrency - len(self._running) - amount
         behind = self._settler.unwritten > UNWRITTEN_BATCHES_MAX * self._batch
         kinds = self._kinds.known()
-        if amount == self._batch and left >= amount and not behind and kinds is not None:
+        if amount < self._batch or left < amount or behind or kinds is None or self._places.counted:
+            return
+        if not any(claim.suspect for claim in claims):  # nothing may come while one of them runs
             self._ask(left, kinds)
 
     async def _answer(self) -> list[Claim]:
         """What was sent for."""
-        assert self._asking is not None
+        asking = self._asking
+        assert asking is not None
         try:
-            claims = await asyncio.shield(self._asking)
-        except Exception:
+            claims = await asyncio.shield(asking)
+        except Exception as error:
             self._asking = None
+            # Asked until the ledger answers; if it cannot, what was taken comes back by its lease.
+            self._unheard = not self._unheard or isinstance(error, LedgerAwayError)
             raise
-        self._asking = None  # not when cancelled: what comes then must be given back
+        self._asking, self._unheard = None, False  # not when cancelled: what comes then must be given back
         if not claims:
             self._kinds.forget()
         return claims
 
-    async def _give_back(self, claiming: "asyncio.Future[list[Claim]]") -> None:
-        with contextlib.suppress(Exception):
-            async with asyncio.timeout(CANCEL_PATIENCE_SECONDS):
-                for claim in await claiming:
-                    handler = self._handlers.find(claim.task.kind)
-                    if handler is not None:
-                        outcome = Released() if claim.abandoned is None else LeaseExpired()
-                        self._settler.put(decide(claim, outcome, handler.policy))
+    async def _give_back(self) -> None:
+        """A worker that stops does not keep what it has just sent for, though it may not have heard of it."""
+        if self._asking is None and not self._unheard:
+            return
+        claims = None if self._asking is None else await self._answer_in_time()
+        if claims is None:
+            self._ask_again()
+            claims = await self._answer_in_time()
+        for claim in claims or ():
+            handler = self._handlers.find(claim.task.kind)
+            if handler is not None:
+                outcome = Released() if claim.abandoned is None else LeaseExpired()
+                self._settler.put(decide(claim, outcome, handler.policy))
+
+    async def _answer_in_time(self) -> list[Claim] | None:
+        """What was sent for, if the answer comes before this process must end."""
+        asking = self._asking
+        assert asking is not None
+        await asyncio.wait([asking], timeout=CANCEL_PATIENCE_SECONDS)
+        if asking.done() and not asking.cancelled() and asking.exception() is None:
+            return asking.result()
+        asking.cancel()
+        return None
 
     async def _free_slots(self) -> int:
-        """Wait until there are free slots and the settler is not too far behind; how many are free."""
+        """Wait until there are free slots, no suspects, and the settler is not too far behind; how many are free."""
         while True:
+            if self._alone is not None:
+                await asyncio.wait([self._alone])
             free = self._settings.concurrency - len(self._running)
             behind = self._settler.unwritten > UNWRITTEN_BATCHES_MAX * self._batch
             if free > 0 and not behind:
@@ -316,7 +376,8 @@ class Worker:
     async def _idle_time(self) -> timedelta:
         """How long there is nothing to do: until the next task is due, at most the poll interval."""
         try:
-            next_due = await self._ledger.next_due(kinds=await self._kinds.to_claim())
+            kinds = self._places.startable(await self._kinds.to_claim())
+            next_due = await self._ledger.next_due(kinds=kinds) if kinds else None
         except Exception:
             return self._settings.poll
         if next_due is None:
@@ -334,14 +395,75 @@ class Worker:
             return
         running = _Running(claim, time.monotonic(), handler)
         self._running.add(running)
+        if claim.suspect:
+            self._suspects.append(running)
+            if self._alone is None:
+                self._alone = asyncio.create_task(self._run_suspects(), name="redrive-suspects")
+        else:
+            self._begin(running)
+
+    def _begin(self, running: _Running) -> None:
         if self._observers:
-            self._tell([AttemptStarted(self._ledger.name, claim)])
+            self._tell([AttemptStarted(self._ledger.name, running.claim)])
+        if running.handler.transactional:
+            self._places.take()
         running.task = asyncio.get_running_loop().create_task(self._run_one(running))
+
+    async def _run_suspects(self) -> None:
+        """Run tasks whose last run was lost with its worker: one after the other, each when nothing else runs here.
+
+        Until then nothing new is claimed. One that kills this process too is the culprit, and takes nobody with it: those
+        behind it in the line are held under the fence that they were claimed with, which charges nothing.
+        """
+        try:
+            while self._suspects:
+                while self.running:
+                    self._slot_freed.clear()
+                    await self._slot_freed.wait()
+                if self._suspects:
+                    await self._run_alone(self._suspects.popleft())
+        finally:
+            self._alone = None
+
+    async def _run_alone(self, suspect: _Running) -> None:
+        if not suspect.lost:
+            fencing = await self._fence_alone(suspect)
+            await asyncio.wait([fencing], timeout=self._settings.lease.total_seconds() / 8)
+            if not fencing.done():  # somebody has locked its row: the next one's turn, unless all of them go back now
+                if not self._stopping.is_set():
+                    self._suspects.append(suspect)
+                    return
+                fencing.cancel()
+            elif fencing.exception() is None:  # else it runs all the same: to be lost uncharged is the smaller evil
+                alone = fencing.result()
+                suspect.lost, suspect.claim = alone is None, alone or suspect.claim
+            suspect.extended_at = -math.inf  # with the next round
+        if not suspect.lost and not self._stopping.is_set():
+            self._begin(suspect)
+            assert suspect.task is not None
+            await asyncio.wait([suspect.task])
+            return
+        self._running.discard(suspect)
+        released = decide(suspect.claim, Released(), suspect.handler.policy)
+        if suspect.lost:
+            self._tell([SettleLost(self._ledger.name, released)])
+        else:
+            self._settler.put(released)
+
+    async def _fence_alone(self, suspect: _Running) -> "asyncio.Task[Claim | None]":
+        """Ask for the fence of a run alone. Until it is answered the claim is not extended: it would pass for lost."""
+        if suspect.fencing is None:
+            claim = suspect.claim
+            async with self._extending:
+                suspect.extended_at = math.inf
+            fence = self._patience.until_answered(lambda: self._ledger.run_alone(claim))
+            suspect.fencing = asyncio.create_task(fence)
+        return suspect.fencing
 
     async def _run_one(self, running: _Running) -> None:
         claim = running.claim
         try:
-            ran = await self._runner.run(claim, running.handler)
+            ran = await self._runner.run(claim, running.handler, running.is_stopped)
         except asyncio.CancelledError:
             released = decide(claim, Released(), running.handler.policy)
             if running.lost:
@@ -360,6 +482,8 @@ class Worker:
         finally:
             self._running.discard(running)
             self._slot_freed.set()
+            if running.handler.transactional and self._places.give_back():
+                self._plan_retry(ZERO)
 
     async def _extend_for_ever(self) -> None:
         lease = self._settings.lease
@@ -372,9 +496,10 @@ class Worker:
             keys = {(claim.task.id, claim.claim_id): claim for claim in self._settler.claims}
             unwritten = {key: unwritten.get(key) or _Held(claim, now - half * 0.8) for key, claim in keys.items()}
             held: list[_Held] = [*self._running, *unwritten.values()]
-            old = [one for one in held if now - one.extended_at >= half]
-            for start in range(0, len(old), self._batch):
-                await self._extend(old[start : start + self._batch], lease)
+            async with self._extending:
+                old = [one for one in held if now - one.extended_at >= half and not one.lost]
+                for start in range(0, len(old), self._batch):
+                    await self._extend(old[start : start + self._batch], lease)
 
     async def _extend(self, group: Sequence[_Held], lease: timedelta) -> None:
         now = time.monotonic()
@@ -398,30 +523,60 @@ class Worker:
                     one.extended_at = now
                 case ClaimLost():
                     one.extended_at = now
-                    if isinstance(one, _Running) and one in self._running and one.task is not None:
+                    if isinstance(one, _Running) and one in self._running:
                         one.lost = True
-                        one.task.cancel()
+                        one.stop()
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 
-    async def _wind_down(self) -> None:
+    async def _wind_down(self, *, then_exit: bool) -> None:
+        self._stopping.set()
+        for suspect in self._suspects:
+            self._running.discard(suspect)
+            self._settler.put(decide(suspect.claim, Released(), suspect.handler.policy))
+        self._suspects.clear()
         tasks = [one.task for one in self._running if one.task is not None]
+        if self._alone is not None:
+            tasks.append(self._alone)
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=self._settings.grace.total_seconds())
-            for task in late:
-                task.cancel()
-            if late:
-                _, stuck = await asyncio.wait(late, timeout=CANCEL_PATIENCE_SECONDS)
+            for one in self._running:
+                one.stop()
+            if late and (stoppable := [one.task for one in self._running if one.task and one.handler.is_async]):
+                _, stuck = await asyncio.wait(stoppable, timeout=CANCEL_PATIENCE_SECONDS)
                 if stuck:
                     self._release_stuck()
+            if late:
+                await self._let_threads_end(then_exit=then_exit)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(self._settings.grace.total_seconds(), CANCEL_PATIENCE_SECONDS)):
                 await self._settler.flushed()
 
     def _release_stuck(self) -> None:
         """Handlers that do not end when cancelled: their tasks go back all the same, since this process is ending."""
-        for one in list(self._running):
-            self._settler.put(decide(one.claim, Released(), one.handler.policy))
+        for one in self._running:
+            if one.handler.is_async:
+                self._settler.put(decide(one.claim, Released(), one.handler.policy))
+
+    async def _let_threads_end(self, *, then_exit: bool) -> None:
+        """A task is not given back while its thread goes on: it would be run a second time beside itself."""
+        await asyncio.sleep(0)  # what had not begun ends here
+        left = [one for one in self._running if one.task is not None and not one.handler.is_async]
+        if left:
+            kinds = tuple(sorted({one.claim.task.kind for one in left}))
+            self._tell([ThreadsLeft(self._ledger.name, kinds, len(left))])
+            if not then_exit:
+                await asyncio.wait([one.task for one in left if one.task is not None])
+
+    # --- telling ----------------------------------------------------------------------------------------------------
+
+    def _kinds_of(self, task: "asyncio.Task[None] | None") -> tuple[str, ...]:
+        """The kind that a task of the loop runs, or all that run here, of which one may have started it. Thread-safe."""
+        runs = [one for one in tuple(self._running) if one.task is not None]
+        return tuple(sorted({one.claim.task.kind for one in [one for one in runs if one.task is task] or runs}))
+
+    def _tell_blocked(self, kinds: tuple[str, ...], span: timedelta) -> None:
+        self._tell([LoopBlocked(self._ledger.name, kinds, span)])
 
     def _tell(self, events: list[Event]) -> None:
         announce(self._observers, events)

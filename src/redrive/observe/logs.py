@@ -7,7 +7,7 @@ from typing import Any, assert_never
 
 import structlog
 
-from redrive.core.decide import Settlement
+from redrive.core.decide import SUSPECT, Settlement
 from redrive.core.failure import redact
 from redrive.core.states import State
 from redrive.core.task import Claim
@@ -19,11 +19,13 @@ from redrive.events import (
     Event,
     LedgerAway,
     LedgerBack,
+    LoopBlocked,
     SettleFailed,
     SettleLost,
     TaskAdded,
     TasksChanged,
     TasksPruned,
+    ThreadsLeft,
 )
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -97,6 +99,11 @@ class LogObserver:
                 log.info("tasks_changed", ledger=ledger, act=act.value, amount=len(ids), actor=actor, reason=reason)
             case TasksPruned(ledger, amount):
                 log.info("tasks_pruned", ledger=ledger, amount=amount)
+            case ThreadsLeft(ledger, kinds, amount):
+                log.warning("threads_left", ledger=ledger, kinds=", ".join(kinds), amount=amount)
+            case LoopBlocked(ledger, kinds, span):
+                seconds = round(span.total_seconds(), 1)
+                log.warning("loop_blocked", ledger=ledger, kinds=", ".join(kinds), blocked_seconds=seconds)
             case LedgerAway(ledger, error):
                 log.error("ledger_away", ledger=ledger, error=error)
             case LedgerBack(ledger, after):
@@ -120,7 +127,11 @@ class LogObserver:
             return
         fields |= {"error_class": explained.error_class.value, "error": settlement.error}
         if settlement.delay is None:
+            if explained.lost_alone:
+                fields["lost_alone"] = explained.lost_alone
             self._log.error("task_dead", **fields, verdict=explained.verdict)
+        elif explained.verdict == SUSPECT:
+            self._log.warning("task_suspect", **fields)
         else:
             self._log.warning(
                 "retry_scheduled",

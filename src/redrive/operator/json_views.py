@@ -106,6 +106,7 @@ def explained(explanation: Mapping[str, Any] | None) -> str | None:
             floor=_span(explanation.get("floor_seconds")),
             cap=_span(explanation.get("cap_seconds")),
             delay=_span(explanation.get("delay_seconds")),
+            lost_alone=explanation.get("lost_alone", 0),
         ).sentence()
     except (KeyError, TypeError, ValueError):
         return None

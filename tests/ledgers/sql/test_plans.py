@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -117,13 +118,16 @@ async def test_hot_statements_are_served_by_indexes(home: Home) -> None:
     assert sum((await home.ledger.counts()).values()) > 3 * PARKED
     ledger = home.ledger
     kinds = ["mail", "print"] if home.table.kind else None
-    claim, claims = await plans(home, ledger._claim, 10, LEASE, kinds, 1)
+    claim, claims = await plans(home, ledger._claim, 10, LEASE, kinds, 1, uuid4())
     assert_flat(home, claim, "first", "retry")
     assert len(claims) == 3
     due, _ = await plans(home, ledger._next_due, kinds)
     assert_flat(home, due, "first", "retry")
     extend, _ = await plans(home, ledger._extend, claims, LEASE)
     assert_flat(home, extend)
+    recall, again = await plans(home, ledger._recall, claims[0].claim_id, LEASE)
+    assert_flat(home, recall, "lease", may_sort=True)  # what is held is few
+    assert len(again) == 3
     settle, _ = await plans(home, ledger._settle, [settlement(one) for one in claims[:2]], "w1")
     assert_flat(home, settle)
     home.clock.advance(hours(1))

@@ -102,10 +102,12 @@ async def test_unknown_types_block_nobody(bench: Bench) -> None:
 
 @pytest.mark.parametrize(("attempts", "end"), [(None, "NO_HANDLER"), (1, "EXHAUSTED")])
 async def test_a_lost_worker_whose_type_nobody_handles(bench: Bench, attempts: int | None, end: str) -> None:
-    """Its try is charged by the same rule as ever; then the command waits and is given up, or its budget is spent."""
+    """Its try, which ran alone, is charged as ever; then the command waits and is given up, or its budget is spent."""
     claimed = {"lease": timedelta(seconds=30), "kinds": [f"{DOMAIN}/Refund"]}
     await bench.bus.send(DOMAIN, "Refund", "c-1", max_attempts=attempts)
-    [lost] = await bench.bus.ledger.claim(1, **claimed)
+    [claim] = await bench.bus.ledger.claim(1, **claimed)
+    lost = await bench.bus.ledger.run_alone(claim)
+    assert lost is not None
     watch = bench.bus.unhandled(bench.bus.lane)
     await watch.once()
     bench.advance(minutes=9)

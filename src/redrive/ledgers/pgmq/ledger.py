@@ -24,7 +24,7 @@ from sqlalchemy import ColumnElement, Connection, Table
 from redrive.core.decide import Settlement
 from redrive.core.states import Act, State
 from redrive.core.table import LedgerTable
-from redrive.core.task import Abandoned, Claim, ClaimLocked, ClaimLost, TaskId, Unwritten
+from redrive.core.task import Claim, ClaimLocked, ClaimLost, TaskId, Unwritten
 from redrive.errors import UsageError
 from redrive.ledgers.pgmq.queues import Queues
 from redrive.ledgers.pgmq.statements import PgmqStatements, QueueLayout, QueuePredicates
@@ -68,13 +68,16 @@ class PgmqLedger(SqlLedger):
         lease: timedelta,
         *,
         kinds: Sequence[str] | None = None,
+        fence: UUID | None = None,
         held: Callable[[], Iterable[Claim]] = tuple,
     ) -> list[Claim]:
         """See `Ledger.claim`."""
         known = await self._known(kinds)
         if limit < 1 or not known:
             return []
-        return await self.database.write(self._claim_messages, limit, lease, self._in_turn(known), held)
+        return await self.database.write(
+            self._claim_messages, limit, lease, self._in_turn(known), fence or uuid4(), held
+        )
 
     def _claim_messages(
         self,
@@ -82,16 +85,17 @@ class PgmqLedger(SqlLedger):
         limit: int,
         lease: timedelta,
         kinds: list[str],
+        fence: UUID,
         held: Callable[[], Iterable[Claim]] = tuple,
     ) -> list[Claim]:
         claims: list[Claim] = []
         for queue, fields in self._by_queue(kinds).items():
             if len(claims) < limit:
-                claims += self._claim_from(connection, queue, fields, limit - len(claims), lease, held)
-        fresh = [claim for claim in claims if claim.abandoned is None]
+                claims += self._claim_from(connection, queue, fields, limit - len(claims), lease, fence, held)
+        fresh = self._suspects.marked(connection, [claim for claim in claims if claim.abandoned is None])
         if self._tells_claims and fresh:
             self.beside.claimed(connection, fresh)
-        return claims
+        return fresh + [claim for claim in claims if claim.abandoned is not None]
 
     def _by_queue(self, kinds: Iterable[str]) -> Mapping[str, list[str]]:
         queues = defaultdict(list)
@@ -107,11 +111,11 @@ class PgmqLedger(SqlLedger):
         kinds: list[str],
         limit: int,
         lease: timedelta,
+        fence: UUID,
         holding: Callable[[], Iterable[Claim]],
     ) -> list[Claim]:
         if not self.queues.exists(connection, queue):
             return []
-        fence = uuid4()
         parameters = {"limit": limit, "kinds": kinds, "fence": fence, **self._times(lease=lease)}
         rows = connection.execute(self._queued.queue(queue).claim, parameters).all()
         wide = 3 + len(self._layout.same)
@@ -144,7 +148,7 @@ class PgmqLedger(SqlLedger):
         same = [tuple(row[3:wide]) for row in rows]
         found = connection.execute(self._queued.whose, {"same": same, "queue": queue}).all()
         by_message = {row[0]: row for row in rows}
-        abandoned, message_of, kept = {}, {}, []
+        lost, message_of, kept = [], {}, []
         for id_, msg_id, claim_id, claimed_at, waits in found:
             if msg_id not in by_message:
                 continue
@@ -152,14 +156,15 @@ class PgmqLedger(SqlLedger):
             if (id_, claim_id) in own:
                 kept.append(msg_id)
             elif not waits:  # else somebody was quicker and has let go of it: it is visible again when this lease ends
-                abandoned[id_] = Abandoned(claim_id=claim_id, claimed_at=claimed_at)
+                lost.append((id_, claim_id, claimed_at))
                 message_of[id_] = message
         if kept:
             connection.execute(self._queued.queue(queue).unread, {"ids": kept})
         if by_message:
             self.queues.archive(connection, queue, sorted(by_message))
-        if not abandoned:
+        if not lost:
             return []
+        abandoned = self._abandoned(connection, lost)
         free = set(connection.execute(self._queued.lock_rows, {"ids": sorted(abandoned)}).scalars())
         if len(free) < len(abandoned):
             # A row that somebody has locked holds nobody up. Its message is visible again when this lease ends; as long as it was
@@ -173,6 +178,10 @@ class PgmqLedger(SqlLedger):
             claim.task.payload["read_ct"] = message_of[claim.task.id][1]
             claim.task.payload[self._layout.data_field] = _data(message_of[claim.task.id][2])
         return claims
+
+    async def recall(self, fence: UUID, lease: timedelta) -> list[Claim]:  # noqa: ARG002
+        """See `Ledger.recall`: no index finds rows by their fence here, and the queue brings them back by itself."""
+        return []
 
     async def reclaim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:  # noqa: ARG002
         """See `Ledger.reclaim`: what was abandoned is handed out by `claim`."""

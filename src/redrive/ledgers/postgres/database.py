@@ -70,6 +70,7 @@ class PostgresDatabase:
     """A PostgreSQL database as a `Database`."""
 
     migrates_itself = False
+    transactions_max = 2 * POOL_SIZE
 
     def __init__(self, url: URL, *, clock: Clock | None = None) -> None:
         self.url = url.render_as_string(hide_password=True)

@@ -6,10 +6,10 @@ what the branches before it left, so that a million due tasks of kinds which thi
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from sqlalchemy import (
     ColumnElement,
@@ -21,17 +21,19 @@ from sqlalchemy import (
     func,
     literal_column,
     null,
+    or_,
     select,
     union_all,
 )
 
 from redrive.core.table import Counts
-from redrive.core.task import Abandoned, Claim, Unwritten
+from redrive.core.task import Abandoned, Claim, TaskId, Unwritten, is_alone
 from redrive.ledgers.sql.due import Due, due_branch, kind_conditions, kind_parameters
 from redrive.ledgers.sql.fences import Fences
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.rows import RowReader
+from redrive.ledgers.sql.suspects import Suspects
 
 KINDS_PER_CLAIM_MAX = 40
 
@@ -129,13 +131,30 @@ class ClaimStatements:
         return self.expired.where(self._mapped.rows.column("kind").in_(bindparam("kinds", expanding=True)))
 
     @cached_property
+    def held_under(self) -> Select[Any]:
+        """Rows that are held under a fence, by the index of what is held; not those that somebody else has locked."""
+        rows = self._mapped.rows
+        fence = bindparam("fence", type_=rows.column("claim_id").type)
+        found = select(self._mapped.id).where(rows.held(), rows.column("claim_id") == fence)
+        return found.order_by(rows.lease_end()).with_for_update(skip_locked=True)
+
+    @cached_property
     def take_over(self) -> Update:
-        """Give rows found by `expired` a new lease.
+        """Give rows found by `expired` or `held_under` a new lease.
 
         The fence stays the lost claim's: a keeper that is killed before it settles then leaves no trace, and whoever
         settles in the end writes the one attempt of that claim.
         """
         return self.hold(self._mapped.id.in_(bindparam("ids", expanding=True)), anew=False)
+
+    @cached_property
+    def run_alone(self) -> Update:
+        """Give a claim the fence of a run alone; once more does no harm."""
+        fence = self._mapped.rows.column("claim_id")
+        alone = bindparam("alone", type_=fence.type)
+        still_ours = or_(fence == bindparam("fence", type_=fence.type), fence == alone)
+        update = self._mapped.update({"claim_id": alone})
+        return update.where(self._mapped.id.in_(bindparam("ids", expanding=True)), still_ours)
 
     def extend(self, fences: Fences) -> Update:
         """Move the end of leases, each only where its fence is still there and nobody has locked the row."""
@@ -162,6 +181,10 @@ class Claiming(Due):
         return RowReader(self.table, self._claiming.columns)
 
     @cached_property
+    def _suspects(self) -> Suspects:
+        return Suspects(self.name, self._mapped)
+
+    @cached_property
     def _tells_claims(self) -> bool:
         return self.beside.listens("claimed")
 
@@ -171,6 +194,7 @@ class Claiming(Due):
         lease: timedelta,
         *,
         kinds: Sequence[str] | None = None,
+        fence: UUID | None = None,
         held: Callable[[], Iterable[Claim]] = tuple,  # noqa: ARG002 - what was abandoned is for `reclaim`
     ) -> list[Claim]:
         """See `Ledger.claim`."""
@@ -185,12 +209,11 @@ class Claiming(Due):
                     return []
         self._turn += 1
         run = self.database.write if self._tells_claims else self.database.statement
-        return await run(self._claim, limit, lease, known, self._turn)
+        return await run(self._claim, limit, lease, known, self._turn, fence or uuid4())
 
     def _claim(
-        self, connection: Connection, limit: int, lease: timedelta, kinds: list[str] | None, turn: int
+        self, connection: Connection, limit: int, lease: timedelta, kinds: list[str] | None, turn: int, fence: UUID
     ) -> list[Claim]:
-        fence = uuid4()
         parameters = {
             "limit": limit,
             # A single place cannot be shared, so every fourth is for a first try.
@@ -200,7 +223,7 @@ class Claiming(Due):
             **kind_parameters(kinds),
         }
         rows = connection.execute(self._claiming.claim(len(kinds or ())), parameters)
-        claims = self._claim_reader.claims(rows, fence, lease)
+        claims = self._suspects.marked(connection, self._claim_reader.claims(rows, fence, lease))
         if self._tells_claims and claims:
             self.beside.claimed(connection, claims)
         return claims
@@ -212,6 +235,26 @@ class Claiming(Due):
         """
         start = random.randrange(len(kinds))
         return kinds[start:] + kinds[:start]
+
+    async def recall(self, fence: UUID, lease: timedelta) -> list[Claim]:
+        """See `Ledger.recall`."""
+        return await self.database.write(self._recall, fence, lease)
+
+    def _recall(self, connection: Connection, fence: UUID, lease: timedelta) -> list[Claim]:
+        ids = list(connection.execute(self._claiming.held_under, {"fence": fence}).scalars())
+        if not ids:
+            return []
+        rows = connection.execute(self._claiming.take_over, {"ids": ids, "fence": fence, **self._times(lease=lease)})
+        return self._suspects.marked(connection, self._claim_reader.claims(rows, fence, lease))
+
+    async def run_alone(self, claim: Claim) -> Claim | None:
+        """See `Ledger.run_alone`."""
+        alone = claim.alone()
+        return alone if await self.database.statement(self._run_alone, claim, alone) else None
+
+    def _run_alone(self, connection: Connection, claim: Claim, alone: Claim) -> bool:
+        named = {"ids": [claim.task.id], "fence": claim.claim_id, "alone": alone.claim_id}
+        return connection.execute(self._claiming.run_alone, named).rowcount == 1
 
     async def reclaim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
         """See `Ledger.reclaim`."""
@@ -231,13 +274,25 @@ class Claiming(Due):
             self._claiming.expired_of_kinds if of_kinds else self._claiming.expired,
             {"limit": limit, **self._times(), **({"kinds": list(kinds or ())} if of_kinds else {})},
         )
-        abandoned = {id_: Abandoned(claim_id=claim_id, claimed_at=claimed_at) for id_, claim_id, claimed_at in found}
+        abandoned = self._abandoned(connection, found)
         if not abandoned:
             return []
         fence = uuid4()
         parameters = {"ids": list(abandoned), "fence": fence, **self._times(lease=lease)}
         rows = connection.execute(self._claiming.take_over, parameters)
         return self._claim_reader.claims(rows, fence, lease, abandoned)
+
+    def _abandoned(
+        self, connection: Connection, found: Iterable[tuple[TaskId, UUID | None, datetime | None]]
+    ) -> dict[TaskId, Abandoned]:
+        """What is known of lost claims, from their ids, fences and starts."""
+        lost = list(found)
+        alone = [id_ for id_, fence, _ in lost if fence is not None and is_alone(fence)]
+        before = self._suspects.lost_alone(connection, alone)
+        return {
+            id_: Abandoned(claim_id=fence, claimed_at=claimed_at, lost_alone=before[str(id_)])
+            for id_, fence, claimed_at in lost
+        }
 
     async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[Unwritten]:
         """See `Ledger.extend`."""

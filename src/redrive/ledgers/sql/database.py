@@ -6,8 +6,10 @@ connection or session be used, sync or async, without a second copy of any state
 """
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import Executor, Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from redrive.errors import UsageError
+from redrive.ledgers.sql.beside_the_loop import call_beside
 from redrive.ledgers.sql.seam import Dialect
 from redrive.ports import Transaction, Waiter, Within
 
@@ -41,6 +44,8 @@ class Database(Protocol):
     server_clock: bool
     migrates_itself: bool
     """Whether an application that opens it also brings its tables to the version of the code."""
+    transactions_max: int
+    """How many transactions of user code can be open at once."""
 
     @property
     def dialect(self) -> Dialect:
@@ -176,6 +181,13 @@ class OpenTransaction:
     """A transaction under way on a connection for user code."""
 
     connection: AsyncConnection
+
+    def submit(self, threads: Executor, call: Callable[[Any], R]) -> "Future[R]":
+        """See `Transaction.submit`."""
+        connection = self.connection.sync_connection
+        assert connection is not None, "the transaction is open"
+        inside = contextvars.copy_context()
+        return threads.submit(inside.run, call_beside, asyncio.get_running_loop(), call, connection)
 
 
 @asynccontextmanager

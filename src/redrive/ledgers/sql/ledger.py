@@ -42,6 +42,11 @@ class SqlLedger(Adding, Claiming, Settling, Acting, Reading):
         super().__init__(database, Mapped(ledger_table, table, database.dialect), name=name, beside=beside)
         self._extra = extra
 
+    @property
+    def transactions_max(self) -> int:
+        """See `Ledger.transactions_max`."""
+        return self.database.transactions_max
+
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """See `Ledger.transaction`."""
         return self.database.transaction()

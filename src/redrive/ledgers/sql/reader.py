@@ -80,6 +80,7 @@ class Reading(LedgerBase):
     def _attempts(self, connection: Connection, id: TaskId) -> list[Attempt]:
         t = schema.attempt
         found = select(t).where(t.c.ledger == self.name, t.c.task_id == str(id)).order_by(t.c.ended_at, t.c.number)
+        found = found.order_by(t.c.started_at)  # a run that was lost, and the next one of the same number
         return [
             Attempt(
                 claim_id=row.claim_id, number=row.number, started_at=row.started_at, ended_at=row.ended_at,

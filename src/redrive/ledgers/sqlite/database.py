@@ -58,6 +58,7 @@ class SqliteDatabase:
 
     server_clock = False
     migrates_itself = True
+    transactions_max = 1
 
     def __init__(self, url: URL, *, clock: Clock | None = None, durable: bool = True) -> None:
         if not url.database or url.database == ":memory:" or url.query.get("mode") == "memory":
