@@ -573,34 +573,6 @@ async def test_a_suspect_that_was_lost_in_line_is_not_run(real_ledger, heard, ga
     assert len(gate.started) == 1
 
 
-@pytest.mark.parametrize("store", ["postgres"])
-async def test_a_suspect_whose_row_is_locked_holds_nobody_up(real_ledger, heard):
-    """The next one of the line is run meanwhile, and it follows when the lock is gone, as the same claim."""
-    from sqlalchemy import text
-
-    locked, _ = await lose(real_ledger, "locked", "free")
-    async with real_ledger.transaction() as transaction:
-        faulty, asked = Faulty(real_ledger), asyncio.Event()
-
-        async def run_alone(claim):
-            if claim.task.id == locked and not asked.is_set():
-                asked.set()
-                lock = text("SELECT * FROM redrive_task WHERE id = :id FOR UPDATE")
-                await transaction.connection.execute(lock, {"id": locked})
-            return await real_ledger.run_alone(claim)
-
-        faulty.run_alone = run_alone
-        async with working(faulty, handlers_of(job=ignore), heard=heard, lease=4 * SECOND):
-            [first] = await heard.amount(AttemptEnded, 1)
-            assert first.settlement.claim.task.key == "free"
-            await asked.wait()
-            await transaction.connection.rollback()
-            await heard.amount(AttemptEnded, 2)
-    assert [event.settlement.outcome for event in heard.of(AttemptEnded)] == ["done", "done"]
-    assert [attempt.outcome for attempt in await real_ledger.attempts(locked)] == ["lease_expired", "done"]
-    assert not heard.of(SettleLost)
-
-
 async def test_stop_releases_suspects_in_line(real_ledger, heard, gate):
     """A worker that stops gives back those that it has not run: uncharged, and suspects as before."""
     await lose(real_ledger, "s1", "s2", "s3")

@@ -21,7 +21,7 @@ app = Redrive(os.environ["DATABASE_URL"], observers=[LogObserver()])
 async def work(task: Task, context: Context) -> None:
     """Take `ms` (the first try `first_ms`, if given), and fail the first `fails` tries."""
     with evidence.on_record(task, context):
-        first = context.attempt == 1 and "first_ms" in task.payload
+        first = context.attempt == 1 and not context.claim.suspect and "first_ms" in task.payload
         await asyncio.sleep(task.payload["first_ms" if first else "ms"] / 1000)
         if context.attempt <= task.payload.get("fails", 0):
             raise TransientError("not yet")

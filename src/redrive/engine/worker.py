@@ -45,6 +45,7 @@ AHEAD_FROM = 500
 UNWRITTEN_BATCHES_MAX = 4
 """How far the settler may be behind before no more is claimed: what is not written yet is kept in memory."""
 CANCEL_PATIENCE_SECONDS = 2.0
+STOP_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -428,11 +429,10 @@ class Worker:
     async def _run_alone(self, suspect: _Running) -> None:
         if not suspect.lost:
             fencing = await self._fence_alone(suspect)
-            await asyncio.wait([fencing], timeout=self._settings.lease.total_seconds() / 8)
-            if not fencing.done():  # somebody has locked its row: the next one's turn, unless all of them go back now
-                if not self._stopping.is_set():
-                    self._suspects.append(suspect)
-                    return
+            while not fencing.done() and not self._stopping.is_set():
+                # However long, also behind a locked row: no other may run while this one may have the fence of a run alone.
+                await asyncio.wait([fencing], timeout=STOP_LOOK_SECONDS)
+            if not fencing.done():
                 fencing.cancel()
             elif fencing.exception() is None:  # else it runs all the same: to be lost uncharged is the smaller evil
                 alone = fencing.result()
