@@ -93,13 +93,14 @@ class Claim(NamedTuple):
 
     `claim_id` is the fence: every write that ends or extends the attempt is made only where the row still has it.
     `abandoned` holds the claim that was never settled, if there was one: such a task must be settled as
-    `LeaseExpired` and not run.
+    `LeaseExpired` and not run. `unreadable` says what in the row cannot be read: such a task is not run either, it is dead.
     """
 
     task: Task
     claim_id: UUID
     claimed_at: datetime
     abandoned: "Abandoned | None" = None
+    unreadable: str | None = None
 
     @property
     def number(self) -> int:

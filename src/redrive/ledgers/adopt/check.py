@@ -3,6 +3,7 @@
 `adopt` is called at start for every `LedgerTable` but our own. It never changes the table.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -12,7 +13,6 @@ from sqlalchemy import (
     Column,
     Connection,
     Dialect,
-    Enum,
     FetchedValue,
     Index,
     Integer,
@@ -26,6 +26,7 @@ from sqlalchemy import (
     select,
     text,
 )
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex
 from sqlalchemy.sql.sqltypes import NULLTYPE, DateTime
 from sqlalchemy.types import TypeDecorator, TypeEngine
@@ -33,12 +34,13 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from redrive.core.table import LedgerTable
 from redrive.errors import TableError
 from redrive.ledgers.sql.json_text import JsonText
-from redrive.ledgers.sql.predicates import ledger_indexes
+from redrive.ledgers.sql.predicates import columns_of, ledger_indexes
 from redrive.ledgers.sql.times import CREATE_INSTANT_FUNCTION, Instant, IsoText, SqliteDatetime
 
 TIMES = (
     "due", "first_due", "lease_until", "claimed_at", "done_at", "ended_at", "created_at", "updated_at", "deadline",
 )  # fmt: skip
+NUMBERS = ("count", "count_max", "redrives")
 NULLABLE = ("due", "lease_until", "claim_id", "claimed_at", "done_at", "ended_at", "last_error")
 
 
@@ -56,6 +58,26 @@ class UuidText(TypeDecorator[UUID]):
             return None if value is None else UUID(value)
         except ValueError:
             return None  # a stranger's text: no fence of ours
+
+
+class WholeNumber(TypeDecorator[int]):
+    """A count on SQLite, which keeps any text in a column of numbers: what is no number is refused when it is read."""
+
+    impl = Integer
+    cache_ok = True
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:  # noqa: ARG002
+        return lambda value: value if value is None or isinstance(value, int) else int(value)
+
+
+class Label(TypeDecorator[str]):
+    """A label of an enum, as the text it is: one that was added since the start is a label too."""
+
+    impl = postgresql.ENUM
+    cache_ok = True
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> None:
+        """Handed on as the driver gives it."""
 
 
 @dataclass(slots=True)
@@ -151,7 +173,7 @@ def _reflect(connection: Connection, ledger_table: LedgerTable, found: _Findings
         if mend is not None:
             found.migration += _change(connection, ledger_table, name, mend)
         columns.append(
-            Column(
+            _column(
                 name,
                 type_,
                 server_default=FetchedValue() if column.get("default") is not None else None,
@@ -171,14 +193,19 @@ def _reflect(connection: Connection, ledger_table: LedgerTable, found: _Findings
     return Table(ledger_table.name, MetaData(), *columns, schema=ledger_table.schema)
 
 
+def _column(name: str, type_: TypeEngine[Any], **options: Any) -> Column[Any]:
+    """A column with a key that no parameter has: SQLAlchemy takes a parameter called `batch` for a new value of `batch`."""
+    return Column(name, type_, key=f"column {name}", **options)
+
+
 def _missing(name: str, role: str, dialect: Dialect) -> Column[Any]:
     """A column that the migration adds, as it will be."""
     sqlite = dialect.name == "sqlite"
     if role in TIMES:
-        return Column(name, IsoText() if sqlite else Instant())
+        return _column(name, IsoText() if sqlite else Instant())
     if role == "claim_id":
-        return Column(name, UuidText() if sqlite else Uuid())
-    return Column(name, Integer() if role in ("count", "count_max", "redrives") else Text(), nullable=role != "count")
+        return _column(name, UuidText() if sqlite else Uuid())
+    return _column(name, Integer() if role in ("count", "count_max", "redrives") else Text(), nullable=role != "count")
 
 
 def _change(connection: Connection, ledger_table: LedgerTable, name: str, mend: _Mend) -> list[str]:
@@ -216,12 +243,16 @@ def _type_for(
         return UuidText(), f"column {name!r} (claim_id) must be uuid or text, not {real}", mend
     if role == "payload":
         return (real if isinstance(real, JSON) and dialect.name == "postgresql" else JsonText()), None, None
-    if role in ("count", "count_max", "redrives") and not isinstance(real, Integer):
+    if role in NUMBERS and isinstance(real, Integer):
+        return (WholeNumber() if dialect.name == "sqlite" else real), None, None
+    if role in NUMBERS:
         quoted = dialect.identifier_preparer.quote(name)
         mend = _Mend("integer", f"CAST({quoted} AS integer)")
         return Integer(), f"column {name!r} ({role}) must be an integer, not {real}", mend
     if role == "id" and not isinstance(real, Integer | String | Uuid):
         return real, f"column {name!r} ({role}) must be an integer, a uuid or text, not {real}", None
+    if isinstance(real, postgresql.ENUM):
+        return Label(*real.enums, name=real.name, schema=real.schema, create_type=False), None, None
     if role is None and dialect.name == "sqlite":
         # SQLite keeps whatever was written: other columns are handed on as they are, JSON decoded.
         return (JsonText() if isinstance(real, JSON) else NULLTYPE), None, None
@@ -267,15 +298,16 @@ def _ddl_type(role: str, dialect: Dialect) -> str:
 
 
 def _check_words(connection: Connection, ledger_table: LedgerTable, table: Table, found: _Findings) -> None:
-    status, dialect = table.c[ledger_table.status], connection.dialect
+    status, dialect = columns_of(table)[ledger_table.status], connection.dialect
     words = ledger_table.words.all()
-    if isinstance(status.type, Enum):
+    if isinstance(status.type, Label):
+        enum_type: Any = status.type.impl_instance
         preparer = dialect.identifier_preparer
-        schema = f"{preparer.quote_schema(status.type.schema)}." if status.type.schema else ""
+        schema = f"{preparer.quote_schema(enum_type.schema)}." if enum_type.schema else ""
         for word in words:
-            if word not in status.type.enums:
+            if word not in enum_type.enums:
                 found.problems.append(f"the enum of {ledger_table.status!r} has no word {word!r}")
-                enum = f"{schema}{preparer.quote(str(status.type.name))}"
+                enum = f"{schema}{preparer.quote(str(enum_type.name))}"
                 found.migration.append(f"ALTER TYPE {enum} ADD VALUE '{_escaped(word)}'")
         return
     if ledger_table.status not in {
@@ -300,7 +332,8 @@ def _check_words(connection: Connection, ledger_table: LedgerTable, table: Table
 def _check_function(connection: Connection, ledger_table: LedgerTable, table: Table, found: _Findings) -> None:
     """Text times on PostgreSQL are compared and indexed by a function of ours."""
     times = {name for role, name in ledger_table.columns().items() if role in TIMES}
-    if connection.dialect.name != "postgresql" or not any(isinstance(table.c[name].type, IsoText) for name in times):
+    in_text = any(column.name in times and isinstance(column.type, IsoText) for column in table.c)
+    if connection.dialect.name != "postgresql" or not in_text:
         return
     if connection.execute(text("SELECT to_regprocedure('redrive_instant(text)')")).scalar() is None:
         found.problems.append("the function 'redrive_instant', which reads times in text, is missing")
@@ -322,7 +355,9 @@ def _check_indexes(connection: Connection, ledger_table: LedgerTable, table: Tab
             found.migration.append(_create_index(index, connection.dialect))
     if ledger_table.payload is not None and not _key_is_unique(connection, ledger_table):
         found.problems.append(f"column {ledger_table.key!r} (key) is not unique: adding would not be idempotent")
-        index = Index(f"{ledger_table.name[:45]}_{ledger_table.key[:12]}_key", table.c[ledger_table.key], unique=True)
+        index = Index(
+            f"{ledger_table.name[:45]}_{ledger_table.key[:12]}_key", columns_of(table)[ledger_table.key], unique=True
+        )
         found.migration.append(_create_index(index, connection.dialect))
 
 

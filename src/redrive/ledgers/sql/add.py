@@ -32,6 +32,7 @@ from redrive.ledgers.sql.gather import Gather
 from redrive.ledgers.sql.ids import uuid7
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import quoted
+from redrive.ledgers.sql.sift import is_unreadable, sift
 from redrive.ports import Within
 
 
@@ -81,7 +82,7 @@ class AddStatements:
             "key": batch.c.key,
             "status": quoted(mapped.ledger_table.words.waiting),
             "count": literal_column("0"),
-            due.name: later(batch.c.delay, due),
+            "first_due" if mapped.ledger_table.first_due else "due": later(batch.c.delay, due),
         }
         if self.makes_ids:
             values["id"] = batch.c.id
@@ -95,8 +96,7 @@ class AddStatements:
         for role in ("created_at", "updated_at"):
             if mapped.has(role):
                 values[role] = mapped.now(role)
-        names = mapped.ledger_table.columns()
-        target = [names.get(role, role) for role in values]
+        target = [column(role) for role in values]
         rows = (
             select(*values.values()).select_from(batch).where(true())
         )  # SQLite takes ON CONFLICT for a join without it
@@ -169,7 +169,7 @@ class Adding(LedgerBase):
         there: dict[Any, tuple[TaskId, str | None, Any]] = {}
         missing = [key for key in keys if key not in new]
         for start in range(0, len(missing), IDS_MAX):
-            found = connection.execute(statements.find_keys, {"keys": missing[start : start + IDS_MAX]})
+            found = self._find_keys(connection, missing[start : start + IDS_MAX])
             there |= {key: (id_, kind, payload) for id_, key, kind, payload in found}
         added = []
         for task, key in zip(tasks, keys, strict=True):
@@ -197,6 +197,16 @@ class Adding(LedgerBase):
             if any(one.new and task.delay <= ANNOUNCE_HORIZON for task, one in zip(tasks, added, strict=True)):
                 self.database.announce(connection, self.name, soon=soon)
         return added
+
+    def _find_keys(self, connection: Connection, keys: list[Any]) -> Sequence[Any]:
+        asked = self._adding.find_keys
+        try:
+            return connection.execute(asked, {"keys": keys}).all()
+        except Exception as error:
+            if not is_unreadable(error):
+                raise
+            ids = connection.execute(asked.with_only_columns(self._mapped.id), {"keys": keys}).scalars().all()
+            return [row.cells for row in sift(connection, asked.selected_columns, self._mapped.id, ids)]
 
     def _add_row(self, task: NewTask, key: Any, now: datetime | None) -> tuple[Any, ...]:
         span, count_max = self._mapped.dialect.span, self.table.count_max_to_store(task.failures_max)

@@ -27,14 +27,18 @@ from sqlalchemy import (
 )
 
 from redrive.core.table import Counts
-from redrive.core.task import Abandoned, Claim, ClaimLost
+from redrive.core.task import Abandoned, Claim, ClaimLost, TaskId
 from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.due import Due, due_branch, kind_conditions, kind_parameters
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.rows import RowReader
+from redrive.ledgers.sql.seam import Parameters
+from redrive.ledgers.sql.sift import Sifted, is_unreadable, sift
 
 KINDS_PER_CLAIM_MAX = 40
+KNOWN_OF_CLAIMS = ("status", "claim_id", "lease_until", "claimed_at", "updated_at", "done_at", "ended_at")
+"""What a claim has just written itself, or what a row that is held has not."""
 
 
 class ClaimStatements:
@@ -75,7 +79,7 @@ class ClaimStatements:
             for name in ("first", "retry")
         ]
         taken = mapped.dialect.take(turns, limit, reserved)
-        ids = union_all(*(select(cte.c[mapped.id.name]) for cte in taken))
+        ids = union_all(*(select(*cte.c) for cte in taken))
         return self.hold(mapped.dialect.among(mapped.id, ids), anew=True)
 
     def _branches(self, name: str, kinds: int, *columns: Any) -> list[Select[Any]]:
@@ -100,16 +104,32 @@ class ClaimStatements:
             values["status"] = quoted(table.words.claimed)
         if anew and table.counts is Counts.ATTEMPTS:
             values["count"] = rows.count() + 1
-        return mapped.update(values).where(where).returning(*self.columns, mapped.dialect.now().label("claim_now"))
+        return mapped.update(values).where(where).returning(*self.columns, self.present)
 
     @cached_property
     def columns(self) -> list[ColumnElement[Any]]:
-        """What a claim must read of its rows: not what it has just written itself. A quarter less to decode."""
-        names = self._mapped.ledger_table.columns()
-        written = {
-            names[role] for role in ("status", "claim_id", "lease_until", "claimed_at", "updated_at") if role in names
-        }
-        return [column for column in self._mapped.table.c if column.name not in written]
+        """What a claim must read of its rows: what is mapped, or is the payload, and not what it knows by itself.
+
+        A quarter less to decode, and what the table holds besides cannot be in the way.
+        """
+        table = self._mapped.ledger_table
+        names = table.columns()
+        known = {names[role] for role in KNOWN_OF_CLAIMS if role in names} - {table.key, table.id_column}
+        there = self._mapped.table.c
+        needed = set(names.values()) if table.payload is not None else {column.name for column in there}
+        return [column for column in there if column.name in needed - known]
+
+    @cached_property
+    def present(self) -> ColumnElement[Any]:
+        """The ledger's present, which stands behind each row of a claim."""
+        return self._mapped.dialect.now().label("claim_now")
+
+    @cached_property
+    def held_under(self) -> Select[Any]:
+        """The rows that are held under one fence; found by their leases, which are few."""
+        rows = self._mapped.rows
+        fence: Any = bindparam("fence", type_=rows.column("claim_id").type)
+        return select(self._mapped.id).where(rows.held(), rows.column("claim_id") == fence)
 
     @cached_property
     def expired(self) -> Select[Any]:
@@ -192,11 +212,22 @@ class Claiming(Due):
             **self._times(lease=lease),
             **kind_parameters(kinds),
         }
-        rows = connection.execute(self._claiming.claim(len(kinds or ())), parameters)
-        claims = self._claim_reader.claims(rows, fence, lease)
-        if self._tells_claims and claims:
-            self.beside.claimed(connection, claims)
+        statement, reader = self._claiming.claim(len(kinds or ())), self._claim_reader
+        try:
+            claims = reader.claims(connection.execute(statement, parameters).all(), fence, lease)
+        except Exception as error:
+            if not is_unreadable(error):
+                raise
+            # They are claimed all the same. One by one they are read again, so that a bad one costs no other its claim.
+            ids = connection.execute(self._claiming.held_under, {"fence": fence}).scalars().all()
+            claims = reader.sifted_claims(self._sift_claims(connection, ids, lease), fence, lease)
+        if self._tells_claims and (told := [claim for claim in claims if claim.unreadable is None]):
+            self.beside.claimed(connection, told)
         return claims
+
+    def _sift_claims(self, connection: Connection, ids: Sequence[TaskId], lease: timedelta) -> list[Sifted]:
+        columns = [*self._claiming.columns, self._claiming.present]
+        return sift(connection, columns, self._mapped.id, ids, self._times(lease=lease))
 
     def _in_turn(self, kinds: list[str]) -> list[str]:
         """Every kind gets its turn at the front, so that none is starved by another.
@@ -220,17 +251,35 @@ class Claiming(Due):
         self, connection: Connection, limit: int, lease: timedelta, kinds: Sequence[str] | None
     ) -> list[Claim]:
         of_kinds = kinds is not None and self.table.kind is not None
-        found = connection.execute(
+        abandoned = self._abandoned(
+            connection,
             self._claiming.expired_of_kinds if of_kinds else self._claiming.expired,
             {"limit": limit, **self._times(), **({"kinds": list(kinds or ())} if of_kinds else {})},
         )
-        abandoned = {id_: Abandoned(claim_id=claim_id, claimed_at=claimed_at) for id_, claim_id, claimed_at in found}
         if not abandoned:
             return []
         fence = uuid4()
         parameters = {"ids": list(abandoned), "fence": fence, **self._times(lease=lease)}
-        rows = connection.execute(self._claiming.take_over, parameters)
-        return self._claim_reader.claims(rows, fence, lease, abandoned)
+        statement, reader = self._claiming.take_over, self._claim_reader
+        try:
+            return reader.claims(connection.execute(statement, parameters).all(), fence, lease, abandoned)
+        except Exception as error:
+            if not is_unreadable(error):
+                raise
+            return reader.sifted_claims(self._sift_claims(connection, list(abandoned), lease), fence, lease, abandoned)
+
+    def _abandoned(
+        self, connection: Connection, expired: Select[Any], parameters: Parameters
+    ) -> dict[TaskId, Abandoned]:
+        """The claims that ran out, by the ids of their tasks."""
+        try:
+            found: Any = connection.execute(expired, parameters).all()
+        except Exception as error:
+            if not is_unreadable(error):
+                raise
+            ids = connection.execute(expired.with_only_columns(self._mapped.id), parameters).scalars().all()
+            found = [row.cells for row in sift(connection, [*expired.selected_columns], self._mapped.id, ids)]
+        return {id_: Abandoned(claim_id=claim_id, claimed_at=claimed_at) for id_, claim_id, claimed_at in found}
 
     async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[ClaimLost]:
         """See `Ledger.extend`."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Enum, Table, Update, bindparam, cast, update
+from sqlalchemy import ColumnElement, Enum, String, Table, Update, bindparam, cast, update
 
 from redrive.core.table import LedgerTable
 from redrive.ledgers.sql.predicates import Predicates
@@ -33,11 +33,10 @@ class Mapped:
         return self.dialect.later(bindparam(span, type_=self.dialect.span_type(column)), column)
 
     def as_status(self, word: ColumnElement[Any]) -> ColumnElement[Any]:
-        """A word from a parameter, also where the status is an enum of PostgreSQL's."""
-        status = self.rows.column("status")
-        return cast(word, status.type) if isinstance(status.type, Enum) else word
+        """A word from a parameter, also where the status is an enum of PostgreSQL's or a number."""
+        type_ = self.rows.column("status").type
+        return word if isinstance(type_, String) and not isinstance(type_, Enum) else cast(word, type_)
 
     def update(self, values: dict[str, Any]) -> Update:
         """Write values by the roles of their columns."""
-        names = self.ledger_table.columns()
-        return update(self.table).values({names[role]: value for role, value in values.items()})
+        return update(self.table).values({self.rows.column(role): value for role, value in values.items()})
