@@ -248,6 +248,47 @@ async def test_a_start_that_cannot_be_read_is_rescued(database: Database, store:
     assert await ledger.settle([settlement(claim) for claim in found], worker="keeper") == []
 
 
+UPPER = "0B7C5A58-4F31-4C1B-9E0F-0D5A3F7F9E11"
+FENCES = {
+    "words": "'worker 7'", "capitals": f"'{UPPER}'", "no dashes": f"'{UPPER.replace('-', '').lower()}'", "empty": "''",
+    "none": "NULL",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("written", FENCES.values(), ids=FENCES)
+async def test_a_strangers_fence_is_rescued(database: Database, store: str, written: str) -> None:
+    """A held row whose fence is not one of ours comes back too, with the others, and is settled once."""
+    columns = COLUMNS[store].replace("claim_id uuid", "claim_id text").replace("shade shade", "shade text")
+    await execute(database, [f"CREATE TABLE orders ({columns})"])
+    try:
+        await open_ledger(database, ORDERS)
+    except TableError as error:
+        await execute(database, error.migration)
+    await execute(database, ["INSERT INTO orders DEFAULT VALUES"] * 3)
+    ledger = await open_ledger(database, ORDERS)
+    [ours, *_] = await ledger.claim(3, LEASE)
+    await execute(database, [f"UPDATE orders SET claim_id = {written} WHERE id = 2"])
+    await execute(database, ["UPDATE orders SET lease_until = '2001-01-01T00:00:00Z'"])
+    found = {claim.task.id: claim for claim in await ledger.reclaim(9, LEASE)}
+    assert set(found) == {1, 2, 3}
+    assert found[1].claim_id == found[3].claim_id == ours.claim_id
+    assert found[2].claim_id != ours.claim_id
+    assert await ledger.extend(list(found.values()), LEASE) == []
+    assert await ledger.settle([settlement(claim) for claim in found.values()], worker="keeper") == []
+    assert [attempt.claim_id for attempt in await ledger.attempts(2)] == [found[2].claim_id]
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+async def test_a_fence_of_bytes_is_rescued(database: Database, store: str) -> None:
+    """SQLite keeps anything in a text column, bytes too."""
+    ledger = await opened(database, store)
+    await ledger.claim(30, LEASE)
+    await execute(database, ["UPDATE orders SET claim_id = x'ff00', lease_until = '2001-01-01T00:00:00Z'"])
+    found = await ledger.reclaim(99, LEASE)
+    assert len(found) == 30
+    assert await ledger.settle([settlement(claim) for claim in found], worker="keeper") == []
+
+
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 async def test_a_count_that_is_no_number(database: Database, store: str) -> None:
     """SQLite keeps text in a column of numbers: such a row is dead, and not an error in the middle of a run."""

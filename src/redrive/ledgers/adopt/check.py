@@ -45,7 +45,7 @@ NULLABLE = ("due", "lease_until", "claim_id", "claimed_at", "done_at", "ended_at
 
 
 class UuidText(TypeDecorator[UUID]):
-    """A fence in a text column."""
+    """A fence in a text column; what is not in our spelling is none of ours, and reads as None."""
 
     impl = Text
     cache_ok = True
@@ -55,9 +55,10 @@ class UuidText(TypeDecorator[UUID]):
 
     def process_result_value(self, value: Any, dialect: Dialect) -> UUID | None:  # noqa: ARG002
         try:
-            return None if value is None else UUID(value)
-        except ValueError:
-            return None  # a stranger's text: no fence of ours
+            read = UUID(value.strip())
+        except (AttributeError, TypeError, ValueError):
+            return None
+        return read if str(read) == value.strip() else None
 
 
 class WholeNumber(TypeDecorator[int]):

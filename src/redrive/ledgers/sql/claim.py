@@ -159,6 +159,12 @@ class ClaimStatements:
         return self.hold(self._mapped.id.in_(bindparam("ids", expanding=True)), anew=False)
 
     @cached_property
+    def drop_fences(self) -> Update:
+        """Forget fences that are none: no settlement could name them."""
+        ids = self._mapped.id.in_(bindparam("ids", expanding=True))
+        return self._mapped.update({"claim_id": null()}).where(ids)
+
+    @cached_property
     def extend_batch(self) -> Batch:
         """Claims by id and fence."""
         fence = self._mapped.rows.column("claim_id").type
@@ -258,6 +264,9 @@ class Claiming(Due):
         )
         if not abandoned:
             return []
+        unfenced = [id_ for id_, lost in abandoned.items() if lost.claim_id is None]
+        if unfenced:
+            connection.execute(self._claiming.drop_fences, {"ids": unfenced})
         fence = uuid4()
         parameters = {"ids": list(abandoned), "fence": fence, **self._times(lease=lease)}
         statement, reader = self._claiming.take_over, self._claim_reader
