@@ -3,6 +3,7 @@
 `adopt` is called at start for every `LedgerTable` but our own. It never changes the table.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +35,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from redrive.core.table import LedgerTable
 from redrive.errors import TableError
 from redrive.ledgers.sql.json_text import JsonText
+from redrive.ledgers.sql.mapped import KEPT_BY, ForeignKey
 from redrive.ledgers.sql.predicates import columns_of, ledger_indexes
 from redrive.ledgers.sql.times import CREATE_INSTANT_FUNCTION, Instant, IsoText, SqliteDatetime
 
@@ -115,7 +117,31 @@ def adopt(connection: Connection, ledger_table: LedgerTable) -> Table:
     _check_indexes(connection, ledger_table, table, found)
     if found.problems:
         raise TableError(ledger_table.name, found.problems, found.migration)
+    table.info[KEPT_BY] = _pointing_at(connection, ledger_table)
     return table
+
+
+def _pointing_at(connection: Connection, ledger_table: LedgerTable) -> list[ForeignKey]:
+    """The foreign keys in the table's schema that forbid to delete its rows."""
+    if connection.dialect.name == "sqlite":  # SQLAlchemy does not see what is said behind the REFERENCES of a column
+        asked = text(
+            'SELECT child.name, json_group_array(key."from"), json_group_array(coalesce(key."to", :id)) '
+            "FROM sqlite_schema AS child JOIN pragma_foreign_key_list(child.name) AS key "
+            "WHERE child.type = 'table' AND lower(key.\"table\") = lower(:table) AND key.on_delete IN ('NO ACTION', 'RESTRICT') "
+            "GROUP BY child.name, key.id"
+        )
+        rows = connection.execute(asked, {"table": ledger_table.name, "id": ledger_table.id_column})
+        return [ForeignKey(child, None, json.loads(own), json.loads(referred)) for child, own, referred in rows]
+    default = inspect(connection).default_schema_name
+    schema = ledger_table.schema or default
+    found = []
+    for (_, child), keys in inspect(connection).get_multi_foreign_keys(schema=ledger_table.schema).items():
+        for key in keys:
+            here = key["referred_table"] == ledger_table.name and (key["referred_schema"] or default) == schema
+            if here and (key["options"].get("ondelete") or "NO ACTION").upper() in ("NO ACTION", "RESTRICT"):
+                columns = key["constrained_columns"], key["referred_columns"]
+                found.append(ForeignKey(child, ledger_table.schema, *columns))
+    return found
 
 
 def _new_table(ledger_table: LedgerTable, dialect: Dialect, found: _Findings) -> Table:
