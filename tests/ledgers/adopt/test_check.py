@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from redrive.core.states import State
 from redrive.core.table import Counts, LedgerTable, Words
 from redrive.core.task import NewTask
 from redrive.errors import TableError
@@ -12,7 +13,8 @@ from redrive.ledgers.adopt.check import adopt
 from redrive.ledgers.adopt.guess import as_code, guess
 from redrive.ledgers.open import open_ledger
 from redrive.ledgers.sql.database import Database
-from tests.ledgers.homes import LEASE, execute
+from redrive.ports import Filter
+from tests.ledgers.homes import LEASE, execute, settlement
 from tests.ledgers.shapes import EVENTS, FLAGS, FOREIGN, JOBS, LEGACY, Shape
 
 COLUMNS = {
@@ -163,6 +165,44 @@ async def test_a_key_that_is_not_unique(database: Database, store: str, partial:
     error = await problems(database)
     assert any("'key' (key) is not unique" in problem for problem in error.problems)
     await mended(database, error)
+
+
+SHARED = {
+    "sqlite": "tenant INTEGER NOT NULL, id INTEGER NOT NULL, status TEXT NOT NULL DEFAULT 'waiting', due_at TEXT,"
+    " failures INTEGER NOT NULL DEFAULT 0, lease_until TEXT, claim_id TEXT, PRIMARY KEY (tenant, id)",
+    "postgres": "tenant integer NOT NULL, id integer NOT NULL, status text NOT NULL DEFAULT 'waiting', due_at timestamptz,"
+    " failures integer NOT NULL DEFAULT 0, lease_until timestamptz, claim_id uuid, PRIMARY KEY (tenant, id)",
+}
+
+
+async def test_an_id_that_is_part_of_a_key(database: Database, store: str) -> None:
+    """With a primary key (tenant, id) an id means several rows: it is refused, and the way out settles each by itself."""
+    await execute(database, [f"CREATE TABLE things ({SHARED[store]})"])
+    await execute(database, [f"INSERT INTO things (tenant, id) VALUES ({tenant}, 1)" for tenant in (1, 2)])
+    table = LedgerTable("things")
+    error = await problems(database, table)
+    assert any("'id' (id) is not unique, only (tenant, id) is" in problem for problem in error.problems)
+    assert any("id='redrive_id'" in problem for problem in error.problems)
+    assert not any("UPDATE" in statement for statement in error.migration)
+    await execute(database, error.migration)
+    ledger = await open_ledger(database, replace(table, id="redrive_id"))
+    first, second = await ledger.claim(9, LEASE)
+    assert first.task.id != second.task.id
+    assert await ledger.settle([settlement(first)], worker="w") == []
+    states = [(task.payload["tenant"], task.state) for task in (await ledger.find(Filter())).items]
+    other = first.task.payload["tenant"] % 2 + 1
+    assert sorted(states) == sorted([(first.task.payload["tenant"], State.DONE), (other, State.CLAIMED)])
+    assert await ledger.settle([settlement(second)], worker="w") == []
+
+
+async def test_an_id_that_is_not_unique(database: Database, store: str) -> None:
+    """Without an index that says so an id is not unique, whatever the rows hold now, and a partial one says nothing."""
+    await make(database, store, id="integer NOT NULL")
+    table = LedgerTable("things")
+    error = await problems(database, table)
+    assert any("'id' (id) is not unique" in problem for problem in error.problems)
+    await execute(database, error.migration)
+    await open_ledger(database, table)
 
 
 async def test_a_count_that_is_text(database: Database, store: str) -> None:

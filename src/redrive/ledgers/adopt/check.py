@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -42,6 +42,8 @@ from redrive.ledgers.sql.times import CREATE_INSTANT_FUNCTION, Instant, IsoText,
 TIMES = (
     "due", "first_due", "lease_until", "claimed_at", "done_at", "ended_at", "created_at", "updated_at", "deadline",
 )  # fmt: skip
+SURROGATE = "redrive_id"
+"""The column that gives rows an id of their own."""
 NUMBERS = ("count", "count_max", "redrives")
 NULLABLE = ("due", "lease_until", "claim_id", "claimed_at", "done_at", "ended_at", "last_error")
 
@@ -89,6 +91,8 @@ class _Findings:
 
     problems: list[str] = field(default_factory=list)
     migration: list[str] = field(default_factory=list)
+    mapping: dict[str, str] = field(default_factory=dict)
+    """By role the column that must be named instead, once the migration has run."""
 
 
 @dataclass(slots=True)
@@ -112,6 +116,7 @@ def adopt(connection: Connection, ledger_table: LedgerTable) -> Table:
         table = _new_table(ledger_table, connection.dialect, found)
     else:
         table = _reflect(connection, ledger_table, found)
+        _check_id(connection, ledger_table, table, found)
         _check_words(connection, ledger_table, table, found)
     _check_function(connection, ledger_table, table, found)
     _check_indexes(connection, ledger_table, table, found)
@@ -203,7 +208,7 @@ def _reflect(connection: Connection, ledger_table: LedgerTable, found: _Findings
             _column(
                 name,
                 type_,
-                server_default=FetchedValue() if column.get("default") is not None else None,
+                server_default=FetchedValue() if _is_made(column) else None,
                 primary_key=name == ledger_table.id_column,
                 nullable=bool(column["nullable"]),
             )
@@ -218,6 +223,11 @@ def _reflect(connection: Connection, ledger_table: LedgerTable, found: _Findings
             found.migration.append(f"ALTER TABLE {_quoted(ledger_table, dialect)} ADD COLUMN {quoted} {added}")
             columns.append(_missing(name, role, dialect))
     return Table(ledger_table.name, MetaData(), *columns, schema=ledger_table.schema)
+
+
+def _is_made(column: Any) -> bool:
+    """Whether the database gives the column its values."""
+    return column.get("default") is not None or column.get("computed") is not None
 
 
 def _column(name: str, type_: TypeEngine[Any], **options: Any) -> Column[Any]:
@@ -380,20 +390,63 @@ def _check_indexes(connection: Connection, ledger_table: LedgerTable, table: Tab
         if index.name not in there:
             found.problems.append(f"index {index.name!r} is missing: claims would read the whole table")
             found.migration.append(_create_index(index, connection.dialect))
-    if ledger_table.payload is not None and not _key_is_unique(connection, ledger_table):
+    apart = ledger_table.key != ledger_table.id_column
+    if ledger_table.payload is not None and apart and not _is_unique(connection, ledger_table, ledger_table.key):
         found.problems.append(f"column {ledger_table.key!r} (key) is not unique: adding would not be idempotent")
-        index = Index(
-            f"{ledger_table.name[:45]}_{ledger_table.key[:12]}_key", columns_of(table)[ledger_table.key], unique=True
-        )
-        found.migration.append(_create_index(index, connection.dialect))
+        found.migration.append(_unique_index(connection, ledger_table, table, ledger_table.key))
 
 
-def _key_is_unique(connection: Connection, ledger_table: LedgerTable) -> bool:
+def _check_id(connection: Connection, ledger_table: LedgerTable, table: Table, found: _Findings) -> None:
+    """Rows are claimed and settled by their ids, so two rows with one id would be one task."""
+    id_ = ledger_table.id_column
+    if id_ not in _real_columns(connection, ledger_table) or _is_unique(connection, ledger_table, id_):
+        return
+    primary = inspect(connection).get_pk_constraint(ledger_table.name, schema=ledger_table.schema)
+    together = primary["constrained_columns"]
+    if id_ not in together:
+        found.problems.append(f"column {id_!r} (id) is not unique: rows that share an id would be settled as one")
+        found.migration.append(_unique_index(connection, ledger_table, table, id_))
+        return
+    found.problems.append(
+        f"column {id_!r} (id) is not unique, only ({', '.join(together)}) is: rows that share an id would be settled as one. "
+        f"Let each row have an id of its own, as the migration does, and name it in the LedgerTable: id={SURROGATE!r}"
+    )
+    found.mapping["id"] = SURROGATE
+    found.migration += _surrogate(connection, ledger_table, together)
+
+
+def _surrogate(connection: Connection, ledger_table: LedgerTable, together: Sequence[str]) -> list[str]:
+    """The statements that give each row an id of its own. No row is updated: the database makes the values."""
+    dialect = connection.dialect
+    if SURROGATE in _real_columns(connection, ledger_table):
+        return []
+    table, quote = _quoted(ledger_table, dialect), dialect.identifier_preparer.quote
+    if dialect.name == "postgresql":
+        return [f"ALTER TABLE {table} ADD COLUMN {SURROGATE} bigint GENERATED BY DEFAULT AS IDENTITY UNIQUE"]
+    made = f"json_array({', '.join(quote(name) for name in together)})"
+    index = quote(f"{ledger_table.name[:45]}_{SURROGATE}_key")
+    return [
+        f"ALTER TABLE {table} ADD COLUMN {SURROGATE} TEXT GENERATED ALWAYS AS ({made}) VIRTUAL",
+        f"CREATE UNIQUE INDEX {index} ON {table} ({SURROGATE})",
+    ]
+
+
+def _unique_index(connection: Connection, ledger_table: LedgerTable, table: Table, name: str) -> str:
+    index = Index(f"{ledger_table.name[:45]}_{name[:12]}_key", columns_of(table)[name], unique=True)
+    return _create_index(index, connection.dialect)
+
+
+def _real_columns(connection: Connection, ledger_table: LedgerTable) -> set[str]:
+    columns = inspect(connection).get_columns(ledger_table.name, schema=ledger_table.schema)
+    return {column["name"] for column in columns}
+
+
+def _is_unique(connection: Connection, ledger_table: LedgerTable, column: str) -> bool:
     inspector = inspect(connection)
     name, schema = ledger_table.name, ledger_table.schema
     if not inspector.has_table(name, schema=schema):
         return True  # it will be made so
-    if inspector.get_pk_constraint(name, schema=schema)["constrained_columns"] == [ledger_table.key]:
+    if inspector.get_pk_constraint(name, schema=schema)["constrained_columns"] == [column]:
         return True
     # A partial index is no help: ON CONFLICT would have to repeat its condition.
     if connection.dialect.name == "sqlite":
@@ -401,10 +454,10 @@ def _key_is_unique(connection: Connection, ledger_table: LedgerTable) -> bool:
             'SELECT count(*) FROM pragma_index_list(:table) AS list WHERE list."unique" AND NOT list.partial AND '
             "(SELECT json_group_array(name) FROM pragma_index_info(list.name)) = json_array(:key)"
         )
-        return bool(connection.execute(asked, {"table": name, "key": ledger_table.key}).scalar())
+        return bool(connection.execute(asked, {"table": name, "key": column}).scalar())
     indexes = [index for index in inspector.get_indexes(name, schema=schema) if index["unique"]]
     return any(
-        index["column_names"] == [ledger_table.key] and "postgresql_where" not in index.get("dialect_options", {})
+        index["column_names"] == [column] and "postgresql_where" not in index.get("dialect_options", {})
         for index in indexes
     )
 
