@@ -31,6 +31,7 @@ from redrive.core.durations import format_duration
 from redrive.core.failure import describe_error, redact
 from redrive.errors import NewerSchemaError, RedriveError, TableError
 from redrive.lane import Lane
+from redrive.ledgers.adopt.notices import ROWS_AT_START, notices
 from redrive.ledgers.sql import migrate
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
@@ -273,6 +274,9 @@ async def _lanes(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding]
             continue
         for finding in _retention(lane, ledger):
             yield finding
+        if lane.checked:
+            for notice in await app.database.read(notices, lane.table, ledger.sql_table, ROWS_AT_START):
+                yield Finding(name=lane.name, status="notice", said=notice)
         counts = await lane.counts()
         shown = ", ".join(f"{amount} {state}" for state, amount in counts.items() if amount) or "empty"
         yield Finding(name=lane.name, status="ok", said=shown)

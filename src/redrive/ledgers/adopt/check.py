@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -14,6 +14,7 @@ from sqlalchemy import (
     Column,
     Connection,
     Dialect,
+    Enum,
     FetchedValue,
     Index,
     Integer,
@@ -24,7 +25,6 @@ from sqlalchemy import (
     Text,
     Uuid,
     inspect,
-    select,
     text,
 )
 from sqlalchemy.dialects import postgresql
@@ -34,6 +34,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from redrive.core.table import LedgerTable
 from redrive.errors import TableError
+from redrive.ledgers.adopt.ids import SURROGATE, is_unique, primary_key, surrogate
 from redrive.ledgers.sql.json_text import JsonText
 from redrive.ledgers.sql.mapped import KEPT_BY, ForeignKey
 from redrive.ledgers.sql.predicates import columns_of, ledger_indexes
@@ -42,8 +43,6 @@ from redrive.ledgers.sql.times import CREATE_INSTANT_FUNCTION, Instant, IsoText,
 TIMES = (
     "due", "first_due", "lease_until", "claimed_at", "done_at", "ended_at", "created_at", "updated_at", "deadline",
 )  # fmt: skip
-SURROGATE = "redrive_id"
-"""The column that gives rows an id of their own."""
 NUMBERS = ("count", "count_max", "redrives")
 NULLABLE = ("due", "lease_until", "claim_id", "claimed_at", "done_at", "ended_at", "last_error")
 
@@ -86,12 +85,12 @@ class Label(TypeDecorator[str]):
 
 
 @dataclass(slots=True)
-class _Findings:
-    """What is wrong with a table, and the statements that mend it, in the order in which they can be run."""
+class Findings:
+    """What is wrong with a table, the statements that mend it in the order in which they can be run, and the mapping then."""
 
     problems: list[str] = field(default_factory=list)
     migration: list[str] = field(default_factory=list)
-    mapping: dict[str, str] = field(default_factory=dict)
+    mapping: dict[str, Any] = field(default_factory=dict)
     """By role the column that must be named instead, once the migration has run."""
 
 
@@ -104,11 +103,19 @@ class _Mend:
 
 
 def adopt(connection: Connection, ledger_table: LedgerTable) -> Table:
-    """The real table with the types that redrive reads and writes it by, or a `TableError` with the migration.
+    """The real table with the types that redrive reads and writes it by, or a `TableError` with the migration."""
+    table, found = examine(connection, ledger_table)
+    if found.problems:
+        raise TableError(ledger_table.name, found.problems, found.migration)
+    return table
 
-    One error says all: what is found out about the columns is taken as mended when the indexes are looked at.
+
+def examine(connection: Connection, ledger_table: LedgerTable) -> tuple[Table, Findings]:
+    """The table as redrive would read and write it, and all that is wrong with it.
+
+    All at once: what is found out about the columns is taken as mended when the indexes are looked at.
     """
-    found = _Findings()
+    found = Findings()
     inspector = inspect(connection)
     if not inspector.has_table(ledger_table.name, schema=ledger_table.schema):
         where = f" in schema {ledger_table.schema!r}" if ledger_table.schema else ""
@@ -120,10 +127,8 @@ def adopt(connection: Connection, ledger_table: LedgerTable) -> Table:
         _check_words(connection, ledger_table, table, found)
     _check_function(connection, ledger_table, table, found)
     _check_indexes(connection, ledger_table, table, found)
-    if found.problems:
-        raise TableError(ledger_table.name, found.problems, found.migration)
     table.info[KEPT_BY] = _pointing_at(connection, ledger_table)
-    return table
+    return table, found
 
 
 def _pointing_at(connection: Connection, ledger_table: LedgerTable) -> list[ForeignKey]:
@@ -149,7 +154,7 @@ def _pointing_at(connection: Connection, ledger_table: LedgerTable) -> list[Fore
     return found
 
 
-def _new_table(ledger_table: LedgerTable, dialect: Dialect, found: _Findings) -> Table:
+def _new_table(ledger_table: LedgerTable, dialect: Dialect, found: Findings) -> Table:
     """The table as redrive would make it."""
     quote = dialect.identifier_preparer.quote
     roles = {name: role for role, name in ledger_table.columns().items()}
@@ -182,7 +187,7 @@ def _new_table(ledger_table: LedgerTable, dialect: Dialect, found: _Findings) ->
     )
 
 
-def _reflect(connection: Connection, ledger_table: LedgerTable, found: _Findings) -> Table:
+def _reflect(connection: Connection, ledger_table: LedgerTable, found: Findings) -> Table:
     inspector = inspect(connection)
     real = {column["name"]: column for column in inspector.get_columns(ledger_table.name, schema=ledger_table.schema)}
     roles = {name: role for role, name in ledger_table.columns().items()}
@@ -201,9 +206,9 @@ def _reflect(connection: Connection, ledger_table: LedgerTable, found: _Findings
                     f"ALTER TABLE {_quoted(ledger_table, dialect)} ALTER COLUMN {quoted} DROP NOT NULL"
                 )
             elif mend is None:
-                mend = _Mend(str(column["type"]), dialect.identifier_preparer.quote(name))
-        if mend is not None:
-            found.migration += _change(connection, ledger_table, name, mend)
+                mend = _Mend(_ddl_type(role, dialect), dialect.identifier_preparer.quote(name))
+        if mend is not None and role is not None:
+            _change(ledger_table, name, role, mend, dialect, found, set(real))
         columns.append(
             _column(
                 name,
@@ -216,6 +221,10 @@ def _reflect(connection: Connection, ledger_table: LedgerTable, found: _Findings
     for name, role in roles.items():
         if name not in real:
             found.problems.append(f"column {name!r} ({role}) is missing")
+            if role == "id" and name == SURROGATE:
+                found.migration += surrogate(connection, ledger_table.name, ledger_table.schema)
+                columns.append(_column(name, Integer() if dialect.name == "postgresql" else Text(), primary_key=True))
+                continue
             quoted = dialect.identifier_preparer.quote(name)
             added = _ddl_type(role, dialect)
             if role == "status":
@@ -245,24 +254,22 @@ def _missing(name: str, role: str, dialect: Dialect) -> Column[Any]:
     return _column(name, Integer() if role in ("count", "count_max", "redrives") else Text(), nullable=role != "count")
 
 
-def _change(connection: Connection, ledger_table: LedgerTable, name: str, mend: _Mend) -> list[str]:
-    """The statements that give a column another type, and let it be NULL on SQLite."""
-    quote = connection.dialect.identifier_preparer.quote
-    table, column = _quoted(ledger_table, connection.dialect), quote(name)
-    if connection.dialect.name == "postgresql":
-        return [f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {mend.type} USING {mend.using}"]
-    # SQLite cannot alter a column: a new one takes its place, and the indexes that name it are made anew.
-    asked = text("SELECT name, sql FROM sqlite_schema WHERE type = 'index' AND tbl_name = :table AND sql LIKE :name")
-    indexes = connection.execute(asked, {"table": ledger_table.name, "name": f"%{name}%"}).all()
-    new = quote(f"{name}_new")
-    return [
-        *(f"DROP INDEX {quote(index)}" for index, _ in indexes),
-        f"ALTER TABLE {table} ADD COLUMN {new} {mend.type}",
-        f"UPDATE {table} SET {new} = {mend.using}",  # noqa: S608 - identifiers are quoted
-        f"ALTER TABLE {table} DROP COLUMN {column}",
-        f"ALTER TABLE {table} RENAME COLUMN {new} TO {column}",
-        *(sql for _, sql in indexes),
-    ]
+def _change(
+    ledger_table: LedgerTable, name: str, role: str, mend: _Mend, dialect: Dialect, found: Findings, real: set[str]
+) -> None:
+    """Give a column another type; where SQLite cannot, another column. No row is updated: what to fill in is the owner's to say."""
+    table, column = _quoted(ledger_table, dialect), dialect.identifier_preparer.quote(name)
+    if dialect.name == "postgresql":
+        found.migration.append(f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {mend.type} USING {mend.using}")
+        return
+    new = f"redrive_{role}"
+    found.problems.append(
+        f"SQLite cannot change column {name!r}: name {role}={new!r} in the LedgerTable, which the migration adds, and fill it "
+        f"for the rows that are to be worked on; {mend.using} is what {name!r} says now"
+    )
+    found.mapping[role] = new
+    if new not in real:
+        found.migration.append(f"ALTER TABLE {table} ADD COLUMN {new} {mend.type}")
 
 
 def _type_for(
@@ -274,18 +281,22 @@ def _type_for(
     if role == "claim_id":
         if isinstance(real, Uuid):
             return Uuid(), None, None
-        if isinstance(real, String):
+        if isinstance(real, String) and (real.length or 36) >= 36:
             return UuidText(), None, None
         mend = _Mend(_ddl_type(role, dialect), "NULL")
-        return UuidText(), f"column {name!r} (claim_id) must be uuid or text, not {real}", mend
+        return UuidText(), f"column {name!r} (claim_id) must be uuid, or text of 36 characters, not {real}", mend
     if role == "payload":
         return (real if isinstance(real, JSON) and dialect.name == "postgresql" else JsonText()), None, None
     if role in NUMBERS and isinstance(real, Integer):
         return (WholeNumber() if dialect.name == "sqlite" else real), None, None
     if role in NUMBERS:
         quoted = dialect.identifier_preparer.quote(name)
-        mend = _Mend("integer", f"CAST({quoted} AS integer)")
+        mend = _Mend(
+            "integer" if dialect.name == "postgresql" else _ddl_type(role, dialect), f"CAST({quoted} AS integer)"
+        )
         return Integer(), f"column {name!r} ({role}) must be an integer, not {real}", mend
+    if role == "kind" and (not isinstance(real, String) or isinstance(real, Enum)):
+        return real, f"column {name!r} (kind) must be text, not {real}: kinds are chosen by their names", None
     if role == "id" and not isinstance(real, Integer | String | Uuid):
         return real, f"column {name!r} ({role}) must be an integer, a uuid or text, not {real}", None
     if isinstance(real, postgresql.ENUM):
@@ -334,7 +345,7 @@ def _ddl_type(role: str, dialect: Dialect) -> str:
     return "text"
 
 
-def _check_words(connection: Connection, ledger_table: LedgerTable, table: Table, found: _Findings) -> None:
+def _check_words(connection: Connection, ledger_table: LedgerTable, table: Table, found: Findings) -> None:
     status, dialect = columns_of(table)[ledger_table.status], connection.dialect
     words = ledger_table.words.all()
     if isinstance(status.type, Label):
@@ -347,26 +358,18 @@ def _check_words(connection: Connection, ledger_table: LedgerTable, table: Table
                 enum = f"{schema}{preparer.quote(str(enum_type.name))}"
                 found.migration.append(f"ALTER TYPE {enum} ADD VALUE '{_escaped(word)}'")
         return
-    if ledger_table.status not in {
-        column["name"] for column in inspect(connection).get_columns(ledger_table.name, schema=ledger_table.schema)
-    }:
-        return
-    row = connection.execute(select(status).where(status.not_in(words)).limit(1)).first()
-    if row is not None:
-        found.problems.append(
-            f"a row has the unknown status word {row[0]!r}; Words names {', '.join(words)}: "
-            "name it there too, or let such rows be dead, as the migration does"
-        )
-        quote = dialect.identifier_preparer.quote
-        dead, due = _escaped(ledger_table.words.dead), quote(ledger_table.due)
-        known = ", ".join(f"'{_escaped(word)}'" for word in words)
-        found.migration.append(
-            f"UPDATE {_quoted(ledger_table, dialect)} SET {quote(status.name)} = '{dead}', {due} = NULL "  # noqa: S608 - quoted
-            f"WHERE {quote(status.name)} NOT IN ({known})"
-        )
+    if isinstance(status.type, Integer):
+        for word in words:
+            if not word.removeprefix("-").isdecimal():
+                found.problems.append(
+                    f"column {status.name!r} (status) is {status.type} and cannot hold {word!r}: name its numbers, "
+                    "as in Words(waiting='0', done='2', dead='3')"
+                )
+    elif not isinstance(status.type, String):
+        found.problems.append(f"column {status.name!r} (status) must be text, an enum or an integer, not {status.type}")
 
 
-def _check_function(connection: Connection, ledger_table: LedgerTable, table: Table, found: _Findings) -> None:
+def _check_function(connection: Connection, ledger_table: LedgerTable, table: Table, found: Findings) -> None:
     """Text times on PostgreSQL are compared and indexed by a function of ours."""
     times = {name for role, name in ledger_table.columns().items() if role in TIMES}
     in_text = any(column.name in times and isinstance(column.type, IsoText) for column in table.c)
@@ -377,7 +380,7 @@ def _check_function(connection: Connection, ledger_table: LedgerTable, table: Ta
         found.migration.append(CREATE_INSTANT_FUNCTION)
 
 
-def _check_indexes(connection: Connection, ledger_table: LedgerTable, table: Table, found: _Findings) -> None:
+def _check_indexes(connection: Connection, ledger_table: LedgerTable, table: Table, found: Findings) -> None:
     if connection.dialect.name == "sqlite":
         asked = text("SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = :table")
         there = set(connection.execute(asked, {"table": ledger_table.name}).scalars())
@@ -396,13 +399,12 @@ def _check_indexes(connection: Connection, ledger_table: LedgerTable, table: Tab
         found.migration.append(_unique_index(connection, ledger_table, table, ledger_table.key))
 
 
-def _check_id(connection: Connection, ledger_table: LedgerTable, table: Table, found: _Findings) -> None:
+def _check_id(connection: Connection, ledger_table: LedgerTable, table: Table, found: Findings) -> None:
     """Rows are claimed and settled by their ids, so two rows with one id would be one task."""
     id_ = ledger_table.id_column
     if id_ not in _real_columns(connection, ledger_table) or _is_unique(connection, ledger_table, id_):
         return
-    primary = inspect(connection).get_pk_constraint(ledger_table.name, schema=ledger_table.schema)
-    together = primary["constrained_columns"]
+    together = primary_key(connection, ledger_table.name, ledger_table.schema)
     if id_ not in together:
         found.problems.append(f"column {id_!r} (id) is not unique: rows that share an id would be settled as one")
         found.migration.append(_unique_index(connection, ledger_table, table, id_))
@@ -412,23 +414,8 @@ def _check_id(connection: Connection, ledger_table: LedgerTable, table: Table, f
         f"Let each row have an id of its own, as the migration does, and name it in the LedgerTable: id={SURROGATE!r}"
     )
     found.mapping["id"] = SURROGATE
-    found.migration += _surrogate(connection, ledger_table, together)
-
-
-def _surrogate(connection: Connection, ledger_table: LedgerTable, together: Sequence[str]) -> list[str]:
-    """The statements that give each row an id of its own. No row is updated: the database makes the values."""
-    dialect = connection.dialect
-    if SURROGATE in _real_columns(connection, ledger_table):
-        return []
-    table, quote = _quoted(ledger_table, dialect), dialect.identifier_preparer.quote
-    if dialect.name == "postgresql":
-        return [f"ALTER TABLE {table} ADD COLUMN {SURROGATE} bigint GENERATED BY DEFAULT AS IDENTITY UNIQUE"]
-    made = f"json_array({', '.join(quote(name) for name in together)})"
-    index = quote(f"{ledger_table.name[:45]}_{SURROGATE}_key")
-    return [
-        f"ALTER TABLE {table} ADD COLUMN {SURROGATE} TEXT GENERATED ALWAYS AS ({made}) VIRTUAL",
-        f"CREATE UNIQUE INDEX {index} ON {table} ({SURROGATE})",
-    ]
+    if SURROGATE not in _real_columns(connection, ledger_table):
+        found.migration += surrogate(connection, ledger_table.name, ledger_table.schema)
 
 
 def _unique_index(connection: Connection, ledger_table: LedgerTable, table: Table, name: str) -> str:
@@ -437,29 +424,16 @@ def _unique_index(connection: Connection, ledger_table: LedgerTable, table: Tabl
 
 
 def _real_columns(connection: Connection, ledger_table: LedgerTable) -> set[str]:
-    columns = inspect(connection).get_columns(ledger_table.name, schema=ledger_table.schema)
-    return {column["name"] for column in columns}
-
-
-def _is_unique(connection: Connection, ledger_table: LedgerTable, column: str) -> bool:
     inspector = inspect(connection)
-    name, schema = ledger_table.name, ledger_table.schema
-    if not inspector.has_table(name, schema=schema):
-        return True  # it will be made so
-    if inspector.get_pk_constraint(name, schema=schema)["constrained_columns"] == [column]:
-        return True
-    # A partial index is no help: ON CONFLICT would have to repeat its condition.
-    if connection.dialect.name == "sqlite":
-        asked = text(
-            'SELECT count(*) FROM pragma_index_list(:table) AS list WHERE list."unique" AND NOT list.partial AND '
-            "(SELECT json_group_array(name) FROM pragma_index_info(list.name)) = json_array(:key)"
-        )
-        return bool(connection.execute(asked, {"table": name, "key": column}).scalar())
-    indexes = [index for index in inspector.get_indexes(name, schema=schema) if index["unique"]]
-    return any(
-        index["column_names"] == [column] and "postgresql_where" not in index.get("dialect_options", {})
-        for index in indexes
-    )
+    if not inspector.has_table(ledger_table.name, schema=ledger_table.schema):
+        return set()
+    return {column["name"] for column in inspector.get_columns(ledger_table.name, schema=ledger_table.schema)}
+
+
+def _is_unique(connection: Connection, ledger_table: LedgerTable, name: str) -> bool:
+    """Whether a column is unique; one that is missing will be made so."""
+    there = name in _real_columns(connection, ledger_table)
+    return not there or is_unique(connection, ledger_table.name, ledger_table.schema, name)
 
 
 def _create_index(index: Index, dialect: Dialect) -> str:

@@ -83,6 +83,11 @@ class Predicates:
             return and_(status.in_([quoted(word), quoted(self.words.refused)]), *free)
         return and_(status == quoted(word), *free)
 
+    def ours(self) -> ColumnElement[bool]:
+        """Rows with a word that somebody mapped. The others are not ours: no list and no act touches them."""
+        known = self.column("status").in_([quoted(word) for word in self.words.all()])
+        return known if self.words.claimed else or_(known, self.column("lease_until").is_not(None))
+
     def first_tries(self) -> ColumnElement[bool]:
         """Waiting rows that have not been tried."""
         waiting = self.column("status") == quoted(self.words.waiting)

@@ -100,7 +100,7 @@ class RowReader:
             claimed_at, lease_until, updated_at, ended_at, done_at = map(
                 _with_zone, (row_claimed_at, row_lease_until, updated_at, ended_at, done_at)
             )
-            state = table.words.state(word, has_due=due is not None, leased=lease_until is not None)
+            state = table.words.state(str(word), has_due=due is not None, leased=lease_until is not None)
         if table.payload is None:
             payload = {name: cells[place] for name, place in self._others}
         if due is None and state is State.WAITING:
