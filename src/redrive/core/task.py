@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -168,8 +169,13 @@ def encode_payload(payload: Any) -> str:
 
 
 def same_json(one: Any, other: Any) -> bool:
-    """Whether two payloads are the same once they are JSON: a tuple is a list there, and 1.0 is 1."""
-    return bool(json.loads(json.dumps(one, default=str)) == json.loads(json.dumps(other, default=str)))
+    """Whether two payloads are the same once they are JSON: a tuple is a list there, 1.0 is 1, and 1e23 is what it says."""
+    return bool(_as_json(one) == _as_json(other))
+
+
+def _as_json(payload: Any) -> Any:
+    # As decimals: a column may give the digits of 1e23 back, and the float is another number by a few millions.
+    return json.loads(json.dumps(payload, default=str), parse_float=Decimal)
 
 
 def check_text(name: str, text: str, chars_max: int) -> str:
