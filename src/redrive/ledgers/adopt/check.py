@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import (
+    CHAR,
     JSON,
     Column,
     Connection,
@@ -72,6 +73,16 @@ class WholeNumber(TypeDecorator[int]):
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:  # noqa: ARG002
         return lambda value: value if value is None or isinstance(value, int) else int(value)
+
+
+class Padded(TypeDecorator[str]):
+    """Text of a fixed length, which PostgreSQL fills up with blanks: they are no part of it."""
+
+    impl = CHAR
+    cache_ok = True
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:  # noqa: ARG002
+        return lambda value: None if value is None else value.rstrip(" ")
 
 
 class Label(TypeDecorator[str]):
@@ -299,6 +310,8 @@ def _type_for(
         return real, f"column {name!r} (kind) must be text, not {real}: kinds are chosen by their names", None
     if role == "id" and not isinstance(real, Integer | String | Uuid):
         return real, f"column {name!r} ({role}) must be an integer, a uuid or text, not {real}", None
+    if role is not None and isinstance(real, CHAR) and dialect.name == "postgresql":
+        return Padded(real.length), None, None
     if isinstance(real, postgresql.ENUM):
         return Label(*real.enums, name=real.name, schema=real.schema, create_type=False), None, None
     if role is None and dialect.name == "sqlite":
@@ -365,7 +378,7 @@ def _check_words(connection: Connection, ledger_table: LedgerTable, table: Table
                     f"column {status.name!r} (status) is {status.type} and cannot hold {word!r}: name its numbers, "
                     "as in Words(waiting='0', done='2', dead='3')"
                 )
-    elif not isinstance(status.type, String):
+    elif not isinstance(status.type, String | Padded):
         found.problems.append(f"column {status.name!r} (status) must be text, an enum or an integer, not {status.type}")
 
 

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
     Integer,
     Select,
-    String,
     Text,
     Uuid,
     bindparam,
@@ -47,7 +46,7 @@ class AddStatements:
         """Whether new rows need an id of ours: it is not the key, and the database makes none by itself."""
         table, id_ = self._mapped.ledger_table, self._mapped.id
         apart = table.id_column != table.key
-        return apart and isinstance(id_.type, String | Uuid) and id_.server_default is None
+        return apart and id_.type.python_type in (str, UUID) and id_.server_default is None
 
     @cached_property
     def batch(self) -> Batch:
