@@ -7,18 +7,18 @@ PYTEST := $(BIN)/python -m pytest
 # Tests start hundreds of processes, and each would compile redrive anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run demo test check tests coverage bench soak pictures format proto lock clean
+.PHONY: help run demo test check tests coverage bench proof soak pictures format proto lock clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk 'BEGIN {FS = ":.*## "} {printf "  make %-9s %s\n", $$1, $$2}'
 
 run: $(READY)  ## set up and serve on http://127.0.0.1:8086 with SQLite and a sample application
-	@$(BIN)/redrive serve --app examples.sample:app
+	@HTTP_TRUST_LOOPBACK=$${HTTP_TRUST_LOOPBACK:-true} $(BIN)/redrive serve --app examples.sample:app
 
 demo: $(READY)  ## the same with sample traffic in demo.db: flaky destinations, poison, an outage that heals
 	@rm -f demo.db demo.db-wal demo.db-shm
-	@DATABASE_URL=$${DATABASE_URL:-sqlite:///demo.db} $(BIN)/python -m examples.demo
+	@HTTP_TRUST_LOOPBACK=$${HTTP_TRUST_LOOPBACK:-true} DATABASE_URL=$${DATABASE_URL:-sqlite:///demo.db} $(BIN)/python -m examples.demo
 
 test: check tests  ## set up, check and test everything, real servers included
 
@@ -45,6 +45,9 @@ bench: $(READY)  ## redrive beside its peers and the raw limit, in one run; need
 	$(BIN)/python -W ignore -m bench.webhooks
 	$(BIN)/python -W ignore -m bench.triggers
 	$(BIN)/python -W ignore -m bench.operator
+
+proof: $(READY)  ## try every promise on real processes and print the figures; PROOF=short takes minutes
+	$(BIN)/python -W ignore -m proof
 
 soak: $(READY)  ## the same tests with hundreds of kills and millions of rows
 	REDRIVE_TEST_ROUNDS=600 REDRIVE_TEST_ROWS=1000000 REDRIVE_SIMULATION_SEEDS=1000 $(PYTEST) tests/faults tests/engine tests/ledgers/sql/test_plans.py -o timeout=3600

@@ -127,6 +127,9 @@ def _store_clients(connection: Connection, pairs: list[tuple[str, str]]) -> None
 def _store_failed(connection: Connection, amount: int) -> None:
     now = datetime.now(UTC)
     connection.execute(t.events.insert(), [_event(new_id(now), USER, "failed", now) for _ in range(amount)])
+    shard = connection.execute(select(func.count()).select_from(t.counts)).scalar_one()
+    counted = {"user_id": USER, "status": "failed", "shard": shard, "amount": amount}
+    connection.execute(t.counts.insert(), counted)
 
 
 def _event(id_: str, user: str, status: str, now: datetime) -> dict[str, Any]:

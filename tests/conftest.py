@@ -28,6 +28,8 @@ from tests.servers import Migrated, PostgresServer, own_rabbitmq, quick_folder
 STORES = ("sqlite", "postgres")
 RABBITMQ_URL = os.environ.pop("RABBITMQ_URL", None)
 """Which broker to use. Out of the environment, or every service that a test starts would run the relay."""
+os.environ["HTTP_TRUST_LOOPBACK"] = "true"
+"""As `make run` has it; what is open without it is tested in `web/test_guard.py`."""
 
 
 def pytest_collection_finish() -> None:

@@ -8,6 +8,7 @@ Each system describes its own settings in `systems/NAME/settings.py`; they are r
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from ipaddress import ip_network
 from typing import Annotated, Any, Literal, TypeVar
 
 from dotenv import dotenv_values
@@ -63,12 +64,22 @@ def _known_systems(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def _networks(given: tuple[str, ...]) -> tuple[str, ...]:
+    for network in given:
+        try:
+            ip_network(network, strict=False)
+        except ValueError:
+            raise ValueError(f"{network!r} is neither an address nor a network such as 10.0.0.0/8") from None
+    return given
+
+
 AdminKey = Annotated[SecretStr, AfterValidator(_sendable)]
 Lease = Annotated[timedelta, BeforeValidator(span(timedelta(seconds=1)))]
 Poll = Annotated[timedelta, BeforeValidator(span(timedelta(milliseconds=10)))]
 Grace = Annotated[timedelta, BeforeValidator(span(timedelta(0)))]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lowered)]
 LogFormat = Annotated[Literal["json", "pretty"], BeforeValidator(_lowered)]
+Networks = Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed), AfterValidator(_networks)]
 Systems = Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed), AfterValidator(_known_systems)]
 
 
@@ -95,6 +106,19 @@ class Settings(Section):
     http_host: str = Field(default="127.0.0.1", min_length=1, description="The address that `redrive serve` listens on")
     http_port: int = Field(
         default=8086, ge=0, le=65535, description="The port that `redrive serve` listens on; 0 takes a free one"
+    )
+    http_trust_loopback: bool = Field(
+        default=False,
+        description="Whether programs and browsers on this machine may look, and send webhooks, without a key",
+    )
+    http_trusted_proxies: Networks = Field(
+        default=(), description="Proxies, as addresses or networks, whose word on who is calling is taken"
+    )
+    http_connections_max: int = Field(
+        default=10_000, ge=16, le=1_000_000, description="How many connections are open at once, if files allow it"
+    )
+    http_connections_per_address: int = Field(
+        default=500, ge=16, le=1_000_000, description="How many of them one address may have; a proxy is one address"
     )
     log_level: LogLevel = Field(default="info", description="debug, info, warning or error")
     log_format: LogFormat = Field(default="json", description="json or pretty")

@@ -6,10 +6,11 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
-from redrive.access.keys import ApiKey, Keys, Scope, digest
+from redrive.access.keys import AUDITED, ApiKey, Keys, Scope, digest
 from redrive.errors import UsageError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.database import Database
+from redrive.ports import Actor
 from redrive.testing import VirtualClock
 
 
@@ -132,3 +133,20 @@ async def test_other_keys_outlive_a_changed_admin_key(keys: Keys):
     await keys.ensure_first("a-secret-from-outside")
     await keys.ensure_first("another-from-outside")
     assert await keys.find(made.secret) == made.key
+
+
+async def test_who_made_changed_and_revoked_a_key_is_on_the_audit(database: Database):
+    """Each with who it was and from where, in the commit of the change; what changed nothing is not."""
+    keys, ada = Keys(database), Actor(name="ada", reason="from 192.0.2.7")
+    made = await keys.create("bob", ["viewer"], by=ada)
+    await keys.change(made.key.id, scopes=["operator"], by=ada)
+    for _ in range(2):
+        await keys.revoke(made.key.id, by=ada)
+    await keys.change(made.key.id, scopes=["admin"], by=ada)
+    d = schema.deed
+    asked = select(d.c.ledger, d.c.task_id, d.c.act, d.c.actor, d.c.reason).order_by(d.c.id)
+    assert await database.read(lambda connection: [tuple(row) for row in connection.execute(asked)]) == [
+        (AUDITED, made.key.id, "created", "ada", "for bob: viewer; from 192.0.2.7"),
+        (AUDITED, made.key.id, "changed", "ada", "for bob: operator; from 192.0.2.7"),
+        (AUDITED, made.key.id, "revoked", "ada", "for bob: operator; from 192.0.2.7"),
+    ]

@@ -322,3 +322,20 @@ def test_markup_in_data_stays_text(stored: Run):
     assert "[red]kind[/]" in stored("tasks", "list").out
     shown = stored("tasks", "show", "[/]").out
     assert "[bold]x[/]" in shown
+
+
+def test_terminal_escapes_in_data_stay_text(stored: Run, url: str):
+    """Keys, kinds, errors and payloads of strangers reach no clipboard, move no cursor and turn no line around, in any output."""
+    hostile = "\x1b]52;c;ZXZpbA==\x07\x9b31m\u202e"
+    stored("tasks", "add", f"kind{hostile}", json.dumps({"text": hostile}), "--key", f"key{hostile}")
+    [task] = stored("tasks", "list", "--json").json["tasks"]
+    assert task["key"] == f"key{hostile}"
+    shown = [
+        stored("tasks", "list"),
+        stored("tasks", "list", "--json"),
+        stored("tasks", "show", str(task["id"])),
+        stored("tasks", "show", str(task["id"]), "--json"),
+        stored("tasks", "show", f"missing{hostile}"),
+    ]
+    for said in shown:
+        assert not set(said.out + said.err) & set("\x1b\x07\x9b\u202e"), said

@@ -14,7 +14,9 @@ from redrive import Redrive
 from redrive.access.keys import ApiKey
 from redrive.errors import LedgerAwayError, UsageError
 from redrive.http.guard import require
+from redrive.settings import Settings
 from redrive.web.app import make_web
+from redrive.web.server import make_server
 from redrive.wiring import Service
 
 from .conftest import client_of
@@ -128,6 +130,32 @@ async def test_what_counts_as_loopback(
     """The caller's address, the name it asked for and the absence of proxies, all three."""
     async with client_of(service, client=client, base_url=base_url) as caller:
         assert (await caller.get("/metrics", headers=headers)).status_code == (200 if is_open else 401)
+
+
+async def test_this_machine_is_trusted_only_where_it_is_said(app: Redrive):
+    """By default a plain TCP forwarder on this machine is a stranger like any other: nothing is open without a key."""
+    service = Service(app, Settings(_env_file=None, http_trust_loopback=False))
+    service.is_open = True
+    async with client_of(service) as local:
+        for path in ("/", "/metrics", "/api/tasks", "/api/overview", "/api/session"):
+            assert (await local.get(path)).status_code == 401, path
+    assert Settings.model_fields["http_trust_loopback"].default is False
+
+
+async def test_a_named_proxy_says_who_is_calling():
+    """`X-Forwarded-For` and `X-Forwarded-Proto` count from the proxies that the settings name, and from nobody else."""
+    seen: list[tuple[str, str]] = []
+
+    async def web(scope: Any, receive: Any, send: Any) -> None:
+        seen.append((scope["client"][0], scope["scheme"]))
+
+    headers = [(b"x-forwarded-for", b"203.0.113.9, 10.1.2.3"), (b"x-forwarded-proto", b"https")]
+    for proxies in ((), ("192.0.2.0/24",), ("10.0.0.0/8", "127.0.0.1")):
+        config = make_server(web, Settings(_env_file=None, http_trusted_proxies=proxies)).config
+        config.load()
+        scope = {"type": "http", "client": ("127.0.0.1", 1), "scheme": "http", "headers": headers}
+        await config.loaded_app(scope, None, None)  # type: ignore[arg-type]
+    assert seen == [("127.0.0.1", "http"), ("127.0.0.1", "http"), ("203.0.113.9", "https")]
 
 
 @pytest.mark.parametrize(("version", "status"), [("1.0", 401), ("1.1", 200), ("2", 200)])

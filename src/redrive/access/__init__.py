@@ -1,1 +1,1 @@
-"""Who may come in: keys and shared secrets."""
+"""Who may come in: keys, and sessions of people."""

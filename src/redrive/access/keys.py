@@ -12,14 +12,16 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from redrive.core.durations import read_span
 from redrive.core.task import check_text
 from redrive.errors import UsageError
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.lists import one_of
+from redrive.ledgers.sql.schema import deed as deeds
 from redrive.ledgers.sql.schema import key as table
+from redrive.ports import Actor
 
 PREFIX = "rdk_"
 OWNER_CHARS_MAX = 200
@@ -27,6 +29,12 @@ KEYS_LISTED_MAX = 10_000
 _FIRST_ID = "first"
 _ENVIRONMENT_PREFIX = "env-"
 """The ids of keys that came from the environment; ids made here are hexadecimal."""
+
+
+PROGRAM = Actor(name="a program")
+"""Who acts, where nobody said who."""
+AUDITED = table.name
+"""What the audit calls keys."""
 
 
 class Scope(StrEnum):
@@ -85,8 +93,10 @@ class Keys:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def create(self, owner: str, scopes: Iterable[str], *, expires: timedelta | None = None) -> NewKey:
-        """Make a key; `expires` is how long it is good for, None for ever."""
+    async def create(
+        self, owner: str, scopes: Iterable[str], *, expires: timedelta | None = None, by: Actor = PROGRAM
+    ) -> NewKey:
+        """Make a key; `expires` is how long it is good for, None for ever. Who made it is recorded, as are all changes."""
         check_text("owner", owner, OWNER_CHARS_MAX)
         if expires is not None and not read_span("expires", expires):
             raise UsageError("a key must be good for some time: give a longer span than zero")
@@ -101,16 +111,16 @@ class Keys:
                 expires_at=None if expires is None else now + expires,
             ),
         )
-        await self._database.write(_insert, self._database, made.key, digest(made.secret))
+        await self._database.write(_create, self._database, made.key, digest(made.secret), by)
         return made
 
     async def list(self) -> list[ApiKey]:
         """All keys, oldest first, the revoked ones too."""
         return await self._database.read(_list)
 
-    async def revoke(self, id: str) -> ApiKey | None:
+    async def revoke(self, id: str, *, by: Actor = PROGRAM) -> ApiKey | None:
         """Refuse the key from now on; None if there is no such key. Revoking twice changes nothing."""
-        return await self._database.write(_revoke, id, self._database.now())
+        return await self._database.write(_revoke, id, self._database.now(), by)
 
     async def find(self, secret: str) -> ApiKey | None:
         """The valid key with this text; None if it is unknown, revoked or expired."""
@@ -131,7 +141,13 @@ class Keys:
         return await self._database.read(_get, id)
 
     async def change(
-        self, id: str, *, scopes: Iterable[str] | None = None, expires_at: datetime | None = None, forever: bool = False
+        self,
+        id: str,
+        *,
+        scopes: Iterable[str] | None = None,
+        expires_at: datetime | None = None,
+        forever: bool = False,
+        by: Actor = PROGRAM,
     ) -> ApiKey | None:
         """Change what a key is good for, or until when; None if there is no such key or it is revoked."""
         values: dict[str, Any] = {}
@@ -139,7 +155,7 @@ class Keys:
             values["scopes"] = [scope.value for scope in read_scopes(scopes)]
         if expires_at is not None or forever:
             values["expires_at"] = None if forever else expires_at
-        return await self._database.write(_change, id, values)
+        return await self._database.write(_change, id, values, self._database.now(), by)
 
     async def ensure_first(self, given: str | None = None) -> str | None:
         """See that there is an admin key; returns the text of one that was made here, to be shown once.
@@ -190,6 +206,18 @@ def _values(key: ApiKey, hashed: str) -> dict[str, Any]:
     }
 
 
+def _create(connection: Connection, database: Database, key: ApiKey, hashed: str, by: Actor) -> None:
+    _insert(connection, database, key, hashed)
+    _record(connection, key, "created", key.created_at, by)
+
+
+def _record(connection: Connection, key: ApiKey, act: str, now: datetime, by: Actor) -> None:
+    """Write down who did it, in the same commit."""
+    told = f"for {key.owner}: {', '.join(key.scopes)}" + (f"; {by.reason}" if by.reason else "")
+    said = {"ledger": AUDITED, "task_id": key.id, "at": now, "act": act, "actor": by.name, "reason": told}
+    connection.execute(insert(deeds), said)
+
+
 def _insert(connection: Connection, database: Database, key: ApiKey, hashed: str) -> bool:
     """Store a key; whether it is new."""
     statement = database.insert(table).values(_values(key, hashed)).on_conflict_do_nothing().returning(table.c.id)
@@ -210,20 +238,21 @@ def _replace_given(connection: Connection, database: Database, key: ApiKey, hash
     connection.execute(delete(table).where(earlier, table.c.sha256 != hashed, table.c.revoked_at.is_(None)))
 
 
-def _revoke(connection: Connection, id: str, now: datetime) -> ApiKey | None:
+def _revoke(connection: Connection, id: str, now: datetime, by: Actor) -> ApiKey | None:
     row = connection.execute(select(table).where(table.c.id == id)).first()
     if row is None:
         return None
-    key = _key(row)
+    key = key_of_row(row)
     if key.revoked_at is not None:
         return key
     connection.execute(update(table).where(table.c.id == id).values(revoked_at=now))
+    _record(connection, key, "revoked", now, by)
     return replace(key, revoked_at=now)
 
 
 def _list(connection: Connection) -> list[ApiKey]:
     rows = connection.execute(select(table).order_by(table.c.created_at, table.c.id).limit(KEYS_LISTED_MAX))
-    return [_key(row) for row in rows]
+    return [key_of_row(row) for row in rows]
 
 
 def _page(connection: Connection, owner: str | None, after: str | None, limit: int) -> list[ApiKey]:
@@ -232,25 +261,28 @@ def _page(connection: Connection, owner: str | None, after: str | None, limit: i
         asked = asked.where(table.c.owner == owner)
     if after is not None:
         asked = asked.where(table.c.id > after)
-    return [_key(row) for row in connection.execute(asked.order_by(table.c.id).limit(limit))]
+    return [key_of_row(row) for row in connection.execute(asked.order_by(table.c.id).limit(limit))]
 
 
 def _get(connection: Connection, id: str) -> ApiKey | None:
     row = connection.execute(select(table).where(table.c.id == id, table.c.revoked_at.is_(None))).first()
-    return None if row is None else _key(row)
+    return None if row is None else key_of_row(row)
 
 
-def _change(connection: Connection, id: str, values: dict[str, Any]) -> ApiKey | None:
+def _change(connection: Connection, id: str, values: dict[str, Any], now: datetime, by: Actor) -> ApiKey | None:
     if values:
         changed = update(table).where(table.c.id == id, table.c.revoked_at.is_(None)).values(values)
         connection.execute(changed)
-    return _get(connection, id)
+    key = _get(connection, id)
+    if key is not None and values:
+        _record(connection, key, "changed", now, by)
+    return key
 
 
 def read_keys(connection: Connection, hashes: Sequence[str]) -> dict[str, ApiKey]:
     """The keys with these hashes, whether valid or not, by their hash: one statement for however many ask at once."""
     rows = connection.execute(_KEYS_BY_HASH, {"hashes": list(hashes)})
-    return {row.sha256: _key(row) for row in rows}
+    return {row.sha256: key_of_row(row) for row in rows}
 
 
 _KEYS_BY_HASH = select(table).where(one_of(table.c.sha256, "hashes"))
@@ -258,10 +290,11 @@ _KEYS_BY_HASH = select(table).where(one_of(table.c.sha256, "hashes"))
 
 def _find(connection: Connection, hashed: str) -> tuple[ApiKey, str] | None:
     row = connection.execute(select(table).where(table.c.sha256 == hashed)).first()
-    return None if row is None else (_key(row), row.sha256)
+    return None if row is None else (key_of_row(row), row.sha256)
 
 
-def _key(row: Any) -> ApiKey:
+def key_of_row(row: Any) -> ApiKey:
+    """The key that a row stands for; the row has the columns of the table by name."""
     # A scope that this version does not know grants nothing.
     known = tuple(Scope(name) for name in row.scopes if name in list(Scope))
     return ApiKey(

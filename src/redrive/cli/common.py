@@ -2,16 +2,19 @@
 
 import asyncio
 import json
+import os
+import pwd
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from typer.core import TyperGroup
@@ -21,6 +24,7 @@ from redrive.app import Redrive
 from redrive.cli.app_path import load_app
 from redrive.core.durations import format_duration, parse_duration
 from redrive.core.failure import redact
+from redrive.core.visible import visible, visible_json
 from redrive.errors import RedriveError, SettingsError, TableError, UsageError
 from redrive.lane import Lane
 from redrive.settings import load_settings
@@ -52,14 +56,23 @@ class ClearErrors(TyperGroup):
 # --- output ---------------------------------------------------------------------------------------------------------
 
 
+class SafeConsole(Console):
+    """A console on which text of strangers is only text: whatever is printed, and however."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """See `Console.render`. Styles and controls of our own are not in the text of a segment."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+
 def out() -> Console:
     """Where data goes. Made at each use, so that it follows a redirected stdout."""
-    return Console(file=sys.stdout, highlight=False)
+    return SafeConsole(file=sys.stdout, highlight=False)
 
 
 def err() -> Console:
     """Where everything else goes."""
-    return Console(file=sys.stderr, highlight=False, soft_wrap=True)
+    return SafeConsole(file=sys.stderr, highlight=False, soft_wrap=True)
 
 
 def complain(message: str) -> None:
@@ -74,7 +87,15 @@ def say(message: str) -> None:
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout, and nothing else there."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+    sys.stdout.write(visible_json(json.dumps(value, ensure_ascii=False, indent=2)) + "\n")
+
+
+def os_user() -> str:
+    """Who uses the command line."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user without a name
+        return f"uid {os.getuid()}"
 
 
 def when(instant: datetime | None, *, now: datetime | None = None) -> str:

@@ -1,5 +1,6 @@
 """`redrive keys`: who may use the service over HTTP."""
 
+import socket
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -17,12 +18,14 @@ from redrive.cli.common import (
     duration_option,
     exactly,
     opened_store,
+    os_user,
     out,
     print_json,
     run,
     say,
 )
 from redrive.operator.json_views import instant_json
+from redrive.ports import Actor
 
 keys = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 
@@ -44,7 +47,7 @@ def create(
 
     async def work() -> NewKey:
         async with opened_store(database, app, create=True) as store:
-            return await Keys(store.database).create(user, scope, expires=expires)
+            return await Keys(store.database).create(user, scope, expires=expires, by=person())
 
     made = run(work())
     if json:
@@ -94,7 +97,7 @@ def revoke(
 
     async def work() -> ApiKey | None:
         async with opened_store(database, app) as store:
-            return await Keys(store.database).revoke(id)
+            return await Keys(store.database).revoke(id, by=person())
 
     revoked = run(work())
     if revoked is None:
@@ -104,6 +107,11 @@ def revoke(
         print_json(_key_json(revoked))
     else:
         say(f"key {revoked.id} of {escape(revoked.owner)} is refused from now on")
+
+
+def person() -> Actor:
+    """Who uses the command line, and where."""
+    return Actor(name=os_user(), reason=f"on {socket.gethostname()}")
 
 
 def _key_json(key: ApiKey) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from redrive.app import Redrive
 from redrive.cli.common import JsonOption, print_json, say
-from redrive.cli.serve import listen, make_server, require_extra, serve_app, url_of
+from redrive.cli.serve import listen, require_extra, serve_app, url_of
 from redrive.cli.worker import run_to_the_end, stop_on_signals
 from redrive.core.failure import redact
 from redrive.settings import Settings, load, load_settings
@@ -113,6 +113,7 @@ def dead_letters(
 
 async def _hand_over(made: "DeadLetters", settings: Settings, listening: socket.socket) -> None:
     from redrive.web.probes import make_probes
+    from redrive.web.server import make_server
 
     stopped = asyncio.Event()
     stop_on_signals(stopped.set)

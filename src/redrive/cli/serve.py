@@ -6,8 +6,8 @@ import errno
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -23,14 +23,8 @@ from redrive.ledgers.open import open_database
 from redrive.settings import Settings, load_settings
 from redrive.wiring import Service, attach_systems, needs_extra, observe_with_logs, set_up_logs
 
-if TYPE_CHECKING:
-    import uvicorn
-
 SAMPLE = "examples.sample:app"
 """The application of `make run`, which is in the repository and not in the package."""
-BACKLOG = 2048
-KEEP_ALIVE_SECONDS = 75
-"""Longer than clients wait that ask every few seconds: a connection closed under a request is an error for nothing."""
 
 
 def serve(
@@ -85,7 +79,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-        listening.listen(BACKLOG)
+        listening.listen()
     except OSError as error:
         listening.close()
         raise SettingsError(_why_not(error, host, port)) from None
@@ -109,6 +103,7 @@ def _why_not(error: OSError, host: str, port: int) -> str:
 
 async def _serve(app: Redrive, settings: Settings, listening: socket.socket, introduce: Introduce) -> None:
     from redrive.web.app import make_web
+    from redrive.web.server import make_server
 
     service = Service(app, settings)
     server = make_server(make_web(service), settings)
@@ -128,29 +123,6 @@ async def _serve(app: Redrive, settings: Settings, listening: socket.socket, int
         await app.close()
     await working
     await serving
-
-
-def make_server(web: Any, settings: Settings) -> "uvicorn.Server":
-    """A server for this ASGI application."""
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        """Leaves the signals to us: they stop the workers first."""
-
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-    options: dict[str, Any] = {
-        "log_config": None,
-        "access_log": False,  # the envelope logs each request, redacted
-        "server_header": False,
-        "proxy_headers": False,  # who may look depends on the caller's address: no header may change it
-        "lifespan": "off",
-        "timeout_keep_alive": KEEP_ALIVE_SECONDS,
-        "timeout_graceful_shutdown": max(1, int(settings.worker_grace.total_seconds())),
-    }
-    return Server(uvicorn.Config(web, **options))
 
 
 async def _greet(service: Service, listening: socket.socket, introduce: Introduce) -> None:

@@ -1,8 +1,6 @@
 """`redrive tasks`: look at tasks, add them, bring dead ones back."""
 
 import json as json_module
-import os
-import pwd
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +26,7 @@ from redrive.cli.common import (
     err,
     exactly,
     opened_store,
+    os_user,
     out,
     print_json,
     run,
@@ -391,7 +390,7 @@ class _Act:
         self._names = names
         self._at_most = at_most
         self._dry_run = dry_run
-        self._said: dict[str, Any] = {"actor": by if by is not None else _os_user(), "reason": reason.strip()}
+        self._said: dict[str, Any] = {"actor": by if by is not None else os_user(), "reason": reason.strip()}
         self._yes = yes
 
     def run(self, database: str | None, app: str | None, lane: str | None, *, json: bool) -> None:
@@ -472,10 +471,3 @@ class _progress:  # noqa: N801 - used as a verb
 
     def __exit__(self, *_: Any) -> None:
         self._bar.stop()
-
-
-def _os_user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container's user without a name
-        return f"uid {os.getuid()}"

@@ -2,14 +2,17 @@
 
 import ipaddress
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import lru_cache
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
-from fastapi import Request, Security
+from fastapi import Request, Response, Security
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader
 
 from redrive.access.keys import ApiKey, Keys, Scope
+from redrive.access.wrong_keys import SPAN_SECONDS, WrongKeys
 from redrive.http.errors import ApiError
 
 KEY_CHARS_MAX = 500
@@ -39,11 +42,11 @@ def require(scope: str) -> Callable[..., Awaitable[ApiKey]]:
     async def key_of(request: Request, secret: Annotated[str | None, Security(_header)] = None) -> ApiKey:
         return await _authorised(request, secret, needed)
 
-    return key_of
+    return _guard(key_of)
 
 
 def require_unless_loopback(scope: str) -> Callable[..., Awaitable[ApiKey | None]]:
-    """A dependency: as `require`, but open to requests that come from this machine itself. For looking only."""
+    """A dependency: as `require`, but open to requests from this machine itself, where that is trusted. For looking only."""
     needed = Scope(scope)
 
     async def key_of(request: Request, secret: Annotated[str | None, Security(_header)] = None) -> ApiKey | None:
@@ -51,11 +54,11 @@ def require_unless_loopback(scope: str) -> Callable[..., Awaitable[ApiKey | None
             return None
         return await _authorised(request, secret, needed)
 
-    return key_of
+    return _guard(key_of)
 
 
 def require_unless_local_program(scope: str) -> Callable[..., Awaitable[ApiKey | None]]:
-    """A dependency: as `require`, but open to programs on this machine, also for routes that write.
+    """A dependency: as `require`, but open to programs on this machine, where that is trusted, also for routes that write.
 
     A program is let in where a page is not: a browser on this machine may be made to send what a page from elsewhere likes.
     Browsers name that page as the `Origin` of every POST, so one that is not our own needs a key. Routes must also insist on
@@ -68,7 +71,33 @@ def require_unless_local_program(scope: str) -> Callable[..., Awaitable[ApiKey |
             return None
         return await _authorised(request, secret, needed)
 
-    return key_of
+    return _guard(key_of)
+
+
+class KeyFirstRoute(APIRoute):
+    """A route that reads no body of somebody who may not send one. The framework reads bodies before it asks who sends them."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """See `APIRoute.get_route_handler`."""
+        handle = super().get_route_handler()
+        guards = _guards(self.dependant)
+
+        async def answer(request: Request) -> Response:
+            for guard in guards:
+                await guard(request, request.headers.get("x-api-key"))
+            return await handle(request)
+
+        return answer
+
+
+def _guard(check: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    check.is_guard = True  # type: ignore[attr-defined]  # for `KeyFirstRoute`
+    return check
+
+
+def _guards(dependant: Dependant) -> list[Callable[..., Awaitable[Any]]]:
+    found = [guard for inner in dependant.dependencies for guard in _guards(inner)]
+    return [dependant.call, *found] if getattr(dependant.call, "is_guard", False) and dependant.call else found
 
 
 def _is_from_other_page(request: Request) -> bool:
@@ -77,13 +106,18 @@ def _is_from_other_page(request: Request) -> bool:
 
 
 def is_from_loopback(request: Request) -> bool:
-    """Whether a program on this machine asks for this machine.
+    """Whether a program on this machine asks for this machine, and the settings say that this is enough.
 
+    It never is behind a plain TCP forwarder, which looks just like it: therefore the setting, which is off by default.
     The `Host` must be a loopback name too: a page from elsewhere whose name was made to point here would send its own. And
     no proxy may stand in between. Some tell nothing of the caller unless they are told to, and ask with our own address as
     the `Host`; what gives nginx away then, before its version 1.29.7, is HTTP/1.0, which hardly any program speaks.
     """
-    if request.client is None or any(name in request.headers for name in FORWARDED):
+    if (
+        not request.app.state.trusts_loopback
+        or request.client is None
+        or any(name in request.headers for name in FORWARDED)
+    ):
         return False
     if request.scope.get("http_version") == "1.0":
         return False
@@ -107,7 +141,7 @@ def _is_loopback(host: str) -> bool:
 
 
 async def _authorised(request: Request, secret: str | None, needed: Scope) -> ApiKey:
-    key = await _key(request, secret) if secret else await _session_key(request)
+    key = await find_key(request, secret) if secret else await _session_key(request)
     if key is None:
         raise ApiError(401, "key_missing", "send a key in the header X-API-Key, or log in", headers=CHALLENGE)
     if not key.allows(needed):
@@ -122,9 +156,29 @@ async def _session_key(request: Request) -> ApiKey | None:
     return None if sessions is None else await sessions.key_of(request)
 
 
-async def _key(request: Request, secret: str) -> ApiKey:
+async def find_key(request: Request, secret: str) -> ApiKey:
+    """The valid key with this text, asked for once per request. Otherwise 401, or 429 for whoever guesses and guesses.
+
+    A right key always opens, however many wrong ones were tried before: nobody can lock somebody else out.
+    """
+    known: tuple[str, ApiKey] | None = getattr(request.state, "found_key", None)
+    if known is not None and known[0] == secret:
+        return known[1]
     keys: Keys = request.app.state.keys
-    key = await keys.find(secret) if len(secret) <= KEY_CHARS_MAX else None
+    key = await keys.find(secret) if 0 < len(secret) <= KEY_CHARS_MAX else None
     if key is None:
-        raise ApiError(401, "key_invalid", "the key is unknown, expired or revoked", headers=CHALLENGE)
+        raise wrong_key(request, secret)
+    request.state.found_key = (secret, key)
     return key
+
+
+def wrong_key(
+    request: Request, secret: str, *, code: str = "key_invalid", too_many: str = "too_many_tries"
+) -> ApiError:
+    """The refusal of a key that is none, which is counted."""
+    wrong_keys: WrongKeys = request.app.state.wrong_keys
+    caller = request.client.host if request.client is not None else ""
+    if wrong_keys.note(caller, secret):
+        wait = {"Retry-After": str(SPAN_SECONDS)}
+        return ApiError(429, too_many, "too many wrong keys: wait a minute", headers=wait)
+    return ApiError(401, code, "the key is unknown, expired or revoked", headers=CHALLENGE)

@@ -10,6 +10,7 @@ import structlog
 from redrive.core.decide import Settlement
 from redrive.core.failure import redact
 from redrive.core.states import State
+from redrive.core.visible import visible
 from redrive.errors import SettingsError
 from redrive.events import (
     AttemptEnded,
@@ -60,10 +61,10 @@ def configure_logs(*, service: str = "redrive", level: str = "info", format: str
 
 
 def _redacted(_logger: Any, _method: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """The last gate: whatever text a caller logged, no secret passes."""
+    """The last gate: whatever text a caller logged, no secret passes, and nothing that a terminal would act on."""
     for name, value in fields.items():
         if isinstance(value, str):
-            fields[name] = redact(value)
+            fields[name] = visible(redact(value))
     return fields
 
 

@@ -1,12 +1,14 @@
 """The web application around a service."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 from starlette.routing import Route
 
 from redrive._version import __version__
+from redrive.access.wrong_keys import WrongKeys
 from redrive.http.body import BodyLimit
 from redrive.http.envelope import Envelope
 from redrive.http.errors import add_error_handlers
@@ -24,14 +26,17 @@ def make_web(service: Service) -> FastAPI:
         title="redrive",
         version=__version__,
         description="Durable retries: health, metrics and what waits.",
-        # Their pages load scripts from elsewhere; the description itself is at /openapi.json.
+        # Their pages load scripts from elsewhere; the description itself is at /openapi.json, written once.
         docs_url=None,
         redoc_url=None,
+        openapi_url=None,
     )
     web.state.service = service
     web.state.keys = service.keys
+    web.state.trusts_loopback = service.settings.http_trust_loopback
+    web.state.wrong_keys = WrongKeys()
     web.state.pulse = health.Pulse()
-    web.state.sessions = session.Sessions(service.app.database, service.keys)
+    web.state.sessions = session.Sessions(service.app.database)
     web.state.answers = Answers()
     web.state.drift = Drift(service.metrics.drift)
     web.state.searches = Searches()
@@ -53,6 +58,15 @@ def make_web(service: Service) -> FastAPI:
             else:
                 web.include_router(routes)
     web.openapi = _described(web)  # type: ignore[method-assign]  # the framework's own way to change its description
+    written: list[bytes] = []
+
+    @web.get("/openapi.json", include_in_schema=False)
+    async def description() -> Response:
+        """Written once: anew for each request it would take as long as ten others."""
+        if not written:
+            written.append(json.dumps(web.openapi()).encode())
+        return Response(written[0], media_type="application/json")
+
     return web
 
 

@@ -54,7 +54,7 @@ async def ready(request: Request) -> JSONResponse:
     responses={200: {"content": {"text/plain": {}}, "description": "The Prometheus text format"}},
 )
 async def metrics(request: Request) -> Response:
-    """Open on loopback; elsewhere with a key of scope `viewer`."""
+    """Open to this machine where HTTP_TRUST_LOOPBACK is set; else with a key of scope `viewer`."""
     service = service_of(request)
     await _pulse(request).refresh_gauges(service)
     return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)

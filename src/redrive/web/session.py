@@ -1,18 +1,13 @@
-"""Sessions of people: log in with a key, get a signed cookie, and act with its token.
+"""Sessions of people: log in with a key, get a cookie with a random token, and act with what is derived from it.
 
-The cookie holds the id of the key, when it was issued and when it ends, signed with a secret that all services on a database
-share; nothing is kept on this side. Every request asks whether the key is still good, so whoever is revoked is out at once.
-A cookie comes along with whatever a page makes the browser send, so what changes something needs the session's token too, in
+Every request asks whether the session is still there and its key still good: whoever logs out or is revoked is out at once. A
+cookie comes along with whatever a page makes the browser send, so what changes something needs the session's token too, in
 `X-CSRF-Token` or in the field `csrf_token` of a form, which only our own pages know.
 """
 
-import base64
 import hashlib
 import hmac
-import json
 import secrets
-import time
-from collections import deque
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -21,24 +16,21 @@ from urllib.parse import urlencode, urlsplit
 from fastapi import APIRouter, Depends, Form, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
-from redrive.access.keys import ApiKey, Keys, Scope
-from redrive.access.secrets import shared_secret
+from redrive.access import sessions
+from redrive.access.keys import ApiKey, Scope
 from redrive.http.errors import ApiError
-from redrive.http.guard import KEY_CHARS_MAX, require_unless_loopback
+from redrive.http.guard import KeyFirstRoute, find_key, require_unless_loopback
 from redrive.ledgers.sql.database import Database
-from redrive.ledgers.sql.times import EPOCH
 from redrive.operator.json_views import instant_json
 
 COOKIE = "redrive_session"
 LASTS = timedelta(hours=12)
 COOKIE_CHARS_MAX = 1000
+TOKEN_BYTES = 32
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-FAILURES_MAX = 20
-FAILURES_SPAN_SECONDS = 60.0
-CALLERS_MAX = 1000
 ROLES = (Scope.ADMIN, Scope.OPERATOR, Scope.VIEWER)
 
-router = APIRouter(tags=["session"])
+router = APIRouter(route_class=KeyFirstRoute, tags=["session"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,21 +77,20 @@ def role_of(key: ApiKey) -> Scope | None:
 class Sessions:
     """Makes and reads the cookies of one database's services."""
 
-    def __init__(self, database: Database, keys: Keys) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._keys = keys
-        self._secret: bytes | None = None
-        self._failures: dict[str, deque[float]] = {}
 
     async def start(self, key: ApiKey) -> tuple[str, Session]:
         """A new session of a key: the cookie's value, and what it stands for."""
         now = self._database.now()
         ends = now + LASTS if key.expires_at is None else min(now + LASTS, key.expires_at)
-        # The nonce makes the token of each session its own.
-        facts = [key.id, _seconds(now), _seconds(ends), secrets.token_hex(8)]
-        said = base64.urlsafe_b64encode(json.dumps(facts).encode()).decode().rstrip("=")
-        value = f"{said}.{await self._sign('cookie', said)}"
-        return value, Session(key=key, expires_at=ends, csrf_token=await self._sign("csrf", said))
+        token = secrets.token_urlsafe(TOKEN_BYTES)
+        await self._database.write(sessions.start, token, key.id, now, ends)
+        return token, Session(key=key, expires_at=ends, csrf_token=_csrf_token(token))
+
+    async def end(self, request: Request) -> None:
+        """Forget the session of a request: its cookie opens nothing from now on."""
+        await self._database.write(sessions.end, request.cookies.get(COOKIE, ""))
 
     async def read(self, request: Request) -> Session | None:
         """The session of a request, if its cookie is ours and neither it nor its key has ended. Asked once per request."""
@@ -108,22 +99,14 @@ class Sessions:
         session: Session | None = request.state.session
         return session
 
-    async def _read(self, value: str) -> Session | None:
-        said, _, signature = value.partition(".")
-        if not signature or len(value) > COOKIE_CHARS_MAX or not value.isascii():
+    async def _read(self, token: str) -> Session | None:
+        if not token or len(token) > COOKIE_CHARS_MAX:
             return None
-        if not hmac.compare_digest(signature, await self._sign("cookie", said)):
-            return None
-        # What carries our signature was written by us.
-        key_id, issued, ends, _ = json.loads(base64.urlsafe_b64decode(said + "=" * (-len(said) % 4)))
+        found = await self._database.read(sessions.find, token)
         now = self._database.now()
-        expires_at = EPOCH + timedelta(seconds=ends)
-        if now >= expires_at or now < EPOCH + timedelta(seconds=issued) - timedelta(minutes=5):
+        if found is None or now >= found[1] or not found[0].is_valid(now):
             return None
-        key = await self._keys.get(key_id)
-        if key is None or not key.is_valid(now):
-            return None
-        return Session(key=key, expires_at=expires_at, csrf_token=await self._sign("csrf", said))
+        return Session(key=found[0], expires_at=found[1], csrf_token=_csrf_token(token))
 
     async def key_of(self, request: Request) -> ApiKey | None:
         """See `http.guard.Sessions`."""
@@ -138,32 +121,10 @@ class Sessions:
                 )
         return session.key
 
-    async def _sign(self, purpose: str, said: str) -> str:
-        if self._secret is None:
-            self._secret = await shared_secret(self._database, "session")
-        return hmac.new(self._secret, f"{purpose}\0{said}".encode(), hashlib.sha256).hexdigest()
 
-    # --- guessing -----------------------------------------------------------------------------------------------------
-
-    def check_patience(self, caller: str) -> None:
-        """Refuse a caller who has just tried too many wrong keys."""
-        failures = self._failures.get(caller)
-        now = time.monotonic()
-        while failures and now - failures[0] > FAILURES_SPAN_SECONDS:
-            failures.popleft()
-        if failures and len(failures) >= FAILURES_MAX:
-            wait = {"Retry-After": str(int(FAILURES_SPAN_SECONDS))}
-            raise ApiError(429, "too_many_tries", "too many wrong keys: wait a minute", headers=wait)
-
-    def note_failure(self, caller: str) -> None:
-        """Note a wrong key."""
-        if caller not in self._failures and len(self._failures) >= CALLERS_MAX:
-            self._failures.pop(next(iter(self._failures)))
-        self._failures.setdefault(caller, deque(maxlen=FAILURES_MAX)).append(time.monotonic())
-
-
-def _seconds(instant: datetime) -> int:
-    return int((instant - EPOCH).total_seconds())
+def _csrf_token(token: str) -> str:
+    """What unsafe requests must carry: only who has the cookie itself can know it."""
+    return hashlib.sha256(f"csrf\0{token}".encode()).hexdigest()
 
 
 async def _form_token(request: Request) -> str:
@@ -189,25 +150,20 @@ async def login(
     next: Annotated[str, Form(description="Where to go then: a path of this service")] = "/",
 ) -> Response:
     """A browser is sent on to `next`, or back to `/login` with a reason; programs get JSON."""
-    sessions = sessions_of(request)
     for_page = "text/html" in request.headers.get("accept", "")
-    caller = request.client.host if request.client is not None else ""
     try:
-        sessions.check_patience(caller)
         found = await _check(request, key.strip())
     except ApiError as error:
-        if error.code != "other_page" and error.status in (401, 403):  # what another page sends is no guess of theirs
-            sessions.note_failure(caller)
         if for_page:
             asked = {"problem": error.code} | ({"next": _local(next)} if _local(next) != "/" else {})
             return RedirectResponse(f"/login?{urlencode(asked)}", status_code=303)
         raise
-    value, session = await sessions.start(found)
+    token, session = await sessions_of(request).start(found)
     answer: Response = (
         RedirectResponse(_local(next), status_code=303) if for_page else JSONResponse(session_json(session))
     )
     answer.set_cookie(
-        COOKIE, value, max_age=int(LASTS.total_seconds()), path="/", httponly=True, samesite="strict", secure=_is_https(request)
+        COOKIE, token, max_age=int(LASTS.total_seconds()), path="/", httponly=True, samesite="strict", secure=_is_https(request)
     )  # fmt: skip
     return answer
 
@@ -216,10 +172,7 @@ async def _check(request: Request, secret: str) -> ApiKey:
     origin = request.headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
         raise ApiError(403, "other_page", "log in on the page of this service itself")
-    keys: Keys = request.app.state.keys
-    found = await keys.find(secret) if 0 < len(secret) <= KEY_CHARS_MAX else None
-    if found is None:
-        raise ApiError(401, "key_invalid", "the key is unknown, expired or revoked")
+    found = await find_key(request, secret)
     if not found.allows(Scope.VIEWER):
         raise ApiError(403, "scope_missing", "this key is not for people: it needs the scope viewer, operator or admin")
     return found
@@ -227,8 +180,9 @@ async def _check(request: Request, secret: str) -> ApiKey:
 
 @router.post("/logout", summary="Log out", response_class=Response)
 async def logout(request: Request) -> Response:
-    """Forget the cookie. Needs the session's token, so that no other page can do it."""
-    await sessions_of(request).key_of(request)
+    """End the session. Needs its token, so that no other page can do it."""
+    if await sessions_of(request).key_of(request) is not None:
+        await sessions_of(request).end(request)
     for_page = "text/html" in request.headers.get("accept", "")
     answer = RedirectResponse("/login", status_code=303) if for_page else Response(status_code=204)
     answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict", secure=_is_https(request))
@@ -255,8 +209,7 @@ def session_json(session: Session | None) -> dict[str, Any]:
 
 
 def _is_https(request: Request) -> bool:
-    # A proxy's word can only make the cookie stricter.
-    return request.url.scheme == "https" or request.headers.get("x-forwarded-proto", "").lower() == "https"
+    return request.url.scheme == "https"  # as a trusted proxy says, where there is one
 
 
 def _local(path: str) -> str:

@@ -168,14 +168,6 @@ dead = Table(
 )
 """The dead tasks of all ledgers with their causes, as of the last census."""
 
-secret = Table(
-    "redrive_secret",
-    metadata,
-    Column("name", Text, primary_key=True),
-    Column("value", Text, nullable=False),
-)
-"""Random secrets that all processes on a database share, such as the one that signs sessions."""
-
 turn = Table(
     "redrive_turn",
     metadata,
@@ -235,3 +227,12 @@ key = Table(
     Column("revoked_at", Instant),
 )
 """API keys: only the hash of a key is kept."""
+
+session = Table(
+    "redrive_session",
+    metadata,
+    Column("sha256", Text, primary_key=True),
+    Column("key_id", Text, nullable=False),
+    Column("expires_at", Instant, nullable=False),
+)
+"""People who are logged in: only the hash of a session's token is kept."""

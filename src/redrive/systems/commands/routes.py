@@ -5,15 +5,14 @@ operators who press the same button, one is told that the other was quicker.
 """
 
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import JSONResponse
-from pydantic import AfterValidator
 
 from redrive.http.errors import ApiError, ErrorAnswer
-from redrive.http.guard import require, require_unless_loopback
+from redrive.http.guard import KeyFirstRoute, require, require_unless_loopback
+from redrive.http.shape import InstantAt
 from redrive.operator.acts import Acted
 from redrive.systems.commands import shapes
 from redrive.systems.commands.desk import TROUBLED, Troubleshooting
@@ -34,11 +33,7 @@ CursorQuery = Annotated[str | None, Query(max_length=18, description="The cursor
 DomainPath = Annotated[str, Path(max_length=shapes.DOMAIN_CHARS_MAX, examples=["payments"])]
 
 
-def _with_zone(instant: datetime) -> datetime:
-    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant
-
-
-InstantQuery = Annotated[datetime | None, AfterValidator(lambda given: given and _with_zone(given)), Query()]
+InstantQuery = Annotated[InstantAt | None, Query()]
 
 
 def _refusals(**meanings: str) -> dict[int | str, dict[str, Any]]:
@@ -61,7 +56,7 @@ _ACT = _refusals(
 
 def make_routes(reader: Reader, desk: Troubleshooting) -> APIRouter:
     """The routes of one reader."""
-    router = APIRouter(prefix="/api/commands", tags=["commands"])
+    router = APIRouter(prefix="/api/commands", route_class=KeyFirstRoute, tags=["commands"])
     _add_troubleshooting(router, reader, desk)
     _add_looks(router, reader)
     return router

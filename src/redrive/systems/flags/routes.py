@@ -14,7 +14,7 @@ from pydantic import AfterValidator
 
 from redrive.http.body import read_body
 from redrive.http.errors import ApiError, ErrorAnswer
-from redrive.http.guard import require, require_unless_loopback
+from redrive.http.guard import KeyFirstRoute, require, require_unless_loopback
 from redrive.systems.flags.cache import FlagCache
 from redrive.systems.flags.desk import PAGE_SIZE, FlagDesk
 from redrive.systems.flags.errors import (
@@ -76,8 +76,8 @@ OfFlag = Annotated[str, Query(max_length=100, description="Of this flag only"), 
 Offset = Annotated[int, Query(ge=0, le=1_000_000, description="How many are passed over")]
 
 
-class FlagsRoute(APIRoute):
-    """A route of the flags: bodies are bounded, and what is refused has the codes of the flags."""
+class _FlagsAnswers(APIRoute):
+    """Bodies are bounded, and what is refused has the codes of the flags."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
         """See `APIRoute.get_route_handler`."""
@@ -102,18 +102,8 @@ class FlagsRoute(APIRoute):
         return answer
 
 
-class AdminRoute(FlagsRoute):
-    """A route for operators: whoever has no key is refused before a byte of the body is read."""
-
-    def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
-        """See `APIRoute.get_route_handler`."""
-        handle = super().get_route_handler()
-
-        async def answer(request: Request) -> Response:
-            await _operator(request, request.headers.get("X-API-Key"))
-            return await handle(request)
-
-        return answer
+class FlagsRoute(KeyFirstRoute, _FlagsAnswers):
+    """A route of the flags."""
 
 
 def _misfit(error: RequestValidationError) -> ApiError:
@@ -146,14 +136,14 @@ def make_routers(cache: FlagCache, store: FlagStore, intake: FlagIntake, desk: F
     )
     config = APIRouter(prefix="/api/config/flags", tags=["flags"], route_class=FlagsRoute, responses=refused)
     admin = APIRouter(
-        prefix="/api/admin/flags", tags=["flags admin"], route_class=AdminRoute, responses=of_flags,
+        prefix="/api/admin/flags", tags=["flags admin"], route_class=FlagsRoute, responses=of_flags,
         dependencies=[Depends(_operator)],
     )  # fmt: skip
     looking = APIRouter(
         prefix="/api/flags", tags=["flags operator"], route_class=FlagsRoute, responses=guarded,
         dependencies=[Depends(require_unless_loopback("viewer"))],
     )  # fmt: skip
-    acting = APIRouter(prefix="/api/flags", tags=["flags operator"], route_class=AdminRoute, responses=guarded)
+    acting = APIRouter(prefix="/api/flags", tags=["flags operator"], route_class=FlagsRoute, responses=guarded)
     _add_config(config, cache)
     _add_flags(admin, store)
     _add_users(admin, store)

@@ -10,7 +10,7 @@ from redrive.access.keys import ApiKey
 from redrive.errors import TooSlowError
 from redrive.extend import Act, Actor
 from redrive.http.errors import ApiError, ErrorAnswer
-from redrive.http.guard import require, require_unless_loopback
+from redrive.http.guard import KeyFirstRoute, require, require_unless_loopback
 from redrive.operator.json_views import instant_json
 from redrive.systems.relay.desk import TOO_SLOW, Asked, ReviewDesk
 from redrive.systems.relay.settings import QUEUE_BYTES_MAX
@@ -39,7 +39,7 @@ def make_router(desk: ReviewDesk) -> APIRouter:
     refusals: dict[int | str, dict[str, Any]] = {
         status: {"model": ErrorAnswer} for status in (400, 401, 403, 404, 422, 503)
     }
-    router = APIRouter(prefix="/api/relay/review", tags=["relay"], responses=refusals)
+    router = APIRouter(prefix="/api/relay/review", route_class=KeyFirstRoute, tags=["relay"], responses=refusals)
 
     @router.get("", summary="Messages that wait for a person, the newest first", dependencies=LOOKING)
     async def listed(

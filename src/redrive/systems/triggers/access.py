@@ -17,6 +17,7 @@ from redrive.access.keys import ApiKey, Scope, digest, read_keys
 from redrive.extend import Database, Gather
 from redrive.http.body import read_body
 from redrive.http.errors import ApiError, ErrorStyle
+from redrive.http.guard import wrong_key
 from redrive.systems.triggers.inbox import read_statuses
 from redrive.systems.triggers.limits import Limiter
 from redrive.systems.triggers.values import Status
@@ -74,7 +75,7 @@ class Gate:
         [found] = await self._looks([_Ask(hashed, event_id)])
         key = found.key
         if key is None or len(secret) > KEY_CHARS_MAX or not key.is_valid(self._database.now()):
-            raise ApiError(401, "UNAUTHORIZED", "the key is unknown, expired or revoked", headers=CHALLENGE)
+            raise wrong_key(request, secret, code="UNAUTHORIZED", too_many="RATE_LIMIT_EXCEEDED")
         wait = await self._limiter.wait_for(key.id)
         if wait is not None:
             raise ApiError(

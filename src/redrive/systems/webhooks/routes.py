@@ -131,7 +131,7 @@ def _described(door: "_Door", lane: Lane, *, is_open: bool) -> APIRouter:
     async def take(request: Request) -> Response:
         """Store a webhook, to be processed soon. The answer goes out when the row is on disk.
 
-        Open on loopback; elsewhere with a key of scope `webhooks:write`, unless WEBHOOK_OPEN is set.
+        Open to this machine where HTTP_TRUST_LOOPBACK is set; else with a key of scope `webhooks:write`, unless WEBHOOK_OPEN is set.
         """
         return await door.take(request)
 
@@ -169,7 +169,7 @@ def _described(door: "_Door", lane: Lane, *, is_open: bool) -> APIRouter:
         ] = None,
         limit: Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many a page holds")] = 100,
     ) -> Response:
-        """Oldest first. Open on loopback; elsewhere with a key of scope `viewer`."""
+        """Oldest first. Open to this machine where HTTP_TRUST_LOOPBACK is set; else with a key of scope `viewer`."""
         state = None if status is None else STATUSES[status]
         if idempotency_key is not None:
             task = await lane.get(_storable(idempotency_key))
@@ -188,7 +188,7 @@ def _described(door: "_Door", lane: Lane, *, is_open: bool) -> APIRouter:
         dependencies=may_read,
     )
     async def get(id: Annotated[str, Path(max_length=100)]) -> Response:
-        """Open on loopback; elsewhere with a key of scope `viewer`."""
+        """Open to this machine where HTTP_TRUST_LOOPBACK is set; else with a key of scope `viewer`."""
         task = await lane.get_by_id(_storable(id))
         if task is None:
             raise ApiError(404, "not_found", "there is no webhook with this id")

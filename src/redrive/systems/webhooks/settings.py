@@ -41,9 +41,7 @@ class WebhookSettings(Section):
     webhook_max_bytes: int = Field(
         default=BYTES_MAX, ge=1, le=BYTES_MAX, description="The largest body that a webhook may have"
     )
-    webhook_open: bool = Field(
-        default=False, description="Whether POST /webhooks is open to all; else only this machine needs no key"
-    )
+    webhook_open: bool = Field(default=False, description="Whether POST /webhooks is open to all, without a key")
     webhook_forward_url: AnyHttpUrl | None = Field(
         default=None, description="Where webhooks are POSTed to if the application has no handlers for them"
     )

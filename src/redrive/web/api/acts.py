@@ -15,9 +15,9 @@ from redrive.access.keys import ApiKey
 from redrive.core.states import Act, State
 from redrive.core.task import TaskId
 from redrive.errors import UsageError
-from redrive.http.guard import require
+from redrive.http.guard import KeyFirstRoute, require
 from redrive.http.reason import Reason
-from redrive.http.shape import Body
+from redrive.http.shape import Body, WellFormed
 from redrive.lane import Lane
 from redrive.operator.acts import Acted, Acts
 from redrive.operator.json_views import instant_json
@@ -31,11 +31,12 @@ NAMED_MAX = 5
 ACT_WITHIN = timedelta(seconds=8)
 """An act that takes longer stops between two pages and says that it is not complete: send it again with its `until`."""
 
-router = APIRouter(prefix="/api/tasks", tags=["acts"])
+router = APIRouter(prefix="/api/tasks", route_class=KeyFirstRoute, tags=["acts"])
 Operator = Annotated[ApiKey, Depends(require("operator"))]
 
 Ids = Annotated[
-    list[int | str], Field(min_length=1, max_length=IDS_MAX, description="The tasks, each by its id or by its key")
+    list[int | WellFormed],
+    Field(min_length=1, max_length=IDS_MAX, description="The tasks, each by its id or by its key"),
 ]
 
 

@@ -4,11 +4,12 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
+from redrive.http.guard import KeyFirstRoute
 from redrive.operator.alerts import Alerts
 from redrive.operator.json_views import instant_json
 from redrive.web.api.common import LOOKING, app_of
 
-router = APIRouter(prefix="/api", tags=["alerts"], dependencies=LOOKING)
+router = APIRouter(prefix="/api", route_class=KeyFirstRoute, tags=["alerts"], dependencies=LOOKING)
 
 
 @router.get("/alerts", summary="What needs attention now, oldest first")

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import AfterValidator, Field
 from sqlalchemy import Connection, select
 
+from redrive.http.guard import KeyFirstRoute
 from redrive.ledgers.sql import schema
 from redrive.operator.json_views import instant_json
 from redrive.operator.reads import LOOK_WITHIN
@@ -15,7 +16,7 @@ PAGE_MAX = 500
 LOOKED_AT_MAX = 20_000
 """Entries of other ledgers that one page looks past."""
 
-router = APIRouter(prefix="/api", tags=["audit"], dependencies=LOOKING)
+router = APIRouter(prefix="/api", route_class=KeyFirstRoute, tags=["audit"], dependencies=LOOKING)
 
 
 def _without_nul(name: str) -> str:

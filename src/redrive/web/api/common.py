@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from redrive.app import Redrive
 from redrive.core.durations import parse_duration
@@ -16,7 +16,7 @@ from redrive.core.task import KEY_CHARS_MAX, KIND_CHARS_MAX, Task
 from redrive.errors import TooSlowError
 from redrive.http.errors import ApiError
 from redrive.http.guard import require_unless_loopback
-from redrive.http.shape import Body
+from redrive.http.shape import Body, InstantAt
 from redrive.lane import Lane
 from redrive.operator.asked import CAUSE_CHARS_MAX, TEXT_CHARS_MAX, read_filter
 from redrive.operator.json_views import task_json
@@ -30,14 +30,9 @@ def _duration(given: Any) -> timedelta:
     return given if isinstance(given, timedelta) else parse_duration(given)
 
 
-def _with_zone(instant: datetime) -> datetime:
-    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant
-
-
 Span = Annotated[
     timedelta, BeforeValidator(_duration), Field(description="Seconds, or with a unit: 90, 5m, 2h", examples=["2h"])
 ]
-InstantAt = Annotated[datetime, AfterValidator(_with_zone)]
 
 
 class FilterBody(Body):

@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from redrive.core.failure import redact
+from redrive.http.guard import KeyFirstRoute
 from redrive.operator.figures import Figures
 from redrive.operator.json_views import instant_json
 from redrive.web.api.common import LOOKING, app_of, lanes_of
@@ -12,7 +13,7 @@ from redrive.web.api.overview import LedgerQuery
 
 GROUPS_MAX = 200
 
-router = APIRouter(prefix="/api", tags=["groups"], dependencies=LOOKING)
+router = APIRouter(prefix="/api", route_class=KeyFirstRoute, tags=["groups"], dependencies=LOOKING)
 
 
 @router.get("/groups", summary="Failure causes of dead tasks, the largest group first")

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query, Request
 
 from redrive.core.histograms import TOOK, TOOK_SECONDS, TRIES, percentile
 from redrive.core.states import State
+from redrive.http.guard import KeyFirstRoute
 from redrive.lane import Lane
 from redrive.ledgers.sql.times import EPOCH
 from redrive.operator.census import amounts_now
@@ -27,7 +28,7 @@ CARRIED_STEPS_MAX = 10
 """A depth that was not counted in a step is that of the step before, for so many steps; then it is not known."""
 DRAWN = ("added", "done", "retried", "dead", "cancelled")
 
-router = APIRouter(prefix="/api", tags=["overview"], dependencies=LOOKING)
+router = APIRouter(prefix="/api", route_class=KeyFirstRoute, tags=["overview"], dependencies=LOOKING)
 
 
 class Range(StrEnum):

@@ -12,13 +12,14 @@ from redrive.core.jitter import Jitter
 from redrive.core.policy import Policy
 from redrive.core.preview import preview as tries_of
 from redrive.core.task import KEY_CHARS_MAX
-from redrive.http.shape import Body
+from redrive.http.guard import KeyFirstRoute
+from redrive.http.shape import Body, InstantAt
 from redrive.operator.json_views import instant_json, try_json
-from redrive.web.api.common import LOOKING, InstantAt, Span
+from redrive.web.api.common import LOOKING, Span
 
 WAITS_MAX = 1000
 
-router = APIRouter(prefix="/api", tags=["preview"], dependencies=LOOKING)
+router = APIRouter(prefix="/api", route_class=KeyFirstRoute, tags=["preview"], dependencies=LOOKING)
 
 
 class ExponentialBody(Body):

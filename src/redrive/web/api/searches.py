@@ -17,6 +17,7 @@ from redrive.core.states import State
 from redrive.core.task import KIND_CHARS_MAX, Task, TaskId
 from redrive.errors import LedgerAwayError
 from redrive.http.errors import ApiError
+from redrive.http.guard import KeyFirstRoute
 from redrive.http.shape import Body
 from redrive.lane import Lane
 from redrive.operator.asked import TEXT_CHARS_MAX, read_filter
@@ -34,7 +35,7 @@ TASKS_MAX = 200
 PAUSE_SHARE = 0.5
 """Between two looks a search rests for half as long as the look took, so that it is never all that the database does."""
 
-router = APIRouter(prefix="/api/searches", tags=["searches"], dependencies=LOOKING)
+router = APIRouter(prefix="/api/searches", route_class=KeyFirstRoute, tags=["searches"], dependencies=LOOKING)
 
 
 class SearchBody(Body):

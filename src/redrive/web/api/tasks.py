@@ -9,6 +9,7 @@ from redrive.core.states import State
 from redrive.core.task import KEY_CHARS_MAX, KIND_CHARS_MAX, TaskId
 from redrive.errors import UsageError
 from redrive.http.errors import ApiError
+from redrive.http.guard import KeyFirstRoute
 from redrive.lane import Lane
 from redrive.operator.asked import CAUSE_CHARS_MAX, TEXT_CHARS_MAX, read_filter
 from redrive.operator.json_views import attempt_json, deed_json, instant_json
@@ -21,7 +22,7 @@ PAGE_MAX = 500
 ATTEMPTS_MAX = 500
 """Of a longer history the latest are shown."""
 
-router = APIRouter(prefix="/api/tasks", tags=["tasks"], dependencies=LOOKING)
+router = APIRouter(prefix="/api/tasks", route_class=KeyFirstRoute, tags=["tasks"], dependencies=LOOKING)
 
 
 @router.get("", summary="A page of tasks")

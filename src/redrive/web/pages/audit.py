@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import Query, Request
 from fastapi.responses import HTMLResponse
 
+from redrive.access.keys import AUDITED
 from redrive.http.panel import query_of
 from redrive.web.api.audit import Audited
 from redrive.web.api.audit import audit as deeds_of
@@ -25,7 +26,7 @@ async def audit(
 ) -> HTMLResponse:
     """The page."""
     app = service_of(request).app
-    names = [*app.lanes, *(name for system in app.systems.values() for name in system.audited), ledger]
+    names = [*app.lanes, *(name for system in app.systems.values() for name in system.audited), AUDITED, ledger]
     found = await deeds_of(request, ledger or None, cursor, LIMIT)
     following = found["cursor"] and query_of("/audit", {"ledger": ledger, "cursor": found["cursor"]})
     return render(

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Query
 
 from redrive.access.keys import ApiKey
 from redrive.http.errors import ErrorAnswer
-from redrive.http.guard import require, require_unless_loopback
+from redrive.http.guard import KeyFirstRoute, require, require_unless_loopback
 from redrive.operator.json_views import instant_json
 from redrive.systems.triggers import shapes as m
 from redrive.systems.triggers.desk import EndpointDesk
@@ -27,7 +27,12 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 
 def make_desk_routes(desk: EndpointDesk) -> APIRouter:
     """The routes of operators."""
-    router = APIRouter(prefix="/api/triggers/endpoints", tags=["endpoints of all users"], responses=_REFUSALS)
+    router = APIRouter(
+        prefix="/api/triggers/endpoints",
+        route_class=KeyFirstRoute,
+        tags=["endpoints of all users"],
+        responses=_REFUSALS,
+    )
 
     @router.get("", summary="A page of endpoints", response_model=m.EndpointPageOut,
                 dependencies=[Depends(require_unless_loopback("viewer"))])  # fmt: skip

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from redrive.access.keys import ApiKey, Keys
-from redrive.extend import Database
+from redrive.extend import Actor, Database
 from redrive.operator.json_views import instant_json
 from redrive.systems.triggers import shapes as m
 from redrive.systems.triggers.access import needs
@@ -45,13 +45,17 @@ def add_key_routes(router: APIRouter, database: Database, cursors: Cursors) -> N
             message = f"it must lie in the future, at most {EXPIRES_MAX.days} days ahead; null lets a key live for ever"
             raise invalid(message, "body", "expires_at")
 
+    def by(request: Request) -> Actor:
+        caller = request.client.host if request.client is not None else "an unknown address"
+        return Actor(name=owner_of(request), reason=f"from {caller}")
+
     @router.post("/keys", status_code=201, tags=["keys"], response_model=m.KeyMade, responses=with_body())
     @needs("admin")
-    async def create_key(given: m.KeyIn) -> JSONResponse:
+    async def create_key(request: Request, given: m.KeyIn) -> JSONResponse:
         """Make a key for a user. Its text is shown now and not again: only its hash is kept."""
         checked(given.expires_at)
         expires = None if given.expires_at is None else given.expires_at - database.now()
-        made = await keys.create(given.user, [scope.value for scope in given.scopes], expires=expires)
+        made = await keys.create(given.user, [scope.value for scope in given.scopes], expires=expires, by=by(request))
         return JSONResponse(_key_json(made.key) | {"key": made.secret}, status_code=201)
 
     @router.get("/keys", tags=["keys"], response_model=m.KeyPage, responses=refusals(400))
@@ -88,22 +92,24 @@ def add_key_routes(router: APIRouter, database: Database, cursors: Cursors) -> N
 
     @router.patch("/keys/{key_id}", tags=["keys"], response_model=m.KeyOut, responses=with_body(404))
     @needs("admin")
-    async def change_key(key_id: KeyId, given: m.KeyChange) -> JSONResponse:
+    async def change_key(request: Request, key_id: KeyId, given: m.KeyChange) -> JSONResponse:
         """Change what a key is good for, or until when."""
         checked(given.expires_at)
         forever = "expires_at" in given.model_fields_set and given.expires_at is None
         scopes = None if given.scopes is None else [scope.value for scope in given.scopes]
-        key = await keys.change(_read(key_id), scopes=scopes, expires_at=given.expires_at, forever=forever)
+        key = await keys.change(
+            _read(key_id), scopes=scopes, expires_at=given.expires_at, forever=forever, by=by(request)
+        )
         if key is None:
             raise not_found()
         return JSONResponse(_key_json(key))
 
     @router.delete("/keys/{key_id}", status_code=204, tags=["keys"], response_class=Response, responses=refusals(404))
     @needs("admin")
-    async def revoke_key(key_id: KeyId) -> Response:
+    async def revoke_key(request: Request, key_id: KeyId) -> Response:
         """Revoke a key: the very next request with it is refused, in every process."""
         known = await keys.get(_read(key_id))
         if known is None:
             raise not_found()
-        await keys.revoke(known.id)
+        await keys.revoke(known.id, by=by(request))
         return Response(status_code=204)

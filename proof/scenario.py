@@ -1,0 +1,35 @@
+"""A scenario tries one promise and comes back with figures. It fails if the promise does not hold."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One figure of a scenario, and what it must be."""
+
+    tried: str
+    figure: str
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A promise, and what tries it. `run` is told whether it should be short."""
+
+    name: str
+    promise: str
+    run: Callable[[bool], Iterator[Found]]
+
+
+SCENARIOS: list[Scenario] = []
+
+
+def scenario(promise: str) -> Callable[[Callable[[bool], Iterator[Found]]], Callable[[bool], Iterator[Found]]]:
+    """Register a function as the scenario of this promise; its name is the function's."""
+
+    def register(run: Callable[[bool], Iterator[Found]]) -> Callable[[bool], Iterator[Found]]:
+        SCENARIOS.append(Scenario(name=run.__name__, promise=promise, run=run))
+        return run
+
+    return register

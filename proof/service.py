@@ -1,0 +1,126 @@
+"""A real service in a process of its own, watched from outside."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+STARTS_WITHIN_SECONDS = 60
+ASKED_EVERY_SECONDS = 0.05
+
+
+@dataclass(slots=True)
+class Served:
+    """A running service."""
+
+    pid: int
+    port: int
+
+    @property
+    def memory_mib(self) -> float:
+        """What it holds in memory."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
+
+    @property
+    def cpu_seconds(self) -> float:
+        """What it has computed so far."""
+        parts = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def files(self) -> int:
+        """How many files and sockets it has open."""
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def connect(self) -> socket.socket:
+        """A plain connection."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+
+
+@dataclass(slots=True)
+class Watched:
+    """What somebody who asks for /health all the time has seen, and the most that the service took meanwhile."""
+
+    seconds: list[float] = field(default_factory=list)
+    failed: int = 0
+    memory_mib: float = 0
+    files: int = 0
+
+    @property
+    def slowest(self) -> float:
+        return max(self.seconds, default=float("inf"))
+
+
+@contextmanager
+def serving(files_max: int = 1024) -> Iterator[Served]:
+    """`redrive serve` on SQLite and a free port, with as few files as many systems give a process."""
+    with tempfile.TemporaryDirectory(prefix="redrive-proof-") as folder:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = int(free.getsockname()[1])
+        settings = {"DATABASE_URL": f"sqlite:///{folder}/proof.db", "HTTP_PORT": str(port), "LOG_LEVEL": "error"}
+        limited = f"ulimit -n {files_max} && exec {sys.executable} -m redrive serve"
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", limited], env=os.environ | settings, cwd=folder,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            _until_ready(port)
+            yield Served(process.pid, port)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextmanager
+def watching(served: Served) -> Iterator[Watched]:
+    """Ask for /health on a new connection again and again, as a load balancer does."""
+    watched, over = Watched(), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(ASKED_EVERY_SECONDS):
+            began = time.perf_counter()
+            try:
+                ok = httpx.get(f"http://127.0.0.1:{served.port}/health", timeout=30).status_code == 200
+            except httpx.TransportError:
+                ok = False
+            watched.seconds.append(time.perf_counter() - began)
+            watched.failed += not ok
+            watched.memory_mib = max(watched.memory_mib, served.memory_mib)
+            watched.files = max(watched.files, served.files)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield watched
+    finally:
+        over.set()
+        thread.join()
+
+
+def _until_ready(port: int) -> None:
+    ends = time.monotonic() + STARTS_WITHIN_SECONDS
+    while time.monotonic() < ends:
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/ready", timeout=5).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    raise RuntimeError(f"the service was not ready within {STARTS_WITHIN_SECONDS} s")

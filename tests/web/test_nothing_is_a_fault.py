@@ -1,0 +1,121 @@
+"""Whatever strangers send, it is refused with a sentence or answered: no route of the API has a fault, walked by its own description."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from redrive import Redrive
+from redrive.access.keys import Keys
+from redrive.ledgers.sql.migrate import migrate
+from redrive.settings import SYSTEMS, Settings
+from redrive.web.app import make_web
+from redrive.wiring import Service, attach_systems
+
+SERVED = [name for name in SYSTEMS if name != "relay"]
+HOSTILE = (
+    "", "a\0b", "%", "-1", "1e400", "NaN", "9" * 400, str(2**63), "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59",
+    "10000-01-01T00:00:00Z", "1" * 5000, "é\u202e", "[]", "999999999999d",
+)  # fmt: skip
+LONE = "\ud800"
+VALUES = (
+    None, True, -1, 10**400, 1e308, "\0", LONE, "x" * 5000, [LONE], {"a": LONE}, ["9" * 400], [2**63], "0001-01-01T00:00:00+23:59",
+    "9999-12-31T23:59:59-23:59", "999999999999d",
+)  # fmt: skip
+WHOLE: dict[str, dict[str, Any]] = {
+    "/api/tasks/redrive": {"reason": "x", "ids": [1]},
+    "/api/tasks/cancel": {"reason": "x", "ids": [1]},
+    "/api/tasks/resolve": {"reason": "x", "ids": [1], "state": "done"},
+    "/api/preview": {"backoff": {"kind": "fixed", "wait": "10000d"}, "retries": 999},
+    "/v1/events": {"event_type": "a.b", "payload": {}},
+}
+"""What is otherwise right where one field is hostile, so that it is reached."""
+
+
+@pytest.fixture
+def store() -> str:
+    """The stricter database of the two: what cannot be asked of it is a fault there."""
+    return "postgres"
+
+
+@pytest.fixture
+async def client(empty_url: str) -> AsyncIterator[tuple[httpx.AsyncClient, dict[str, Any]]]:
+    """An admin of the whole service, and its description."""
+    app = Redrive(empty_url, durable=False)
+    attach_systems(app, SERVED)
+    await migrate(app.database, SERVED)
+    made = await Keys(app.database).create("ada", ["admin"])
+    service = Service(app, Settings(_env_file=None))
+    service.is_open = True
+    web = make_web(service)
+    transport = httpx.ASGITransport(web, client=("192.0.2.7", 1), raise_app_exceptions=False)
+    headers = {"X-API-Key": made.secret}
+    async with httpx.AsyncClient(transport=transport, base_url="http://redrive.example", headers=headers) as client:
+        yield client, web.openapi()
+    await app.close()
+
+
+def _resolve(schema: dict[str, Any], described: dict[str, Any]) -> dict[str, Any]:
+    while "$ref" in schema:
+        schema = described["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]]
+    return schema
+
+
+def _fields(schema: dict[str, Any], described: dict[str, Any]) -> Iterator[str]:
+    schema = _resolve(schema, described)
+    yield from schema.get("properties", ())
+    for part in ("anyOf", "allOf", "oneOf"):
+        for inner in schema.get(part, ()):
+            yield from _fields(inner, described)
+
+
+async def test_hostile_questions(client: tuple[httpx.AsyncClient, dict[str, Any]]):
+    """Every parameter of every route that looks, in the query and in the path, with every hostile value: never a 5xx."""
+    asked, described = client
+    faults, amount = [], 0
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            if method != "get":
+                continue
+            parameters = [one for one in operation.get("parameters", ()) if one["in"] in ("query", "path")]
+            for parameter in parameters:
+                for value in HOSTILE:
+                    at = path
+                    for other in parameters:
+                        if other["in"] == "path":
+                            at = at.replace(
+                                f"{{{other['name']}}}", quote(value if other is parameter else "1", safe="") or "%20"
+                            )
+                    query = {parameter["name"]: value} if parameter["in"] == "query" else {}
+                    answer = await asked.get(at, params=query)
+                    amount += 1
+                    if answer.status_code >= 500:
+                        faults.append((path, parameter["name"], value[:30], answer.status_code))
+    assert amount > 300
+    assert faults == []
+
+
+async def test_hostile_bodies(client: tuple[httpx.AsyncClient, dict[str, Any]]):
+    """Every field of every body, alone, with every hostile value, and bodies that are nothing at all: never a 5xx."""
+    asked, described = client
+    faults, amount = [], 0
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            content = operation.get("requestBody", {}).get("content", {}).get("application/json")
+            if content is None:
+                continue
+            at = path.replace("{", "").replace("}", "")
+            fields = set(_fields(content["schema"], described))
+            bodies = [json.dumps(value) for value in VALUES]
+            bodies += [json.dumps({"reason": "x", "ids": [1], field: value}) for field in fields for value in VALUES]
+            bodies += [json.dumps({field: value}) for field in fields for value in VALUES]
+            for body in (*bodies, "", "{", '{"a": 1' + "0" * 5000 + "}", "[" * 5000, b"\xff\xfe"):
+                answer = await asked.request(method, at, content=body, headers={"Content-Type": "application/json"})
+                amount += 1
+                if answer.status_code >= 500:
+                    faults.append((method, path, body[:80], answer.status_code))
+    assert amount > 300
+    assert faults == []
