@@ -17,9 +17,10 @@ from redrive.ledgers.open import open_ledger
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import columns_of
+from redrive.operator.census import Census
 from redrive.operator.pages import TaskPages
 from redrive.ports import Filter
-from tests.ledgers.homes import ADA, LEASE, Home, execute, settlement
+from tests.ledgers.homes import ADA, LEASE, PERMANENT, Home, execute, settlement
 
 DEEP = "[" * 5_000 + "]" * 5_000
 LONG = '{"n": ' + "9" * 5_000 + "}"
@@ -246,6 +247,34 @@ async def test_a_start_that_cannot_be_read_is_rescued(database: Database, store:
     assert odd.abandoned is not None
     assert odd.abandoned.claimed_at is None
     assert await ledger.settle([settlement(claim) for claim in found], worker="keeper") == []
+
+
+async def test_the_census_lists_the_dead_beside_a_bad_row(database: Database, store: str) -> None:
+    """The list of dead tasks is kept though one of them has an error, or a time of its end, that cannot be read."""
+    odd = {"sqlite": {"error": "CAST(x'ff' AS TEXT)"}, "postgres": {"span": "'12026-01-01'"}}[store]
+    table = ORDERS if store == "sqlite" else replace(ORDERS, ended_at="span")
+    ledger = await opened(database, store, table)
+    await ledger.settle([settlement(claim, PERMANENT) for claim in await ledger.claim(30, LEASE)], worker="w")
+    await change(database, store, 5, **odd)
+    await Census(ledger).take()
+    page = await TaskPages(ledger).page(Filter(state=State.DEAD))
+    assert {task.id for task in page.items} == {*range(1, 31)}
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+async def test_a_page_with_a_due_time_that_cannot_be_read(database: Database, store: str) -> None:
+    """Where an instant cannot be read the page is in the order of the ids, from its first to its last part."""
+    ledger = await opened(database, store)
+    await change(database, store, 5, due_at="'12026-01-01'")
+    await change(database, store, 6, due_at="'infinity'")
+    pages, cursor, seen = TaskPages(ledger), None, []
+    while True:
+        page = await pages.page(Filter(state=State.WAITING), cursor=cursor, limit=20, newest_first=True)
+        seen += [task.id for task in page.items]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert sorted(seen) == [*range(1, 31)]
 
 
 UPPER = "0B7C5A58-4F31-4C1B-9E0F-0D5A3F7F9E11"
