@@ -5,7 +5,7 @@ what the branches before it left, so that a million due tasks of kinds which thi
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -34,7 +34,7 @@ from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.rows import RowReader
 from redrive.ledgers.sql.seam import Parameters
-from redrive.ledgers.sql.sift import Sifted, is_unreadable, sift
+from redrive.ledgers.sql.sift import is_unreadable, sift
 
 KINDS_PER_CLAIM_MAX = 40
 KNOWN_OF_CLAIMS = ("status", "claim_id", "lease_until", "claimed_at", "updated_at", "done_at", "ended_at")
@@ -218,22 +218,31 @@ class Claiming(Due):
             **self._times(lease=lease),
             **kind_parameters(kinds),
         }
-        statement, reader = self._claiming.claim(len(kinds or ())), self._claim_reader
-        try:
-            claims = reader.claims(connection.execute(statement, parameters).all(), fence, lease)
-        except Exception as error:
-            if not is_unreadable(error):
-                raise
-            # They are claimed all the same. One by one they are read again, so that a bad one costs no other its claim.
-            ids = connection.execute(self._claiming.held_under, {"fence": fence}).scalars().all()
-            claims = reader.sifted_claims(self._sift_claims(connection, ids, lease), fence, lease)
+        claims = self._read_claims(connection, self._claiming.claim(len(kinds or ())), parameters, lease)
         if self._tells_claims and (told := [claim for claim in claims if claim.unreadable is None]):
             self.beside.claimed(connection, told)
         return claims
 
-    def _sift_claims(self, connection: Connection, ids: Sequence[TaskId], lease: timedelta) -> list[Sifted]:
+    def _read_claims(
+        self,
+        connection: Connection,
+        statement: Update,
+        parameters: Parameters,
+        lease: timedelta,
+        abandoned: Mapping[TaskId, Abandoned] | None = None,
+    ) -> list[Claim]:
+        """Run a statement that holds rows under the fence of its parameters, and read what it returns."""
+        fence, reader = parameters["fence"], self._claim_reader
+        try:
+            return reader.claims(connection.execute(statement, parameters).all(), fence, lease, abandoned)
+        except Exception as error:
+            if not is_unreadable(error):
+                raise
+        # They are held all the same. Read again one by one, so that a bad one costs no other its claim.
+        ids = parameters.get("ids") or connection.execute(self._claiming.held_under, {"fence": fence}).scalars().all()
         columns = [*self._claiming.columns, self._claiming.present]
-        return sift(connection, columns, self._mapped.id, ids, self._times(lease=lease))
+        rows = sift(connection, columns, self._mapped.id, ids, self._times(lease=lease))
+        return reader.sifted_claims(rows, fence, lease, abandoned)
 
     def _in_turn(self, kinds: list[str]) -> list[str]:
         """Every kind gets its turn at the front, so that none is starved by another.
@@ -257,11 +266,12 @@ class Claiming(Due):
         self, connection: Connection, limit: int, lease: timedelta, kinds: Sequence[str] | None
     ) -> list[Claim]:
         of_kinds = kinds is not None and self.table.kind is not None
-        abandoned = self._abandoned(
+        found = self._expired(
             connection,
             self._claiming.expired_of_kinds if of_kinds else self._claiming.expired,
             {"limit": limit, **self._times(), **({"kinds": list(kinds or ())} if of_kinds else {})},
         )
+        abandoned = {id_: Abandoned(claim_id=claim_id, claimed_at=claimed_at) for id_, claim_id, claimed_at in found}
         if not abandoned:
             return []
         unfenced = [id_ for id_, lost in abandoned.items() if lost.claim_id is None]
@@ -269,26 +279,17 @@ class Claiming(Due):
             connection.execute(self._claiming.drop_fences, {"ids": unfenced})
         fence = uuid4()
         parameters = {"ids": list(abandoned), "fence": fence, **self._times(lease=lease)}
-        statement, reader = self._claiming.take_over, self._claim_reader
-        try:
-            return reader.claims(connection.execute(statement, parameters).all(), fence, lease, abandoned)
-        except Exception as error:
-            if not is_unreadable(error):
-                raise
-            return reader.sifted_claims(self._sift_claims(connection, list(abandoned), lease), fence, lease, abandoned)
+        return self._read_claims(connection, self._claiming.take_over, parameters, lease, abandoned)
 
-    def _abandoned(
-        self, connection: Connection, expired: Select[Any], parameters: Parameters
-    ) -> dict[TaskId, Abandoned]:
-        """The claims that ran out, by the ids of their tasks."""
+    def _expired(self, connection: Connection, expired: Select[Any], parameters: Parameters) -> list[tuple[Any, ...]]:
+        """The ids, fences and starts of claims that ran out, also where one of them cannot be read."""
         try:
-            found: Any = connection.execute(expired, parameters).all()
+            return [tuple(row) for row in connection.execute(expired, parameters).all()]
         except Exception as error:
             if not is_unreadable(error):
                 raise
-            ids = connection.execute(expired.with_only_columns(self._mapped.id), parameters).scalars().all()
-            found = [row.cells for row in sift(connection, [*expired.selected_columns], self._mapped.id, ids)]
-        return {id_: Abandoned(claim_id=claim_id, claimed_at=claimed_at) for id_, claim_id, claimed_at in found}
+        ids = connection.execute(expired.with_only_columns(self._mapped.id), parameters).scalars().all()
+        return [row.cells for row in sift(connection, [*expired.selected_columns], self._mapped.id, ids)]
 
     async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[ClaimLost]:
         """See `Ledger.extend`."""
