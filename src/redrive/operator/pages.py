@@ -96,9 +96,13 @@ class TaskPages:
     ) -> list[Position]:
         if self._is_listed(asked):
             return await self._dead.positions(asked, after, limit, newest_first=newest_first)
-        if self._indexes.serves(asked) and (after is None or after.at is not None):
-            found = await self._by_index(asked, after, limit, newest_first=newest_first)
+        if self._indexes.serves(asked):
+            # A cursor without an instant is right where the first page had to be read by the ids, and only there.
+            begun = after if after is not None and after.at is not None else None
+            found = await self._by_index(asked, begun, limit, newest_first=newest_first)
             if found is not None:
+                if after is not begun and after is not None:
+                    after.check(datetime)
                 return found
         if after is not None:
             after.check(type(None))
