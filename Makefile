@@ -31,7 +31,7 @@ check: $(READY)  ## style, types and import laws
 tests: $(READY)  ## the tests alone
 	@$(BIN)/python -W ignore -m bench.servers
 	@$(BIN)/python tests/browser/chromium.py
-	$(PYTEST) tests --numprocesses 3 --dist worksteal
+	$(PYTEST) tests --numprocesses 4 --dist worksteal
 
 coverage: $(READY)  ## which lines the tests reach; half as long again as the tests alone
 	@rm -f .coverage .coverage.*
@@ -50,7 +50,7 @@ proof: $(READY)  ## try every promise on real processes and print the figures; P
 	$(BIN)/python -W ignore -m proof
 
 soak: $(READY)  ## the same tests with hundreds of kills and millions of rows
-	REDRIVE_TEST_ROUNDS=600 REDRIVE_TEST_ROWS=1000000 REDRIVE_SIMULATION_SEEDS=1000 $(PYTEST) tests/faults tests/engine tests/ledgers/sql/test_plans.py -o timeout=3600
+	REDRIVE_TEST_ROUNDS=600 REDRIVE_TEST_ROWS=1000000 REDRIVE_SIMULATION_SEEDS=1000 REDRIVE_TEST_EXAMPLES=1000 $(PYTEST) tests/core tests/faults tests/engine tests/ledgers/sql/test_plans.py -o timeout=3600
 
 pictures: $(READY)  ## make the pictures of the docs anew, from the pages in a real browser
 	REDRIVE_TEST_PICTURES=1 $(PYTEST) tests/browser/test_looks.py -k picture
@@ -75,7 +75,7 @@ $(READY): requirements.lock pyproject.toml client/pyproject.toml
 		{ echo "redrive needs Python 3.11 or later: make PYTHON=/path/to/python3 $(MAKECMDGOALS)"; exit 1; }
 	@echo "setting up $(VENV) (once, about a minute)"
 	@$(PYTHON) -m venv --clear $(VENV) 2>/dev/null || { rm -rf $(VENV); $(MAKE) --no-print-directory python-venv; $(PYTHON) -m venv $(VENV); }
-	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable client
 	@touch $@
 

@@ -20,8 +20,10 @@ from redrive.ledgers.sql.migrate import migrate, systems_with_tables
 from redrive.testing import VirtualClock
 from tests import (
     clock_from_below_zero,  # noqa: F401 - first: modules keep the clock that they find
-    shared_models,  # noqa: F401 - before any application is made
+    forks,
+    shared_work,  # noqa: F401 - before any application is made
 )
+from tests.order import spread
 from tests.patience import have_patience
 from tests.servers import Migrated, PostgresServer, own_rabbitmq, quick_folder
 
@@ -32,18 +34,33 @@ os.environ["HTTP_TRUST_LOOPBACK"] = "true"
 """As `make run` has it; what is open without it is tested in `web/test_guard.py`."""
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the tests, those that wait come first."""
+    if worker := getattr(config, "workerinput", None):
+        items[:] = spread(items, worker["workercount"])
+
+
 def pytest_collection_finish() -> None:
     """What is to be tested is imported by now, and thousands of tests are there to stay: nobody need look for garbage among them."""
     have_patience()
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)  # and seldom among what they make, which is gone with each
+
+
+def pytest_unconfigure() -> None:
+    """What was forked for the tests ends with them."""
+    forks.end()
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """The PostgreSQL server of this run."""
     if url := os.environ.get("REDRIVE_TEST_POSTGRES_URL"):
-        yield PostgresServer(url)
+        given = PostgresServer(url)
+        yield given
+        given.close()
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns where no XDG_RUNTIME_DIR is set, as in most containers
@@ -57,9 +74,11 @@ def postgres() -> Iterator[PostgresServer]:
         for setting in ("fsync = off", "full_page_writes = off", "synchronous_commit = off", "autovacuum = off"):
             server.psql(f"ALTER SYSTEM SET {setting}")
         server.psql("SELECT pg_reload_conf()")
+        started = PostgresServer(server.get_uri())
         try:
-            yield PostgresServer(server.get_uri())
+            yield started
         finally:
+            started.close()
             server.cleanup()
 
 

@@ -1,9 +1,11 @@
 """A busy machine is not a wrong answer: here no limit of time ends what only takes long.
 
 Properties have no deadline, and what protects an operator from waiting (two seconds for a page, eight for an act, two until the
-database counts as away) is a minute or more. A test of such a limit sets one of its own, below a second.
+database counts as away) is a minute or more. A test of such a limit sets one of its own, below a second. Each run draws fifty
+new examples for a property; `REDRIVE_TEST_EXAMPLES=1000` looks further.
 """
 
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -18,7 +20,13 @@ LIMITS = ("LOOK_WITHIN", "COUNT_WITHIN", "ANSWER_WITHIN", "ACT_WITHIN_SECONDS", 
 
 
 # At once: a property takes its settings when it is defined.
-settings.register_profile("patient", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "patient",
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=int(os.environ.get("REDRIVE_TEST_EXAMPLES") or 50),
+)
 settings.load_profile("patient")
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import asyncpg
+import psycopg
 from sqlalchemy.engine import make_url
 
 MEMORY_BYTES_MIN = 2 * 1024**3
@@ -23,34 +23,38 @@ class PostgresServer:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self._connection: psycopg.Connection | None = None
 
     def url_of(self, database: str) -> str:
         """The URL of a database on this server."""
         return make_url(self.url).set(database=database).render_as_string(hide_password=False)
 
-    async def execute(self, statement: str) -> None:
-        """Run a statement on the server's first database."""
-        connection = await asyncpg.connect(self.url)
-        try:
-            await connection.execute(statement)
-        finally:
-            await connection.close()
+    def execute(self, statement: str) -> None:
+        """Run a statement on the server's first database: for all tests by one connection, which no event loop owns."""
+        if self._connection is None or self._connection.closed:
+            self._connection = psycopg.connect(self.url, autocommit=True)
+        self._connection.execute(statement)
+
+    def close(self) -> None:
+        """Leave the server."""
+        if self._connection is not None:
+            self._connection.close()
 
     async def create(self, template: str = "template1") -> str:
         """A new database; returns its URL."""
         name = f"t_{secrets.token_hex(6)}"
         for tries_left in reversed(range(10)):
             try:
-                await self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy')
+                self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy')
                 break
-            except asyncpg.ObjectInUseError:  # on a busy machine whoever made the template may take long to leave it
+            except psycopg.errors.ObjectInUse:  # on a busy machine whoever made the template may take long to leave it
                 if not tries_left:
                     raise
         return self.url_of(name)
 
     async def drop(self, url: str) -> None:
         """Forget a database, whoever is still connected to it."""
-        await self.execute(f'DROP DATABASE IF EXISTS "{make_url(url).database}" WITH (FORCE)')
+        self.execute(f'DROP DATABASE IF EXISTS "{make_url(url).database}" WITH (FORCE)')
 
 
 def quick_folder() -> str | None:

@@ -510,7 +510,26 @@ async def test_a_failed_opening_leaves_nothing_open(app, url):
     if url.startswith("sqlite"):
         assert other.database._writer is None
     else:
-        assert other.database._engine.pool.checkedin() == 0
+        assert other.database._here.engine.pool.checkedin() == 0
+
+
+async def test_a_pattern_behind_a_thousand_kinds_that_nobody_handles(app):
+    """Whatever waits for others, a handler whose kind is a pattern gets its tasks, and so does one that is named in full."""
+    ran = []
+
+    @app.handler("z.*")
+    async def pattern(task):
+        ran.append(task.kind)
+
+    @app.handler("y")
+    async def named(task):
+        ran.append(task.kind)
+
+    await app.add_many([make_task(f"nobody.{number:04}") for number in range(1100)])
+    await app.add("z.one")
+    await app.add("y")
+    await app.work_off(app.tasks)
+    assert sorted(ran) == ["y", "z.one"]
 
 
 # --- acting -----------------------------------------------------------------------------------------------------------
@@ -626,7 +645,7 @@ EXTRAS = {
 
 def run_without_extras(program):
     code = BLOCKED.format(blocked=EXTRAS, program=program)
-    return subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=150)
 
 
 def test_the_base_install_works_on_sqlite(tmp_path):

@@ -3,6 +3,7 @@
 import ast
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import redrive
@@ -10,13 +11,17 @@ import redrive
 PACKAGE = Path(redrive.__file__).parent
 DOORS = {
     "redrive", "redrive.app", "redrive.errors", "redrive.events", "redrive.extend", "redrive.lane", "redrive.policies",
-    "redrive.queues", "redrive.settings",
+    "redrive.queues", "redrive.settings", "redrive.sql",
 }  # fmt: skip
 """Modules whose names a system may use."""
 ROOMS = {"access", "http", "observe", "operator"}
 """Rooms of which a system may use any module: they are made for systems as for the service."""
+TESTS = Path(__file__).parent
+KINDS_OF_TESTS = {"browser", "faults"}
+"""Folders of tests that ask the whole of redrive, from outside."""
 
 
+@cache
 def modules() -> dict[str, ast.Module]:
     """Every module of the package by its name; generated code is not ours."""
     found = {}
@@ -28,23 +33,20 @@ def modules() -> dict[str, ast.Module]:
     return found
 
 
-MODULES = modules()
-
-
 def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
     """The module and the name of each import of ours, wherever in the file it stands."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "redrive":
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
-                yield (inner, "") if inner in MODULES else (node.module, alias.name)
+                yield (inner, "") if inner in modules() else (node.module, alias.name)
         elif isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names if alias.name.split(".")[0] == "redrive")
 
 
 def test_no_module_imports_itself_by_a_detour():
     """There are no cycles, also not through imports inside functions or for types alone."""
-    graph = {name: {module for module, _ in imports(tree)} - {name} for name, tree in MODULES.items()}
+    graph = {name: {module for module, _ in imports(tree)} - {name} for name, tree in modules().items()}
     while leaves := {name for name, known in graph.items() if not known & graph.keys()}:
         for name in leaves:
             del graph[name]
@@ -58,7 +60,7 @@ def test_no_module_imports_itself_by_a_detour():
 def test_systems_come_in_by_the_doors():
     """A system uses the public doors, the rooms made for it, the kit and itself, and nothing else, whatever way it imports."""
     strange = []
-    for name, tree in MODULES.items():
+    for name, tree in modules().items():
         if not name.startswith("redrive.systems."):
             continue
         own = ".".join(name.split(".")[:3])
@@ -73,13 +75,13 @@ def test_systems_come_in_by_the_doors():
 def test_a_door_lists_what_it_hands_on():
     """What a system takes from a door is defined there or in its `__all__`: nothing of an inner room slips through unnamed."""
     slipped = []
-    for name, tree in MODULES.items():
+    for name, tree in modules().items():
         if not name.startswith("redrive.systems."):
             continue
         for module, taken in imports(tree):
             if module not in DOORS or not taken:
                 continue
-            door = MODULES[module]
+            door = modules()[module]
             listed = {
                 element.value
                 for node in door.body
@@ -101,7 +103,7 @@ def test_a_door_lists_what_it_hands_on():
 def test_a_class_name_has_one_owner():
     """No two modules define a class of the same name: a word means one thing."""
     owners = defaultdict(list)
-    for name, tree in MODULES.items():
+    for name, tree in modules().items():
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 owners[node.name].append(name)
@@ -110,5 +112,16 @@ def test_a_class_name_has_one_owner():
 
 def test_every_module_says_what_it_is():
     """The first line of a file tells a reader whether to read on."""
-    silent = [name for name, tree in MODULES.items() if tree.body and not ast.get_docstring(tree)]
+    silent = [name for name, tree in modules().items() if tree.body and not ast.get_docstring(tree)]
     assert Counter(silent) == Counter({"redrive._version": 1})
+
+
+def test_tests_stand_where_their_code_does():
+    """Each folder of tests is a room of the package, or a kind of test that is listed here: one knows where to look."""
+    folders = {path.parent.relative_to(TESTS) for path in TESTS.rglob("test_*.py")} - {Path()}
+    strange = [
+        str(folder)
+        for folder in sorted(folders)
+        if folder.parts[0] not in KINDS_OF_TESTS and not (PACKAGE / folder / "__init__.py").exists()
+    ]
+    assert strange == []

@@ -70,7 +70,7 @@ def _take_possession(connection: Connection) -> None:
             "the demo makes traffic and forgets what has ended: it wants a database of its own, and this one has tables "
             "that are not the demo's; create an empty one and name it in DATABASE_URL, or leave that unset"
         )
-    make_table(connection.dialect.name).create(connection, checkfirst=True)
+    make_table().create(connection, checkfirst=True)
 
 
 class Broom(Traffic):

@@ -8,9 +8,9 @@ from sqlalchemy import Connection, delete, inspect, literal_column
 
 from examples.demo.traffic import Traffic, chance, is_out, span, work
 from redrive import Redrive
-from redrive.extend import Instant
 from redrive.queues import archive_table
 from redrive.settings import load
+from redrive.sql import Instant
 from redrive.systems.commands import (
     BusinessRuleError,
     Command,
@@ -65,10 +65,11 @@ class CommandTraffic(Traffic):
 
 
 def _sweep(connection: Connection, before: datetime) -> None:
-    tables = make_tables(connection.dialect.name)
+    has_queues = connection.dialect.name == "postgresql"
+    tables = make_tables(has_queues=has_queues)
     connection.execute(delete(tables.audit).where(tables.audit.c.at < before))
     connection.execute(delete(tables.batch).where(tables.batch.c.updated_at < before))
-    if connection.dialect.name == "postgresql":
+    if has_queues:
         for archive in (archive_table(f"{domain}{ENDING}") for domain in (PAYMENTS, PARCELS)):
             if inspect(connection).has_table(archive.name, archive.schema):  # made with the first command
                 connection.execute(delete(archive).where(literal_column("archived_at", Instant) < before))

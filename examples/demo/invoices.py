@@ -11,7 +11,7 @@ from sqlalchemy import BigInteger, Column, Integer, MetaData, Table, Text, Uuid,
 
 from examples.demo.traffic import BRIEFLY, Traffic, chance, work
 from redrive import LedgerTable, PermanentError, Redrive, Task, TransientError, Words
-from redrive.extend import Instant, IsoText, ledger_indexes
+from redrive.extend import When, ledger_indexes
 
 INVOICES = LedgerTable(
     "demo_invoice",
@@ -27,10 +27,8 @@ _INSERT = text("INSERT INTO demo_invoice (number, customer, cents) VALUES (:numb
 _CUSTOMERS = ("Lovelace & Co", "Hopper Ltd", "Hamilton GmbH", "Liskov AB")
 
 
-def make_table(dialect: str) -> Table:
+def make_table() -> Table:
     """The table as its owner has it, with what `redrive adopt` would add. That it is there marks a database as the demo's."""
-    sqlite = dialect == "sqlite"
-    time = IsoText() if sqlite else Instant()
     table = Table(
         INVOICES.name,
         MetaData(),
@@ -40,11 +38,11 @@ def make_table(dialect: str) -> Table:
         Column("status", Text, nullable=False, server_default=text("'open'")),
         Column("failures", Integer, nullable=False, server_default=text("0")),
         Column("problem", Text),
-        Column("send_at", time, server_default=func.current_timestamp()),
-        Column("created_at", time, nullable=False, server_default=func.current_timestamp()),
-        Column("changed_at", time, nullable=False, server_default=func.current_timestamp()),
-        Column("lease_until", time),
-        Column("claim_id", Text if sqlite else Uuid),
+        Column("send_at", When, server_default=func.current_timestamp()),
+        Column("created_at", When, nullable=False, server_default=func.current_timestamp()),
+        Column("changed_at", When, nullable=False, server_default=func.current_timestamp()),
+        Column("lease_until", When),
+        Column("claim_id", Uuid().with_variant(Text(), "sqlite")),
     )
     ledger_indexes(INVOICES, table)
     return table

@@ -17,7 +17,7 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from redrive import Exponential, Policy, jitter
-from redrive.extend import describe_error
+from redrive.operator.words import describe_error
 from redrive.settings import Section, load
 
 OUTAGE_EVERY_SECONDS, OUTAGE_AFTER_SECONDS, OUTAGE_SECONDS = 120.0, 15.0, 25.0

@@ -17,7 +17,6 @@ from redrive.operator.alert_rules import (
     FAILED_SPAN,
     SEND_WITHIN,
     Alarm,
-    GroupFacts,
     LedgerFacts,
     Limits,
     Messenger,
@@ -25,7 +24,7 @@ from redrive.operator.alert_rules import (
     message,
 )
 from redrive.operator.alerts import Alerts, News
-from redrive.operator.figures import Figures, Group, States
+from redrive.operator.figures import Figures, States
 from redrive.operator.turns import give_turn_back, take_turn
 from redrive.settings import Settings
 
@@ -116,10 +115,6 @@ class Watch:
             failed=int(sums["retried"] + sums["dead"]),
             waiting=0 if states is None else states.amounts[State.WAITING],
             oldest_due=await (await lane.ledger()).oldest_due(),
-            groups=[_group(group) for group in groups],
+            groups=groups,
             known=known,
         )
-
-
-def _group(group: Group) -> GroupFacts:
-    return GroupFacts(id=group.id, text=group.text, amount=group.amount, first_seen=group.first_seen)

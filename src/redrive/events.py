@@ -7,6 +7,11 @@ from redrive.core.decide import Settlement
 from redrive.core.states import Act
 from redrive.core.task import Claim, TaskId
 
+__all__ = [
+    "Act", "AttemptEnded", "AttemptStarted", "Claim", "Event", "LedgerAway", "LedgerBack", "SettleFailed", "SettleLost",
+    "Settlement", "TaskAdded", "TasksChanged", "TasksPruned",
+]  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class TaskAdded:
@@ -45,7 +50,7 @@ class SettleLost:
 
 @dataclass(frozen=True, slots=True)
 class SettleFailed:
-    """A settlement cannot be written, though the ledger is there: the lease will run out and charge the try."""
+    """A settlement cannot be written now, though the ledger is there: it is kept and tried again, after longer and longer pauses."""
 
     ledger: str
     settlement: Settlement

@@ -4,8 +4,8 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from datetime import datetime
-from typing import Any, TypeVar, overload
+from itertools import islice
+from typing import Any, TypeVar, Unpack, overload
 
 from redrive.core.backoff import Backoff
 from redrive.core.durations import ZERO, Span, read_span
@@ -27,16 +27,17 @@ from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.observe.logs import LogObserver
 from redrive.observe.traces import current_trace
-from redrive.operator.acts import Acted, Acts, Progress, Which
+from redrive.operator.acts import Acted, ActOptions, Acts, Which
 from redrive.operator.census import Census
 from redrive.operator.pages import TaskPages
 from redrive.ports import Actor, Filter, Observer, Page, Within
 
-__all__ = ["Acted", "Added", "Attempt", "Lane", "NewTask", "Page", "make_task"]
+__all__ = ["Acted", "Actor", "Added", "Attempt", "Lane", "NewTask", "Page", "make_task"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 EVERYTHING = Filter()
+HANDLERS_NAMED_MAX = 10
 SEEN_KINDS_MAX = 10_000
 """How many kinds are remembered, so that each is looked up and warned of once."""
 
@@ -256,7 +257,9 @@ class Lane:
             return
         for kind in sorted(kinds - self._seen_kinds):
             if self.handlers.find(kind) is None:
-                there = ", ".join(handler.kind for handler in self.handlers)
+                there = ", ".join(handler.kind for handler in islice(self.handlers, HANDLERS_NAMED_MAX))
+                more = len(self.handlers) - HANDLERS_NAMED_MAX
+                there += f" and {more} more" if more > 0 else ""
                 _log.warning("nobody here handles %r: its tasks wait for a worker that does; there is %s", kind, there)
         if len(self._seen_kinds) < SEEN_KINDS_MAX:
             self._seen_kinds |= kinds
@@ -316,64 +319,27 @@ class Lane:
 
     # --- acting -----------------------------------------------------------------------------------------------------
 
-    async def redrive(
-        self,
-        which: Which,
-        *,
-        actor: str,
-        reason: str = "",
-        dry_run: bool = False,
-        until: datetime | None = None,
-        at_most: int | None = None,
-        progress: Progress | None = None,
-    ) -> Acted:
+    async def redrive(self, which: Which, *, actor: str, reason: str = "", **how: Unpack[ActOptions]) -> Acted:
         """Send dead tasks back to waiting, due now, with a fresh budget; their history stays.
 
         `which` is an id, a key, several of either, or a `Filter`. A number or a UUID is an id; a text is an id or a key, and
         where it is the id of one task and the key of another, neither is touched. Who and why are recorded with each task.
-        A dry run only counts. `until` takes only what was dead at that instant already, `at_most` no more than so many.
+        A dry run only counts (`dry_run=True`). `until` takes only what was dead at that instant already, `at_most` no more
+        than so many; `progress` is told after each page how many tasks it held.
         """
-        return await self._act(
-            Act.REDRIVE, State.WAITING, which, Actor(name=actor, reason=reason),
-            dry_run=dry_run, until=until, at_most=at_most, progress=progress,
-        )  # fmt: skip
+        return await self._act(Act.REDRIVE, State.WAITING, which, Actor(name=actor, reason=reason), **how)
 
-    async def cancel(
-        self,
-        which: Which,
-        *,
-        actor: str,
-        reason: str = "",
-        dry_run: bool = False,
-        until: datetime | None = None,
-        at_most: int | None = None,
-        progress: Progress | None = None,
-    ) -> Acted:
+    async def cancel(self, which: Which, *, actor: str, reason: str = "", **how: Unpack[ActOptions]) -> Acted:
         """End waiting tasks as cancelled; the parameters are those of `redrive`. What runs is not touched."""
-        return await self._act(
-            Act.CANCEL, State.CANCELLED, which, Actor(name=actor, reason=reason),
-            dry_run=dry_run, until=until, at_most=at_most, progress=progress,
-        )  # fmt: skip
+        return await self._act(Act.CANCEL, State.CANCELLED, which, Actor(name=actor, reason=reason), **how)
 
     async def resolve(
-        self,
-        which: Which,
-        state: State = State.DONE,
-        *,
-        actor: str,
-        reason: str = "",
-        dry_run: bool = False,
-        until: datetime | None = None,
-        at_most: int | None = None,
-        progress: Progress | None = None,
+        self, which: Which, state: State = State.DONE, *, actor: str, reason: str = "", **how: Unpack[ActOptions]
     ) -> Acted:
         """End dead tasks as done or cancelled, because a person has dealt with them; the parameters are those of `redrive`."""
-        return await self._act(
-            Act.RESOLVE, state, which, Actor(name=actor, reason=reason),
-            dry_run=dry_run, until=until, at_most=at_most, progress=progress,
-        )  # fmt: skip
+        return await self._act(Act.RESOLVE, state, which, Actor(name=actor, reason=reason), **how)
 
-    async def _act(self, act: Act, end: State, which: Which, actor: Actor, **how: Any) -> Acted:
+    async def _act(self, act: Act, end: State, which: Which, actor: Actor, **how: Unpack[ActOptions]) -> Acted:
         acted = await Acts(await self.ledger(), self.tell).act(act, end, which, actor, **how)
         if acted.changed:
             await self.count_soon()

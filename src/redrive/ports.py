@@ -5,6 +5,8 @@ A *ledger* is the durable home of tasks. Its promises, which one conformance sui
 - Nothing is acknowledged before it is durable.
 - A task has at most one holder. A claim is fenced by its `claim_id`: what ends or extends an attempt is written only
   where the row still has it, and what is not written comes back as `ClaimLost`.
+- What happens to one task does not cost another: a row that somebody has locked is left out of its group and comes back as
+  `ClaimLocked`, and the others are written.
 - Each claim ends in exactly one attempt row, written in the same commit as the settlement.
 - A claim that was never settled is handed out again only marked *abandoned*, and must be settled as `LeaseExpired`.
 - The ledger owns the clock: delays cross this wall, instants to be compared do not.
@@ -12,7 +14,7 @@ A *ledger* is the durable home of tasks. Its promises, which one conformance sui
 A ledger that cannot be reached raises `LedgerAwayError`, whatever the driver said.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,7 +23,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from redrive.core.decide import Settlement
 from redrive.core.durations import OptionalSpanField
 from redrive.core.states import State
-from redrive.core.task import Added, Attempt, Claim, ClaimLost, Deed, NewTask, Task, TaskId
+from redrive.core.task import Added, Attempt, Claim, Deed, NewTask, Task, TaskId, Unwritten
 from redrive.errors import UsageError
 from redrive.events import Event
 
@@ -87,10 +89,18 @@ class Ledger(Protocol):
         """
         ...
 
-    async def claim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
+    async def claim(
+        self,
+        limit: int,
+        lease: timedelta,
+        *,
+        kinds: Sequence[str] | None = None,
+        held: Callable[[], Iterable[Claim]] = tuple,
+    ) -> list[Claim]:
         """Take due tasks, each for one holder. A short list does not mean that nothing else is due.
 
-        Ledgers over queues may hand out abandoned tasks here; those over tables do so in `reclaim` only.
+        Ledgers over queues may hand out abandoned tasks here; those over tables do so in `reclaim` only. What the one who asks
+        says that it has `held` since before is not abandoned, though its lease ran out, and is held on to.
         """
         ...
 
@@ -102,13 +112,26 @@ class Ledger(Protocol):
         ...
 
     async def settle(
-        self, settlements: Sequence[Settlement], *, worker: str, within: Within | None = None
-    ) -> list[ClaimLost]:
-        """Write each settlement with its attempt row, all or nothing, where the claim still holds."""
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        worker: str,
+        within: Within | None = None,
+        wait: timedelta | None = None,
+    ) -> list[Unwritten]:
+        """Write each settlement with its attempt row where the claim still holds; returns the others and why.
+
+        Rows that somebody has locked are left out, or waited for: with `wait` so long, in the caller's own transaction as
+        long as it takes. Whoever waits stands in the line for the row.
+        """
         ...
 
-    async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[ClaimLost]:
-        """Move the end of the leases to `lease` from now. The fence stays."""
+    async def settled_by(self, claims: Sequence[Claim], worker: str) -> list[Claim]:
+        """Those of the claims that this worker has settled: for one that never heard the answer."""
+        ...
+
+    async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[Unwritten]:
+        """Move the end of the leases to `lease` from now; returns the others and why. The fence stays."""
         ...
 
     async def next_due(self, *, kinds: Sequence[str] | None = None) -> timedelta | None:
@@ -119,8 +142,13 @@ class Ledger(Protocol):
         """A place to wait for new work."""
         ...
 
-    async def open_kinds(self) -> list[str]:
-        """The kinds of tasks that wait or are held, for handlers whose kind is a pattern."""
+    async def list_kinds(self, *, prefix: str = "", after: str | None = None) -> "Page[str]":
+        """The kinds of tasks that wait or are held, for handlers whose kind is a pattern.
+
+        Those that wait come in an order of the ledger's own, some at a time: pass the page's cursor as `after` for those
+        behind. Those that are held are all on the first page. `prefix` begins where kinds with this prefix begin and ends at
+        the first that has another, which need not be the last of them where the ledger does not sort by characters.
+        """
         ...
 
     async def redrive(self, ids: Sequence[TaskId], actor: Actor) -> list[TaskId]:

@@ -197,6 +197,7 @@ class _LaneDrain:
             self._tell([SettleLost(self._ledger.name, ran.settlement)])
         else:
             await self._settler.write([ran.settlement])
+            await self._settler.flushed()  # also what is written later, where somebody has locked its row
 
     async def next_wait(self) -> timedelta | None:
         """How long until a task is due or a lease ends; None if nothing waits."""

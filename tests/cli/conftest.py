@@ -2,8 +2,6 @@
 
 import os
 import secrets
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from typer.testing import CliRunner
 
 from redrive.cli import app
 from redrive.settings import Settings
+from tests import forks
 
 from .said import PATIENCE_SECONDS, Said, Started
 
@@ -73,12 +72,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
 
     def run(*arguments: str, module: str = "redrive", **environment: str) -> Started:
         log = tmp_path / f"said-{len(started)}.log"
-        with log.open("wb") as file:
-            process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
-                stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, cwd=tmp_path,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT), **environment},
-            )  # fmt: skip
+        own = {"PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT), "HTTP_TRUST_LOOPBACK": "true"}  # as `make run` has it
+        given = {**os.environ, **own, **environment}
+        process = forks.run(*arguments, module=module, folder=tmp_path, log=log, environment=given)
         started.append(Started(process, log))
         return started[-1]
 

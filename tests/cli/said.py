@@ -1,12 +1,13 @@
 """What a command said, in this process or in one of its own."""
 
 import json
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.forks import Process
 
 PATIENCE_SECONDS = 120
 """How long anything may take on a busy machine before a test says that it does not happen."""
@@ -29,7 +30,7 @@ class Said:
 class Started:
     """A command in a process of its own, with what it has said so far."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, process: Process, log: Path) -> None:
         self.process = process
         self._log = log
 

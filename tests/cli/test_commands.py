@@ -305,6 +305,19 @@ async def test_doctor_finds_idle_transactions(redrive: Run, postgres, monkeypatc
     assert "pg_terminate_backend" in said.out
 
 
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+def test_doctor_finds_a_lock_that_stays(stored: Run, url: str, monkeypatch: pytest.MonkeyPatch):
+    """A process that holds the write lock of the file is a problem, told at once and with the way to find it."""
+    monkeypatch.setattr(doctor, "LOCK_SECONDS_MAX", 0.01)
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        said = stored("doctor", "--json")
+    assert said.code == 1
+    [problem] = problems(said)
+    assert "another process has held the write lock" in problem["said"]
+    assert "fuser" in problem["remedy"]
+
+
 def test_doctor_finds_kinds_without_handler(redrive: Run, url: str, application: Callable[[str], str]):
     """With the application, work that nobody here would do is a problem."""
     path = application(f"from redrive import Redrive\napp = Redrive({url!r})\n@app.handler('a')\ndef a(task): ...\n")

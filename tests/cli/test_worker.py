@@ -1,5 +1,6 @@
 """`redrive worker` in processes of its own: signals, hung threads, several processes."""
 
+import asyncio
 import os
 import signal
 import sqlite3
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from redrive import Redrive
 from redrive.cli import processes
 from redrive.cli.processes import SecondPress
+from redrive.lane import make_task
 
 from .said import Said, Started, until
 
@@ -149,14 +152,19 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_two_processes_share_the_work(start: Start, stored: Run, shop: str):
+async def put(url: str, amount: int) -> None:
+    """Add quick tasks."""
+    async with Redrive(url) as app:
+        await app.add_many([make_task("quick", number) for number in range(amount)])
+
+
+def test_two_processes_share_the_work(start: Start, url: str, shop: str):
     """`--processes 2` runs two children; SIGTERM ends all gracefully with exit code 0."""
     worker = start("worker", shop, "--processes", "2", "--concurrency", "1")
     worker.wait_for("working on", times=2)
     working = children(worker)
     assert len(working) == 2
-    for number in range(40):
-        stored("tasks", "add", "quick", str(number))
+    asyncio.run(put(url, 40))
     worker.wait_for("ran ", times=40)
     assert pids(worker) <= set(working)
     assert worker.end(signal.SIGTERM) == 0

@@ -28,6 +28,7 @@ from redrive.core.failure import (
     safe_text,
     spoken_class,
 )
+from redrive.core.policy import Policy
 from redrive.errors import BusinessError, PermanentError, RateLimitedError, TaskError, TransientError
 
 pytestmark = pytest.mark.timeout(60)
@@ -457,6 +458,41 @@ class EndlessError(Exception):
 def test_an_exception_that_cannot_be_printed_is_still_described(error):
     """An exception whose text raises is kept under its type."""
     assert describe_error(error) == f"{type(error).__name__}: (its text cannot be read)"
+
+
+RAISING = ("__class__", "__cause__", "__context__", "__notes__", "args", "code", "headers", "orig", "response", "retry_after",
+           "statement", "status", "status_code")  # fmt: skip
+
+
+def hostile(name: str, raised: BaseException) -> Exception:
+    """An exception that raises when it is asked for this."""
+
+    def refuse(self):
+        raise raised
+
+    return type("HostileError", (Exception,), {name: property(refuse)})("the disk is full")
+
+
+@pytest.mark.parametrize("raised", [RuntimeError("no"), SystemExit(1)], ids=lambda raised: type(raised).__name__)
+@pytest.mark.parametrize("name", RAISING)
+def test_an_exception_whose_properties_raise_is_still_described(name, raised):
+    """Whatever an exception raises when it is asked about itself, its failure is told, classed and asks for no patience."""
+    error = hostile(name, raised)
+    assert describe_error(error) == "HostileError: the disk is full"
+    assert Policy(permanent=[503, OSError]).classify(error) == (ErrorClass.TRANSIENT, "otherwise")
+    assert asked_patience(error) is None
+
+
+@pytest.mark.parametrize("name", ["__str__", "__repr__"])
+def test_an_exception_whose_text_ends_the_process_is_still_described(name):
+    """A text that raises `SystemExit` is a text that cannot be read."""
+
+    def leave(self):
+        raise SystemExit(1)
+
+    error = type("LeavingError", (Exception,), {name: leave})("gone")
+    text = "(its text cannot be read)" if name == "__str__" else "gone"
+    assert describe_error(error) == f"LeavingError: {text}"
 
 
 def test_an_error_of_a_database_says_what_its_driver_said():

@@ -233,3 +233,9 @@ def test_context_counts_tries_from_one():
     """The context says which try this is, of how many."""
     context = Context(claim=SimpleNamespace(number=2), attempts_max=5)
     assert (context.attempt, context.attempts_max, context.connection) == (2, 5, None)
+
+
+def test_prefixes():
+    """What patterns begin with, each once and without those that another one covers; a star in front says nothing."""
+    made = handlers("mail.*", "mail.in.*", "call", "*", "*.z", "a*b*c", "ab*")
+    assert made.prefixes == ["a", "mail."]

@@ -8,18 +8,21 @@ from redrive import Policy
 from redrive.engine import kinds as module
 from redrive.engine.handlers import Handlers, make_handler
 from redrive.engine.kinds import Kinds
+from redrive.ports import Page
 
 
 class Looked:
     """A ledger that can only be asked for its open kinds, and counts how often it was."""
 
-    def __init__(self, *open_kinds: str) -> None:
+    def __init__(self, *open_kinds: str, page: int = 1000) -> None:
         self.kinds = list(open_kinds)
+        self.page = page
         self.looks = 0
 
-    async def open_kinds(self) -> list[str]:
+    async def list_kinds(self, *, prefix: str = "", after: str | None = None) -> Page[str]:
         self.looks += 1
-        return self.kinds
+        found = [kind for kind in sorted(self.kinds) if kind.startswith(prefix) and (after is None or kind > after)]
+        return Page(items=found[: self.page], cursor=found[self.page - 1] if len(found) >= self.page else None)
 
 
 def kinds_of(ledger: Any, *patterns: str) -> Kinds:
@@ -58,3 +61,32 @@ async def test_a_busy_worker_sees_new_kinds(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(module, "FRESH_SECONDS", 0.0)
     assert kinds.known() is None
     assert await kinds.to_claim() == ["mail.a", "mail.b"]
+
+
+NOBODYS = [f"a{number}" for number in range(100)]
+
+
+async def test_a_prefix_is_found_behind_kinds_that_nobody_handles() -> None:
+    """However many kinds nobody handles come first, a pattern finds its own at once; so does a kind that is named in full."""
+    kinds = kinds_of(Looked(*NOBODYS, "m", "z.1", "z.2", page=10), "z.*", "m")
+    assert await kinds.to_claim() == ["m", "z.1", "z.2"]
+
+
+async def test_patterns_without_a_prefix_come_in_turn() -> None:
+    """Where a pattern begins with a star, the pages are turned: no look reads them all, and each kind has its turn."""
+    ledger = Looked(*NOBODYS, "m.z", "z.z", page=10)
+    kinds = kinds_of(ledger, "*.z")
+    seen: set[str] = set()
+    for _ in range(8):
+        before = ledger.looks
+        seen |= set(await kinds.to_claim())
+        assert ledger.looks - before <= 1 + module.PAGES_PER_LOOK
+        kinds.forget()
+    assert seen == {"m.z", "z.z"}
+
+
+async def test_few_kinds_cost_one_look() -> None:
+    """While all kinds are listed at once nothing else is asked."""
+    ledger = Looked("mail.a", "call.b", "other")
+    assert await kinds_of(ledger, "mail.*", "call.*", "*").to_claim() == ["call.b", "mail.a", "other"]
+    assert ledger.looks == 1

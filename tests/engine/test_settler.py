@@ -9,6 +9,8 @@ import pytest
 from redrive.core.decide import decide
 from redrive.core.outcome import Done, LeaseExpired
 from redrive.core.states import State
+from redrive.core.task import ClaimLocked
+from redrive.engine import settler as settler_module
 from redrive.engine.patience import Patience
 from redrive.engine.settler import Settler
 from redrive.errors import LedgerAwayError
@@ -30,6 +32,9 @@ class Recorded(Faulty):
         self.begun = asyncio.Event()
         self.poison = None
         self.away = 0
+        self.locked = set()
+        self.waits = []
+        self.line = asyncio.Event()
 
     async def settle(self, settlements, **options):
         self.groups.append([one.claim.task.key for one in settlements])
@@ -40,7 +45,16 @@ class Recorded(Faulty):
             raise LedgerAwayError("gone")
         if any(one.claim.task.key == self.poison for one in settlements):
             raise ValueError("cannot be written")
-        return await self.real.settle(settlements, **options)
+        if self.locked and options.get("wait") is not None:
+            self.waits.append([one.claim.task.key for one in settlements])
+            await self.line.wait()
+        locked = [one for one in settlements if one.claim.task.key in self.locked]
+        free = [one for one in settlements if one not in locked]
+        return [*await self.real.settle(free, **options), *(ClaimLocked(one.claim) for one in locked)]
+
+    def unlock(self):
+        self.locked.clear()
+        self.line.set()
 
 
 @pytest.fixture
@@ -123,18 +137,155 @@ async def test_a_refused_settlement_is_announced_as_lost(recorded, heard, clock)
     assert heard.of(AttemptEnded) == [AttemptEnded("redrive_task", fine)]
 
 
-async def test_one_that_cannot_be_written_takes_none_down(recorded, heard):
-    """A settlement that the ledger refuses with an error is announced as failed; the rest of its group is written."""
+def keys_of(events):
+    return sorted(event.settlement.claim.task.key for event in events)
+
+
+@pytest.fixture
+def quickly(monkeypatch):
+    """Pauses that grow as they do, a thousandth as long."""
+    monkeypatch.setattr(settler_module, "PAUSE_FIRST_SECONDS", settler_module.PAUSE_FIRST_SECONDS / 1000)
+    monkeypatch.setattr(settler_module, "LOCKED_PAUSE_SECONDS_MAX", settler_module.LOCKED_PAUSE_SECONDS_MAX / 1000)
+
+
+async def test_one_that_cannot_be_written_takes_none_down(recorded, heard, quickly):
+    """A settlement that the ledger refuses is announced as failed; the rest of its group is written."""
     settlements = await done(recorded, "a", "bad", "c")
     recorded.poison = "bad"
     async with running(make_settler(recorded, heard)) as settler:
         for settlement in settlements:
             settler.put(settlement)
+        await heard.amount(AttemptEnded, 2)
+        [failed, *_] = await heard.amount(SettleFailed, 1)
         await settler.flushed()
-    [failed] = heard.of(SettleFailed)
+        assert [claim.task.key for claim in settler.claims] == ["bad"]
     assert (failed.settlement.claim.task.key, failed.error) == ("bad", "ValueError: cannot be written")
-    assert sorted(event.settlement.claim.task.key for event in heard.of(AttemptEnded)) == ["a", "c"]
+    assert keys_of(heard.of(AttemptEnded)) == ["a", "c"]
     assert (await recorded.get_by_key("bad")).state is State.CLAIMED
+
+
+async def test_what_is_refused_is_tried_until_it_is_written(recorded, heard, quickly):
+    """Whatever the ledger says, finished work is kept: it is written when the ledger takes it, once."""
+    [settlement] = await done(recorded, "bad")
+    recorded.poison = "bad"
+    async with running(make_settler(recorded, heard)) as settler:
+        settler.put(settlement)
+        await heard.amount(SettleFailed, 7)
+        recorded.poison = None
+        await heard.amount(AttemptEnded, 1)
+        await settler.flushed()
+    assert settler.claims == []
+    assert len(await recorded.attempts(settlement.claim.task.id)) == 1
+
+
+async def test_pauses_grow(recorded, heard, monkeypatch):
+    """A settlement that is refused again and again is asked for less and less often: no hot loop, and few lines of log."""
+    pauses = []
+
+    async def sleep(span):
+        pauses.append(span)
+        await asyncio.Event().wait() if len(pauses) == 15 else await real_sleep(0)
+
+    real_sleep = asyncio.sleep
+    [settlement] = await done(recorded, "bad")
+    recorded.poison = "bad"
+    monkeypatch.setattr(settler_module.asyncio, "sleep", sleep)
+    async with running(make_settler(recorded, heard)) as settler:
+        settler.put(settlement)
+        await heard.amount(SettleFailed, 15)
+    spans = pauses[:15]
+    assert all(0.04 * 2**n <= span <= 0.1 * 2**n for n, span in enumerate(spans[:9]))
+    assert all(25 <= span <= 60 for span in spans[10:])
+
+
+async def test_nobody_waits_for_ever_for_what_is_refused(recorded, heard, quickly):
+    """One settlement that is never taken does not stop a flush, and does not count as a settler that is behind."""
+    settlements = await done(recorded, "bad", "fine")
+    recorded.poison = "bad"
+    async with running(make_settler(recorded, heard)) as settler:
+        for settlement in settlements:
+            settler.put(settlement)
+        await settler.flushed()
+        assert len(heard.of(SettleFailed)) >= settler_module.REFUSED_OFTEN
+        assert keys_of(heard.of(AttemptEnded)) == ["fine"]
+        assert settler.unwritten == 0
+        assert [claim.task.key for claim in settler.claims] == ["bad"]
+
+
+async def test_what_is_locked_leaves_its_group(recorded, heard, quickly):
+    """The others are written and told at once; what is locked stands in the line for its row and holds up no later group."""
+    settlements = await done(recorded, "a", "locked", "c", "later")
+    recorded.locked = {"locked"}
+    async with running(make_settler(recorded, heard)) as settler:
+        for settlement in settlements[:3]:
+            settler.put(settlement)
+        await heard.amount(AttemptEnded, 2)
+        settler.put(settlements[3])
+        await heard.amount(AttemptEnded, 3)
+        assert keys_of(heard.of(AttemptEnded)) == ["a", "c", "later"]
+        while settler.unwritten:
+            await settler.written()
+        flushing = asyncio.create_task(settler.flushed())
+        await asyncio.sleep(0)
+        assert not flushing.done()
+        assert [claim.task.key for claim in settler.claims] == ["locked"]
+        recorded.unlock()
+        await flushing
+    assert keys_of(heard.of(AttemptEnded)) == ["a", "c", "later", "locked"]
+    assert recorded.waits == [["locked"]]
+    assert heard.of(SettleLost, SettleFailed) == []
+
+
+async def test_few_stand_in_line_at_once(recorded, heard, quickly):
+    """However many are locked, no more connections wait than are meant for it, and all are written in the end."""
+    keys = [f"k{number}" for number in range(9)]
+    settlements = await done(recorded, *keys)
+    recorded.locked = set(keys)
+    async with running(make_settler(recorded, heard)) as settler:
+        for settlement in settlements:
+            settler.put(settlement)
+        async with asyncio.timeout(60):
+            while len(recorded.waits) < settler_module.LATE_WRITERS:
+                await asyncio.sleep(0)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(recorded.waits) == settler_module.LATE_WRITERS
+        recorded.unlock()
+        await settler.flushed()
+    assert keys_of(heard.of(AttemptEnded)) == keys
+    assert len(recorded.groups[-1]) == len(keys) - settler_module.LATE_WRITERS, (
+        "one lock was for many: they go together"
+    )
+
+
+async def test_what_only_buries_a_lost_claim_is_left_to_the_next_keeper(recorded, heard, clock):
+    """Where the row of a lost claim is locked, its owner may stand in the line: the keeper lets it go first."""
+    [settlement] = await done(recorded, "late")
+    clock.advance(LEASE)
+    [lost] = await recorded.reclaim(1, LEASE)
+    recorded.locked = {"late"}
+    settler = make_settler(recorded, heard)
+    await settler.write([decide(lost, LeaseExpired(), STEADY)])
+    assert settler.claims == []
+    assert heard.events == []
+    assert await recorded.real.settle([settlement], worker="tester") == []
+
+
+async def test_an_answer_that_was_lost_is_not_a_claim_that_was_lost(recorded, heard):
+    """A settlement that was written before its answer was cut off is told as written when the next try is refused."""
+    mine, theirs = await done(recorded, "mine", "theirs")
+
+    async def cut_off(settlements, **options):
+        recorded.settle = real
+        assert await real([one for one in settlements if one is mine], **options) == []
+        assert await recorded.real.settle([theirs], worker="somebody else") == []
+        raise LedgerAwayError("the connection was closed")
+
+    real, recorded.settle = recorded.settle, cut_off
+    await make_settler(recorded, heard).write([mine, theirs])
+    assert heard.of(AttemptEnded) == [AttemptEnded("redrive_task", mine)]
+    assert heard.of(SettleLost) == [SettleLost("redrive_task", theirs)]
+    assert len(await recorded.attempts(mine.claim.task.id)) == 1
 
 
 async def test_an_outage_is_waited_out(recorded, heard):

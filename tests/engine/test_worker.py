@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
@@ -11,7 +12,7 @@ from redrive.core.durations import ZERO
 from redrive.core.jitter import none
 from redrive.core.policy import Policy
 from redrive.core.states import State
-from redrive.core.task import Abandoned
+from redrive.core.task import Abandoned, ClaimLocked
 from redrive.engine import keeper as keeper_module
 from redrive.engine import worker as module
 from redrive.engine.handlers import Handlers, make_handler
@@ -228,6 +229,84 @@ async def test_leases_are_extended_while_a_handler_runs(real_ledger, heard, gate
         [ended] = await heard.amount(AttemptEnded, 1)
     assert ended.settlement.outcome == "done"
     assert gate.started == ["long"]
+
+
+async def test_what_is_finished_and_not_written_is_kept_alive(real_ledger, heard, monkeypatch):
+    """A settlement that the ledger does not take keeps its claim for many leases: its task is not run again."""
+    monkeypatch.setattr(keeper_module, "EVERY_SECONDS", 0.05)
+    faulty, runs, refused = Faulty(real_ledger), [], asyncio.Event()
+
+    async def settle(settlements, **options):
+        if not refused.is_set():
+            raise ValueError("not now")
+        return await real_ledger.settle(settlements, **options)
+
+    faulty.settle = settle
+    [id_] = await add(real_ledger, "finished")
+    async with working(faulty, handlers_of(job=lambda task: runs.append(task.key)), heard=heard, lease=SECOND):
+        await heard.amount(SettleFailed, 1)
+        first = (await real_ledger.get(id_)).lease_until
+        async with asyncio.timeout(60):
+            # Held for more than a lease: only time itself can show that it is extended.
+            while (await real_ledger.get(id_)).lease_until - first <= SECOND:
+                await asyncio.sleep(0.05)
+        refused.set()
+        [ended] = await heard.amount(AttemptEnded, 1)
+    assert (ended.settlement.outcome, runs) == ("done", ["finished"])
+
+
+async def test_a_locked_row_is_not_a_lost_claim(real_ledger, heard, gate):
+    """A run whose lease cannot be extended because its row is locked goes on, and is tried again soon."""
+    faulty, asked = Faulty(real_ledger), asyncio.Event()
+    locked = []
+
+    async def extend(claims, lease):
+        if len(locked) == 3:
+            asked.set()
+            return await real_ledger.extend(claims, lease)
+        locked.append(claims)
+        return [ClaimLocked(claim) for claim in claims]
+
+    faulty.extend = extend
+    await add(real_ledger, "locked")
+    async with working(faulty, handlers_of(job=gate), heard=heard, lease=timedelta(seconds=2)), asyncio.timeout(60):
+        await asked.wait()
+        gate.let_out()
+        [ended] = await heard.amount(AttemptEnded, 1)
+    assert (ended.settlement.outcome, gate.cancelled) == ("done", [])
+
+
+async def test_a_run_that_was_just_written_is_not_lost(real_ledger, heard):
+    """A transactional handler commits while its lease is being extended: the fence is gone because it was written."""
+    faulty = Faulty(real_ledger)
+    asked, committed, again = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @asynccontextmanager
+    async def transaction():
+        async with real_ledger.transaction() as opened:
+            yield opened
+        committed.set()
+        await again.wait()  # the run has not ended yet when the extension is answered
+
+    async def extend(claims, lease):
+        if asked.is_set():
+            again.set()
+        asked.set()
+        await committed.wait()
+        return await real_ledger.extend(claims, lease)
+
+    async def handle(task, context):
+        await asked.wait()
+
+    faulty.transaction, faulty.extend = transaction, extend
+    handlers = Handlers()
+    handlers.add(make_handler("job", handle, STEADY, transactional=True))
+    [id_] = await add(real_ledger, "long")
+    async with working(faulty, handlers, heard=heard, lease=SECOND):
+        [ended] = await heard.amount(AttemptEnded, 1)
+    assert ended.settlement.outcome == "done"
+    assert heard.of(SettleLost) == []
+    assert [one.outcome for one in await real_ledger.attempts(id_)] == ["done"]
 
 
 async def test_lost_lease_cancels_the_run(real_ledger, heard, gate):
@@ -518,7 +597,7 @@ async def test_settlements_survive_an_outage(real_ledger, heard, gate):
 
 
 async def test_one_that_cannot_be_settled_takes_none_down(real_ledger, heard):
-    """A settlement that the ledger cannot take is announced; the others of its group are done."""
+    """A settlement that the ledger does not take is announced; the others of its group are done, and so is what comes later."""
     faulty = Faulty(real_ledger)
 
     async def settle(settlements, **options):
@@ -530,7 +609,7 @@ async def test_one_that_cannot_be_settled_takes_none_down(real_ledger, heard):
     await add(real_ledger, "a", "bad", "c")
     async with working(faulty, handlers_of(job=ignore), heard=heard):
         await heard.amount(AttemptEnded, 2)
-        [failed] = await heard.amount(SettleFailed, 1)
+        [failed, *_] = await heard.amount(SettleFailed, 1)
         await add(real_ledger, "later")
         await heard.amount(AttemptEnded, 3)
     assert failed.settlement.claim.task.key == "bad"

@@ -15,7 +15,7 @@ from redrive.engine.worker import Worker, WorkerSettings
 from redrive.events import Event
 from redrive.ledgers.sql.ledger import SqlLedger
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 150
 STEADY = Policy(Fixed(timedelta(seconds=10)), retries=2, jitter=none)
 
 

@@ -16,7 +16,7 @@ from redrive.ledgers.sql import schema
 
 from . import evidence
 
-STUCK_SECONDS_MAX = 30.0
+STUCK_SECONDS_MAX = 120.0
 """How long after its lease an orphaned task may still be held."""
 
 

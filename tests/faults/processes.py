@@ -3,16 +3,18 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests import forks
+from tests.forks import ROOT
+
 from . import evidence
 
-ROOT = Path(__file__).parents[2]
 APP = "tests.faults.apps:app"
+STOP_SECONDS = 150
+"""However busy the machine is: a graceful stop that takes longer is a fault."""
 
 
 class Ground:
@@ -56,11 +58,7 @@ class WorkerProcess:
     def __init__(self, ground: Ground, name: str, *, lease: float = 2, concurrency: int = 20, grace: float = 1) -> None:
         self._log = ground.folder / f"{name}.log"
         given = options(lease=lease, concurrency=concurrency, grace=grace)
-        with self._log.open("a") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "redrive", "worker", APP, *given],
-                cwd=ROOT, env=ground.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+        self._process = forks.run("worker", APP, *given, folder=ROOT, log=self._log, environment=ground.environment)
         self.pid = self._process.pid
 
     @property
@@ -77,56 +75,15 @@ class WorkerProcess:
         """Send it a signal, if it still lives."""
         self._process.send_signal(number)
 
-    def stop(self, timeout: float = 60) -> int:
+    def stop(self, timeout: float = STOP_SECONDS) -> int:
         """End it gracefully; its exit code."""
         self.signal(signal.SIGTERM)
         return self._process.wait(timeout)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def kill(self) -> int:
+        """SIGKILL; its exit code, -9 unless it ended before."""
         self._process.kill()
-        self._process.wait()
-
-
-class Zygote:
-    """The other end of `zygote.py`."""
-
-    def __init__(self, ground: Ground, *, lease: float, concurrency: int, grace: float = 5) -> None:
-        given = options(lease=lease, concurrency=concurrency, grace=grace)
-        with (ground.folder / "zygote.log").open("a") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.zygote", str(ground.folder), *given],
-                cwd=ROOT, env=ground.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-            )  # fmt: skip
-
-    def start(self) -> int:
-        """A new worker's pid."""
-        return self._ask("start")
-
-    def kill(self, pid: int) -> int:
-        """SIGKILL a worker; its exit code, -9 unless it ended before."""
-        return self._ask(f"kill {pid}")
-
-    def stop(self, pid: int) -> int:
-        """SIGTERM a worker; its exit code."""
-        return self._ask(f"stop {pid}")
-
-    def lives(self, pid: int) -> bool:
-        """Whether a worker has not ended by itself; if it has, it is reaped."""
-        return self._ask(f"look {pid}") == 1
-
-    def _ask(self, command: str) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(command + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        assert answer, f"the zygote died of {command!r}: see zygote.log"
-        return int(answer)
+        return self._process.wait()
 
     def __enter__(self) -> Self:
         return self
@@ -134,8 +91,4 @@ class Zygote:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self._process.communicate(timeout=60)  # the end of its input ends it and its workers
-        except subprocess.TimeoutExpired:
-            self._process.kill()  # its workers die with it
-            self._process.communicate()
+        self.kill()

@@ -2,17 +2,16 @@
 
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from redrive import Redrive
 from redrive.systems.commands import Commands, CommandStatus, NewCommand, Registry
+from tests import forks
 
 from .books import until
-from .processes import ROOT, Ground
+from .processes import STOP_SECONDS, Ground
 
 MAX_ATTEMPTS = 3
 KILLS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 2)
@@ -20,15 +19,14 @@ COMMANDS = min(100 * KILLS, 10_000)
 
 
 @contextmanager
-def worker(ground: Ground) -> Iterator[subprocess.Popen[bytes]]:
+def worker(ground: Ground) -> Iterator[forks.Process]:
     """A `redrive worker` of the bus, ended with the block."""
     quick = {"COMMANDS_VISIBILITY_TIMEOUT": "1s", "COMMANDS_BACKOFF": "0", "COMMANDS_MAX_ATTEMPTS": "1000"}
     environment = ground.environment | quick | {"COMMAND_EVIDENCE": str(ground.folder / "commands.txt")}
-    with (ground.folder / "worker.log").open("a") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "redrive", "worker", "tests.faults.command_apps:app", "--concurrency", "20"],
-            cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-        )  # fmt: skip
+    process = forks.run(
+        "worker", "tests.faults.command_apps:app", "--concurrency", "20",
+        folder=forks.ROOT, log=ground.folder / "worker.log", environment=environment,
+    )  # fmt: skip
     try:
         yield process
     finally:
@@ -104,7 +102,7 @@ async def test_killed_workers_lose_nothing(ground: Ground) -> None:
         with worker(ground) as process:
             await until(lambda: _at_least(completed, len(ids)), "all are done", timeout=150)
             process.terminate()
-            assert process.wait(15) == 0
+            assert process.wait(STOP_SECONDS) == 0
         replies = []
         while taken := await bus.take_replies("faults__replies", limit=1000):
             replies += taken

@@ -3,8 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -14,8 +12,9 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from redrive import Redrive
 from redrive.systems.flags import Flags, FlagSettings, tables
+from tests import forks
 
-from .processes import ROOT, Ground
+from .processes import Ground
 
 KILLS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 1)
 SCHEDULES_PER_KILL = 400
@@ -23,14 +22,10 @@ LEASE_SECONDS = 1
 PATIENCE_SECONDS = 150
 
 
-def start(ground: Ground, name: str) -> subprocess.Popen[bytes]:
+def start(ground: Ground, name: str) -> forks.Process:
     """One run, as cron starts it."""
-    with (ground.folder / f"{name}.log").open("a") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "redrive", "flags", "process"],
-            cwd=ROOT, env=ground.environment | {"WORKER_LEASE": f"{LEASE_SECONDS}s"},
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-        )  # fmt: skip
+    environment = ground.environment | {"WORKER_LEASE": f"{LEASE_SECONDS}s"}
+    return forks.run("flags", "process", folder=forks.ROOT, log=ground.folder / f"{name}.log", environment=environment)
 
 
 def put(connection: Connection, amount: int) -> None:

@@ -4,6 +4,8 @@ import asyncio
 import os
 import random
 import time
+from contextlib import ExitStack
+from itertools import count
 
 import pytest
 
@@ -11,7 +13,7 @@ from redrive import Redrive
 from redrive.lane import NewTask, make_task
 
 from .books import all_ended, create_effects, effects, read_books, watch_leases
-from .processes import Ground, Zygote
+from .processes import Ground, WorkerProcess
 
 LEASE_SECONDS = 2.0
 WORKERS = 3
@@ -41,15 +43,20 @@ async def test_none_is_lost_when_workers_are_killed(ground: Ground, rng: random.
     started = time.monotonic()
     async with Redrive(ground.url) as app:
         await create_effects(app)
-        with Zygote(ground, lease=LEASE_SECONDS, concurrency=20) as zygote:
+        with ExitStack() as stack:
+            names = (f"worker-{number}" for number in count())
+
+            def another() -> WorkerProcess:
+                return stack.enter_context(WorkerProcess(ground, next(names), lease=LEASE_SECONDS, grace=5))
+
             watching = asyncio.create_task(watch_leases(app, LEASE_SECONDS))
-            workers = [zygote.start() for _ in range(WORKERS)]
+            workers = [another() for _ in range(WORKERS)]
             for round_ in range(ROUNDS):
                 await app.add_many(tasks_of(round_, rng))
                 await asyncio.sleep(rng.uniform(0.08, 0.2))
                 victim = rng.randrange(WORKERS)
-                assert zygote.kill(workers[victim]) == -9, "a worker ended by itself: see its log"
-                workers[victim] = zygote.start()
+                assert workers[victim].kill() == -9, "a worker ended by itself: see its log"
+                workers[victim] = another()
             stormed = time.monotonic() - started
             ended = asyncio.create_task(all_ended(app))
             await asyncio.wait({ended, watching}, return_when=asyncio.FIRST_COMPLETED)
@@ -57,7 +64,7 @@ async def test_none_is_lost_when_workers_are_killed(ground: Ground, rng: random.
             with pytest.raises(asyncio.CancelledError):
                 await watching
             await ended
-            assert [zygote.stop(pid) for pid in workers] == [0] * WORKERS
+            assert [worker.stop() for worker in workers] == [0] * WORKERS
         books = await read_books(app, ground.evidence)
         outcomes = books.outcomes()
         extra = books.run_count - outcomes["done"] - outcomes["failed"]

@@ -1,6 +1,7 @@
 """Many processes on one SQLite file."""
 
 from collections import Counter
+from contextlib import ExitStack
 
 import pytest
 
@@ -8,7 +9,7 @@ from redrive import Redrive
 from redrive.lane import make_task
 
 from .books import all_ended, create_effects, effects, read_books, until
-from .processes import Ground, Zygote, events
+from .processes import Ground, WorkerProcess, events
 
 PROCESSES = 8
 SEEDS = 64
@@ -22,8 +23,11 @@ async def test_eight_processes_share_one_file(empty_url: str, tmp_path) -> None:
     Adding, working, and transactional handlers that hold the file's one write lock, all at the same time.
     """
     ground = Ground(empty_url, tmp_path)
-    with Zygote(ground, lease=30, concurrency=4) as zygote:
-        workers = [zygote.start() for _ in range(PROCESSES)]
+    with ExitStack() as stack:
+        workers = [
+            stack.enter_context(WorkerProcess(ground, f"worker-{number}", lease=30, concurrency=4, grace=5))
+            for number in range(PROCESSES)
+        ]
         await until(
             lambda: sum("working on" in log for log in ground.logs().values()) == PROCESSES, "all have opened the file"
         )
@@ -31,7 +35,7 @@ async def test_eight_processes_share_one_file(empty_url: str, tmp_path) -> None:
             await create_effects(app)
             await app.add_many([make_task("seed", {"amount": TASKS_PER_SEED}, key=f"s{n}") for n in range(SEEDS)])
             await all_ended(app)
-            assert [zygote.stop(pid) for pid in workers] == [0] * PROCESSES
+            assert [worker.stop() for worker in workers] == [0] * PROCESSES
             books = await read_books(app, ground.evidence)
             assert len(books.tasks) == SEEDS * (1 + TASKS_PER_SEED)
             assert books.faults() == []
@@ -44,7 +48,9 @@ async def test_eight_processes_share_one_file(empty_url: str, tmp_path) -> None:
     print(
         f"{len(books.tasks)} tasks, by process {sorted(by_process.values())}, of these adding {sorted(seeds.values())}"
     )
-    assert set(by_process) == set(seeds) == set(workers), "some processes did nothing: this test shows little"
+    assert set(by_process) == set(seeds) == {worker.pid for worker in workers}, (
+        "some processes did nothing: this test shows little"
+    )
     for name, log in ground.logs().items():
         for bad in ("locked", "busy", "Traceback"):
             assert bad not in log, f"{bad!r} in {name}"

@@ -1,11 +1,13 @@
 """A task that kills whoever runs it."""
 
+from contextlib import ExitStack
+
 from redrive import Redrive, State
 from redrive.core.decide import LEASE_EXPIRED_ERROR
 from redrive.lane import make_task
 
 from .books import create_effects, read_books, until
-from .processes import Ground, Zygote
+from .processes import Ground, WorkerProcess
 
 POISON_ATTEMPTS = 3
 
@@ -16,20 +18,25 @@ async def test_poison_ends_dead(ground: Ground) -> None:
         await create_effects(app)
         poison = await app.add("poison", key="poison", attempts=POISON_ATTEMPTS)
         await app.add_many([make_task("work", {"ms": 50}, key=f"other-{number}") for number in range(200)])
-        with Zygote(ground, lease=1, concurrency=4) as zygote:
-            worker, deaths = zygote.start(), 0
+        with ExitStack() as stack:
+
+            def another() -> WorkerProcess:
+                return stack.enter_context(WorkerProcess(ground, f"worker-{deaths}", lease=1, concurrency=4, grace=5))
+
+            deaths = 0
+            worker = another()
 
             async def all_settled() -> bool:
                 """Like a supervisor: start a new worker where one has died."""
                 nonlocal worker, deaths
-                if not zygote.lives(worker):
+                if worker.exit_code is not None:
                     deaths += 1
-                    worker = zygote.start()
+                    worker = another()
                 counts = await app.tasks.counts()
                 return counts[State.WAITING] == counts[State.CLAIMED] == 0
 
             await until(all_settled, "everything is settled", timeout=150)
-            assert zygote.stop(worker) == 0
+            assert worker.stop() == 0
         task = await app.tasks.get("poison")
         assert task is not None
         assert (task.state, task.failures, task.last_error) == (State.DEAD, POISON_ATTEMPTS, LEASE_EXPIRED_ERROR)

@@ -5,8 +5,6 @@ import os
 import random
 import secrets
 import signal
-import subprocess
-import sys
 from collections import defaultdict
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,9 +15,10 @@ import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
 
 from redrive.systems.relay.relay_pb2 import RetryMessage
+from tests import forks
 
 from .books import until
-from .processes import ROOT, events
+from .processes import STOP_SECONDS, events
 
 ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS", "1"))
 KILLS = 2 * ROUNDS
@@ -38,13 +37,11 @@ class HandlerProcess:
             "DEAD_LETTER_EXCHANGE": f"{queues}.dlx",
             "DEAD_LETTER_QUEUE": f"{queues}.dead",
             "LOG_FORMAT": "json",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": str(forks.ROOT),
         }
-        with self._log.open("a") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "redrive", "relay", "dead-letters", "--port", "0"],
-                cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+        self._process = forks.run(
+            "relay", "dead-letters", "--port", "0", folder=folder, log=self._log, environment=environment
+        )
 
     @property
     def log(self) -> str:
@@ -64,7 +61,7 @@ class HandlerProcess:
     def stop(self) -> int:
         """SIGTERM; its exit code."""
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(25)
+        return self._process.wait(STOP_SECONDS)
 
     def __enter__(self) -> Self:
         return self

@@ -3,8 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
@@ -15,8 +13,9 @@ import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
 
 from redrive.systems.relay.relay_pb2 import RetryMessage
+from tests import forks
 
-from .processes import ROOT
+from .processes import STOP_SECONDS
 
 BURST = 10
 
@@ -119,13 +118,9 @@ class RelayProcess:
             "BASE_DELAY_MS": "200",
             "MAX_DELAY_MS": "400",
             "LOG_FORMAT": "json",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": str(forks.ROOT),
         }
-        with self._log.open("a") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "redrive", "relay", "run", "--port", "0"],
-                cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+        self._process = forks.run("relay", "run", "--port", "0", folder=folder, log=self._log, environment=environment)
 
     @property
     def log(self) -> str:
@@ -140,7 +135,7 @@ class RelayProcess:
     def stop(self) -> int:
         """SIGTERM; its exit code."""
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(25)
+        return self._process.wait(STOP_SECONDS)
 
     def __enter__(self) -> Self:
         return self

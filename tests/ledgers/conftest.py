@@ -14,6 +14,7 @@ from tests.ledgers.homes import Ground, Home, ServerClock, build, execute
 from tests.ledgers.shapes import EVENTS, SHAPES, Shape
 from tests.servers import Migrated
 
+STORES = ("sqlite", "postgres")
 HOMES = [
     *(("sqlite", shape, "virtual") for shape in SHAPES),
     *(("postgres", shape, "server") for shape in SHAPES),
@@ -40,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "homes(fits): run the test only over tables for which `fits(ledger_table)` is true"
     )
+    config.addinivalue_line("markers", "on_store(store): run the test only on this database")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -58,7 +60,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give each test that asks for a home those that fit it: what cannot apply is not run, rather than skipped."""
     if "home" in metafunc.fixturenames:
         fits = [mark.args[0] for mark in metafunc.definition.iter_markers("homes")]
-        chosen = [home for home in HOMES if all(fit(home[1].on(home[0])) for fit in fits)]
+        stores = [mark.args[0] for mark in metafunc.definition.iter_markers("on_store")] or STORES
+        chosen = [home for home in HOMES if home[0] in stores and all(fit(home[1].on(home[0])) for fit in fits)]
         metafunc.parametrize("home", chosen, ids=[_name(home) for home in chosen], indirect=True)
 
 

@@ -181,8 +181,8 @@ FOREIGN = (FLAGS, EVENTS, JOBS, LEGACY)
 
 # The command bus: its rows are the bus's to insert, it writes beside the ledger, and on PostgreSQL it waits in PGMQ.
 COMMANDS = Shape(
-    table=replace(ledger_table("sqlite"), kind="command_type"),
-    postgres_table=replace(ledger_table("postgresql"), kind="command_type"),
+    table=replace(ledger_table(has_queues=False), kind="command_type"),
+    postgres_table=replace(ledger_table(has_queues=True), kind="command_type"),
     create={"sqlite": (), "postgres": ()},
     shown_error=lambda error: error and error.partition(": ")[2],
 )

@@ -23,6 +23,7 @@ from redrive.core.states import State
 from redrive.core.table import Counts
 from redrive.core.task import Claim, ClaimLost
 from redrive.errors import KeyTakenError, TransitionError, UsageError
+from redrive.ledgers.sql import due
 from redrive.ports import Actor, Filter, Return
 from tests.ledgers.homes import ADA, BACKOFF, LEASE, PERMANENT, POLICY, RAN, START, TRANSIENT, Home, settlement
 
@@ -301,17 +302,35 @@ async def test_no_kind_is_starved(home: Home) -> None:
 
 
 @with_kinds
-async def test_more_kinds_than_one_claim_names(home: Home) -> None:
-    """However many kinds a worker knows, each of them is claimed and counted for the next due time."""
-    kinds = [f"kind-{number:03}" for number in range(90)]
-    await home.put(kind=kinds[77])
+async def test_a_lone_task_of_a_thousand_kinds_is_found_at_once(home: Home) -> None:
+    """However many kinds a worker knows, the first claim finds the one that is due, and the next due time is known."""
+    kinds = [f"kind-{number:03}" for number in range(1000)]
+    assert await home.ledger.claim(9, LEASE, kinds=kinds) == []
+    assert await home.ledger.next_due(kinds=kinds) is None
+    await home.put(kind=kinds[77], delay=hours(1))
+    assert await home.ledger.claim(9, LEASE, kinds=kinds) == []
+    parked = await home.ledger.next_due(kinds=kinds)
+    assert parked is not None
+    assert hours(1) - seconds(1) < parked <= hours(1)
+    await home.put(kind=kinds[777])
     assert await home.ledger.next_due(kinds=kinds) == ZERO
-    for _ in range(
-        40
-    ):  # a claim names 40 of the 90: to miss the one forty times has a chance of 1 to ten thousand million
-        if claims := await home.ledger.claim(1, LEASE, kinds=kinds):
-            break
-    assert [claim.task.kind for claim in claims] == [kinds[77]]
+    [claim] = await home.ledger.claim(9, LEASE, kinds=kinds)
+    assert claim.task.kind == kinds[777]
+    await home.settle(claim, TRANSIENT)
+    home.clock.advance(BACKOFF)
+    assert [again.task.id for again in await home.ledger.claim(9, LEASE, kinds=kinds)] == [claim.task.id]
+
+
+@with_kinds
+async def test_of_many_due_kinds_each_gets_its_turn(home: Home) -> None:
+    """Where more kinds are due than one claim names, none of them waits for ever."""
+    kinds = [f"kind-{number:03}" for number in range(90)]
+    for kind in kinds:
+        await home.put(kind=kind)
+    seen: set[str] = set()
+    for _ in range(90):
+        seen |= {claim.task.kind for claim in await home.ledger.claim(9, LEASE, kinds=kinds)}
+    assert seen == set(kinds)
 
 
 @with_kinds
@@ -329,6 +348,29 @@ async def test_open_kinds(home: Home) -> None:
             await home.settle(claim, Done())
     await home.put(3, kind="fresh", delay=hours(1))
     assert await home.ledger.open_kinds() == ["fresh", "held", "retried"]
+
+
+@with_kinds
+async def test_open_kinds_in_pages(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kinds that wait come page by page, each once; those with a prefix are found wherever they stand, and what is held at once."""
+    kinds = [f"kind-{number}" for number in range(7)]
+    for kind in [*kinds, "z.held", "z.one", "z.two"]:
+        await home.put(kind=kind)
+    [held] = await home.ledger.claim(1, LEASE, kinds=["z.held"])
+    [retried] = await home.ledger.claim(1, LEASE, kinds=["z.two"])
+    await home.settle(retried, TRANSIENT)
+    if not home.queued:  # queues list all their kinds at once
+        monkeypatch.setattr(due, "KINDS_LISTED_MAX", 3)
+    page = await home.ledger.list_kinds()
+    assert held.task.kind in page.items
+    found = [kind for kind in page.items if kind != held.task.kind]
+    while page.cursor is not None:
+        page = await home.ledger.list_kinds(after=str(page.cursor))
+        found += page.items
+    assert sorted(set(found) - {held.task.kind}) == [*kinds, "z.one", "z.two"]
+    assert sorted((await home.ledger.list_kinds(prefix="z.")).items) == ["z.held", "z.one", "z.two"]
+    assert sorted((await home.ledger.list_kinds(prefix="kind-3")).items) == ["kind-3"]
+    assert (await home.ledger.list_kinds(prefix="q")).items == []
 
 
 # --- abandoned claims -------------------------------------------------------------------------------------------------
@@ -563,15 +605,18 @@ async def test_a_settlement_that_contradicts_itself_is_refused(
 
 
 async def test_an_error_stays_until_the_next_one(home: Home) -> None:
-    """What went wrong last is still to be read while the task is tried again, snoozed, released and done."""
+    """What went wrong last is still to be read while the task is tried again, snoozed, released and done; not so of a command that is
+    done, whose audit has it."""
     [id_] = await home.put()
     await home.run(TRANSIENT)
     error = (await home.row(id_))["last_error"]
     assert "too slow" in error
     home.clock.advance(BACKOFF)
-    for outcome in (Snoozed(ZERO, "later"), Released(), Done()):
+    for outcome in (Snoozed(ZERO, "later"), Released()):
         await home.run(outcome)
         assert (await home.row(id_))["last_error"] == error
+    await home.run(Done())
+    assert (await home.row(id_))["last_error"] == (error if home.messages is None else None)
 
 
 async def test_snoozes_and_releases_charge_no_failure(home: Home) -> None:
@@ -759,9 +804,19 @@ async def test_a_settlement_to_claimed_is_refused(home: Home) -> None:
     assert await home.settle(claim, Done()) == []
 
 
+async def test_a_worker_can_ask_what_it_has_settled(home: Home) -> None:
+    """Whoever never heard the answer to a settlement learns from the history whether it was written, and by whom."""
+    await home.put(3)
+    mine, theirs, open_ = await home.ledger.claim(3, LEASE)
+    assert await home.ledger.settle([settlement(mine, TRANSIENT)], worker="w1") == []
+    assert await home.ledger.settle([settlement(theirs)], worker="w2") == []
+    assert await home.ledger.settled_by([mine, theirs, open_], "w1") == [mine]
+
+
 async def test_nothing_to_do_is_nothing(home: Home) -> None:
     """Empty batches ask the database nothing and answer with nothing."""
     assert await home.ledger.settle([], worker="w1") == []
+    assert await home.ledger.settled_by([], "w1") == []
     assert await home.ledger.extend([], LEASE) == []
     assert await home.ledger.redrive([], ADA) == []
     assert await home.ledger.return_([], ADA) == []
@@ -1291,7 +1346,7 @@ async def test_prune_never_touches_what_has_not_ended(home: Home) -> None:
         with pytest.raises(UsageError, match="only tasks that have ended"):
             await home.ledger.prune([state], ZERO)
     assert await home.ledger.prune([State.DONE, State.DEAD, State.CANCELLED], days(1)) == 0
-    assert await home.settle(claim, Done()) == ([ClaimLost(claim)] if home.queued else [])
+    assert await home.settle(claim, Done()) == []
 
 
 async def test_prune_has_a_limit(home: Home) -> None:

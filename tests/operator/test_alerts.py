@@ -16,7 +16,6 @@ from redrive.operator.alert_rules import (
     LINES_MAX,
     NEW_SPAN,
     RULES,
-    GroupFacts,
     LedgerFacts,
     Limits,
     Messenger,
@@ -24,6 +23,7 @@ from redrive.operator.alert_rules import (
     evaluate,
     message,
 )
+from redrive.operator.figures import Group
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LIMITS = Limits(failed_share=0.05, oldest_due=timedelta(minutes=5), depth=100)
@@ -34,8 +34,9 @@ def facts(**given: object) -> LedgerFacts:
     return LedgerFacts(ledger="mail", now=NOW, **given)  # type: ignore[arg-type]
 
 
-def group(amount: int, age: timedelta) -> GroupFacts:
-    return GroupFacts(id="c1", text="password=hunter2 is wrong", amount=amount, first_seen=NOW - age)
+def group(amount: int, age: timedelta) -> Group:
+    text = "password=hunter2 is wrong"
+    return Group(ledger="t", id="c1", text=text, sample=text, amount=amount, first_seen=NOW - age, last_seen=NOW)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+from sqlalchemy import delete
 
 from redrive import Policy, Redrive, Task, jitter, seconds
 from redrive.core.backoff import Fixed
@@ -14,6 +15,7 @@ from redrive.core.outcome import Done, Failed, Outcome
 from redrive.core.task import TaskId
 from redrive.errors import PermanentError
 from redrive.lane import Lane
+from redrive.ledgers.sql.schema import deed
 from redrive.operator.census import Census
 from redrive.settings import Settings
 from redrive.testing import VirtualClock
@@ -99,6 +101,7 @@ async def standing(url: str, clock: VirtualClock, *, app: Redrive | None = None)
     service = Service(made, Settings(_env_file=None))
     service.is_open = True
     secrets = {role: (await service.keys.create(role, [role])).secret for role in ("viewer", "operator", "admin")}
+    await made.database.write(lambda connection: connection.execute(delete(deed)))  # what a test does comes first
     try:
         async with client_of(service) as local:
             yield Standing(made, service, clock, local, secrets)

@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+import sqlite3
+from contextlib import closing
 
 import httpx
 import pytest
@@ -9,6 +11,7 @@ from sqlalchemy import update
 
 from redrive import Redrive
 from redrive.ledgers.sql import schema
+from redrive.ledgers.sqlite import write_lock
 from redrive.operator.figures import Figures
 from redrive.settings import Settings
 from redrive.testing import VirtualClock
@@ -136,3 +139,27 @@ async def test_metrics_of_a_store_that_went_away(local: httpx.AsyncClient, monke
     answer = await local.get("/metrics")
     assert answer.status_code == 200
     assert 'redrive_ledger_up{ledger="redrive_task"} 0.0' in answer.text
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+async def test_health_tells_of_a_write_lock_that_stays(
+    app: Redrive, url: str, local: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+):
+    """Reads are answered all the while, yet nothing is done: the service is unwell, says why, and is well again afterwards."""
+    monkeypatch.setattr(write_lock, "LONG_SECONDS", 0.0)
+    monkeypatch.setattr(health, "HEALTH_FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(health, "GAUGES_FRESH_SECONDS", 0.0)
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        while app.database.trouble() is None:  # the worker asks for work all the time
+            await asyncio.sleep(0.01)
+        answer = await local.get("/health")
+        assert (answer.status_code, answer.json()["status"]) == (503, "unwell")
+        assert re.fullmatch(
+            r"waiting for the write lock of test\.db for \S+: another process holds it",
+            answer.json()["checks"]["database"],
+        )
+        assert 'redrive_ledger_up{ledger="redrive_task"} 0.0' in (await local.get("/metrics")).text
+        other.execute("ROLLBACK")
+    while (await local.get("/health")).status_code != 200:
+        await asyncio.sleep(0.01)

@@ -247,8 +247,8 @@ async def test_a_system_brings_its_own_page(url: str, monkeypatch: pytest.Monkey
             await asyncio.sleep(60)
             return {}
 
-    async def content(request: Request, system: System) -> dict[str, object]:
-        return {"loft": f"{system.name} in {request.query_params['town']}"}
+    async def content(request: Request) -> dict[str, object]:
+        return {"loft": f"pigeons in {request.query_params['town']}"}
 
     loader = ChoiceLoader([templates.loader, DictLoader({"pigeons.html": "<p>{{ content.loft }}</p>"})])
     monkeypatch.setattr(templates, "loader", loader)

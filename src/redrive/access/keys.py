@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -17,8 +17,8 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from redrive.core.durations import read_span
 from redrive.core.task import check_text
 from redrive.errors import UsageError
-from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.lists import one_of
+from redrive.ledgers.sql.on_database import OnDatabase, reads, writes
 from redrive.ledgers.sql.schema import deed as deeds
 from redrive.ledgers.sql.schema import key as table
 from redrive.ports import Actor
@@ -29,6 +29,7 @@ KEYS_LISTED_MAX = 10_000
 _FIRST_ID = "first"
 _ENVIRONMENT_PREFIX = "env-"
 """The ids of keys that came from the environment; ids made here are hexadecimal."""
+_CURRENT = table.c.revoked_at.is_(None)
 
 
 PROGRAM = Actor(name="a program")
@@ -87,14 +88,18 @@ class NewKey:
         return f"NewKey(key={self.key!r})"
 
 
-class Keys:
+class Keys(OnDatabase):
     """The keys of one database."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def create(
-        self, owner: str, scopes: Iterable[str], *, expires: timedelta | None = None, by: Actor = PROGRAM
+    @writes
+    def create(
+        self,
+        connection: Connection,
+        owner: str,
+        scopes: Iterable[str],
+        *,
+        expires: timedelta | None = None,
+        by: Actor = PROGRAM,
     ) -> NewKey:
         """Make a key; `expires` is how long it is good for, None for ever. Who made it is recorded, as are all changes."""
         check_text("owner", owner, OWNER_CHARS_MAX)
@@ -111,37 +116,61 @@ class Keys:
                 expires_at=None if expires is None else now + expires,
             ),
         )
-        await self._database.write(_create, self._database, made.key, digest(made.secret), by)
+        self._insert(connection, made.key, digest(made.secret))
+        _record(connection, made.key, "created", now, by)
         return made
 
-    async def list(self) -> list[ApiKey]:
+    @reads
+    def list(self, connection: Connection) -> list[ApiKey]:
         """All keys, oldest first, the revoked ones too."""
-        return await self._database.read(_list)
+        rows = connection.execute(select(table).order_by(table.c.created_at, table.c.id).limit(KEYS_LISTED_MAX))
+        return [key_of_row(row) for row in rows]
 
-    async def revoke(self, id: str, *, by: Actor = PROGRAM) -> ApiKey | None:
+    @writes
+    def revoke(self, connection: Connection, id: str, *, by: Actor = PROGRAM) -> ApiKey | None:
         """Refuse the key from now on; None if there is no such key. Revoking twice changes nothing."""
-        return await self._database.write(_revoke, id, self._database.now(), by)
+        row = connection.execute(select(table).where(table.c.id == id)).first()
+        if row is None or row.revoked_at is not None:
+            return None if row is None else key_of_row(row)
+        key, now = key_of_row(row), self._database.now()
+        connection.execute(update(table).where(table.c.id == id).values(revoked_at=now))
+        _record(connection, key, "revoked", now, by)
+        return replace(key, revoked_at=now)
 
-    async def find(self, secret: str) -> ApiKey | None:
+    @reads
+    def find(self, connection: Connection, secret: str) -> ApiKey | None:
         """The valid key with this text; None if it is unknown, revoked or expired."""
         hashed = digest(secret)
-        found = await self._database.read(_find, hashed)
+        row = connection.execute(select(table).where(table.c.sha256 == hashed)).first()
         # The index has compared hashes already, which tells an attacker nothing about the key. Once more in constant time,
         # so that no collation of a database can ever widen what counts as equal.
-        if found is None or not hmac.compare_digest(found[1], hashed) or not found[0].is_valid(self._database.now()):
+        if row is None or not hmac.compare_digest(row.sha256, hashed):
             return None
-        return found[0]
+        key = key_of_row(row)
+        return key if key.is_valid(self._database.now()) else None
 
-    async def page(self, *, owner: str | None = None, after: str | None = None, limit: int = 100) -> Sequence[ApiKey]:
+    @reads
+    def page(
+        self, connection: Connection, *, owner: str | None = None, after: str | None = None, limit: int = 100
+    ) -> Sequence[ApiKey]:
         """Keys that are not revoked, of one owner or of all, in the order of their ids, from behind `after` on."""
-        return await self._database.read(_page, owner, after, limit)
+        asked = select(table).where(_CURRENT)
+        if owner is not None:
+            asked = asked.where(table.c.owner == owner)
+        if after is not None:
+            asked = asked.where(table.c.id > after)
+        return [key_of_row(row) for row in connection.execute(asked.order_by(table.c.id).limit(limit))]
 
-    async def get(self, id: str) -> ApiKey | None:
+    @reads
+    def get(self, connection: Connection, id: str) -> ApiKey | None:
         """The key with this id, if it is not revoked."""
-        return await self._database.read(_get, id)
+        row = connection.execute(select(table).where(table.c.id == id, _CURRENT)).first()
+        return None if row is None else key_of_row(row)
 
-    async def change(
+    @writes
+    def change(
         self,
+        connection: Connection,
         id: str,
         *,
         scopes: Iterable[str] | None = None,
@@ -155,9 +184,18 @@ class Keys:
             values["scopes"] = [scope.value for scope in read_scopes(scopes)]
         if expires_at is not None or forever:
             values["expires_at"] = None if forever else expires_at
-        return await self._database.write(_change, id, values, self._database.now(), by)
+        if values:
+            connection.execute(update(table).where(table.c.id == id, _CURRENT).values(values))
+        row = connection.execute(select(table).where(table.c.id == id, _CURRENT)).first()
+        if row is None:
+            return None
+        key = key_of_row(row)
+        if values:
+            _record(connection, key, "changed", self._database.now(), by)
+        return key
 
-    async def ensure_first(self, given: str | None = None) -> str | None:
+    @writes
+    def ensure_first(self, connection: Connection, given: str | None = None) -> str | None:
         """See that there is an admin key; returns the text of one that was made here, to be shown once.
 
         A `given` key is stored, and one that was given at an earlier start is forgotten if it is another. Without it a key
@@ -166,14 +204,25 @@ class Keys:
         now = self._database.now()
         if given is not None:
             hashed = digest(given)
-            key = ApiKey(
-                id=_ENVIRONMENT_PREFIX + hashed[:12], owner="REDRIVE_ADMIN_KEY", scopes=(Scope.ADMIN,), created_at=now
-            )
-            await self._database.write(_replace_given, self._database, key, hashed)
+            id_ = _ENVIRONMENT_PREFIX + hashed[:12]
+            key = ApiKey(id=id_, owner="REDRIVE_ADMIN_KEY", scopes=(Scope.ADMIN,), created_at=now)
+            self._insert(connection, key, hashed)
+            earlier = table.c.id.startswith(_ENVIRONMENT_PREFIX, autoescape=True)
+            # Deleted, not revoked: who sets an earlier key again means it. One that a person revoked stays revoked.
+            connection.execute(delete(table).where(earlier, table.c.sha256 != hashed, _CURRENT))
             return None
+        if connection.execute(select(func.count()).select_from(table)).scalar_one():
+            return None
+        # Two processes that start at once both find no key; the fixed id lets only one of them store its own.
         secret = PREFIX + secrets.token_urlsafe(32)
         key = ApiKey(id=_FIRST_ID, owner="first start", scopes=(Scope.ADMIN,), created_at=now)
-        return secret if await self._database.write(_insert_first, self._database, key, digest(secret)) else None
+        return secret if self._insert(connection, key, digest(secret)) else None
+
+    def _insert(self, connection: Connection, key: ApiKey, hashed: str) -> bool:
+        """Store a key; whether it is new."""
+        values = {field.name: getattr(key, field.name) for field in fields(key)} | {"sha256": hashed}
+        statement = self._database.insert(table).values(values | {"scopes": [scope.value for scope in key.scopes]})
+        return connection.execute(statement.on_conflict_do_nothing().returning(table.c.id)).first() is not None
 
 
 def digest(secret: str) -> str:
@@ -194,89 +243,11 @@ def read_scopes(names: Iterable[str]) -> tuple[Scope, ...]:
     return tuple(scopes)
 
 
-def _values(key: ApiKey, hashed: str) -> dict[str, Any]:
-    return {
-        "id": key.id,
-        "sha256": hashed,
-        "owner": key.owner,
-        "scopes": [scope.value for scope in key.scopes],
-        "created_at": key.created_at,
-        "expires_at": key.expires_at,
-        "revoked_at": key.revoked_at,
-    }
-
-
-def _create(connection: Connection, database: Database, key: ApiKey, hashed: str, by: Actor) -> None:
-    _insert(connection, database, key, hashed)
-    _record(connection, key, "created", key.created_at, by)
-
-
 def _record(connection: Connection, key: ApiKey, act: str, now: datetime, by: Actor) -> None:
     """Write down who did it, in the same commit."""
     told = f"for {key.owner}: {', '.join(key.scopes)}" + (f"; {by.reason}" if by.reason else "")
     said = {"ledger": AUDITED, "task_id": key.id, "at": now, "act": act, "actor": by.name, "reason": told}
     connection.execute(insert(deeds), said)
-
-
-def _insert(connection: Connection, database: Database, key: ApiKey, hashed: str) -> bool:
-    """Store a key; whether it is new."""
-    statement = database.insert(table).values(_values(key, hashed)).on_conflict_do_nothing().returning(table.c.id)
-    return connection.execute(statement).first() is not None
-
-
-def _insert_first(connection: Connection, database: Database, key: ApiKey, hashed: str) -> bool:
-    # Two processes that start at once both find no key; the fixed id lets only one of them store its own.
-    if connection.execute(select(func.count()).select_from(table)).scalar_one():
-        return False
-    return _insert(connection, database, key, hashed)
-
-
-def _replace_given(connection: Connection, database: Database, key: ApiKey, hashed: str) -> None:
-    _insert(connection, database, key, hashed)
-    earlier = table.c.id.startswith(_ENVIRONMENT_PREFIX, autoescape=True)
-    # Deleted, not revoked: who sets an earlier key again means it. One that a person revoked stays revoked.
-    connection.execute(delete(table).where(earlier, table.c.sha256 != hashed, table.c.revoked_at.is_(None)))
-
-
-def _revoke(connection: Connection, id: str, now: datetime, by: Actor) -> ApiKey | None:
-    row = connection.execute(select(table).where(table.c.id == id)).first()
-    if row is None:
-        return None
-    key = key_of_row(row)
-    if key.revoked_at is not None:
-        return key
-    connection.execute(update(table).where(table.c.id == id).values(revoked_at=now))
-    _record(connection, key, "revoked", now, by)
-    return replace(key, revoked_at=now)
-
-
-def _list(connection: Connection) -> list[ApiKey]:
-    rows = connection.execute(select(table).order_by(table.c.created_at, table.c.id).limit(KEYS_LISTED_MAX))
-    return [key_of_row(row) for row in rows]
-
-
-def _page(connection: Connection, owner: str | None, after: str | None, limit: int) -> list[ApiKey]:
-    asked = select(table).where(table.c.revoked_at.is_(None))
-    if owner is not None:
-        asked = asked.where(table.c.owner == owner)
-    if after is not None:
-        asked = asked.where(table.c.id > after)
-    return [key_of_row(row) for row in connection.execute(asked.order_by(table.c.id).limit(limit))]
-
-
-def _get(connection: Connection, id: str) -> ApiKey | None:
-    row = connection.execute(select(table).where(table.c.id == id, table.c.revoked_at.is_(None))).first()
-    return None if row is None else key_of_row(row)
-
-
-def _change(connection: Connection, id: str, values: dict[str, Any], now: datetime, by: Actor) -> ApiKey | None:
-    if values:
-        changed = update(table).where(table.c.id == id, table.c.revoked_at.is_(None)).values(values)
-        connection.execute(changed)
-    key = _get(connection, id)
-    if key is not None and values:
-        _record(connection, key, "changed", now, by)
-    return key
 
 
 def read_keys(connection: Connection, hashes: Sequence[str]) -> dict[str, ApiKey]:
@@ -286,11 +257,6 @@ def read_keys(connection: Connection, hashes: Sequence[str]) -> dict[str, ApiKey
 
 
 _KEYS_BY_HASH = select(table).where(one_of(table.c.sha256, "hashes"))
-
-
-def _find(connection: Connection, hashed: str) -> tuple[ApiKey, str] | None:
-    row = connection.execute(select(table).where(table.c.sha256 == hashed)).first()
-    return None if row is None else (key_of_row(row), row.sha256)
 
 
 def key_of_row(row: Any) -> ApiKey:

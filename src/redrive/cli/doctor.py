@@ -1,12 +1,15 @@
 """`redrive doctor`: look at the store, the clocks and the versions, and say what to do."""
 
+import asyncio
 import platform
 import shutil
 import sqlite3
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Literal
 
 import typer
@@ -44,12 +47,14 @@ POSTGRES_OLDEST = 13
 CLOCK_OFF_MAX = timedelta(seconds=2)
 IDLE_MAX = timedelta(minutes=1)
 OLDEST_DUE_MAX = timedelta(minutes=1)
+LOCK_SECONDS_MAX = 3.0
+"""How long the write lock of a SQLite file is waited for: those who write hold it for milliseconds."""
 DISK_FREE_BYTES_MIN = 200 * 1024 * 1024
 
 MARKS = {"ok": "[green]✓[/]", "notice": "[yellow]![/]", "problem": "[red]✗[/]"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that was looked at."""
 
@@ -57,6 +62,11 @@ class Finding:
     status: Literal["ok", "notice", "problem"]
     said: str
     remedy: str = ""
+
+    @classmethod
+    def of(cls, name: str, said: str, *, well: bool, remedy: str = "") -> "Finding":
+        """What is well, or a problem with its remedy."""
+        return cls(name, "ok", said) if well else cls(name, "problem", said, remedy)
 
 
 def doctor(database: DatabaseOption = None, app: AppOption = None, json: JsonOption = False) -> None:  # noqa: FBT002
@@ -94,36 +104,34 @@ def doctor(database: DatabaseOption = None, app: AppOption = None, json: JsonOpt
 async def examine(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding]:
     """Everything that can be found out without changing anything."""
     python = platform.python_version()
-    yield Finding(name="redrive", status="ok", said=f"{__version__} on Python {python}, {sys.platform}")
+    yield Finding("redrive", "ok", f"{__version__} on Python {python}, {sys.platform}")
     database = app.database
     shown = redact(database.url)
     path = sqlite_path(database.url)
     if path is not None and not path.exists():
+        remedy = "run this where the service runs, name the file with --database, or make it with `redrive migrate`"
+        yield Finding("store", "problem", f"there is no file {path}", remedy)
+        return
+    if path is not None and await asyncio.to_thread(_is_locked, path):
         yield Finding(
-            name="store", status="problem", said=f"there is no file {path}",
-            remedy="run this where the service runs, name the file with --database, or make it with `redrive migrate`",
+            name="store", status="problem", said=f"another process has held the write lock of {path} for {LOCK_SECONDS_MAX:.0f} s: "
+            "nobody else can write",
+            remedy=f"`fuser {path}` shows who has the file open; end it, or keep its transactions short",
         )  # fmt: skip
         return
     try:
         await database.open()
     except (RedriveError, DBAPIError, OSError) as error:
-        yield Finding(
-            name="store", status="problem", said=f"{shown} cannot be used: {redact(str(error))}",
-            remedy="check DATABASE_URL, that the server runs and that it lets you in",
-        )  # fmt: skip
+        remedy = "check DATABASE_URL, that the server runs and that it lets you in"
+        yield Finding("store", "problem", f"{shown} cannot be used: {redact(str(error))}", remedy)
         return
-    yield Finding(name="store", status="ok", said=f"{shown} answers")
+    yield Finding("store", "ok", f"{shown} answers")
     if path is not None:
         async for finding in _sqlite(database):
             yield finding
         free = shutil.disk_usage(path.parent).free
         if free < DISK_FREE_BYTES_MIN:
-            yield Finding(
-                name="disk",
-                status="problem",
-                said=f"{free // 2**20} MiB are free",
-                remedy="make room: SQLite stops without",
-            )
+            yield Finding("disk", "problem", f"{free // 2**20} MiB are free", "make room: SQLite stops without")
     else:
         for finding in await database.read(_postgres):
             yield finding
@@ -139,7 +147,7 @@ async def _migrated(app: Redrive) -> Finding:
     try:
         versions = await migrate.versions(app.database)
     except NewerSchemaError as error:
-        return Finding(name="tables", status="problem", said=str(error), remedy="upgrade redrive")
+        return Finding("tables", "problem", str(error), "upgrade redrive")
     needed = migrate.heads(app.systems_with_tables)
     wrong = [
         f"{branch} is not there" if branch not in versions else f"{branch} is at {versions[branch]}, not {version}"
@@ -148,29 +156,38 @@ async def _migrated(app: Redrive) -> Finding:
     ]
     if not wrong:
         said = ", ".join(f"{branch} {version}" for branch, version in needed.items())
-        return Finding(name="tables", status="ok", said=f"at version {said}")
-    return Finding(name="tables", status="problem", said=", ".join(wrong), remedy="run `redrive migrate`")
+        return Finding("tables", "ok", f"at version {said}")
+    return Finding("tables", "problem", ", ".join(wrong), "run `redrive migrate`")
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether the write lock of a SQLite file is not to be had for a while."""
+    try:
+        with closing(sqlite3.connect(path, timeout=LOCK_SECONDS_MAX, isolation_level=None)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+    except sqlite3.Error as error:
+        return "locked" in str(error)  # whatever else is wrong shows when it is opened
+    return False
 
 
 async def _sqlite(database: Database) -> AsyncIterator[Finding]:
-    old = sqlite3.sqlite_version_info < SQLITE_OLDEST
-    yield Finding(
-        name="SQLite", status="problem" if old else "ok", said=f"version {sqlite3.sqlite_version}",
-        remedy="redrive needs 3.35 or later: use a newer Python" if old else "",
+    yield Finding.of(
+        "SQLite", f"version {sqlite3.sqlite_version}", well=sqlite3.sqlite_version_info >= SQLITE_OLDEST,
+        remedy="redrive needs 3.35 or later: use a newer Python",
     )  # fmt: skip
     synchronous = await database.write(lambda connection: connection.exec_driver_sql("PRAGMA synchronous").scalar_one())
     journal = await database.read(lambda connection: connection.exec_driver_sql("PRAGMA journal_mode").scalar_one())
     level = SYNCHRONOUS.get(synchronous, str(synchronous))
     durable = synchronous >= 2
-    yield Finding(
-        name="durability", status="ok" if durable else "problem",
-        said=f"synchronous={level}: " + ("what is acknowledged survives a power cut" if durable else "a power cut may lose work"),
-        remedy="" if durable else "make the application without durable=False",
-    )  # fmt: skip
-    yield Finding(
-        name="journal", status="ok" if journal == "wal" else "notice", said=f"journal_mode={journal}",
-        remedy="" if journal == "wal" else "the file's disk does not allow WAL; use a local one, readers wait for writers",
-    )  # fmt: skip
+    means = "what is acknowledged survives a power cut" if durable else "a power cut may lose work"
+    remedy = "make the application without durable=False"
+    yield Finding.of("durability", f"synchronous={level}: {means}", well=durable, remedy=remedy)
+    if journal == "wal":
+        yield Finding("journal", "ok", "journal_mode=wal")
+    else:
+        remedy = "the file's disk does not allow WAL; use a local one, readers wait for writers"
+        yield Finding("journal", "notice", f"journal_mode={journal}", remedy)
 
 
 def _postgres(connection: Connection) -> list[Finding]:
@@ -180,28 +197,14 @@ def _postgres(connection: Connection) -> list[Finding]:
             "current_setting('synchronous_commit'), pg_is_in_recovery()"
         )
     ).one()
-    old = number // 10_000 < POSTGRES_OLDEST
-    findings = [
-        Finding(
-            name="PostgreSQL", status="problem" if old else "ok", said=f"version {shown}",
-            remedy=f"redrive needs {POSTGRES_OLDEST} or later" if old else "",
-        )
-    ]  # fmt: skip
+    remedy, recent = f"redrive needs {POSTGRES_OLDEST} or later", number // 10_000 >= POSTGRES_OLDEST
+    findings = [Finding.of("PostgreSQL", f"version {shown}", well=recent, remedy=remedy)]
     if read_only:
-        findings.append(
-            Finding(
-                name="role", status="problem", said="the server is a read-only replica", remedy="use the primary's URL"
-            )
-        )
-    if fsync != "on" or commit == "off":
-        findings.append(
-            Finding(
-                name="durability", status="problem", said=f"fsync={fsync}, synchronous_commit={commit}: a crash may lose work",
-                remedy="set fsync = on and synchronous_commit = on for this database",
-            )
-        )  # fmt: skip
-    else:
-        findings.append(Finding(name="durability", status="ok", said=f"fsync={fsync}, synchronous_commit={commit}"))
+        findings.append(Finding("role", "problem", "the server is a read-only replica", "use the primary's URL"))
+    said, durable = f"fsync={fsync}, synchronous_commit={commit}", fsync == "on" and commit != "off"
+    said += "" if durable else ": a crash may lose work"
+    remedy = "set fsync = on and synchronous_commit = on for this database"
+    findings.append(Finding.of("durability", said, well=durable, remedy=remedy))
     idle = connection.execute(
         text(
             "SELECT pid, coalesce(nullif(application_name, ''), usename, '?') AS who, extract(epoch FROM now() - state_change) AS seconds "
@@ -212,15 +215,13 @@ def _postgres(connection: Connection) -> list[Finding]:
     ).all()
     for pid, who, seconds in idle:
         since = format_duration(timedelta(seconds=int(seconds)))
-        findings.append(
-            Finding(
-                name="transactions", status="problem",
-                said=f"session {pid} ({who}) holds a transaction open and has done nothing for {since}; every claim gets slower",
-                remedy=f"end it with SELECT pg_terminate_backend({pid}), and set idle_in_transaction_session_timeout",
-            )
-        )  # fmt: skip
+        said = (
+            f"session {pid} ({who}) holds a transaction open and has done nothing for {since}; every claim gets slower"
+        )
+        remedy = f"end it with SELECT pg_terminate_backend({pid}), and set idle_in_transaction_session_timeout"
+        findings.append(Finding("transactions", "problem", said, remedy))
     if not idle:
-        findings.append(Finding(name="transactions", status="ok", said="none is open and idle for long"))
+        findings.append(Finding("transactions", "ok", "none is open and idle for long"))
     return findings
 
 
@@ -232,12 +233,10 @@ async def _clock(database: Database) -> Finding:
     ours = before + (datetime.now(UTC) - before) / 2
     off = theirs - ours
     if abs(off) <= CLOCK_OFF_MAX:
-        return Finding(name="clock", status="ok", said="this machine and the database agree")
-    ahead = "ahead of" if off > timedelta(0) else "behind"
-    return Finding(
-        name="clock", status="problem", said=f"the database is {format_duration(abs(off))} {ahead} this machine",
-        remedy="set both by NTP: due times are the database's, key expiry and previews are this machine's",
-    )  # fmt: skip
+        return Finding("clock", "ok", "this machine and the database agree")
+    said = f"the database is {format_duration(abs(off))} {'ahead of' if off > timedelta(0) else 'behind'} this machine"
+    remedy = "set both by NTP: due times are the database's, key expiry and previews are this machine's"
+    return Finding("clock", "problem", said, remedy)
 
 
 def _retention(lane: Lane, ledger: SqlLedger) -> Iterator[Finding]:
@@ -264,13 +263,11 @@ async def _lanes(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding]
         try:
             ledger = await lane.ledger()
         except TableError as error:
-            yield Finding(
-                name=lane.name, status="problem", said="; ".join(error.problems),
-                remedy="run " + "; ".join(error.migration) if error.migration else f"see `redrive adopt {lane.name}`",
-            )  # fmt: skip
+            remedy = "run " + "; ".join(error.migration) if error.migration else f"see `redrive adopt {lane.name}`"
+            yield Finding(lane.name, "problem", "; ".join(error.problems), remedy)
             continue
         except RedriveError as error:
-            yield Finding(name=lane.name, status="problem", said=describe_error(error))
+            yield Finding(lane.name, "problem", describe_error(error))
             continue
         for finding in _retention(lane, ledger):
             yield finding
@@ -279,19 +276,15 @@ async def _lanes(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding]
                 yield Finding(name=lane.name, status="notice", said=notice)
         counts = await lane.counts()
         shown = ", ".join(f"{amount} {state}" for state, amount in counts.items() if amount) or "empty"
-        yield Finding(name=lane.name, status="ok", said=shown)
+        yield Finding(lane.name, "ok", shown)
         waited = await ledger.oldest_due()
         if waited is not None and waited > OLDEST_DUE_MAX:
-            yield Finding(
-                name=lane.name, status="notice",
-                said=f"the oldest due task has been waiting for {format_duration(timedelta(seconds=int(waited.total_seconds())))}",
-                remedy="see that a worker runs that knows its kind, and that it keeps up",
-            )  # fmt: skip
+            said = format_duration(timedelta(seconds=int(waited.total_seconds())))
+            remedy = "see that a worker runs that knows its kind, and that it keeps up"
+            yield Finding(lane.name, "notice", f"the oldest due task has been waiting for {said}", remedy)
         if with_handlers and lane.table.kind is not None:
             known = set(lane.handlers.among(kinds := await ledger.open_kinds()))
             unknown = [kind for kind in kinds if kind not in known]
             if unknown:
-                yield Finding(
-                    name=lane.name, status="problem", said=f"tasks wait without a handler here: {', '.join(unknown[:10])}",
-                    remedy="register handlers for these kinds, or cancel the tasks",
-                )  # fmt: skip
+                said = f"tasks wait without a handler here: {', '.join(unknown[:10])}"
+                yield Finding(lane.name, "problem", said, "register handlers for these kinds, or cancel the tasks")

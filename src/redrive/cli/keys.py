@@ -24,7 +24,7 @@ from redrive.cli.common import (
     run,
     say,
 )
-from redrive.operator.json_views import instant_json
+from redrive.operator.json_views import fields_json
 from redrive.ports import Actor
 
 keys = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
@@ -116,11 +116,4 @@ def person() -> Actor:
 
 def _key_json(key: ApiKey) -> dict[str, Any]:
     """What is known of a key."""
-    return {
-        "key_id": key.id,
-        "owner": key.owner,
-        "scopes": [scope.value for scope in key.scopes],
-        "created_at": instant_json(key.created_at),
-        "expires_at": instant_json(key.expires_at),
-        "revoked_at": instant_json(key.revoked_at),
-    }
+    return fields_json(key, ("key_id", "owner", "scopes", "created_at", "expires_at", "revoked_at"), key_id=key.id)

@@ -18,7 +18,7 @@ from redrive.core.policy import Policy
 from redrive.core.preview import Try
 from redrive.core.preview import preview as tries_of
 from redrive.errors import UsageError
-from redrive.operator.json_views import instant_json, try_json
+from redrive.operator.json_views import preview_json
 from redrive.systems.flags.policy import POLICY as FLAGS
 
 DRAWN_CELLS = 48
@@ -86,19 +86,9 @@ def preview(
     begins = _instant(start)
     tries = tries_of(chosen, key, begins)
     if json:
-        print_json(
-            {
-                "policy": chosen.name,
-                "backoff": chosen.backoff_words,
-                "jitter": chosen.jitter_words,
-                "attempts": chosen.failures_max,
-                "key": key,
-                "start": instant_json(begins),
-                "tries": [try_json(one) for one in tries],
-            }
-        )
-        return
-    _draw(chosen, key, tries)
+        print_json(preview_json(chosen, key, begins, tries))
+    else:
+        _draw(chosen, key, tries)
 
 
 def _backoff(

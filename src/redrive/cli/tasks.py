@@ -2,8 +2,9 @@
 
 import json as json_module
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -333,7 +334,7 @@ def redrive(
     Example: [cyan]redrive tasks redrive --kind send_invoice --error Timeout --reason "mail server is back"[/]
     """
     asked = read_filter(kind=kind, key=key, error=error, cause=cause, older_than=older_than, until=until)
-    act = _Act(Act.REDRIVE, asked, ids, every=every, at_most=at_most, dry_run=dry_run, reason=reason, by=by, yes=yes)
+    act = _Act(Act.REDRIVE, asked, ids, every, at_most, dry_run, reason, by, yes)
     act.run(database, app, lane, json=json)
 
 
@@ -361,37 +362,34 @@ def cancel(
     Example: [cyan]redrive tasks cancel 17 18 --reason "sent by hand"[/]
     """
     asked = read_filter(kind=kind, key=key, error=error, older_than=older_than, until=until)
-    act = _Act(Act.CANCEL, asked, ids, every=every, at_most=at_most, dry_run=dry_run, reason=reason, by=by, yes=yes)
+    act = _Act(Act.CANCEL, asked, ids, every, at_most, dry_run, reason, by, yes)
     act.run(database, app, lane, json=json)
 
 
+@dataclass(frozen=True, slots=True)
 class _Act:
     """An act as it was asked for: counted first, confirmed, then done on what was counted and nothing else."""
 
-    def __init__(
-        self,
-        act: Act,
-        asked: Filter,
-        names: list[str] | None,
-        *,
-        every: bool,
-        at_most: int | None,
-        dry_run: bool,
-        reason: str,
-        by: str | None,
-        yes: bool,
-    ) -> None:
-        if asked == Filter(until=asked.until) and not (names or every):
+    act: Act
+    asked: Filter
+    names: list[str] | None
+    every: bool
+    at_most: int | None
+    dry_run: bool
+    reason: str
+    by: str | None
+    yes: bool
+
+    def __post_init__(self) -> None:
+        if self.asked == Filter(until=self.asked.until) and not (self.names or self.every):
             raise UsageError("say which tasks: ids, --kind, --key, --error, --cause, --older-than, or --all")
-        if not (dry_run or reason.strip()):
+        if not (self.dry_run or self.reason.strip()):
             raise UsageError("say why: --reason is kept with each task")
-        self._act = act
-        self._asked = asked
-        self._names = names
-        self._at_most = at_most
-        self._dry_run = dry_run
-        self._said: dict[str, Any] = {"actor": by if by is not None else os_user(), "reason": reason.strip()}
-        self._yes = yes
+
+    @property
+    def actor(self) -> str:
+        """Who does it."""
+        return self.by if self.by is not None else os_user()
 
     def run(self, database: str | None, app: str | None, lane: str | None, *, json: bool) -> None:
         """Do it, and say what it came to."""
@@ -405,69 +403,60 @@ class _Act:
             self._print_json(acted)
         else:
             self._say(acted)
-        if not (acted.matched if self._dry_run else acted.changed):
+        if not (acted.matched if self.dry_run else acted.changed):
             raise typer.Exit(PROBLEM)
 
     async def _work(self, lane: Lane) -> Acted:
-        change = lane.redrive if self._act is Act.REDRIVE else lane.cancel
-        asked = self._asked
-        if self._names:
-            ids, unknown = await read_names(await lane.ledger(), self._names)
+        change = lane.redrive if self.act is Act.REDRIVE else lane.cancel
+        asked = self.asked
+        said: dict[str, Any] = {"actor": self.actor, "reason": self.reason.strip()}
+        if self.names:
+            ids, unknown = await read_names(await lane.ledger(), self.names)
             if unknown:  # a mistake in one name stops it all: nobody wants half of what was meant
                 raise UsageError("; ".join(unknown.values()))
             asked = replace(asked, ids=ids)
-        seen = await change(asked, dry_run=True, at_most=self._at_most, **self._said)
-        if self._dry_run or not seen.matched:
+        seen = await change(asked, dry_run=True, at_most=self.at_most, **said)
+        if self.dry_run or not seen.matched:
             return seen
-        if seen.matched > 1 and not self._yes and not _confirmed(self._act, seen.matched):
+        if seen.matched > 1 and not self.yes and not _confirmed(self.act, seen.matched):
             return seen
-        with _progress(self._act, seen.matched) as advance:
-            return await change(asked, until=seen.until, at_most=seen.matched, progress=advance, **self._said)
+        with _progress(self.act, seen.matched) as advance:
+            return await change(asked, until=seen.until, at_most=seen.matched, progress=advance, **said)
 
     def _print_json(self, acted: Acted) -> None:
         changed = [id_json(id_) for id_ in acted.changed]
         refused = {str(id_): reason for id_, reason in acted.refused.items()}
         print_json(
             {
-                "act": self._act.value,
+                "act": self.act.value,
                 "matched": acted.matched,
                 "changed": changed,
                 "refused": refused,
                 "until": instant_json(acted.until),
-                "dry_run": self._dry_run,
+                "dry_run": self.dry_run,
             }
         )
 
     def _say(self, acted: Acted) -> None:
         for id_, reason in [*acted.refused.items()][:REFUSED_SHOWN_MAX]:
             say(f"task {escape(str(id_))} was left alone: {escape(reason)}")
-        if self._dry_run:
-            say(f"would {self._act} {acted.matched} task{'' if acted.matched == 1 else 's'}")
+        if self.dry_run:
+            say(f"would {self.act} {acted.matched} task{'' if acted.matched == 1 else 's'}")
         elif acted.matched:
-            say(f"{self._act}: {len(acted.changed)} of {acted.matched} changed, by {escape(self._said['actor'])}")
+            say(f"{self.act}: {len(acted.changed)} of {acted.matched} changed, by {escape(self.actor)}")
         elif not acted.refused:
-            before = "dead" if self._act is Act.REDRIVE else "waiting"
-            say(f"no task matches: only {before} tasks can be {PAST[self._act]}")
+            before = "dead" if self.act is Act.REDRIVE else "waiting"
+            say(f"no task matches: only {before} tasks can be {PAST[self.act]}")
 
 
 def _confirmed(act: Act, amount: int) -> bool:
     return typer.confirm(f"{act} {amount} tasks?", err=True)
 
 
-class _progress:  # noqa: N801 - used as a verb
+@contextmanager
+def _progress(act: Act, amount: int) -> Iterator[Callable[[int], None]]:
     """A bar on stderr while many tasks are changed."""
-
-    def __init__(self, act: Act, amount: int) -> None:
-        self._bar = Progress(
-            TextColumn(act.value), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-            console=err(), transient=True, disable=amount < 2,
-        )  # fmt: skip
-        self._amount = amount
-
-    def __enter__(self) -> Callable[[int], None]:
-        self._bar.start()
-        row = self._bar.add_task("", total=self._amount)
-        return lambda amount: self._bar.advance(row, amount)
-
-    def __exit__(self, *_: Any) -> None:
-        self._bar.stop()
+    columns = TextColumn(act.value), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=err(), transient=True, disable=amount < 2) as bar:
+        row = bar.add_task("", total=amount)
+        yield lambda done: bar.advance(row, done)

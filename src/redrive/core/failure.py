@@ -44,12 +44,11 @@ _SPOKEN: tuple[tuple[type[TaskError], ErrorClass], ...] = (
 
 def spoken_class(error: BaseException) -> ErrorClass | None:
     """The class that a `TaskError` names by itself."""
-    if not isinstance(error, TaskError):
+    # By its type: `isinstance` also asks the exception itself for its `__class__`, which may raise.
+    kind = type(error)
+    if not issubclass(kind, TaskError):
         return None
-    for kind, error_class in _SPOKEN:
-        if isinstance(error, kind):
-            return error_class
-    return None
+    return next((error_class for spoken, error_class in _SPOKEN if issubclass(kind, spoken)), None)
 
 
 def read_rules(name: str, given: Rule | Collection[Rule]) -> tuple[Rule, ...]:
@@ -67,13 +66,11 @@ def read_rules(name: str, given: Rule | Collection[Rule]) -> tuple[Rule, ...]:
 
 def matches(rule: Rule, error: BaseException) -> bool:
     """Whether the rule holds for the error. A rule that raises does not match."""
-    if isinstance(rule, type):
-        return isinstance(error, rule)
     if isinstance(rule, int):
         return http_status(error) == rule
     try:
-        return bool(rule(error))
-    except Exception:  # a broken predicate must not lose the outcome of a run
+        return isinstance(error, rule) if isinstance(rule, type) else bool(rule(error))
+    except BaseException:  # neither a broken predicate nor a broken exception must lose the outcome of a run
         return False
 
 
@@ -106,17 +103,17 @@ def asked_patience(error: BaseException) -> timedelta | None:
     if asked is None and headers is not None:
         try:
             asked = headers.get("Retry-After")
-        except Exception:
+        except BaseException:
             return None
     return None if asked is None else _patience(asked, headers)
 
 
-def _get(holder: object, name: str) -> Any:
-    """The attribute, or None if there is none or if reading it raises, as properties of foreign exceptions do."""
+def _get(holder: object, name: str, otherwise: Any = None) -> Any:
+    """The attribute, or `otherwise` if there is none or if reading it raises, as properties of foreign exceptions do."""
     try:
-        return getattr(holder, name, None)
-    except Exception:
-        return None
+        return getattr(holder, name, otherwise)
+    except BaseException:  # whatever a stranger's property raises, the failure itself must still be settled
+        return otherwise
 
 
 _PATIENCE_SECONDS_MAX = 1e9
@@ -131,9 +128,12 @@ def _patience(asked: object, headers: object) -> timedelta | None:
             asked = (parsedate_to_datetime(asked) - parsedate_to_datetime(date)).total_seconds()
         if isinstance(asked, str | int | float) and not isinstance(asked, bool):
             return timedelta(seconds=min(max(float(asked), 0.0), _PATIENCE_SECONDS_MAX))
-    except Exception:  # whatever a stranger wrote there, the failure itself must still be settled
+    except BaseException:  # whatever a stranger wrote there, the failure itself must still be settled
         return None
     return None
+
+
+_MISSING = object()
 
 
 def describe_error(error: BaseException) -> str:
@@ -141,10 +141,10 @@ def describe_error(error: BaseException) -> str:
 
     SQLAlchemy's errors say the whole statement with its parameters, which are nobody else's business: the driver's words do.
     """
-    told = getattr(error, "orig", None) if hasattr(error, "statement") else None
+    told = _get(error, "orig") if _get(error, "statement", _MISSING) is not _MISSING else None
     try:
         message = str(error if told is None else told)
-    except Exception:
+    except BaseException:  # also a `SystemExit` from within its text: what is told here must not end anything
         message = "(its text cannot be read)"
     name = type(error).__name__
     return safe_text(f"{name}: {message}" if message else name)

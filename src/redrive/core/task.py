@@ -124,6 +124,17 @@ class ClaimLost:
     claim: Claim
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimLocked:
+    """A settlement or an extension that was not written yet: the claim holds, but somebody has locked its row. Come back."""
+
+    claim: Claim
+
+
+Unwritten = ClaimLost | ClaimLocked
+"""Why a settlement or an extension was not written."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One try of a task, as it stands in the history."""

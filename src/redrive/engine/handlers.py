@@ -101,6 +101,20 @@ class Handlers:
         """Whether the kinds must be looked up in the ledger."""
         return bool(self._patterns)
 
+    @property
+    def has_open_patterns(self) -> bool:
+        """Whether a pattern begins with a star, so that nothing is known of its kinds."""
+        return any(handler.kind.startswith("*") for handler in self._patterns)
+
+    @property
+    def prefixes(self) -> list[str]:
+        """What the kinds of patterns begin with, as far as they say; none that another one covers."""
+        found: list[str] = []
+        for prefix in sorted({handler.kind.partition("*")[0] for handler in self._patterns} - {""}):
+            if not found or not prefix.startswith(found[-1]):
+                found.append(prefix)
+        return found
+
     def among(self, kinds: Iterable[str]) -> list[str]:
         """Those of the kinds that have a handler."""
         return [kind for kind in kinds if self.find(kind) is not None]

@@ -11,16 +11,17 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
+from uuid import UUID
 
 from redrive.core.decide import decide
 from redrive.core.durations import SpanField, read_span
 from redrive.core.outcome import LeaseExpired, Released
 from redrive.core.states import TERMINAL, State
-from redrive.core.task import Claim
+from redrive.core.task import Claim, ClaimLocked, ClaimLost, TaskId
 from redrive.engine.announce import announce
 from redrive.engine.handlers import Handler, Handlers
 from redrive.engine.keeper import Keeper
@@ -83,13 +84,19 @@ def worker_name() -> str:
 
 
 @dataclass(slots=True, eq=False)
-class _Running:
-    """One run; compared by identity, because a lost run and the next one of the same task may overlap."""
+class _Held:
+    """A claim, and when it was last extended."""
 
     claim: Claim
+    extended_at: float
+
+
+@dataclass(slots=True, eq=False)
+class _Running(_Held):
+    """One run; compared by identity, because a lost run and the next one of the same task may overlap."""
+
     handler: Handler
     task: asyncio.Task[None] | None = None
-    extended_at: float = field(default_factory=time.monotonic)
     lost: bool = False
 
 
@@ -245,7 +252,8 @@ class Worker:
         """Send for as many tasks as free slots can start."""
         limit = min(free, self._batch)
         # A task of its own: a claim whose answer nobody awaits any more would hold its tasks until the lease ends.
-        self._asking = asyncio.create_task(self._ledger.claim(limit, self._settings.lease, kinds=kinds))
+        claiming = self._ledger.claim(limit, self._settings.lease, kinds=kinds, held=self._held)
+        self._asking = asyncio.create_task(claiming)
 
     def _ask_ahead(self, amount: int) -> None:
         """Send for the next tasks before these are run, if these filled the batch and there are slots for more.
@@ -324,7 +332,7 @@ class Worker:
         if claim.abandoned is not None:
             self._settler.put(decide(claim, LeaseExpired(), handler.policy))
             return
-        running = _Running(claim, handler)
+        running = _Running(claim, time.monotonic(), handler)
         self._running.add(running)
         if self._observers:
             self._tell([AttemptStarted(self._ledger.name, claim)])
@@ -356,27 +364,43 @@ class Worker:
     async def _extend_for_ever(self) -> None:
         lease = self._settings.lease
         half = lease.total_seconds() / 2
+        unwritten: dict[tuple[TaskId, UUID], _Held] = {}
         while True:
             await asyncio.sleep(half / 4)
             now = time.monotonic()
-            old = [one for one in self._running if now - one.extended_at >= half]
+            # What has ended and is still not written when this comes round again is kept alive too.
+            keys = {(claim.task.id, claim.claim_id): claim for claim in self._settler.claims}
+            unwritten = {key: unwritten.get(key) or _Held(claim, now - half * 0.8) for key, claim in keys.items()}
+            held: list[_Held] = [*self._running, *unwritten.values()]
+            old = [one for one in held if now - one.extended_at >= half]
             for start in range(0, len(old), self._batch):
                 await self._extend(old[start : start + self._batch], lease)
 
-    async def _extend(self, group: list[_Running], lease: timedelta) -> None:
+    async def _extend(self, group: Sequence[_Held], lease: timedelta) -> None:
         now = time.monotonic()
         try:
-            lost = await self._ledger.extend([one.claim for one in group], lease)
+            rest = await self._ledger.extend([one.claim for one in group], lease)
+            # A handler's own transaction may have written its settlement just now, and with it taken the fence away.
+            lost = [one.claim for one in rest if isinstance(one, ClaimLost)]
+            written = await self._ledger.settled_by(lost, self.name)
         except Exception as error:  # tried again soon, well before the lease ends
             self._patience.away(error, asked_at=now)
             return
         self._patience.back(asked_at=now)
-        gone = {(one.claim.task.id, one.claim.claim_id) for one in lost}
+        why = {(one.claim.task.id, one.claim.claim_id): one for one in rest}
+        for claim in written:
+            del why[claim.task.id, claim.claim_id]
         for one in group:
-            one.extended_at = now
-            if (one.claim.task.id, one.claim.claim_id) in gone and one in self._running and one.task is not None:
-                one.lost = True
-                one.task.cancel()
+            match why.get((one.claim.task.id, one.claim.claim_id)):
+                case ClaimLocked():
+                    pass  # not extended and not lost: tried again soon
+                case None:
+                    one.extended_at = now
+                case ClaimLost():
+                    one.extended_at = now
+                    if isinstance(one, _Running) and one in self._running and one.task is not None:
+                        one.lost = True
+                        one.task.cancel()
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 

@@ -56,17 +56,16 @@ def check_is_json(request: Request) -> None:
 class BodyLimit:
     """An ASGI middleware: the same limit of size under some paths, where the framework reads bodies itself."""
 
-    def __init__(self, app: ASGIApp, *, prefixes: tuple[str, ...], bytes_max: int = BODY_BYTES_MAX) -> None:
+    def __init__(self, app: ASGIApp, *, prefixes: tuple[str, ...]) -> None:
         self._app = app
         self._prefixes = prefixes
-        self._bytes_max = bytes_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] == "http" and scope["path"].startswith(self._prefixes):
             # The framework lets no other exception through where it reads a body; it gets the common form of errors.
-            too_large = HTTPException(413, f"a request here may have {self._bytes_max:,} bytes at most")
-            receive = _limited(receive, self._bytes_max, too_large)
+            too_large = HTTPException(413, f"a request here may have {BODY_BYTES_MAX:,} bytes at most")
+            receive = _limited(receive, BODY_BYTES_MAX, too_large)
         await self._app(scope, receive, send)
 
 

@@ -37,6 +37,11 @@ class ErrorAnswer(BaseModel):
     error: ErrorDetail
 
 
+def refusals(meanings: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
+    """What a route may refuse, by status, for its description."""
+    return {status: {"model": ErrorAnswer, "description": meaning} for status, meaning in meanings.items()}
+
+
 class ApiError(Exception):
     """A refusal that a route decides on."""
 
@@ -76,6 +81,17 @@ def style_of(scope: Scope) -> ErrorStyle | None:
     """The style of the path that is asked for; None for the common one."""
     styles: Sequence[ErrorStyle] = getattr(scope["app"].state, "error_styles", ()) if "app" in scope else ()
     return next((style for style in styles if f"{scope['path']}/".startswith(f"{style.prefix}/")), None)
+
+
+def problems_of(error: RequestValidationError) -> list[dict[str, Any]]:
+    """What does not fit, without the input: it may be large, or a secret.
+
+    What cannot be written as UTF-8, such as half a surrogate in the name of a field, must not break the answer.
+    """
+    return [
+        {"where": [str(part).encode("utf-8", "replace").decode() for part in one["loc"]], "problem": one["msg"]}
+        for one in error.errors()
+    ]
 
 
 def error_response(
@@ -128,14 +144,8 @@ def add_error_handlers(web: FastAPI) -> None:
 
     @web.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        # Without the input: it may be large, or a secret.
-        # What cannot be written as UTF-8, such as half a surrogate in the name of a field, must not break the answer.
-        details = [
-            {"where": [str(part).encode("utf-8", "replace").decode() for part in one["loc"]], "problem": one["msg"]}
-            for one in error.errors()
-        ]
         style = style_of(request.scope)
-        status = 422 if style is None else style.invalid_status
+        status, details = 422 if style is None else style.invalid_status, problems_of(error)
         return answer(request, ApiError(status, "invalid_request", "the request does not fit", details=details))
 
     @web.exception_handler(UsageError)

@@ -38,6 +38,8 @@ TIME_LIMIT = timedelta(seconds=15)
 RESOLVE_LIMIT = timedelta(seconds=5)
 POOLS = 64
 """A pool looks at all of its connections for each of them at every request: a hundred in one pool took 2 ms a request."""
+CONNECTIONS_PER_POOL = 156
+"""Ten thousand in all."""
 KEPT_PER_POOL = 4
 RESOLVING_MAX = 64
 
@@ -221,11 +223,11 @@ class _PinnedBackend(httpcore.AsyncNetworkBackend):
 class _PinnedTransport(httpx.AsyncHTTPTransport):
     """httpx's own transport over a pool that connects through the guard."""
 
-    def __init__(self, guard: Guard, context: ssl.SSLContext, connections_max: int) -> None:
+    def __init__(self, guard: Guard, context: ssl.SSLContext) -> None:
         super().__init__(trust_env=False, verify=context)
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=context,
-            max_connections=connections_max,
+            max_connections=CONNECTIONS_PER_POOL,
             max_keepalive_connections=KEPT_PER_POOL,
             keepalive_expiry=15,
             network_backend=_PinnedBackend(guard),
@@ -240,27 +242,19 @@ class Outgoing:
         guard: Guard,
         *,
         user_agent: str,
-        verify: ssl.SSLContext | bool = True,
-        connections_max: int = 10_000,
         time_limit: timedelta = TIME_LIMIT,
     ) -> None:
         self.guard = guard
         self._time_limit = time_limit
         self._headers = {"User-Agent": user_agent, "Accept": "*/*", "Accept-Encoding": "identity"}
-        self._verify = verify
-        self._connections_max = connections_max
         self._pools: list[_Pool] = []
 
     def _free(self) -> "_Pool":
         """The pool with the least to do."""
         # Not before the first request: reading the certificates takes 20 ms, and not every process sends.
         if not self._pools:
-            verify = self._verify
-            context = (
-                verify if isinstance(verify, ssl.SSLContext) else httpx.create_ssl_context(verify, trust_env=False)
-            )
-            connections = max(1, self._connections_max // POOLS)
-            self._pools = [_Pool(_PinnedTransport(self.guard, context, connections)) for _ in range(POOLS)]
+            context = httpx.create_ssl_context(trust_env=False)
+            self._pools = [_Pool(_PinnedTransport(self.guard, context)) for _ in range(POOLS)]
         return min(self._pools, key=_Pool.load)
 
     async def post(

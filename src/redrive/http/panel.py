@@ -7,8 +7,6 @@ from urllib.parse import urlencode
 
 from fastapi import Request
 
-from redrive.system import System
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
@@ -17,8 +15,22 @@ class Panel:
     title: str
     """Of the page."""
     template: str
-    content: Callable[[Request, System], Awaitable[Mapping[str, Any]]]
+    content: Callable[[Request], Awaitable[Mapping[str, Any]]]
     """For a request: its query says which page or filter is asked for."""
+
+
+def text_of(request: Request, name: str, chars_max: int, *, strip: bool = True) -> str | None:
+    """What the query says under this name, without what no database stores; None if it says nothing."""
+    said = request.query_params.get(name, "").replace("\0", "")
+    return (said.strip() if strip else said)[:chars_max] or None
+
+
+def turns(path: str, asked: Mapping[str, object], *, cursor: object, following: object) -> dict[str, Any]:
+    """The ways to the first page, from any other, and to the next, if there is one."""
+    return {
+        "first_page": None if cursor is None else query_of(path, asked),
+        "next_page": None if following is None else query_of(path, {**asked, "cursor": following}),
+    }
 
 
 def query_of(path: str, parameters: Mapping[str, object]) -> str:

@@ -34,8 +34,8 @@ def _parse(body: bytes) -> dict[str, Any]:
     read = _DECODER.decode(body.decode("utf-8"))
     if not isinstance(read, dict):
         raise ValueError("it must be an object")  # noqa: TRY004 - a stranger's value, not a caller's mistake
-    if body.count(b"{") + body.count(b"[") > NESTING_MAX:
-        _check_nesting(read)
+    if body.count(b"{") + body.count(b"[") > NESTING_MAX and is_deeper_than(NESTING_MAX, read):
+        raise RecursionError
     return read
 
 
@@ -69,14 +69,14 @@ def _whole(text: str) -> int:
 _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_number, parse_float=_finite, parse_int=_whole)
 
 
-def _check_nesting(read: Any) -> None:
-    """Level by level: no recursion, and no more memory than the value itself has."""
-    level: list[Any] = [read]
-    for _ in range(NESTING_MAX):
+def is_deeper_than(levels: int, read: Any) -> bool:
+    """Whether objects and lists lie deeper in each other. No recursion, and no more memory than the value itself has."""
+    level = [read] if isinstance(read, dict | list) else []
+    for _ in range(levels):
         level = [one for holder in level for one in _members(holder) if isinstance(one, dict | list)]
         if not level:
-            return
-    raise RecursionError
+            return False
+    return True
 
 
 def _members(holder: Any) -> Iterable[Any]:

@@ -10,6 +10,7 @@ import structlog
 from redrive.core.decide import Settlement
 from redrive.core.failure import redact
 from redrive.core.states import State
+from redrive.core.task import Claim
 from redrive.core.visible import visible
 from redrive.errors import SettingsError
 from redrive.events import (
@@ -76,7 +77,6 @@ class LogObserver:
         self._log: Any = structlog.get_logger(system=system)
 
     def observe(self, events: Sequence[Event]) -> None:
-        """See `Observer.observe`."""
         for event in events:
             self._write(event)
 
@@ -86,13 +86,13 @@ class LogObserver:
             case TaskAdded(ledger, kind, key, id_, new):
                 log.info("task_added" if new else "task_known", ledger=ledger, task_id=str(id_), kind=kind, key=key)
             case AttemptStarted(ledger, claim):
-                log.debug("attempt_started", ledger=ledger, **_task(claim), attempt=claim.number)
+                log.debug("attempt_started", ledger=ledger, **self._task(claim), attempt=claim.number)
             case AttemptEnded(ledger, settlement):
                 self._ended(ledger, settlement)
             case SettleLost(ledger, settlement):
-                log.warning("settle_lost", ledger=ledger, **_task(settlement.claim), outcome=settlement.outcome)
+                log.warning("settle_lost", ledger=ledger, **self._task(settlement.claim), outcome=settlement.outcome)
             case SettleFailed(ledger, settlement, error):
-                log.error("settle_failed", ledger=ledger, **_task(settlement.claim), error=error)
+                log.error("settle_failed", ledger=ledger, **self._task(settlement.claim), error=error)
             case TasksChanged(ledger, act, ids, actor, reason):
                 log.info("tasks_changed", ledger=ledger, act=act.value, amount=len(ids), actor=actor, reason=reason)
             case TasksPruned(ledger, amount):
@@ -107,7 +107,7 @@ class LogObserver:
     def _ended(self, ledger: str, settlement: Settlement) -> None:
         fields: dict[str, Any] = {
             "ledger": ledger,
-            **_task(settlement.claim),
+            **self._task(settlement.claim),
             "attempt": settlement.claim.number,
             "failures": settlement.failures,
             "duration_seconds": round(settlement.elapsed.total_seconds(), 6),
@@ -129,6 +129,6 @@ class LogObserver:
                 budget_left=explained.budget_left,
             )
 
-
-def _task(claim: Any) -> dict[str, Any]:
-    return {"task_id": str(claim.task.id), "kind": claim.task.kind, "key": claim.task.key}
+    def _task(self, claim: Claim) -> dict[str, Any]:
+        """What tells of which task a line is."""
+        return {"task_id": str(claim.task.id), "kind": claim.task.kind, "key": claim.task.key}

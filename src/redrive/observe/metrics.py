@@ -17,16 +17,33 @@ from redrive.events import (
     TasksChanged,
 )
 
+OTHER = "other"
 KINDS_MAX = 100
-"""Kinds beyond this many are counted as `other`: labels must not grow with what strangers send."""
+"""Kinds beyond this many are counted as `other`."""
 SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class FewLabels:
+    """Labels of their own for as many names as came first; the others share one: labels must not grow with what strangers send."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: set[tuple[str, ...]] = set()
+
+    def __call__(self, name: str, *within: str) -> str:
+        known = (*within, name)
+        if known not in self._known:
+            if len(self._known) >= self._most:
+                return OTHER
+            self._known.add(known)
+        return name
 
 
 class MetricsObserver:
     """Counts what happens, by ledger and kind."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.registry = registry or CollectorRegistry()
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
         by_kind = ["ledger", "kind"]
 
         def counter(name: str, meaning: str, labels: list[str]) -> Counter:
@@ -50,7 +67,7 @@ class MetricsObserver:
         self.drift = histogram("redrive_drift_seconds", "From due to started")
         self.depth = gauge("redrive_tasks", "Tasks by state, counted up to a limit", ["ledger", "state"])
         self.oldest_due = gauge("redrive_oldest_due_seconds", "How long the oldest due task waits", ["ledger"])
-        self._kinds: set[tuple[str, str]] = set()
+        self._kind = FewLabels(KINDS_MAX)
 
     def observe(self, events: Sequence[Event]) -> None:
         """See `Observer.observe`. One group costs a few increments however many facts it holds."""
@@ -58,10 +75,10 @@ class MetricsObserver:
         for event in events:
             match event:
                 case TaskAdded(ledger, kind, _, _, new) if new:
-                    tally["added", ledger, self._kind(ledger, kind)] += 1
+                    tally["added", ledger, self._kind(kind, ledger)] += 1
                 case AttemptEnded(ledger, settlement):
                     claim = settlement.claim
-                    kind = self._kind(ledger, claim.task.kind)
+                    kind = self._kind(claim.task.kind, ledger)
                     tally["ended", ledger, kind, settlement.outcome] += 1
                     if settlement.explanation is not None and settlement.state is State.WAITING:
                         tally["retries", ledger, kind] += 1
@@ -87,10 +104,3 @@ class MetricsObserver:
                     pass
         for (name, *labels), amount in tally.items():
             getattr(self, name).labels(*labels).inc(amount)
-
-    def _kind(self, ledger: str, kind: str) -> str:
-        if (ledger, kind) not in self._kinds:
-            if len(self._kinds) >= KINDS_MAX:
-                return "other"
-            self._kinds.add((ledger, kind))
-        return kind

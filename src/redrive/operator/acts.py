@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import TypedDict
 
 from redrive.core.states import Act, State, check_transition
 from redrive.core.task import Task, TaskId
@@ -26,6 +27,17 @@ Which = Filter | Names
 """The tasks to act on: an id, a key, several of either, or a filter."""
 Progress = Callable[[int], None]
 """Is told after each page how many tasks it held."""
+
+
+class ActOptions(TypedDict, total=False):
+    """How an act on many is done."""
+
+    dry_run: bool
+    """Only count."""
+    until: datetime | None
+    """Only what was in the right state at this instant already."""
+    at_most: int | None
+    progress: Progress | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

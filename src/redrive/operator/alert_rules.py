@@ -18,6 +18,7 @@ from typing import Any
 from redrive.core.durations import format_duration
 from redrive.core.failure import redact
 from redrive.errors import MissingExtraError, SettingsError
+from redrive.operator.figures import Group
 
 EVERY = timedelta(seconds=15)
 SEND_WITHIN = timedelta(seconds=20)
@@ -51,16 +52,6 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupFacts:
-    """Dead tasks with one cause."""
-
-    id: str
-    text: str
-    amount: int
-    first_seen: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerFacts:
     """What is known of a ledger."""
 
@@ -70,7 +61,7 @@ class LedgerFacts:
     failed: int = 0
     waiting: int = 0
     oldest_due: timedelta | None = None
-    groups: Sequence[GroupFacts] = ()
+    groups: Sequence[Group] = ()
     known: Collection[str] = ()
     """The names of alarms that have started and not ended."""
 
@@ -125,11 +116,11 @@ def alarm_name(rule: str, ledger: str, rest: str = "") -> str:
     return " ".join(part for part in (rule, ledger, rest) if part)
 
 
-def evaluate(facts: LedgerFacts, limits: Limits, rules: Sequence[AlertRule] = RULES) -> list[Alarm]:
+def evaluate(facts: LedgerFacts, limits: Limits) -> list[Alarm]:
     """All that is wrong in a ledger."""
     return [
         Alarm(alarm_name(rule.name, facts.ledger, rest), f"{facts.ledger}: {text}", rule.name)
-        for rule in rules
+        for rule in RULES
         for rest, text in rule.find(facts, limits)
     ]
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, delete, insert, select, update
 
 from redrive.ledgers.sql import schema
-from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.on_database import OnDatabase, reads, writes
 
 QUIET = timedelta(minutes=2)
 """An alert has ended when nothing was wrong for so long."""
@@ -38,70 +38,63 @@ class News:
     ended: Sequence[Alert]
 
 
-class Alerts:
+class Alerts(OnDatabase):
     """The alerts of one database."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def active(self) -> list[Alert]:
+    @reads
+    def active(self, connection: Connection) -> list[Alert]:
         """What is wrong now, the oldest first."""
-        return [alert for alert in await self._database.read(_all) if alert.ended_at is None]
+        return [alert for alert in _all(connection) if alert.ended_at is None]
 
-    async def known(self) -> frozenset[str]:
+    @reads
+    def known(self, connection: Connection) -> frozenset[str]:
         """The names of all that started and whose end was not told yet."""
-        return frozenset(alert.name for alert in await self._database.read(_all))
+        return frozenset(alert.name for alert in _all(connection))
 
-    async def note(self, found: Mapping[str, tuple[str, str]], *, complete: bool = True) -> News:
+    @writes
+    def note(self, connection: Connection, found: Mapping[str, tuple[str, str]], *, complete: bool = True) -> News:
         """Write down what is wrong now, as rule and text by name; what there is to tell of it.
 
         Unless that is `complete`, what is not in it has not ended.
         """
-        return await self._database.write(_note, self._database, found, complete=complete)
+        a, now = schema.alert, self._database.present(connection)
+        there = {alert.name: alert for alert in _all(connection)}
+        free = max(0, ACTIVE_MAX - len(there))
+        new = [
+            {"name": name, "rule": rule, "text": text, "started_at": now}
+            for name, (rule, text) in found.items()
+            if name not in there
+        ][:free]
+        if new:
+            connection.execute(insert(a), new)
+        started, ended, forgotten = list[Alert](), list[Alert](), list[Alert]()
+        for name, alert in there.items():
+            is_wrong = name in found
+            if is_wrong and (alert.ended_at is not None or alert.text != found[name][1]):
+                connection.execute(update(a).where(a.c.name == name).values(ended_at=None, text=found[name][1]))
+            elif not is_wrong and alert.ended_at is None and complete:
+                connection.execute(update(a).where(a.c.name == name).values(ended_at=now))
+            elif alert.ended_at is not None and not is_wrong and complete and now - alert.ended_at >= QUIET:
+                (ended if alert.told_at is not None else forgotten).append(alert)
+            if is_wrong and alert.told_at is None:
+                started.append(alert)
+        _forget(connection, [alert.name for alert in forgotten])
+        started += [Alert(**one, told_at=None, ended_at=None) for one in new]  # type: ignore[arg-type]  # a dict of columns
+        return News(started=started, ended=ended)
 
-    async def told(self, started: Collection[str], ended: Collection[str]) -> None:
+    @writes
+    def told(self, connection: Connection, started: Collection[str], ended: Collection[str]) -> None:
         """Note what was told."""
-        await self._database.write(_told, self._database, started, ended)
+        a, now = schema.alert, self._database.present(connection)
+        if started:
+            connection.execute(update(a).where(a.c.name.in_(started)).values(told_at=now))
+        _forget(connection, ended)
 
 
 def _all(connection: Connection) -> list[Alert]:
     a = schema.alert
     rows = connection.execute(select(a).order_by(a.c.started_at, a.c.name).limit(ACTIVE_MAX * 2))
     return [Alert(**row._asdict()) for row in rows]
-
-
-def _note(connection: Connection, database: Database, found: Mapping[str, tuple[str, str]], *, complete: bool) -> News:
-    a, now = schema.alert, database.present(connection)
-    there = {alert.name: alert for alert in _all(connection)}
-    free = max(0, ACTIVE_MAX - len(there))
-    new = [
-        {"name": name, "rule": rule, "text": text, "started_at": now}
-        for name, (rule, text) in found.items()
-        if name not in there
-    ][:free]
-    if new:
-        connection.execute(insert(a), new)
-    started, ended, forgotten = list[Alert](), list[Alert](), list[Alert]()
-    for name, alert in there.items():
-        is_wrong = name in found
-        if is_wrong and (alert.ended_at is not None or alert.text != found[name][1]):
-            connection.execute(update(a).where(a.c.name == name).values(ended_at=None, text=found[name][1]))
-        elif not is_wrong and alert.ended_at is None and complete:
-            connection.execute(update(a).where(a.c.name == name).values(ended_at=now))
-        elif alert.ended_at is not None and not is_wrong and complete and now - alert.ended_at >= QUIET:
-            (ended if alert.told_at is not None else forgotten).append(alert)
-        if is_wrong and alert.told_at is None:
-            started.append(alert)
-    _forget(connection, [alert.name for alert in forgotten])
-    started += [Alert(**one, told_at=None, ended_at=None) for one in new]  # type: ignore[arg-type]  # a dict of columns
-    return News(started=started, ended=ended)
-
-
-def _told(connection: Connection, database: Database, started: Collection[str], ended: Collection[str]) -> None:
-    a, now = schema.alert, database.present(connection)
-    if started:
-        connection.execute(update(a).where(a.c.name.in_(started)).values(told_at=now))
-    _forget(connection, ended)
 
 
 def _forget(connection: Connection, names: Collection[str]) -> None:

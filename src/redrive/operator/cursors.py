@@ -1,4 +1,4 @@
-"""Where a page of tasks ended, as a text that people and programs hand back to get the next one."""
+"""Where a page ended that is in the order of an instant: as a text that people and programs hand back, and as a condition."""
 
 import base64
 import json
@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from sqlalchemy import ColumnElement, Connection, Float, and_, bindparam, or_
+
 from redrive.core.task import TaskId
 from redrive.errors import UsageError
+from redrive.ledgers.sql.times import Earliest
 
 EARLIEST = "earliest"
 """PostgreSQL's -infinity has no place in a calendar."""
@@ -16,7 +19,7 @@ EARLIEST = "earliest"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Between two tasks: the instant and the id of the one before. By id alone there is no instant."""
+    """Between two rows: the instant and the id of the one before. By id alone there is no instant."""
 
     at: Any
     id: TaskId
@@ -43,11 +46,24 @@ def read_cursor(text: str, read_id: Callable[[str], TaskId]) -> Position:
         if isinstance(at, str) and at != EARLIEST:
             at = datetime.fromisoformat(at)
             assert at.tzinfo is not None
+            at = at.astimezone(UTC)
         at = float(at) if isinstance(at, int) else at
         assert isinstance(id_, str)
-    except (ValueError, TypeError, AssertionError, RecursionError):
+    except (ValueError, TypeError, AssertionError, OverflowError, RecursionError):
         raise UsageError("the cursor is not one of ours: begin again without it") from None
     return Position(at, read_id(id_))
+
+
+def behind(
+    at: ColumnElement[Any], id: ColumnElement[Any], after: Position, connection: Connection, *, newest_first: bool
+) -> ColumnElement[bool]:
+    """The rows behind a position, by their instant and then by their id."""
+    after.check(float if isinstance(at.type.dialect_impl(connection.dialect), Float) else datetime)
+    instant: ColumnElement[Any] = Earliest() if after.at == EARLIEST else bindparam(None, after.at, type_=at.type)
+    # Written out, not as a row value: the first half then is a range of the index, with or without the id in it.
+    if newest_first:
+        return and_(at <= instant, or_(at < instant, id < after.id))
+    return and_(at >= instant, or_(at > instant, id > after.id))
 
 
 def with_zone(at: Any) -> Any:

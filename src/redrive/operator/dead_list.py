@@ -7,9 +7,8 @@ last word.
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, or_, select
+from sqlalchemy import ColumnElement, Connection, func, select
 
 from redrive.core.states import State
 from redrive.core.table import TASKS
@@ -18,7 +17,7 @@ from redrive.errors import TooSlowError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.operator import reads
-from redrive.operator.cursors import Position
+from redrive.operator.cursors import Position, behind
 from redrive.ports import Filter
 
 LISTED_AT_ONCE = 500
@@ -37,8 +36,6 @@ class DeadList:
         self, asked: Filter, after: Position | None, limit: int, *, newest_first: bool
     ) -> list[Position]:
         """The next ones that match."""
-        if after is not None:
-            after.check(datetime)
         positions: list[Position] = []
         ends = time.monotonic() + reads.LOOK_WITHIN.total_seconds()
         looked = 0
@@ -86,12 +83,8 @@ class DeadList:
         d = schema.dead
         found = select(d.c.since, d.c.task_id).where(*self._where(asked))
         if after is not None:
-            since, id_ = bindparam(None, after.at, type_=d.c.since.type), str(after.id)
-            found = found.where(
-                and_(d.c.since <= since, or_(d.c.since < since, d.c.task_id < id_))
-                if newest_first
-                else and_(d.c.since >= since, or_(d.c.since > since, d.c.task_id > id_))
-            )
+            last = Position(after.at, str(after.id))
+            found = found.where(behind(d.c.since, d.c.task_id, last, connection, newest_first=newest_first))
         order = (d.c.since.desc(), d.c.task_id.desc()) if newest_first else (d.c.since, d.c.task_id)
         rows = connection.execute(found.order_by(*order).limit(limit))
         return [Position(row.since, self._ledger.read_id(row.task_id)) for row in rows]

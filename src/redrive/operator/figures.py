@@ -9,21 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Connection,
-    and_,
-    delete,
-    func,
-    literal,
-    literal_column,
-    select,
-)
+from sqlalchemy import BigInteger, Connection, and_, delete, func, literal, literal_column, select
 
 from redrive.core.states import State
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.minute import add_up
+from redrive.ledgers.sql.on_database import OnDatabase, reads, writes
 from redrive.ledgers.sql.rollup import MEASURED
 from redrive.ledgers.sql.times import EPOCH, EpochSeconds, HourOf
 
@@ -86,122 +78,120 @@ def flows_from(at: datetime) -> datetime:
     return (at - COMMITTED_WITHIN).replace(minute=0, second=0, microsecond=0)
 
 
-class Figures:
+class Figures(OnDatabase):
     """The numbers of one database."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def states(self) -> dict[str, States]:
+    @reads
+    def states(self, connection: Connection) -> dict[str, States]:
         """Every ledger that was ever counted: its census, and what the minutes have counted since."""
-        return await self._database.read(_states)
+        c, m = schema.census, schema.minute
+        found = {}
+        for row in connection.execute(select(c)):
+            flows = connection.execute(
+                select(*(func.coalesce(func.sum(m.c[name]), 0).label(name) for name in schema.FLOWS)).where(
+                    m.c.ledger == row.ledger, m.c.minute >= flows_from(row.at)
+                )
+            ).one()
+            changed = {name: int(getattr(flows, name) - getattr(row, f"base_{name}")) for name in schema.FLOWS}
+            amounts = {state: int(getattr(row, state.value)) for state in State}
+            ended = changed["done"] + changed["dead"] + changed["cancelled"]
+            amounts[State.WAITING] += changed["added"] - ended
+            amounts[State.DONE] += changed["done"] - changed["pruned"]
+            amounts[State.DEAD] += changed["dead"]
+            amounts[State.CANCELLED] += changed["cancelled"]
+            found[row.ledger] = States(
+                amounts={state: max(0, amount) for state, amount in amounts.items()},
+                counted_at=row.at,
+                oldest_due=_span(row.oldest_due_seconds),
+            )
+        return found
 
-    async def series(
-        self, ledgers: Sequence[str], start: datetime, step: timedelta, names: Sequence[str] = SUMMED
+    @reads
+    def series(
+        self,
+        connection: Connection,
+        ledgers: Sequence[str],
+        start: datetime,
+        step: timedelta,
+        names: Sequence[str] = SUMMED,
     ) -> list[Point]:
         """What happened since `start` in these ledgers, step by step; steps without anything are not there."""
-        return await self._database.read(_series, list(ledgers), start, step, names)
+        m = schema.minute
+        bucket = _bucket(m.c.minute, step).label("start")
+        asked = (
+            select(bucket, *(func.sum(m.c[name]).label(name) for name in names))
+            .where(m.c.minute >= start, m.c.ledger.in_(ledgers))
+            .group_by(bucket)
+            .order_by(bucket)
+        )
+        return [
+            Point(start=_instant(row.start), sums={name: float(getattr(row, name)) for name in names})
+            for row in connection.execute(asked)
+        ]
 
-    async def sums(self, ledgers: Sequence[str], start: datetime) -> Mapping[str, float]:
+    @reads
+    def sums(self, connection: Connection, ledgers: Sequence[str], start: datetime) -> Mapping[str, float]:
         """All that happened since `start` in these ledgers, added up."""
-        return await self._database.read(_sums, list(ledgers), start)
+        m = schema.minute
+        asked = select(*(func.coalesce(func.sum(m.c[name]), 0).label(name) for name in SUMMED)).where(
+            m.c.minute >= start, m.c.ledger.in_(ledgers)
+        )
+        row = connection.execute(asked).one()
+        return {name: float(getattr(row, name)) for name in SUMMED}
 
-    async def depths(self, ledgers: Sequence[str], start: datetime, step: timedelta) -> list[Depth]:
+    @reads
+    def depths(self, connection: Connection, ledgers: Sequence[str], start: datetime, step: timedelta) -> list[Depth]:
         """How many tasks stood where, step by step."""
-        return await self._database.read(_depths, list(ledgers), start, step)
-
-    async def groups(self, ledgers: Sequence[str], *, limit: int = 100) -> list[Group]:
-        """The causes that tasks are dead of, the largest group first."""
-        return await self._database.read(_groups, list(ledgers), limit)
-
-    async def fold(self, now: datetime) -> int:
-        """Fold what is old; how many rows went. Safe to call from several processes."""
-        return await self._database.write(_fold, self._database, now)
-
-
-def _states(connection: Connection) -> dict[str, States]:
-    c, m = schema.census, schema.minute
-    found = {}
-    for row in connection.execute(select(c)):
-        flows = connection.execute(
-            select(*(func.coalesce(func.sum(m.c[name]), 0).label(name) for name in schema.FLOWS)).where(
-                m.c.ledger == row.ledger, m.c.minute >= flows_from(row.at)
+        s = schema.sample
+        bucket = _bucket(s.c.minute, step).label("start")
+        last = (
+            select(bucket, s.c.ledger, func.max(s.c.minute).label("minute"))
+            .where(s.c.minute >= start, s.c.ledger.in_(ledgers))
+            .group_by(bucket, s.c.ledger)
+            .subquery()
+        )
+        asked = (
+            select(
+                last.c.start,
+                *(func.sum(s.c[state.value]).label(state.value) for state in State),
+                func.max(s.c.oldest_due_seconds).label("oldest"),
             )
-        ).one()
-        changed = {name: int(getattr(flows, name) - getattr(row, f"base_{name}")) for name in schema.FLOWS}
-        amounts = {state: int(getattr(row, state.value)) for state in State}
-        ended = changed["done"] + changed["dead"] + changed["cancelled"]
-        amounts[State.WAITING] += changed["added"] - ended
-        amounts[State.DONE] += changed["done"] - changed["pruned"]
-        amounts[State.DEAD] += changed["dead"]
-        amounts[State.CANCELLED] += changed["cancelled"]
-        found[row.ledger] = States(
-            amounts={state: max(0, amount) for state, amount in amounts.items()},
-            counted_at=row.at,
-            oldest_due=_span(row.oldest_due_seconds),
+            .join(last, (s.c.minute == last.c.minute) & (s.c.ledger == last.c.ledger))
+            .group_by(last.c.start)
+            .order_by(last.c.start)
         )
-    return found
+        return [
+            Depth(
+                start=_instant(row.start),
+                amounts={state: int(getattr(row, state.value)) for state in State},
+                oldest_due=_span(row.oldest),
+            )
+            for row in connection.execute(asked)
+        ]
 
-
-def _sums(connection: Connection, ledgers: list[str], start: datetime) -> dict[str, float]:
-    m = schema.minute
-    asked = select(*(func.coalesce(func.sum(m.c[name]), 0).label(name) for name in SUMMED)).where(
-        m.c.minute >= start, m.c.ledger.in_(ledgers)
-    )
-    row = connection.execute(asked).one()
-    return {name: float(getattr(row, name)) for name in SUMMED}
-
-
-def _series(
-    connection: Connection, ledgers: list[str], start: datetime, step: timedelta, names: Sequence[str]
-) -> list[Point]:
-    m = schema.minute
-    bucket = _bucket(m.c.minute, step).label("start")
-    asked = (
-        select(bucket, *(func.sum(m.c[name]).label(name) for name in names))
-        .where(m.c.minute >= start, m.c.ledger.in_(ledgers))
-        .group_by(bucket)
-        .order_by(bucket)
-    )
-    return [
-        Point(start=_instant(row.start), sums={name: float(getattr(row, name)) for name in names})
-        for row in connection.execute(asked)
-    ]
-
-
-def _depths(connection: Connection, ledgers: list[str], start: datetime, step: timedelta) -> list[Depth]:
-    s = schema.sample
-    bucket = _bucket(s.c.minute, step).label("start")
-    last = (
-        select(bucket, s.c.ledger, func.max(s.c.minute).label("minute"))
-        .where(s.c.minute >= start, s.c.ledger.in_(ledgers))
-        .group_by(bucket, s.c.ledger)
-        .subquery()
-    )
-    asked = (
-        select(
-            last.c.start,
-            *(func.sum(s.c[state.value]).label(state.value) for state in State),
-            func.max(s.c.oldest_due_seconds).label("oldest"),
+    @reads
+    def groups(self, connection: Connection, ledgers: Sequence[str], *, limit: int = 100) -> list[Group]:
+        """The causes that tasks are dead of, the largest group first."""
+        c = schema.cause
+        asked = (
+            select(c).where(c.c.ledger.in_(ledgers), c.c.amount > 0).order_by(c.c.amount.desc(), c.c.id).limit(limit)
         )
-        .join(last, (s.c.minute == last.c.minute) & (s.c.ledger == last.c.ledger))
-        .group_by(last.c.start)
-        .order_by(last.c.start)
-    )
-    return [
-        Depth(
-            start=_instant(row.start),
-            amounts={state: int(getattr(row, state.value)) for state in State},
-            oldest_due=_span(row.oldest),
-        )
-        for row in connection.execute(asked)
-    ]
+        return [Group(**row._asdict()) for row in connection.execute(asked)]
 
-
-def _groups(connection: Connection, ledgers: list[str], limit: int) -> list[Group]:
-    c = schema.cause
-    asked = select(c).where(c.c.ledger.in_(ledgers), c.c.amount > 0).order_by(c.c.amount.desc(), c.c.id).limit(limit)
-    return [Group(**row._asdict()) for row in connection.execute(asked)]
+    @writes
+    def fold(self, connection: Connection, now: datetime) -> int:
+        """Fold what is old; how many rows went. Safe to call from several processes."""
+        m, s = schema.minute, schema.sample
+        whole = now.replace(second=0, microsecond=0)
+        folded = _fold_rows(connection, self._database, whole - FOLD_WORKERS_AFTER, MINUTE)
+        folded += _fold_rows(connection, self._database, whole.replace(minute=0) - FOLD_MINUTES_AFTER, HOUR)
+        for table in (m, s):
+            folded += connection.execute(delete(table).where(table.c.minute < now - FORGET_AFTER)).rowcount
+        # Of the samples of an old hour the last one stays.
+        old = s.c.minute < whole.replace(minute=0) - FOLD_MINUTES_AFTER
+        kept = select(func.max(s.c.minute)).where(old).group_by(_bucket(s.c.minute, HOUR), s.c.ledger)
+        folded += connection.execute(delete(s).where(old, s.c.minute.not_in(kept))).rowcount
+        return folded
 
 
 def _bucket(column: Any, step: timedelta) -> Any:
@@ -216,20 +206,6 @@ def _instant(seconds: Any) -> datetime:
 
 def _span(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
-
-
-def _fold(connection: Connection, database: Database, now: datetime) -> int:
-    m, s = schema.minute, schema.sample
-    whole = now.replace(second=0, microsecond=0)
-    folded = _fold_rows(connection, database, whole - FOLD_WORKERS_AFTER, MINUTE)
-    folded += _fold_rows(connection, database, whole.replace(minute=0) - FOLD_MINUTES_AFTER, HOUR)
-    for table in (m, s):
-        folded += connection.execute(delete(table).where(table.c.minute < now - FORGET_AFTER)).rowcount
-    # Of the samples of an old hour the last one stays.
-    old = s.c.minute < whole.replace(minute=0) - FOLD_MINUTES_AFTER
-    kept = select(func.max(s.c.minute)).where(old).group_by(_bucket(s.c.minute, HOUR), s.c.ledger)
-    folded += connection.execute(delete(s).where(old, s.c.minute.not_in(kept))).rowcount
-    return folded
 
 
 def _fold_rows(connection: Connection, database: Database, before: datetime, step: timedelta) -> int:

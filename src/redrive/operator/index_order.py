@@ -5,21 +5,9 @@ messages of a queue. redrive's own table has one more index for what has ended.
 """
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Float,
-    Select,
-    and_,
-    bindparam,
-    func,
-    or_,
-    select,
-    union_all,
-)
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, select, union_all
 
 from redrive.core.states import State
 from redrive.core.table import TASKS
@@ -27,8 +15,7 @@ from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.due import KINDS_LISTED_MAX, KINDS_PER_LOOK_MAX
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import Branch
-from redrive.ledgers.sql.times import Earliest
-from redrive.operator.cursors import EARLIEST, Position, with_zone
+from redrive.operator.cursors import Position, behind, with_zone
 from redrive.operator.reads import Reads
 from redrive.ports import Filter
 
@@ -120,8 +107,7 @@ class IndexOrder:
                 at, id_ = branch.at, branch.id
                 head = select(at.label("at"), id_.label("id")).select_from(branch.source).where(branch.where)
                 if after is not None:
-                    after.check(float if isinstance(at.type.dialect_impl(connection.dialect), Float) else datetime)
-                    head = head.where(self._behind(branch, after, newest_first=newest_first))
+                    head = head.where(behind(at, id_, after, connection, newest_first=newest_first))
                 order = (at.desc(), id_.desc()) if newest_first else (at, id_)
                 parts.append(select(head.order_by(*order).limit(limit).subquery()))
         if not parts:
@@ -130,14 +116,6 @@ class IndexOrder:
         merged = (rows.c.at.desc(), rows.c.id.desc()) if newest_first else (rows.c.at, rows.c.id)
         found = connection.execute(select(rows).order_by(*merged).limit(limit))
         return [Position(with_zone(row.at), row.id) for row in found]
-
-    def _behind(self, branch: Branch, after: Position, *, newest_first: bool) -> ColumnElement[bool]:
-        at, id_ = branch.at, branch.id
-        # Written out, not as a row value: the first half then is a range of the index, with or without the id in it.
-        instant: ColumnElement[Any] = Earliest() if after.at == EARLIEST else bindparam(None, after.at, type_=at.type)
-        if newest_first:
-            return and_(at <= instant, or_(at < instant, id_ < after.id))
-        return and_(at >= instant, or_(at > instant, id_ > after.id))
 
     def _count(self, connection: Connection, asked: Filter, kinds: Sequence[str | None]) -> int:
         """One statement, as the limit is for each."""

@@ -3,12 +3,13 @@
 Payloads are shown redacted: what looks like a secret leaves neither by a terminal nor by a page.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from redrive.core.decide import Explanation
 from redrive.core.failure import ErrorClass, redact
+from redrive.core.policy import Policy
 from redrive.core.preview import Try
 from redrive.core.task import Attempt, Deed, Task, TaskId
 from redrive.core.task import encode_payload as encode_payload  # for systems that keep payloads themselves
@@ -16,12 +17,21 @@ from redrive.core.task import encode_payload as encode_payload  # for systems th
 HIDDEN = "[redacted]"
 PAYLOAD_DEPTH_MAX = 50
 _SAMPLE = "x7Kq2pLz"
-INSTANTS = ("due_at", "deadline_at", "lease_until", "claimed_at", "created_at", "updated_at", "ended_at")
+TASK_FIELDS = (
+    "id", "key", "kind", "state", "failures", "failures_max", "redrives", "due_at", "deadline_at", "lease_until", "claimed_at",
+    "created_at", "updated_at", "ended_at", "last_error",
+)  # fmt: skip
 
 
 def instant_json(instant: datetime | None) -> str | None:
     """`2026-01-31T09:00:00.000000Z`."""
     return None if instant is None else instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def fields_json(value: object, names: Iterable[str], **given: Any) -> dict[str, Any]:
+    """The fields of these names: those that are given, the others as the value has them, instants as text."""
+    shown = {name: given[name] if name in given else getattr(value, name) for name in names}
+    return {name: instant_json(one) if isinstance(one, datetime) else one for name, one in shown.items()}
 
 
 def id_json(id: TaskId) -> int | str:
@@ -31,19 +41,7 @@ def id_json(id: TaskId) -> int | str:
 
 def task_json(task: Task, *, payload: bool = False) -> dict[str, Any]:
     """A task; its payload only where it is asked for."""
-    shown: dict[str, Any] = {
-        "id": id_json(task.id),
-        "key": task.key,
-        "kind": task.kind,
-        "state": task.state.value,
-        "failures": task.failures,
-        "failures_max": task.failures_max,
-        "redrives": task.redrives,
-    }
-    for name in INSTANTS:
-        instant = getattr(task, name)
-        shown[name] = None if instant is None else instant_json(instant)
-    shown["last_error"] = task.last_error
+    shown = fields_json(task, TASK_FIELDS, id=id_json(task.id), state=task.state.value)
     return shown | {"payload": redacted(task.payload)} if payload else shown
 
 
@@ -68,12 +66,25 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
 
 def deed_json(deed: Deed) -> dict[str, Any]:
     """Who did what to a task, and why."""
-    return {"at": instant_json(deed.at), "act": deed.act, "actor": deed.actor, "reason": deed.reason}
+    return fields_json(deed, ("at", "act", "actor", "reason"))
 
 
 def try_json(one: Try) -> dict[str, Any]:
     """One try to come."""
     return {"number": one.number, "at": instant_json(one.at), "delay_seconds": one.delay.total_seconds()}
+
+
+def preview_json(policy: Policy, key: str, start: datetime, tries: Iterable[Try]) -> dict[str, Any]:
+    """A policy, and when a task that always fails would be tried under it."""
+    return {
+        "policy": policy.name,
+        "backoff": policy.backoff_words,
+        "jitter": policy.jitter_words,
+        "attempts": policy.failures_max,
+        "key": key,
+        "start": instant_json(start),
+        "tries": [try_json(one) for one in tries],
+    }
 
 
 def explained(explanation: Mapping[str, Any] | None) -> str | None:

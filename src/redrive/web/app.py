@@ -13,7 +13,7 @@ from redrive.http.body import BodyLimit
 from redrive.http.envelope import Envelope
 from redrive.http.errors import add_error_handlers
 from redrive.web import api, health, session
-from redrive.web.api.overview import Answers
+from redrive.web.answers import Answers
 from redrive.web.api.searches import Searches
 from redrive.web.drift import Drift
 from redrive.web.pages import PAGES
@@ -35,7 +35,6 @@ def make_web(service: Service) -> FastAPI:
     web.state.keys = service.keys
     web.state.trusts_loopback = service.settings.http_trust_loopback
     web.state.wrong_keys = WrongKeys()
-    web.state.pulse = health.Pulse()
     web.state.sessions = session.Sessions(service.app.database)
     web.state.answers = Answers()
     web.state.drift = Drift(service.metrics.drift)

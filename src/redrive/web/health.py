@@ -1,8 +1,6 @@
 """For monitoring: `/health`, `/ready`, `/metrics`."""
 
-import asyncio
 import contextlib
-import time
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -13,6 +11,7 @@ from redrive.core.states import State
 from redrive.http.guard import require_unless_loopback
 from redrive.operator.census import amounts_now
 from redrive.operator.figures import Figures
+from redrive.web.answers import answers_of
 from redrive.web.probes import health_answer
 from redrive.web.service import service_of
 from redrive.wiring import Service
@@ -30,7 +29,8 @@ _unwell: dict[int | str, dict[str, Any]] = {503: {"description": "Not now"}}
 async def health(request: Request) -> JSONResponse:
     """Open to all: it tells nothing but this."""
     service = service_of(request)
-    return health_answer(await _pulse(request).checks(service), service.uptime)
+    checks = await answers_of(request).get("health", HEALTH_FRESH_SECONDS, lambda: _checks(service))
+    return health_answer(checks, service.uptime)
 
 
 @router.get("/ready", summary="Whether the store is open and the worker loop runs", responses=_unwell)
@@ -56,55 +56,35 @@ async def ready(request: Request) -> JSONResponse:
 async def metrics(request: Request) -> Response:
     """Open to this machine where HTTP_TRUST_LOOPBACK is set; else with a key of scope `viewer`."""
     service = service_of(request)
-    await _pulse(request).refresh_gauges(service)
+    if service.is_open:
+        await answers_of(request).get("gauges", GAUGES_FRESH_SECONDS, lambda: _set_gauges(service))
     return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-class Pulse:
-    """What is asked of the database for these routes, kept for a moment."""
-
-    def __init__(self) -> None:
-        self._health_lock = asyncio.Lock()
-        self._health: tuple[float, dict[str, bool]] | None = None
-        self._gauges_lock = asyncio.Lock()
-        self._gauges_at: float | None = None
-
-    async def checks(self, service: Service) -> dict[str, bool]:
-        """Whether the database, and whatever else the systems depend on, answers."""
-        async with self._health_lock:
-            if self._health is None or time.monotonic() - self._health[0] >= HEALTH_FRESH_SECONDS:
-                checks = {"database": await service.database_answers()}
-                for system in service.app.systems.values():
-                    checks |= await system.checks()
-                self._health = (time.monotonic(), checks)
-            return self._health[1]
-
-    async def refresh_gauges(self, service: Service) -> None:
-        """How many tasks stand where in each lane. A store that is away leaves the last numbers and says that it is not up."""
-        async with self._gauges_lock:
-            fresh = self._gauges_at is not None and time.monotonic() - self._gauges_at < GAUGES_FRESH_SECONDS
-            if fresh or not service.is_open:
-                return
-            for lane in service.app.lanes.values():
-                try:
-                    ledger = await lane.ledger()
-                    counted = (await Figures(service.app.database).states()).get(lane.name)
-                    # Before the first census a short look must do: no scrape may count a large table.
-                    counts = await lane.counts() if counted is None else await amounts_now(ledger, counted)
-                    oldest = await ledger.oldest_due()
-                except Exception:  # a scrape must still get the counters
-                    service.metrics.up.labels(lane.name).set(0)
-                    continue
-                service.metrics.up.labels(lane.name).set(1)
-                for state in State:
-                    service.metrics.depth.labels(lane.name, state.value).set(counts.get(state, 0))
-                service.metrics.oldest_due.labels(lane.name).set(oldest.total_seconds() if oldest else 0)
-            for system in service.app.systems.values():
-                with contextlib.suppress(Exception):
-                    await system.refresh()
-            self._gauges_at = time.monotonic()
+async def _checks(service: Service) -> dict[str, bool | str]:
+    """Whether the database, and whatever else the systems depend on, answers, and what keeps the database from working."""
+    checks: dict[str, bool | str] = {"database": service.app.database.trouble() or await service.database_answers()}
+    for system in service.app.systems.values():
+        checks |= await system.checks()
+    return checks
 
 
-def _pulse(request: Request) -> Pulse:
-    pulse: Pulse = request.app.state.pulse
-    return pulse
+async def _set_gauges(service: Service) -> None:
+    """How many tasks stand where in each lane. A store that is away leaves the last numbers and says that it is not up."""
+    for lane in service.app.lanes.values():
+        try:
+            ledger = await lane.ledger()
+            counted = (await Figures(service.app.database).states()).get(lane.name)
+            # Before the first census a short look must do: no scrape may count a large table.
+            counts = await lane.counts() if counted is None else await amounts_now(ledger, counted)
+            oldest = await ledger.oldest_due()
+        except Exception:  # a scrape must still get the counters
+            service.metrics.up.labels(lane.name).set(0)
+            continue
+        service.metrics.up.labels(lane.name).set(service.app.database.trouble() is None)
+        for state in State:
+            service.metrics.depth.labels(lane.name, state.value).set(counts.get(state, 0))
+        service.metrics.oldest_due.labels(lane.name).set(oldest.total_seconds() if oldest else 0)
+    for system in service.app.systems.values():
+        with contextlib.suppress(Exception):
+            await system.refresh()

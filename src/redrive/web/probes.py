@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse
@@ -11,37 +11,23 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from redrive.http.envelope import Envelope
 from redrive.http.errors import add_error_handlers
 
-
-class Watched(Protocol):
-    """What is asked of the process."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether it has started."""
-        ...
-
-    @property
-    def uptime(self) -> timedelta:
-        """How long it has been there."""
-        ...
-
-    def checks(self) -> Mapping[str, bool]:
-        """What it depends on, by name, and whether that is well."""
-        ...
+if TYPE_CHECKING:
+    from redrive.systems.relay.dead_letters import DeadLetters
 
 
-def health_answer(checks: Mapping[str, bool], uptime: timedelta) -> JSONResponse:
-    """What `/health` answers, with or without a store."""
-    well = all(checks.values())
+def health_answer(checks: Mapping[str, bool | str], uptime: timedelta) -> JSONResponse:
+    """What `/health` answers, with or without a store. A check is whether it is well, or a sentence that says what is not."""
+    well = all(check is True for check in checks.values())
+    said = {True: "ok", False: "away"}
     body = {
         "status": "ok" if well else "unwell",
         "uptime_seconds": round(uptime.total_seconds(), 3),
-        "checks": {name: "ok" if answers else "away" for name, answers in checks.items()},
+        "checks": {name: check if isinstance(check, str) else said[check] for name, check in checks.items()},
     }
     return JSONResponse(body, status_code=200 if well else 503)
 
 
-def make_probes(watched: Watched, registry: CollectorRegistry) -> FastAPI:
+def make_probes(watched: "DeadLetters", registry: CollectorRegistry) -> FastAPI:
     """The ASGI application; what it answers has the form that `redrive serve` gives it."""
     web = FastAPI(title="redrive", docs_url=None, redoc_url=None, openapi_url=None)
     web.add_middleware(Envelope)

@@ -55,18 +55,14 @@ class Visitor:
         return None if self.key is None else self.key.owner
 
     @property
-    def role(self) -> Scope | None:
-        """The most that the visitor may do; viewer for one on this machine without a key."""
-        return Scope.VIEWER if self.key is None else role_of(self.key)
-
-    @property
     def csrf_token(self) -> str:
         """What unsafe requests must carry; empty without a session."""
         return "" if self.session is None else self.session.csrf_token
 
-    def allows(self, scope: str) -> bool:
-        """Whether the visitor may do what needs this scope."""
-        return scope == Scope.VIEWER if self.key is None else self.key.allows(Scope(scope))
+    @property
+    def can_act(self) -> bool:
+        """Whether buttons are shown: for operators who have logged in."""
+        return self.session is not None and self.key is not None and self.key.allows(Scope.OPERATOR)
 
 
 def role_of(key: ApiKey) -> Scope | None:
@@ -109,7 +105,6 @@ class Sessions:
         return Session(key=found[0], expires_at=found[1], csrf_token=_csrf_token(token))
 
     async def key_of(self, request: Request) -> ApiKey | None:
-        """See `http.guard.Sessions`."""
         session = await self.read(request)
         if session is None:
             return None

@@ -8,10 +8,10 @@ from sqlalchemy import Column, MetaData, Table, Text, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from redrive.ledgers.sql.lists import one_of
-from redrive.ledgers.sql.times import Earliest, EpochSeconds, HourOf, Instant, IsoText, comparable
+from redrive.ledgers.sql.times import Earliest, EpochSeconds, HourOf, Instant, IsoText, When, comparable
 
 ROOMS = Path(__file__).parents[3] / "src" / "redrive"
-SHARED = ("ledgers/sql", "operator", "access")
+SHARED = ("ledgers/sql", "operator", "access", "systems")
 """Rooms that must not know which database they have. Migrations may: they write its DDL."""
 ASKS = re.compile(
     r"dialect\.name|[\"'](sqlite|postgresql)[\"'] *[=!]=|[=!]= *[\"'](sqlite|postgresql)[\"']|sqlalchemy\.dialects"
@@ -32,7 +32,9 @@ def test_nobody_asks_which_database_it_is(room: str) -> None:
     assert asking == []
 
 
-TIMES = Table("times", MetaData(), Column("at", Instant), Column("said", IsoText), Column("name", Text))
+TIMES = Table(
+    "times", MetaData(), Column("at", Instant), Column("said", IsoText), Column("written", When), Column("name", Text)
+)
 
 
 @pytest.mark.parametrize(
@@ -40,12 +42,13 @@ TIMES = Table("times", MetaData(), Column("at", Instant), Column("said", IsoText
     [
         (comparable(TIMES.c.at), "times.at", "times.at"),
         (comparable(TIMES.c.said), "julianday(times.said)", "redrive_instant(times.said)"),
+        (comparable(TIMES.c.written), "julianday(times.written)", "SELECT times.written"),
         (Earliest(), "0", "'-infinity'::timestamptz"),
         (EpochSeconds(TIMES.c.at), "(times.at / 1000000)", "CAST(floor(extract(epoch FROM times.at)) AS bigint)"),
         (HourOf(TIMES.c.at), "(times.at / 3600000000 * 3600000000)", "date_trunc('hour', times.at)"),
         (one_of(TIMES.c.name, "names"), "IN (SELECT value FROM json_each(?))", "times.name = ANY (%(names)s"),
     ],
-    ids=["instant", "text", "earliest", "epoch", "hour", "list"],
+    ids=["instant", "text", "written", "earliest", "epoch", "hour", "list"],
 )
 def test_each_database_spells_an_expression_in_its_own_way(expression, on_sqlite, on_postgres) -> None:
     """The same expression is compiled for either database, without a driver of it."""

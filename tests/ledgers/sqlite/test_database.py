@@ -222,7 +222,7 @@ async def test_several_processes_write_one_file(url: str) -> None:
         for n in range(4)
     ]
     for writer in writers:
-        _, said = await asyncio.to_thread(writer.communicate, timeout=60)
+        _, said = await asyncio.to_thread(writer.communicate, timeout=150)
         assert writer.returncode == 0, said
     database = open_database(url)
     try:

@@ -7,8 +7,7 @@ from sqlalchemy import event, text
 
 from redrive import Filter, State
 from redrive.errors import UsageError
-from redrive.events import TasksChanged
-from redrive.extend import Act
+from redrive.events import Act, TasksChanged
 from redrive.ports import Actor
 from redrive.systems.commands import (
     BusinessRuleError,
@@ -93,6 +92,7 @@ async def test_complete(bench: Bench) -> None:
     with pytest.raises(UsageError):
         await bench.bus.troubleshooting.complete(DOMAIN, "c-1", "ada", result=object())
     await bench.bus.troubleshooting.complete(DOMAIN, "c-1", "ada", result={"paid": True})
+    assert (await bench.get()).last_error_type is None
     assert (await bench.get()).status == "COMPLETED"
     assert await bench.replies() == [("SUCCESS", {"paid": True})]
     assert (await bench.events())[-1] == "OPERATOR_COMPLETE"

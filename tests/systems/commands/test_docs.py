@@ -53,7 +53,7 @@ def test_the_examples_work(tmp_path: Path) -> None:
     code = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     assert len(code) >= 8
     (tmp_path / "shop.py").write_text("\n".join([*code, STORY]))
-    ran = subprocess.run([sys.executable, "shop.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([sys.executable, "shop.py"], cwd=tmp_path, capture_output=True, text=True, timeout=150)
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert "debit-7 SUCCESS {'debited': 10} None" in ran.stdout
     assert "r-2 NO_ACCOUNT there is no account to refund to" in ran.stdout

@@ -3,6 +3,8 @@
 import inspect
 import re
 
+import pytest
+
 from redrive.systems.commands import errors
 
 NAME = re.compile(r"\b[A-Z]\w*Error\b")
@@ -32,3 +34,15 @@ def test_the_drawn_tree_is_the_tree() -> None:
     classes = {"TransientError", "PermanentError", "BusinessError"}
     assert drawn() == bases | {("TaskError", name) for name in classes}
     assert all(getattr(errors, name).__base__.__name__ == "TaskError" for name in classes)
+
+
+@pytest.mark.parametrize("name", ["code", "message", "details"])
+def test_an_error_whose_properties_raise_is_still_kept(name: str) -> None:
+    """A command whose error cannot be asked for its code, message or details is kept with what can be read of it."""
+
+    def refuse(self: object) -> None:
+        raise RuntimeError("no")
+
+    asked = property(refuse, lambda self, value: None)
+    error = type("OddError", (errors.PermanentCommandError,), {name: asked})("FULL", "the disk is full")
+    assert errors.trouble_of(error) == errors.Trouble("PERMANENT", "OddError", "[FULL] the disk is full")

@@ -32,6 +32,20 @@ async def queued(bench: Bench) -> int:
     return await bench.app.database.read(lambda connection: connection.execute(count).scalar_one())
 
 
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+async def test_a_transactional_handler_does_not_wait_for_itself(bench: Bench) -> None:
+    """Sent beside the handler's own transaction, a command would wait for it: that is refused at once, with the remedy."""
+
+    async def send_on(command, context) -> None:
+        await bench.bus.send(DOMAIN, TYPE, "c-2")
+
+    bench.handlers.handler(DOMAIN, "Forward", transactional=True)(send_on)
+    await bench.bus.send(DOMAIN, "Forward", "c-1")
+    await bench.work()
+    assert "connection=" in (await bench.get()).last_error_msg
+    assert await all_ids(bench) == {"c-1"}
+
+
 async def test_a_second_send_is_a_duplicate(bench: Bench) -> None:
     """An id is taken once per domain, also after its command has ended, whatever the type; another domain may use it."""
     await bench.send()

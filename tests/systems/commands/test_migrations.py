@@ -1,4 +1,5 @@
-"""PGMQ as an extension of the server: `redrive migrate` takes it from there, and the bus works on it as on PGMQ's own SQL.
+"""The tables that are made, and PGMQ as an extension of the server: `redrive migrate` takes it from there, and the bus works on it as
+on PGMQ's own SQL.
 
 PostgreSQL finds the extension in a folder that the test makes of the same SQL, as a package of the distribution would.
 """
@@ -40,7 +41,7 @@ async def with_extension(postgres: PostgresServer) -> AsyncIterator[str]:
         (folder / f"pgmq--{version}.sql").write_text((package / "pgmq.sql").read_text())
         url = await postgres.create()
         name = make_url(url).database
-        await postgres.execute(f"ALTER DATABASE \"{name}\" SET extension_control_path = '{made}:$system'")
+        postgres.execute(f"ALTER DATABASE \"{name}\" SET extension_control_path = '{made}:$system'")
         yield url
 
 
@@ -80,7 +81,7 @@ async def test_the_extension_is_preferred(with_extension: str, clock: VirtualClo
 
 async def test_the_migration_makes_these_tables(bench: Bench) -> None:
     """Columns, constraints and indexes of the code are those of the migration."""
-    tables = make_tables(bench.app.database.dialect.name)
+    tables = make_tables(has_queues=bench.app.database.dialect.has_queues)
     metadata = tables.command.metadata
 
     def look(connection: Connection) -> tuple[list[Any], list[str], list[str]]:
@@ -111,3 +112,15 @@ async def test_the_migration_makes_these_tables(bench: Bench) -> None:
     assert unique == ["domain", "command_id"]
     prefix = "commandbus_" if bench.store == "sqlite" else ""
     assert checks == [f"{prefix}command_attempts_check", f"{prefix}command_status_check"]
+
+
+async def test_the_audit_is_append_only(bench: Bench) -> None:
+    """What it says can be neither changed nor deleted, and the bus goes on writing to it."""
+    name = "commandbus_audit" if bench.store == "sqlite" else "commandbus.audit"
+    await bench.send()
+    truncate = [] if bench.store == "sqlite" else [f"TRUNCATE {name}"]
+    for statement in (f"UPDATE {name} SET event_type = 'FORGED'", f"DELETE FROM {name}", *truncate):
+        with pytest.raises(Exception, match="append-only"):
+            await bench.app.database.write(lambda connection, act=statement: connection.execute(text(act)))
+    await bench.work()
+    assert await bench.events() == ["SENT", "RECEIVED", "COMPLETED"]

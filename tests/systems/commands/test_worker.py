@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from redrive import Redrive, minutes
 from redrive.app import WorkerSettings
-from redrive.errors import UsageError
+from redrive.errors import LedgerAwayError, UsageError
 from redrive.systems.commands import (
     Commands,
     CommandWorker,
@@ -64,7 +64,51 @@ async def test_transient_retry_flow(bench: Bench) -> None:
     tried = ["RECEIVED", "FAILED TRANSIENT"]
     assert await bench.events() == ["SENT", *tried, *tried, "RECEIVED", "COMPLETED"]
     assert await bench.replies() == [("SUCCESS", "paid")]
-    assert row.last_error_code == "ConnectionError", "what went wrong last stays to be read"
+    assert (row.last_error_type, row.last_error_code, row.last_error_msg) == (None, None, None), "it is in the audit"
+
+
+async def test_an_outage_longer_than_the_timeout_runs_nothing_twice(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was handled while the store was away is written when it is back: nobody else has taken it meanwhile."""
+    database, write = bench.app.database, bench.app.database.write
+    away, go_on = False, asyncio.Event()
+    calls: list[str] = []
+    refused: list[str] = []
+
+    async def unless_away(do, *args, **options) -> object:
+        if away:
+            refused.append(do.__name__)
+            raise LedgerAwayError("the server restarts")
+        return await write(do, *args, **options)
+
+    async def slow(command, context) -> str:
+        calls.append(command.command_id)
+        await go_on.wait()
+        return "paid"
+
+    async def all_began() -> bool:
+        return len(calls) == 3
+
+    async def was_refused() -> bool:
+        return "_settle" in refused
+
+    for name in ("write", "statement"):
+        monkeypatch.setattr(database, name, unless_away)
+    bench.handlers.handler(DOMAIN, "Slow")(slow)
+    async with run(CommandWorker(bench.bus, DOMAIN)):
+        for number in range(3):
+            await bench.bus.send(DOMAIN, "Slow", f"c-{number}")
+        await until(all_began)
+        away = True
+        go_on.set()
+        bench.advance(hours=1)
+        await until(was_refused)
+        away = False
+        for number in range(3):
+            await until(lambda number=number: done(bench, command_id=f"c-{number}"))
+    assert sorted(calls) == ["c-0", "c-1", "c-2"]
+    assert (await bench.get("c-1")).attempts == 1
 
 
 async def test_a_worker_takes_its_domains_only(bench: Bench) -> None:

@@ -8,7 +8,8 @@ from redrive import Cancelled, Filter, State
 from redrive.core.outcome import Done, Failed, LeaseExpired, Outcome, Released
 from redrive.core.task import ClaimLost
 from redrive.errors import UsageError
-from redrive.extend import Claim, decide
+from redrive.events import Claim
+from redrive.queues import decide
 from redrive.systems.flags import NewSchedule
 from redrive.systems.flags.policy import POLICY
 

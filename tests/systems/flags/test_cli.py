@@ -13,7 +13,7 @@ from redrive.testing import VirtualClock
 
 from .conftest import Home, MakeHome
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 150
 
 
 def process(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

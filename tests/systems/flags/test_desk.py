@@ -1,13 +1,17 @@
 """What operators see and do: schedules page by page by an index, cancelled, and brought back, each once."""
 
 import asyncio
+import base64
+import json
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, event
 
+from redrive.operator.cursors import read_cursor
 from redrive.systems.flags import InvalidChangeError, InvalidStateError, NewSchedule, ScheduleNotFoundError
+from redrive.systems.flags.desk import FlagDesk
 from redrive.systems.flags.policy import calculate_next_retry_at
 from redrive.systems.flags.values import ScheduleStatus
 
@@ -62,7 +66,15 @@ async def test_sections_and_their_order(home: Home, api: Api) -> None:
         "+00:00", "Z"
     )
     assert [(one["tries"], one["upcoming"]) for one in await listed(api, status="failed")] == [(1, []), (1, [])]
-    for cursor in ("", "1", "x@1", "1@", "1@inf", "1@2030-01-01", f"{2**63}@1", "9@0001-01-01T00:00:00+23:59"):
+    made_up = (
+        [1, "x"],
+        [1, str(2**63)],
+        [None, "1"],
+        ["2030-01-01", "1"],
+        ["0001-01-01T00:00:00+23:59", "9"],
+        ["1", 1],
+    )
+    for cursor in ("", "1", "x@1", *(base64.urlsafe_b64encode(json.dumps(one).encode()).decode() for one in made_up)):
         with pytest.raises(InvalidChangeError, match="the one that the page before gave"):
             await home.flags.page(ScheduleStatus.PENDING, cursor=cursor)
     # Brought back by hand it is due at once: before all that was planned.
@@ -145,7 +157,8 @@ def explained(connection: Connection, home: Home, section: ScheduleStatus, key: 
 
     event.listen(connection, "before_cursor_execute", note)
     try:
-        home.flags._desk._page(connection, section, "production", key, cursor, 5)
+        after = None if cursor is None else read_cursor(cursor, int)
+        FlagDesk._page.__wrapped__(home.flags._desk, connection, section, "production", key, after, 5)  # type: ignore[attr-defined]
     finally:
         event.remove(connection, "before_cursor_execute", note)
     [(statement, parameters)] = [one for one in seen if "feature_flag_schedules.id" in one[0]]

@@ -90,11 +90,11 @@ async def test_retry_metadata_that_cannot_be_written_is_logged(
     home.clock.advance(MINUTE)
     ledger = await home.flags.lane.ledger()
 
-    async def settle(settlements: Any, *, worker: str, within: Any = None) -> Any:
+    async def settle(settlements: Any, **options: Any) -> Any:
         raise ValueError("this row cannot be written")
 
     monkeypatch.setattr(ledger, "settle", settle)
     await home.flags.process()
-    [line] = of(said, "Schedule could not be settled")
+    [line, *_] = of(said, "Schedule could not be settled")
     assert (line["log_level"], line["scheduleId"], line["flagKey"]) == ("error", made.id, "broken")
     assert "this row cannot be written" in line["error"]

@@ -10,7 +10,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from redrive import Redrive
 from redrive.errors import NotMigratedError
-from redrive.extend import NAMES, Instant, IsoText, ledger_indexes
+from redrive.extend import NAMES, ledger_indexes
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.migrate import check, migrate, migration_sql
 from redrive.systems.flags import Flags, FlagSettings, tables
@@ -75,9 +75,6 @@ def from_metadata(connection: Connection) -> None:
     """The tables as the code says, with the indexes that claims need."""
     metadata = MetaData(naming_convention=NAMES)
     made = [one.to_metadata(metadata) for one in (tables.flags, tables.overrides, tables.schedules, tables.audit)]
-    for column in made[2].c:
-        if connection.dialect.name == "sqlite" and isinstance(column.type, Instant):
-            column.type = IsoText()
     ledger_indexes(FLAG_SCHEDULES, made[2])
     for table in made:
         connection.execute(CreateTable(table))

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, func, insert, select
 
 from redrive import Redrive
 from redrive.app import WorkerSettings
-from redrive.extend import Actor
+from redrive.lane import Actor
 from redrive.operator.acts import Acted
 from redrive.systems.relay import Relay, RelaySettings
 from redrive.systems.relay.message import (
@@ -28,7 +28,7 @@ from redrive.systems.relay.relay_pb2 import RetryMessage
 from redrive.systems.relay.tables import retry_queue
 from redrive.systems.relay.values import Arrival
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 150.0
 
 
 async def until(holds: Callable[[], Awaitable[bool] | bool], what: str, *, seconds: float = WAIT_SECONDS) -> None:

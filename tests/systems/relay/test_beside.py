@@ -5,7 +5,8 @@ from sqlalchemy import Connection, text, update
 
 from redrive import Filter, Redrive, State
 from redrive.errors import UsageError
-from redrive.extend import Act, Actor
+from redrive.events import Act
+from redrive.lane import Actor
 from redrive.systems.relay import Relay, beside
 from redrive.systems.relay.beside import ActsOnMessages
 from redrive.systems.relay.tables import retry_queue

@@ -23,7 +23,8 @@ from prometheus_client import generate_latest
 
 from redrive import Redrive
 from redrive.errors import SettingsError
-from redrive.extend import Act, Actor
+from redrive.events import Act
+from redrive.lane import Actor
 from redrive.systems.relay import Relay, RelaySettings
 from redrive.systems.relay import broker as links
 from redrive.systems.relay.dead_letters import DeadLetters
@@ -574,7 +575,7 @@ async def test_the_command(ground: Ground, tmp_path: Path) -> None:
         )  # fmt: skip
     said: Callable[[], str] = (tmp_path / "log").read_text
     try:
-        await until(lambda: "Ctrl-C stops" in said() or process.poll() is not None, "it has started", seconds=30)
+        await until(lambda: "Ctrl-C stops" in said() or process.poll() is not None, "it has started", seconds=120)
         address = re.search(r"http://[\d.:]+/", said())
         assert address, said()
         async with httpx.AsyncClient(base_url=address[0], timeout=60) as client:
@@ -582,7 +583,7 @@ async def test_the_command(ground: Ground, tmp_path: Path) -> None:
             async def is_ready() -> bool:
                 return (await client.get("/ready")).status_code == 200
 
-            await until(is_ready, "it is ready", seconds=30)
+            await until(is_ready, "it is ready", seconds=120)
             await ground.die(
                 queue, b"my payload", message_id="m-1", headers={"x-error": "timeout, token=hunter2hunter2"}
             )
@@ -597,7 +598,7 @@ async def test_the_command(ground: Ground, tmp_path: Path) -> None:
 
             await until(is_counted, "it is counted once it is acknowledged")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0, said()
+        assert process.wait(120) == 0, said()
     finally:
         if process.poll() is None:
             process.kill()

@@ -13,7 +13,8 @@ from sqlalchemy import Connection, select
 
 from redrive import Redrive
 from redrive.errors import TooSlowError
-from redrive.extend import Act, Actor
+from redrive.events import Act
+from redrive.lane import Actor
 from redrive.observe.logs import LogObserver
 from redrive.operator import acts
 from redrive.systems.relay import Relay

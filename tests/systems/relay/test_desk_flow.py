@@ -3,7 +3,8 @@
 import json
 
 from redrive import Redrive
-from redrive.extend import Act, Actor
+from redrive.events import Act
+from redrive.lane import Actor
 from redrive.systems.relay import Relay
 from redrive.systems.relay.desk import Asked
 

@@ -69,9 +69,9 @@ async def test_producer_and_consumers(consumer: str, tmp_path: Path, broker: Bro
                 producer = stack.enter_context(started(change(PRODUCER), name))
                 stack.callback(producer.kill)
                 assert await asyncio.to_thread(producer.wait, 20) == 0, (tmp_path / f"{name}.log").read_text()
-            nameless = await broker.take(settings.invalid_queue, 2, seconds=20)
+            nameless = await broker.take(settings.invalid_queue, 2, seconds=120)
             assert {message.headers["x-invalid-reason"] for message in nameless} == {"no_message_id"}
-            [review] = await broker.take(settings.manual_review_queue, seconds=20)
+            [review] = await broker.take(settings.manual_review_queue, seconds=120)
             assert running_consumer.poll() is None, (tmp_path / "consumer.py.log").read_text()
         body = json.loads(review.body)
         assert (body["retry_count"], body["original_payload"]) == (3, "YmFk")

@@ -2,13 +2,14 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import aio_pika
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, text, update
 
 from redrive import Filter, Redrive, State
 from redrive.core.decide import decide
@@ -20,6 +21,7 @@ from redrive.systems.relay.deliveries import ChannelSession
 from redrive.systems.relay.intake import RelayIntake
 from redrive.systems.relay.logs import RelayMetrics
 from redrive.systems.relay.system import LEASE
+from redrive.systems.relay.tables import retry_queue
 from redrive.systems.relay.values import Stored
 
 from .kit import Broker, Recorder, amount_of, arrival, retry, row, rows, running, until
@@ -179,14 +181,31 @@ async def test_the_same_message_many_times_at_once(app: Redrive, broker: Broker)
     assert out == [1, 2, 3]
 
 
-async def test_two_relays_side_by_side(url: str, broker: Broker) -> None:
-    """Two relays on one queue and one database share the work: each message, sent twice, is one row and goes out once."""
-    settings = broker.settings(base_delay_ms=1500, max_delay_ms=1500)
+async def test_two_relays_side_by_side(url: str, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two relays on one queue and one database share the work: each message, sent twice, is one row and goes out once.
+
+    None is due before all have arrived: a twin that comes when the first has gone out is a new failure.
+    """
+    settings = broker.settings(base_delay_ms=3_600_000, max_delay_ms=3_600_000)
     queue = await broker.queue()
     one, two = Redrive(url, durable=False), Redrive(url, durable=False)
-    amount = 300
+    amount, arrived = 300, 0
+    store = RelayIntake.store
+
+    async def counted(self: RelayIntake, arrivals: Sequence[Any]) -> Any:
+        nonlocal arrived
+        stored = await store(self, arrivals)
+        arrived += len(arrivals)
+        return stored
+
+    monkeypatch.setattr(RelayIntake, "store", counted)
     async with running(one, Relay(one, settings)), running(two, Relay(two, settings)):
         await broker.send(settings, *(retry(f"m-{n // 2}", queue) for n in range(2 * amount)))
+        await until(lambda: arrived >= 2 * amount, "all have arrived")
+        due = update(retry_queue).values(next_retry_at=datetime.now(UTC))
+        await one.database.write(lambda connection: connection.execute(due))
+        for app in (one, two):
+            app.database.wake("retry_queue")
         came = await broker.take(queue, amount)
         assert len({message.headers["x-message-id"] for message in came}) == amount
         await until(lambda: _all_retried(one, amount), "all are written down")

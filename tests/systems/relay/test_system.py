@@ -156,18 +156,18 @@ async def test_relay_run(broker: Broker, tmp_path: Path) -> None:
         )  # fmt: skip
     said: Callable[[], str] = (tmp_path / "log").read_text
     try:
-        await until(lambda: "Ctrl-C stops" in said() or process.poll() is not None, "it has started", seconds=30)
+        await until(lambda: "Ctrl-C stops" in said() or process.poll() is not None, "it has started", seconds=120)
         address = re.search(r"http://[\d.:]+/", said())
         assert address, said()
         async with httpx.AsyncClient(base_url=address[0], timeout=60) as client:
-            await until(lambda: _is(client, "/ready", 200), "it is ready", seconds=30)
+            await until(lambda: _is(client, "/ready", 200), "it is ready", seconds=120)
             await broker.send(settings, retry("m-1", queue))
             [message] = await broker.take(queue)
             assert message.headers["x-retry-scheduler"] == "retry-scheduler"
             assert (await client.get("/metrics")).status_code == 200
         await until(lambda: "retry_published" in said(), "it is told")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
     finally:
         if process.poll() is None:
             process.kill()

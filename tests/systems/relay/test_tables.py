@@ -8,7 +8,7 @@ from sqlalchemy import Connection, MetaData, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from redrive import Redrive
-from redrive.extend import NAMES, Instant, IsoText, ledger_indexes
+from redrive.extend import NAMES, ledger_indexes
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.migrate import migrate
 from redrive.systems.relay import Relay
@@ -20,11 +20,7 @@ from .kit import Broker
 
 def create(connection: Connection) -> None:
     """The table as the code believes it to be."""
-    dialect = connection.dialect.name
     table = retry_queue.to_metadata(MetaData(naming_convention=NAMES))
-    if dialect == "sqlite":
-        for column in table.c:
-            column.type = IsoText() if isinstance(column.type, Instant) else column.type
     ledger_indexes(RETRY_QUEUE, table)
     connection.execute(CreateTable(table))
     for index in table.indexes:

@@ -31,7 +31,7 @@ class Serving:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._ready.wait(30), "the service did not start"
+        assert self._ready.wait(120), "the service did not start"
         if self.broken is not None:
             raise self.broken
         return self

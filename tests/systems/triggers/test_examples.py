@@ -73,7 +73,9 @@ class Place:
         return log
 
     def run(self, *command: str) -> str:
-        ran = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=60)
+        ran = subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=150
+        )
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return ran.stdout
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, select
 from redrive import Filter, Redrive, State
 from redrive.core.decide import decide
 from redrive.core.outcome import Done, Failed, LeaseExpired, Released, Snoozed
-from redrive.core.task import Claim
+from redrive.core.task import Claim, ClaimLocked
 from redrive.errors import PermanentError, TransientError
 from redrive.systems.triggers import Triggers
 from redrive.systems.triggers import tables as t
@@ -175,8 +175,13 @@ async def test_deliveries_of_one_event_settled_at_once(url: str, clock: VirtualC
             for id_ in ids[start : start + 10]:
                 for half, claim in zip(halves, of_event[id_], strict=True):
                     half.append(decide(claim, Done(), house.triggers.policy))
-            lost = await asyncio.gather(
-                *(ledger.settle(half, worker="w") for ledger, half in zip(ledgers, halves, strict=True))
-            )
-            assert lost == [[], []]
+            await asyncio.gather(*(settle_all(ledger, half) for ledger, half in zip(ledgers, halves, strict=True)))
     assert {(await house.event(id_)).status for id_ in ids} == {"delivered"}
+
+
+async def settle_all(ledger: Any, settlements: list[Any]) -> None:
+    """Settle them; on a slow machine one may hold its events so long that the other has to come back."""
+    while settlements:
+        unwritten = await ledger.settle(settlements, worker="w")
+        assert all(isinstance(one, ClaimLocked) for one in unwritten)
+        settlements = settlements if unwritten else []

@@ -6,11 +6,11 @@ import pytest
 from sqlalchemy import Connection, MetaData, event, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from redrive.extend import NAMES, Instant, IsoText, ledger_indexes
+from redrive.extend import NAMES, ledger_indexes
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.migrate import migrate
-from redrive.systems.triggers import inbox
 from redrive.systems.triggers import tables as t
+from redrive.systems.triggers.inbox import EventInbox
 from tests.ledgers.sql import test_migrate
 
 from .conftest import House
@@ -20,9 +20,6 @@ def create(connection: Connection) -> None:
     """The tables as the code says, with the indexes that claims need."""
     copied = MetaData(naming_convention=NAMES)
     tables = {table.name: table.to_metadata(copied) for table in t.metadata.sorted_tables}
-    if connection.dialect.name == "sqlite":  # what the ledger finds there
-        for column in tables["trigger_deliveries"].columns:
-            column.type = IsoText() if isinstance(column.type, Instant) else column.type
     ledger_indexes(t.TRIGGER_DELIVERIES, tables["trigger_deliveries"])
     for table in copied.sorted_tables:
         connection.execute(CreateTable(table))
@@ -67,7 +64,9 @@ async def test_a_page_of_the_inbox_walks_only_its_own_rows(house: House) -> None
             connection.execute(text("SET LOCAL enable_seqscan = off"))  # the table is too small for it to care
         said: list[Any] = []
         event.listen(connection, "before_cursor_execute", lambda *given: said.append(given[2:4]))
-        page = inbox._page(connection, "ada", "received", None, ids[0], 2)
+        page = EventInbox.page.__wrapped__(  # type: ignore[attr-defined]
+            house.triggers.inbox, connection, "ada", "received", event_type=None, after=ids[0], limit=2
+        )
         assert [row.id for row in page.events] == ids[1:3]
         explain = "EXPLAIN QUERY PLAN " if connection.dialect.name == "sqlite" else "EXPLAIN "
         return ["\n".join(map(str, connection.exec_driver_sql(explain + sql, given))) for sql, given in said[-2:]]

@@ -161,7 +161,7 @@ def encoded(body: Any) -> bytes:
 
 async def until(holds: Any) -> None:
     """Come back when it holds."""
-    ends = time.monotonic() + 60
+    ends = time.monotonic() + 150
     while not await holds():
         assert time.monotonic() < ends
         await asyncio.sleep(0.01)

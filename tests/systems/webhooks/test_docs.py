@@ -36,6 +36,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The folder of the page: its application and its sources."""
     for name in (*Settings.model_fields, *WebhookSettings.model_fields):
         monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setenv("HTTP_TRUST_LOOPBACK", "true")  # as `make run` has it
     [code], [sources] = blocks("python"), blocks("toml")
     (tmp_path / "shop_of_the_page.py").write_text(code)
     (tmp_path / "redrive.toml").write_text(sources)

@@ -124,13 +124,13 @@ def served(tmp_path: Path) -> Iterator[tuple[int, int]]:
     )  # fmt: skip
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-            ends = time.monotonic() + 60
+            ends = time.monotonic() + 150
             while not _is_ready(client):
                 assert process.poll() is None and time.monotonic() < ends, (tmp_path / "log").read_text()
                 time.sleep(0.05)
         yield process.pid, port
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(150) == 0
     finally:
         process.kill()
         process.wait()

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, MetaData, event, text
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from redrive import Filter, Redrive, State, days, seconds
-from redrive.extend import NAMES, Instant, IsoText, ledger_indexes
+from redrive.extend import NAMES, ledger_indexes
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.migrate import migrate
@@ -49,9 +49,6 @@ def catalogue(connection: Connection) -> dict[str, set[Any]]:
 def create(connection: Connection) -> None:
     """The table as the code says."""
     table = events.to_metadata(MetaData(naming_convention=NAMES))
-    if connection.dialect.name == "sqlite":
-        for column in table.c:
-            column.type = IsoText() if isinstance(column.type, Instant) else column.type
     ledger_indexes(EVENTS, table)
     connection.execute(CreateTable(table))
     for index in table.indexes:
@@ -142,8 +139,10 @@ async def plans(database: Database, run: Callable[[], Any]) -> list[str]:
         if "events" in statement:
             seen.append((statement, parameters))
 
-    sync = getattr(database._engine, "sync_engine", database._engine)
-    engines = [sync] if database.dialect.name == "postgresql" else [sync, database._writer._engine]
+    if database.dialect.name == "postgresql":
+        engines = [database._here.engine.sync_engine]
+    else:
+        engines = [database._engine, database._writer._engine]
     for engine in engines:
         event.listen(engine, "before_cursor_execute", note)
     await run()

@@ -3,9 +3,10 @@
 A message is hidden until its `vt`. Claiming takes due messages and hides them for the lease; settling with a delay hides
 them for the delay; the other ends delete or archive them. Row and message change in one transaction, the row first.
 
-The fence is the row's `claim_id` and, on the message, its `read_ct` and a `vt` that is not over: each time a message is handed
-out its `read_ct` is raised, so a worker whose time ran out changes nothing, whoever has read the message since. A message
-that is due while its row is claimed belongs to a lost worker; `claim` hands it out marked abandoned.
+The fence is the row's `claim_id` and, on the message, its `read_ct`: each time a message is handed out its `read_ct` is raised, so
+a worker whose time ran out changes nothing once anybody has read the message since, and loses nothing while nobody has. A message
+that is due while its row is claimed belongs to a lost worker, unless the one who asks holds it itself; `claim` hands it out marked
+abandoned.
 
 What is read besides (tasks, attempts) is read from the table by the base class; counts come from the messages as far as
 they can. See ADR 10.
@@ -13,7 +14,7 @@ they can. See ADR 10.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -23,7 +24,7 @@ from sqlalchemy import ColumnElement, Connection, Table
 from redrive.core.decide import Settlement
 from redrive.core.states import Act, State
 from redrive.core.table import LedgerTable
-from redrive.core.task import Abandoned, Claim, ClaimLost, TaskId
+from redrive.core.task import Abandoned, Claim, ClaimLocked, ClaimLost, TaskId, Unwritten
 from redrive.errors import UsageError
 from redrive.ledgers.pgmq.queues import Queues
 from redrive.ledgers.pgmq.statements import PgmqStatements, QueueLayout, QueuePredicates
@@ -32,7 +33,7 @@ from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import Branch
 from redrive.ledgers.sql.settle import ExtraColumns
-from redrive.ports import Actor, Return
+from redrive.ports import Actor, Page, Return
 
 Reading = tuple[str, int, int]
 """A queue, a message in it, and how often it has been read. Ids of messages are unique in their queue only."""
@@ -56,23 +57,37 @@ class PgmqLedger(SqlLedger):
         super().__init__(database, ledger_table, table, name=name, beside=beside, extra=extra)
         self._mapped.rows = QueuePredicates(ledger_table, table, layout.dead_since)
         self._layout = layout
-        self._queued = PgmqStatements(self._mapped, layout)
+        self._queued = PgmqStatements(self._mapped, layout, self._fences)
         self.queues = queues or Queues(layout.kind_field)
 
     # --- claim ------------------------------------------------------------------------------------------------------
 
-    async def claim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
+    async def claim(
+        self,
+        limit: int,
+        lease: timedelta,
+        *,
+        kinds: Sequence[str] | None = None,
+        held: Callable[[], Iterable[Claim]] = tuple,
+    ) -> list[Claim]:
         """See `Ledger.claim`."""
         known = await self._known(kinds)
         if limit < 1 or not known:
             return []
-        return await self.database.write(self._claim_messages, limit, lease, self._in_turn(known))
+        return await self.database.write(self._claim_messages, limit, lease, self._in_turn(known), held)
 
-    def _claim_messages(self, connection: Connection, limit: int, lease: timedelta, kinds: list[str]) -> list[Claim]:
+    def _claim_messages(
+        self,
+        connection: Connection,
+        limit: int,
+        lease: timedelta,
+        kinds: list[str],
+        held: Callable[[], Iterable[Claim]] = tuple,
+    ) -> list[Claim]:
         claims: list[Claim] = []
         for queue, fields in self._by_queue(kinds).items():
             if len(claims) < limit:
-                claims += self._claim_from(connection, queue, fields, limit - len(claims), lease)
+                claims += self._claim_from(connection, queue, fields, limit - len(claims), lease, held)
         fresh = [claim for claim in claims if claim.abandoned is None]
         if self._tells_claims and fresh:
             self.beside.claimed(connection, fresh)
@@ -86,7 +101,13 @@ class PgmqLedger(SqlLedger):
         return queues
 
     def _claim_from(
-        self, connection: Connection, queue: str, kinds: list[str], limit: int, lease: timedelta
+        self,
+        connection: Connection,
+        queue: str,
+        kinds: list[str],
+        limit: int,
+        lease: timedelta,
+        holding: Callable[[], Iterable[Claim]],
     ) -> list[Claim]:
         if not self.queues.exists(connection, queue):
             return []
@@ -101,30 +122,51 @@ class PgmqLedger(SqlLedger):
             claim.task.payload["read_ct"] = row[1]
             claim.task.payload[self._layout.data_field] = _data(row[2])
         if len(held) < len(rows):
-            claims += self._take_over(connection, queue, [row for row in rows if row[id_at] is None], fence, lease)
+            rest = [row for row in rows if row[id_at] is None]
+            own = {(claim.task.id, claim.claim_id) for claim in holding()}
+            claims += self._take_over(connection, queue, rest, fence, lease, own)
         return claims
 
     def _take_over(
-        self, connection: Connection, queue: str, rows: Sequence[Any], fence: UUID, lease: timedelta
+        self,
+        connection: Connection,
+        queue: str,
+        rows: Sequence[Any],
+        fence: UUID,
+        lease: timedelta,
+        own: Set[tuple[TaskId, UUID]] = frozenset(),
     ) -> list[Claim]:
-        """Messages whose rows do not wait: of lost workers, or left over by what has ended; those are put away."""
+        """Messages whose rows do not wait: of lost workers, or left over by what has ended; those are put away.
+
+        What the one who asks holds itself is not lost, however late it is: it stays as it was claimed, and hidden.
+        """
         wide = 3 + len(self._layout.same)
         same = [tuple(row[3:wide]) for row in rows]
         found = connection.execute(self._queued.whose, {"same": same, "queue": queue}).all()
         by_message = {row[0]: row for row in rows}
-        abandoned, message_of = {}, {}
+        abandoned, message_of, kept = {}, {}, []
         for id_, msg_id, claim_id, claimed_at, waits in found:
             if msg_id not in by_message:
                 continue
             message = by_message.pop(msg_id)
-            if not waits:  # else somebody was quicker and has let go of it: it is visible again when this lease ends
+            if (id_, claim_id) in own:
+                kept.append(msg_id)
+            elif not waits:  # else somebody was quicker and has let go of it: it is visible again when this lease ends
                 abandoned[id_] = Abandoned(claim_id=claim_id, claimed_at=claimed_at)
                 message_of[id_] = message
+        if kept:
+            connection.execute(self._queued.queue(queue).unread, {"ids": kept})
         if by_message:
             self.queues.archive(connection, queue, sorted(by_message))
         if not abandoned:
             return []
-        parameters = {"ids": sorted(abandoned), "fence": fence, **self._times(lease=lease)}
+        free = set(connection.execute(self._queued.lock_rows, {"ids": sorted(abandoned)}).scalars())
+        if len(free) < len(abandoned):
+            # A row that somebody has locked holds nobody up. Its message is visible again when this lease ends; as long as it was
+            # not handed out, its holder may stand in the line for the row.
+            unread = [message_of[id_][0] for id_ in abandoned if id_ not in free]
+            connection.execute(self._queued.queue(queue).unread, {"ids": unread})
+        parameters = {"ids": sorted(free), "fence": fence, **self._times(lease=lease)}
         taken = connection.execute(self._queued.take_over, parameters)
         claims = self._claim_reader.claims(taken, fence, lease, abandoned)
         for claim in claims:
@@ -150,27 +192,44 @@ class PgmqLedger(SqlLedger):
 
     # --- settle and extend ------------------------------------------------------------------------------------------
 
-    def _settle_each(self, connection: Connection, settlements: list[Settlement], worker: str) -> list[ClaimLost]:
-        held = self._held(connection, [one.claim for one in settlements])
-        all_ours = len(held) == len(settlements)
-        ours = settlements if all_ours else [one for one in settlements if self._message(one.claim) in held]
-        refused = {one.claim.task.id for one in super()._settle_each(connection, ours, worker)} if ours else set()
-        written = [one for one in ours if one.claim.task.id not in refused] if refused else ours
-        # Only now that everything else is written: whoever sees a message again sees its row as it was left.
-        self._release(connection, written)
-        if len(written) == len(settlements):
-            return []
-        kept = {one.claim.task.id for one in written}
-        return [ClaimLost(one.claim) for one in settlements if one.claim.task.id not in kept]
+    def _settle_each(
+        self, connection: Connection, settlements: list[Settlement], worker: str, *, wait: bool = False
+    ) -> list[Unwritten]:
+        held, unwritten = self._held(connection, [one.claim for one in settlements], wait=wait)
+        ours = [one for one in settlements if self._message(one.claim) in held] if unwritten else settlements
+        if ours:
+            unwritten += (refused := super()._settle_each(connection, ours, worker, wait=wait))
+            left = {one.claim.task.id for one in refused}
+            # Only now that everything else is written: whoever sees a message again sees its row as it was left.
+            self._release(connection, [one for one in ours if one.claim.task.id not in left] if left else ours)
+        return unwritten
 
-    def _held(self, connection: Connection, claims: Sequence[Claim]) -> set[Reading]:
-        """Those of the messages that are still as they were claimed. They are locked until the commit."""
-        held: set[Reading] = set()
+    def _settle_in_line(self, connection: Connection, settlements: list[Settlement], worker: str) -> list[Unwritten]:
+        # The row first: while it is waited for, the message is free to be extended.
+        ids = [one.claim.task.id for one in settlements]
+        connection.execute(self._queued.wait_for_rows, {"ids": ids})
+        return super()._settle_in_line(connection, settlements, worker)
+
+    def _held(
+        self, connection: Connection, claims: Sequence[Claim], *, wait: bool = False
+    ) -> tuple[set[Reading], list[Unwritten]]:
+        """Those of the messages that nobody else has read since, and the others. They are locked until the commit."""
+        held, unwritten = set[Reading](), list[Unwritten]()
         for queue, some in self._claims_by_queue(claims).items():
+            statements = self._queued.queue(queue)
             parameters = self._queued.held_batch.parameters(self._message(claim)[1:] for claim in some)
-            rows = connection.execute(self._queued.queue(queue).held, parameters | self._times())
-            held |= {(queue, row[0], row[1]) for row in rows}
-        return held
+            locked = connection.execute(statements.lock_held(wait=wait), parameters)
+            mine = {(queue, row[0], row[1]) for row in locked}
+            if len(mine) < len(some):
+                still = {(queue, row[0], row[1]) for row in connection.execute(statements.held, parameters)}
+                rest = [(claim, self._message(claim)) for claim in some]
+                unwritten += [
+                    ClaimLocked(claim) if message in still else ClaimLost(claim)
+                    for claim, message in rest
+                    if message not in mine
+                ]
+            held |= mine
+        return held, unwritten
 
     def _claims_by_queue(self, claims: Iterable[Claim]) -> Mapping[str, list[Claim]]:
         queues: dict[str, list[Claim]] = defaultdict(list)
@@ -200,24 +259,24 @@ class PgmqLedger(SqlLedger):
                 parameters = self._queued.delay_batch.parameters(sorted(delayed)) | self._times()
                 connection.execute(self._queued.queue(queue).delay, parameters)
 
-    async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[ClaimLost]:
+    async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[Unwritten]:
         """See `Ledger.extend`."""
         if not claims:
             return []
         ordered = sorted(claims, key=lambda claim: claim.task.id)
         return await self.database.write(self._extend, ordered, lease)
 
-    def _extend(self, connection: Connection, claims: list[Claim], lease: timedelta) -> list[ClaimLost]:
-        held = self._held(connection, claims)
-        extended: set[Reading] = set()
+    def _extend(self, connection: Connection, claims: list[Claim], lease: timedelta) -> list[Unwritten]:
+        held, unwritten = self._held(connection, claims)
         for queue, some in self._claims_by_queue(claim for claim in claims if self._message(claim) in held).items():
             statements = self._queued.queue(queue)
             parameters = {"ids": [self._message(claim)[1] for claim in some], **self._times(lease=lease)}
             connection.execute(statements.extend, parameters)
-            batch = self._queued.extend_batch.parameters((claim.task.id, claim.claim_id) for claim in some)
-            told = set(connection.execute(statements.tell_leases, batch).scalars())
-            extended |= {self._message(claim) for claim in some if claim.task.id in told}
-        return [ClaimLost(claim) for claim in claims if self._message(claim) not in extended]
+            told = set(connection.execute(statements.tell_leases, self._fences.parameters(some)).scalars())
+            # A message that is kept is enough: its row is only told.
+            rest = self._fences.why(connection, [claim for claim in some if claim.task.id not in told])
+            unwritten += [one for one in rest if isinstance(one, ClaimLost)]
+        return unwritten
 
     # --- what is due ------------------------------------------------------------------------------------------------
 
@@ -236,12 +295,12 @@ class PgmqLedger(SqlLedger):
         known = await self._known(kinds)
         return await self.database.read(self._next_due, known) if known else None
 
-    def _open_kinds(self, connection: Connection) -> list[str]:
+    def _list_kinds(self, connection: Connection, prefix: str = "", after: str | None = None) -> Page[str]:  # noqa: ARG002
         found = []
         for queue in self.queues.ours(connection, self._layout.ending):
             kinds = connection.execute(self._queued.queue(queue).kinds).scalars()
-            found += [self._layout.join(queue, kind) for kind in kinds]
-        return sorted(found)
+            found += [kind for one in kinds if (kind := self._layout.join(queue, one)).startswith(prefix)]
+        return Page(items=found)
 
     def _overdue(self, connection: Connection, kind: str, age: timedelta, limit: int) -> list[TaskId]:
         queue, field = self._layout.split(kind)

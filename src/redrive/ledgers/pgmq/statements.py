@@ -40,6 +40,7 @@ from redrive.ledgers.pgmq.queues import archive_table, message_table
 from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.claim import ClaimStatements
 from redrive.ledgers.sql.due import KINDS_LISTED_MAX
+from redrive.ledgers.sql.fences import Fences
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import Branch, Predicates
 
@@ -149,19 +150,31 @@ class QueueStatements:
 
     @cached_property
     def held(self) -> Select[Any]:
-        """Lock the messages that are still hidden as they were claimed, in the order of their ids.
-
-        The time is compared in a way that no index serves: by the index on `vt` PostgreSQL might walk all parked messages.
-        """
+        """The messages that nobody has read since they were claimed, in the order of their ids."""
         c, batch = self.messages.c, self._of.held_batch.rows
-        still = (c.vt - self._of.now()) > literal_column("interval '0'")
         return (
             select(c.msg_id, c.read_ct)
             .join(batch, self._of.held_batch.match("msg_id", c.msg_id) & (batch.c.read_ct == c.read_ct))
-            .where(still)
             .order_by(c.msg_id)
-            .with_for_update(of=self.messages)
         )
+
+    def lock_held(self, *, wait: bool) -> Select[Any]:
+        """The same, locked: those that nobody else has locked, or all."""
+        return self._lock_and_wait if wait else self._lock_free
+
+    @cached_property
+    def _lock_free(self) -> Select[Any]:
+        return self.held.with_for_update(of=self.messages, skip_locked=True)
+
+    @cached_property
+    def _lock_and_wait(self) -> Select[Any]:
+        return self.held.with_for_update(of=self.messages)
+
+    @cached_property
+    def unread(self) -> Any:
+        """Take back that messages were read, in the transaction that has read them."""
+        c = self.messages.c
+        return update(self.messages).where(c.msg_id == any_(_ids())).values(read_ct=c.read_ct - 1)
 
     @cached_property
     def delay(self) -> Any:
@@ -181,11 +194,10 @@ class QueueStatements:
     def tell_leases(self) -> Any:
         """Write into the rows until when their messages are hidden, each only where its fence is still there."""
         of = self._of
-        batch, fence = of.extend_batch.rows, of.rows.column("claim_id")
         mine = of.table.c[self._layout.msg_id] == self.messages.c.msg_id
         return (
             update(of.table)
-            .where(of.extend_batch.match("id", of.id), fence == batch.c.claim_id, mine)
+            .where(of.fences.free, mine)
             .values({of.rows.column("lease_until").name: self.messages.c.vt})
             .returning(of.id)
         )
@@ -293,8 +305,9 @@ class QueuePredicates(Predicates):
 class PgmqStatements(ClaimStatements):
     """The statements of the table, and those of each queue."""
 
-    def __init__(self, mapped: Mapped, layout: QueueLayout) -> None:
+    def __init__(self, mapped: Mapped, layout: QueueLayout, fences: Fences) -> None:
         super().__init__(mapped)
+        self.fences = fences
         self.layout = layout
         self.rows, self.table, self.id, self.dialect = mapped.rows, mapped.table, mapped.id, mapped.dialect
         self._queues: dict[str, QueueStatements] = {}
@@ -356,6 +369,16 @@ class PgmqStatements(ClaimStatements):
         few = select(*states).order_by(self.id.desc()).limit(bindparam("limit", type_=Integer)).subquery("newest")
         counted: list[Any] = [func.count().filter(column) for column in few.c]
         return select(*counted)
+
+    @cached_property
+    def lock_rows(self) -> Select[Any]:
+        """Lock those of the rows that nobody else has locked."""
+        return select(self.id).where(self.id == any_(_ids())).with_for_update(skip_locked=True)
+
+    @cached_property
+    def wait_for_rows(self) -> Select[Any]:
+        """Lock rows, in the order of their ids."""
+        return select(self.id).where(self.id == any_(_ids())).order_by(self.id).with_for_update(key_share=True)
 
     @cached_property
     def messages_of(self) -> Select[Any]:

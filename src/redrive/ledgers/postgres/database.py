@@ -3,6 +3,8 @@
 Single statements run in autocommit, which saves two round trips each. The engine's own pool plans without sequential scans:
 its statements are all served by indexes, and a plan cached while a table was empty would stay bad for ever. User code
 gets connections from a pool of its own without that setting.
+
+A connection belongs to the event loop that opened it, so each loop has pools of its own. Most programs have one.
 """
 
 import asyncio
@@ -21,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from redrive.errors import MissingExtraError
 from redrive.ledgers.postgres.dialect import PostgresDialect
 from redrive.ledgers.sql.database import OpenTransaction, call_all, run_collecting, user_transaction
+from redrive.ledgers.sql.forks import leave_to_parent, watch_forks
 from redrive.ledgers.sql.waiters import WakeUps
 from redrive.ports import Clock
 
@@ -41,6 +44,28 @@ COMMAND_TIMEOUT_SECONDS = 60.0
 TRIES_MAX = 4
 
 
+class _Pools:
+    """The connections of one event loop."""
+
+    def __init__(self, make_engine: Callable[..., AsyncEngine], url: URL) -> None:
+        own = {"timezone": "UTC", "application_name": "redrive", "enable_seqscan": "off", "jit": "off"}
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.engine = make_engine(own, isolation_level="AUTOCOMMIT")
+        self.atomic = self.engine.execution_options(isolation_level="READ COMMITTED")
+        self.user_engine = make_engine({"timezone": "UTC", "application_name": "redrive handler"})
+        self.wake_up = WakeUp(self.engine.dialect, url)
+
+    async def close(self) -> None:
+        await self.wake_up.close()
+        await self.engine.dispose()
+        await self.user_engine.dispose()
+
+    def drop(self) -> None:
+        """Forget connections whose loop is closed, and with it all that could say goodbye."""
+        self.engine.sync_engine.dispose(close=False)
+        self.user_engine.sync_engine.dispose(close=False)
+
+
 class PostgresDatabase:
     """A PostgreSQL database as a `Database`."""
 
@@ -51,12 +76,33 @@ class PostgresDatabase:
         self._url = url.set(drivername="postgresql+asyncpg")
         self._clock = clock
         self.server_clock = clock is None
-        own = {"timezone": "UTC", "application_name": "redrive", "enable_seqscan": "off", "jit": "off"}
-        self._engine = self._make_engine(own, isolation_level="AUTOCOMMIT")
-        self._atomic = self._engine.execution_options(isolation_level="READ COMMITTED")
-        self._user_engine = self._make_engine({"timezone": "UTC", "application_name": "redrive handler"})
-        self.dialect = PostgresDialect(self._engine.dialect, server_clock=self.server_clock)
-        self._wake_up = WakeUp(self._engine.dialect, self._url)
+        self._latest = _Pools(self._make_engine, self._url)
+        self._pools: dict[asyncio.AbstractEventLoop, _Pools] = {}
+        self.dialect = PostgresDialect(self._latest.engine.dialect, server_clock=self.server_clock)
+        watch_forks(self)
+
+    @property
+    def _here(self) -> _Pools:
+        """The pools of the running loop."""
+        loop = asyncio.get_running_loop()
+        latest = self._latest
+        return latest if latest.loop is loop else self._pools_of(loop)
+
+    def _pools_of(self, loop: asyncio.AbstractEventLoop) -> _Pools:
+        found = self._pools.get(loop)
+        if found is None:
+            self._drop_closed()
+            found = self._latest if self._latest.loop is None else _Pools(self._make_engine, self._url)
+            found.loop = loop
+            self._pools[loop] = found
+        self._latest = found
+        return found
+
+    def _drop_closed(self) -> None:
+        for loop, pools in list(self._pools.items()):
+            if loop.is_closed():
+                del self._pools[loop]
+                pools.drop()
 
     def now(self) -> datetime:
         """See `Database.now`."""
@@ -85,15 +131,14 @@ class PostgresDatabase:
 
     async def close(self) -> None:
         """See `Database.close`."""
-        await self._wake_up.close()
-        await self._engine.dispose()
-        await self._user_engine.dispose()
+        await self._here.close()
+        self._drop_closed()
 
     async def statement(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Database.statement`."""
 
         async def once() -> R:
-            async with self._engine.connect() as connection:
+            async with self._here.engine.connect() as connection:
                 return await connection.run_sync(run, *args, **kwargs)
 
         return await self._patiently(once)
@@ -103,12 +148,29 @@ class PostgresDatabase:
 
         async def once() -> R:
             calls: list[Callable[[], None]] = []
-            async with self._atomic.begin() as connection:
+            async with self._here.atomic.begin() as connection:
                 result = await connection.run_sync(run_collecting, calls, run, *args, **kwargs)
             call_all(calls)
             return result
 
         return await self._patiently(once)
+
+    async def stand_in_line(
+        self, span: timedelta, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """See `Database.stand_in_line`. Whatever limits the role has: they are for statements that do not expect a lock."""
+        milliseconds = max(1, int(span.total_seconds() * 1000))
+
+        def in_line(connection: Connection) -> R:
+            connection.execute(
+                select(
+                    func.set_config("lock_timeout", str(milliseconds), True),
+                    func.set_config("statement_timeout", "0", True),
+                )
+            )
+            return run(connection, *args, **kwargs)
+
+        return await self.write(in_line)
 
     async def rebuild(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Database.rebuild`. On a connection of its own, whose statements have no limit, whatever the role's is."""
@@ -132,7 +194,7 @@ class PostgresDatabase:
         """See `Database.scan`. Not on the engine's own pool, whose plans must not read whole tables."""
 
         async def once() -> R:
-            async with self._user_engine.connect() as connection:
+            async with self._here.user_engine.connect() as connection:
                 return await connection.run_sync(run, *args, **kwargs)
 
         return await self._patiently(once)
@@ -144,7 +206,7 @@ class PostgresDatabase:
         milliseconds = max(1, int(within.total_seconds() * 1000))
 
         async def once() -> R:
-            async with self._atomic.begin() as connection:
+            async with self._here.atomic.begin() as connection:
                 # Planned for just what is asked: a plan for every flag alike reads through all to find those of one with few.
                 await connection.execute(
                     select(
@@ -169,19 +231,38 @@ class PostgresDatabase:
 
     def transaction(self) -> AbstractAsyncContextManager[OpenTransaction]:
         """See `Database.transaction`."""
-        return user_transaction(self._user_engine, translated)
+        return user_transaction(self._here.user_engine, translated)
+
+    def check_free(self) -> None:
+        """See `Database.check_free`: a transaction holds its rows alone."""
+
+    def trouble(self) -> str | None:
+        """See `Database.trouble`: what is slow here shows in its answers."""
+        return None
+
+    def before_fork(self) -> None:
+        """See `Forking.before_fork`: connections are sockets, and a copy that nobody uses does no harm."""
+
+    def in_parent(self) -> None:
+        """See `Forking.in_parent`."""
+
+    def in_child(self) -> None:
+        """See `Forking.in_child`."""
+        leave_to_parent(self._latest, *self._pools.values())
+        self._latest = _Pools(self._make_engine, self._url)
+        self._pools = {}
 
     def waiter(self, ledger: str) -> AbstractContextManager[WakeUps]:
         """See `Database.waiter`."""
-        return self._wake_up.waiter(ledger)
+        return self._here.wake_up.waiter(ledger)
 
     def wake(self, ledger: str) -> None:
         """See `Database.wake`."""
-        self._wake_up.wake(ledger)
+        self._here.wake_up.wake(ledger)
 
     def announce(self, connection: Connection, ledger: str, *, soon: bool) -> None:
         """See `Database.announce`."""
-        self._wake_up.announce(connection, ledger, soon=soon)
+        self._latest.wake_up.announce(connection, ledger, soon=soon)
 
     def _make_engine(self, server_settings: dict[str, str], *, limited: bool = True, **options: Any) -> AsyncEngine:
         command_timeout = COMMAND_TIMEOUT_SECONDS if limited else None

@@ -21,24 +21,29 @@ from sqlalchemy import (
     Text,
     any_,
     bindparam,
+    case,
     cast,
     column,
     delete,
     extract,
     func,
     select,
+    true,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, Insert, insert
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeEngine
 
-from redrive.ledgers.postgres.settle import PostgresSettle
+from redrive.ledgers.postgres.settle import PostgresSettle, for_an_update
 from redrive.ledgers.sql.lists import OneOf
+from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.seam import Columns, Parameters, SettleRows
 from redrive.ledgers.sql.times import Earliest, EpochSeconds, HourOf, Instant, InstantOfText, IsoText
 
 PREFIX = "in_batch__"
 """Of the names of parameters. No column should be called so: SQLAlchemy would take the parameter for a value to be set."""
+LOCK_PATIENCE = "2s"
+"""How long a group of many waits for a lock that it can do without."""
 MIGRATION_LOCK = 7_236_011_947
 """The advisory lock under which tables are migrated."""
 
@@ -47,6 +52,7 @@ class PostgresDialect:
     """See `Dialect`."""
 
     name = "postgresql"
+    has_queues = True
 
     def __init__(self, dialect: sqlalchemy.Dialect, *, server_clock: bool) -> None:
         self.sqlalchemy = dialect
@@ -156,6 +162,18 @@ class PostgresDialect:
                 left = select((amount - used).label("amount")).cte(f"left_after_{name}_{position}")
         return taken
 
+    def unlocked(self, column: ColumnElement[Any], ids: Select[Any]) -> ColumnElement[bool]:
+        """See `Dialect.unlocked`. Who never waits for a row needs no order."""
+        return self.among(column, for_an_update(ids, wait=False).correlate(None))
+
+    def impatient(self, locking: Select[Any]) -> Select[Any]:
+        """See `Dialect.impatient`. The limit travels with the statement, which saves a round trip; one that is set stays."""
+        limit = func.current_setting("lock_timeout")
+        set_one = func.set_config(
+            "lock_timeout", case((limit == quoted("0"), quoted(LOCK_PATIENCE)), else_=limit), True
+        )
+        return locking.join(select(set_one.label("limit")).cte("patience"), true())
+
     def move(
         self, table: Table, where: ColumnElement[bool]
     ) -> tuple[FromClause, list[ColumnElement[bool]], list[Delete]]:
@@ -184,7 +202,9 @@ def _written(instant: ColumnElement[Any], column: ColumnElement[Any] | None) -> 
 
 @compiles(InstantOfText, "postgresql")
 def _instant_of_text(element: InstantOfText, compiler: Any, **options: Any) -> str:
-    return f"redrive_instant({compiler.process(element.clauses, **options)})"
+    [value] = element.clauses
+    said = str(compiler.process(value, **options))
+    return f"redrive_instant({said})" if isinstance(value.type, IsoText) else said
 
 
 @compiles(OneOf, "postgresql")

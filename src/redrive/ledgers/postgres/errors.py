@@ -5,6 +5,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from redrive.errors import LedgerAwayError, NotMigratedError, TooSlowError
+from redrive.ledgers.sql.database import StillLocked
 
 _PASSING = {"40001", "40P01"}
 _AWAY_CLASSES = ("08", "28", "3D", "53", "57P", "58")
@@ -28,6 +29,8 @@ def translated(error: BaseException) -> Exception:
     state, said = _sqlstate(error), str(getattr(error, "orig", None) or error).split("\n")[0]
     if state in ("42P01", "42703", "3F000") and "redrive_" in said:
         return NotMigratedError(f"redrive's tables are missing or old ({said}): run `redrive migrate`")
+    if state == "55P03":
+        return StillLocked(f"somebody else has locked it: {said}")
     if state == "57014":  # cancelled by its statement_timeout
         return TooSlowError("the database needed too long for this look")
     if "invalid input for query argument" in said:  # the driver calls it an interface error, but the caller made it

@@ -28,7 +28,7 @@ _SQLALCHEMY_ONLY = {
 
 
 class WakeUp:
-    """Announcements of one database."""
+    """Announcements of one database, heard in one event loop."""
 
     def __init__(self, dialect: Dialect, url: URL) -> None:
         self._dialect = dialect
@@ -48,7 +48,7 @@ class WakeUp:
     @contextmanager
     def waiter(self, ledger: str) -> Iterator[WakeUps]:
         """See `Database.waiter`."""
-        if self._listener is None:
+        if self._listener is None or self._listener.done():
             self._listener = asyncio.create_task(self._listen(), name="redrive-listen")
         with self._waiters.registered(ledger, WakeUps()) as waiter:
             yield waiter

@@ -1,6 +1,6 @@
 """Adding: storing new tasks, idempotent on their keys."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -33,6 +33,10 @@ from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.sift import is_unreadable, sift
 from redrive.ports import Within
+
+PAYLOAD_CHARS_PER_STATEMENT = 8_000_000
+"""How much of payloads one insert carries. A thousand of 1 MB are more than SQLite takes in one text; on PostgreSQL they took 65 s
+and 4 GB of memory at once, and take 18 s and 1 GB in portions."""
 
 
 class AddStatements:
@@ -139,6 +143,7 @@ class Adding(LedgerBase):
             return []
         if within is not None:
             return await run_within(within, self._add, tasks)
+        self.database.check_free()
         added = await self._adds(tasks)
         if any(task.delay <= ANNOUNCE_HORIZON for task in tasks):
             self.database.wake(self.name)
@@ -163,8 +168,11 @@ class Adding(LedgerBase):
         if statements.makes_ids:
             begun = self.database.now()
             rows = [(self._new_id(begun, serial), *row) for serial, row in enumerate(rows)]
-        parameters = statements.batch.parameters(rows) | self._mapped.dialect.times(now)
-        new = {key: id_ for id_, key in connection.execute(statements.add, parameters)}
+        times = self._mapped.dialect.times(now)
+        new: dict[Any, TaskId] = {}
+        for portion in _portions(tasks):
+            parameters = statements.batch.parameters(rows[portion]) | times
+            new |= {key: id_ for id_, key in connection.execute(statements.add, parameters)}
         there: dict[Any, tuple[TaskId, str | None, Any]] = {}
         missing = [key for key in keys if key not in new]
         for start in range(0, len(missing), IDS_MAX):
@@ -228,3 +236,14 @@ class Adding(LedgerBase):
             raise UsageError(
                 f"rows of {self.name!r} are yours to insert: its LedgerTable names no payload column for redrive to fill"
             )
+
+
+def _portions(tasks: Sequence[NewTask]) -> Iterator[slice]:
+    """The tasks in portions that one statement can carry; most often one."""
+    start = chars = 0
+    for position, task in enumerate(tasks):
+        chars += len(task.payload_json)
+        if chars > PAYLOAD_CHARS_PER_STATEMENT and position > start:
+            yield slice(start, position)
+            start, chars = position, len(task.payload_json)
+    yield slice(start, len(tasks))

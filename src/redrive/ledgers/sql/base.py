@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -11,6 +12,7 @@ from redrive.core.table import LedgerTable
 from redrive.errors import UsageError
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.fences import Fences
 from redrive.ledgers.sql.mapped import KEPT_BY, ForeignKey, Mapped
 from redrive.ledgers.sql.minute import count_flow
 from redrive.ledgers.sql.predicates import Predicates
@@ -41,6 +43,10 @@ class LedgerBase:
         self._key_from_text: Callable[[str], Any] = (
             int if isinstance(key, Integer) else UUID if isinstance(key, Uuid) else str
         )
+
+    @cached_property
+    def _fences(self) -> Fences:
+        return Fences(self._mapped)
 
     @property
     def predicates(self) -> Predicates:

@@ -25,8 +25,14 @@ class Batch:
         """The bind parameters for these rows, each with its values in the order of the columns."""
         return self._write(rows)
 
-    def match(self, name: str, column: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Whether an indexed column of a table is equal to the column `name` of the batch: what the two are joined by."""
+    def match(
+        self, name: str, column: ColumnElement[Any], besides: ColumnElement[bool] | None = None
+    ) -> ColumnElement[bool]:
+        """Whether an indexed column of a table is equal to the column `name` of the batch: what the two are joined by.
+
+        `besides` is what the planner is told instead of all values, where only some of the rows are wanted.
+        """
         same = column == self.rows.c[name]
-        besides = self._dialect.batch_match(self._columns, name, column)
+        if besides is None:
+            besides = self._dialect.batch_match(self._columns, name, column)
         return same if besides is None else and_(same, besides)

@@ -5,7 +5,7 @@ what the branches before it left, so that a million due tasks of kinds which thi
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,6 @@ from sqlalchemy import (
     Integer,
     Select,
     Update,
-    and_,
     bindparam,
     func,
     literal_column,
@@ -27,9 +26,9 @@ from sqlalchemy import (
 )
 
 from redrive.core.table import Counts
-from redrive.core.task import Abandoned, Claim, ClaimLost, TaskId
-from redrive.ledgers.sql.batches import Batch
+from redrive.core.task import Abandoned, Claim, TaskId, Unwritten
 from redrive.ledgers.sql.due import Due, due_branch, kind_conditions, kind_parameters
+from redrive.ledgers.sql.fences import Fences
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.rows import RowReader
@@ -164,20 +163,11 @@ class ClaimStatements:
         ids = self._mapped.id.in_(bindparam("ids", expanding=True))
         return self._mapped.update({"claim_id": null()}).where(ids)
 
-    @cached_property
-    def extend_batch(self) -> Batch:
-        """Claims by id and fence."""
-        fence = self._mapped.rows.column("claim_id").type
-        return Batch(self._mapped.dialect, {"id": self._mapped.id.type, "claim_id": fence})
-
-    @cached_property
-    def extend(self) -> Update:
-        """Move the end of leases, each only where its fence is still there."""
-        mapped, rows, batch = self._mapped, self._mapped.rows, self.extend_batch
+    def extend(self, fences: Fences) -> Update:
+        """Move the end of leases, each only where its fence is still there and nobody has locked the row."""
+        mapped, rows = self._mapped, self._mapped.rows
         lease = {"lease_until": mapped.later(rows.column("lease_until"), "lease")}
-        fence = rows.column("claim_id")
-        still_ours = and_(batch.match("id", mapped.id), fence == batch.rows.c.claim_id)
-        return mapped.update(lease).where(still_ours).returning(mapped.id, fence)
+        return mapped.update(lease).where(fences.free).returning(mapped.id, rows.column("claim_id"))
 
 
 class Claiming(Due):
@@ -190,6 +180,10 @@ class Claiming(Due):
         return ClaimStatements(self._mapped)
 
     @cached_property
+    def _extending(self) -> Update:
+        return self._claiming.extend(self._fences)
+
+    @cached_property
     def _claim_reader(self) -> RowReader:
         return RowReader(self.table, self._claiming.columns)
 
@@ -197,14 +191,27 @@ class Claiming(Due):
     def _tells_claims(self) -> bool:
         return self.beside.listens("claimed")
 
-    async def claim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
+    async def claim(
+        self,
+        limit: int,
+        lease: timedelta,
+        *,
+        kinds: Sequence[str] | None = None,
+        held: Callable[[], Iterable[Claim]] = tuple,  # noqa: ARG002 - what was abandoned is for `reclaim`
+    ) -> list[Claim]:
         """See `Ledger.claim`."""
         known = await self._known(kinds)
         if limit < 1 or known == []:
             return []
+        if known is not None:
+            known = self._in_turn(known)
+            if len(known) > KINDS_PER_CLAIM_MAX:  # drawn blindly, a lone task would wait for its kind to be drawn
+                known = await self.database.read(self._due_kinds, known, KINDS_PER_CLAIM_MAX)
+                if not known:
+                    return []
         self._turn += 1
         run = self.database.write if self._tells_claims else self.database.statement
-        return await run(self._claim, limit, lease, known and self._in_turn(known), self._turn)
+        return await run(self._claim, limit, lease, known, self._turn)
 
     def _claim(
         self, connection: Connection, limit: int, lease: timedelta, kinds: list[str] | None, turn: int
@@ -250,7 +257,7 @@ class Claiming(Due):
         Drawn, not counted: a count in step with the calls of another worker could pass a kind over for ever.
         """
         start = random.randrange(len(kinds))
-        return (kinds[start:] + kinds[:start])[:KINDS_PER_CLAIM_MAX]
+        return kinds[start:] + kinds[:start]
 
     async def reclaim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
         """See `Ledger.reclaim`."""
@@ -291,15 +298,15 @@ class Claiming(Due):
         ids = connection.execute(expired.with_only_columns(self._mapped.id), parameters).scalars().all()
         return [row.cells for row in sift(connection, [*expired.selected_columns], self._mapped.id, ids)]
 
-    async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[ClaimLost]:
+    async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[Unwritten]:
         """See `Ledger.extend`."""
         if not claims:
             return []
         ordered = sorted(claims, key=lambda claim: claim.task.id)
         return await self.database.statement(self._extend, ordered, lease)
 
-    def _extend(self, connection: Connection, claims: list[Claim], lease: timedelta) -> list[ClaimLost]:
-        batch = self._claiming.extend_batch.parameters((claim.task.id, claim.claim_id) for claim in claims)
-        rows = connection.execute(self._claiming.extend, batch | self._times(lease=lease))
+    def _extend(self, connection: Connection, claims: list[Claim], lease: timedelta) -> list[Unwritten]:
+        rows = connection.execute(self._extending, self._fences.parameters(claims) | self._times(lease=lease))
         extended = {tuple(row) for row in rows}
-        return [ClaimLost(claim) for claim in claims if (claim.task.id, claim.claim_id) not in extended]
+        rest = [claim for claim in claims if (claim.task.id, claim.claim_id) not in extended]
+        return self._fences.why(connection, rest)

@@ -30,6 +30,10 @@ _log = logging.getLogger("redrive")
 _AFTER_COMMIT = "redrive_after_commit"
 
 
+class StillLocked(Exception):  # noqa: N818 - not an error: somebody else is at work
+    """What is to be written is locked by somebody else, longer than is waited for. Everything is taken back."""
+
+
 class Database(Protocol):
     """One database, shared by all ledgers in it."""
 
@@ -75,6 +79,12 @@ class Database(Protocol):
         """Run a function in a transaction. When this returns, what it wrote is durable."""
         ...
 
+    async def stand_in_line(
+        self, span: timedelta, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """As `write`, for a row that is locked: `StillLocked` if it does not come free in time."""
+        ...
+
     async def rebuild(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """As `write`, however long it takes: for migrations."""
         ...
@@ -95,6 +105,17 @@ class Database(Protocol):
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """A transaction for user code, committed at the end of the block."""
+        ...
+
+    def check_free(self) -> None:
+        """Raise `UsageError` where a write would wait for a transaction that its own caller has open.
+
+        `write` does so by itself; whoever hands its writes to another task asks before.
+        """
+        ...
+
+    def trouble(self) -> str | None:
+        """What keeps writes from going through though reads are answered, in a sentence; None where all is well."""
         ...
 
     def waiter(self, ledger: str) -> AbstractContextManager[Waiter]:

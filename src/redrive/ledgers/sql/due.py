@@ -1,6 +1,6 @@
 """What is due: the two branches that claims and people read it by, how long until the next, and which kinds are open."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,11 +10,14 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Integer,
     Select,
+    Text,
     and_,
     bindparam,
     func,
     literal_column,
+    or_,
     select,
     union_all,
 )
@@ -22,12 +25,14 @@ from sqlalchemy import (
 from redrive.core.states import State
 from redrive.core.task import TaskId
 from redrive.ledgers.sql.base import IDS_MAX, LedgerBase
+from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import Branch, Predicates
 from redrive.ledgers.sql.times import comparable
-from redrive.ports import Waiter
+from redrive.ports import Page, Waiter
 
 KINDS_PER_LOOK_MAX = 40
+"""How many kinds a statement has branches for; of more it is first looked up which are due."""
 KINDS_LISTED_MAX = 1000
 
 
@@ -94,21 +99,90 @@ class DueStatements:
         known = [mapped.dialect.seconds_until(head.c[f"at_{at}"], one, signed=True) for at, one in enumerate(columns)]
         return select(func.coalesce(*known, literal_column("0.0")).label("seconds")).select_from(head)
 
+    # --- many kinds: as a list, each looked up by itself in the same index ---------------------------------------------
+
+    @cached_property
+    def kinds(self) -> Batch:
+        """Any number of kinds."""
+        return Batch(self._mapped.dialect, {"kind": Text()})
+
+    def _of_each(self, branch: DueBranch, *shown: ColumnElement[Any]) -> Select[Any]:
+        """The first row of the branch for each of the kinds. Limited to it: PostgreSQL would else read all rows once."""
+        mine = self._mapped.rows.column("kind") == self.kinds.rows.c.kind
+        return select(*shown).where(branch.rows, mine).correlate(self.kinds.rows).limit(literal_column("1"))
+
+    @cached_property
+    def due_kinds(self) -> Select[Any]:
+        """Those of the kinds that have something due, in their order, up to `limit`: one or two probes for each."""
+        due: list[ColumnElement[bool]] = []
+        for name in ("first", "retry"):
+            branch = due_branch(self._mapped.rows, name)
+            row = self._of_each(branch, literal_column("1")).where(
+                branch.due <= self._mapped.dialect.present(branch.column)
+            )
+            due.append(row.scalar_subquery().is_not(None))
+        return select(self.kinds.rows.c.kind).where(or_(*due)).limit(bindparam("limit", type_=Integer))
+
+    @cached_property
+    def next_due_of_many(self) -> Select[Any]:
+        """How many seconds until the next row of the kinds is due, at least zero; none where none waits."""
+        heads = []
+        for name in ("first", "retry"):
+            branch = due_branch(self._mapped.rows, name)
+            head = self._of_each(branch, branch.due).order_by(branch.due).scalar_subquery()
+            each = select(head.label("due")).select_from(self.kinds.rows).subquery(f"{name}_heads")
+            seconds = self._mapped.dialect.seconds_until(each.c.due, branch.column, signed=False)
+            heads.append(select(seconds.label("seconds")).where(each.c.due.is_not(None)))
+        return select(func.min(union_all(*heads).subquery("heads").c.seconds))
+
+    # --- which kinds are open -----------------------------------------------------------------------------------------
+
     @cached_property
     def open_kinds(self) -> Any:
         """The kinds that wait or are held: a loose index scan, one probe per kind, over both claim indexes."""
-        rows = self._mapped.rows
+        return self._list([], lambda _: [], [])
+
+    @cached_property
+    def open_kinds_after(self) -> Any:
+        """Those that wait and come behind the kind `after`."""
+        column = self._mapped.rows.column("kind")
+        return self._list([column > bindparam("after", type_=Text)], lambda _: [], None)
+
+    @cached_property
+    def open_kinds_with(self) -> Any:
+        """Those that begin with `prefix`, up to the first that does not."""
+        column, prefix = self._mapped.rows.column("kind"), bindparam("prefix", type_=Text)
+
+        def begins(kind: ColumnElement[str]) -> list[ColumnElement[bool]]:
+            return [func.substr(kind, literal_column("1"), func.length(prefix)) == prefix]
+
+        return self._list([column >= prefix], begins, begins(column))
+
+    def _list(
+        self,
+        begin: list[ColumnElement[bool]],
+        wanted: Callable[[ColumnElement[str]], list[ColumnElement[bool]]],
+        held: list[ColumnElement[bool]] | None,
+    ) -> Any:
+        """Kinds that wait, in their order and up to `limit`, from where `begin` holds to where `wanted` does not; and held ones."""
+        rows, limit = self._mapped.rows, bindparam("limit", type_=Integer)
         column = rows.column("kind")
         scans = []
         for name, where in (("first", rows.first_tries()), ("retry", rows.retries())):
-            smallest = select(func.min(column).label("kind")).where(where)
+            smallest = select(func.min(column).label("kind")).where(where, *begin)
             scan = smallest.cte(f"{name}_kinds", recursive=True)
             following = select(func.min(column)).where(where, column > scan.c.kind).scalar_subquery()
-            scan = scan.union_all(select(following).where(scan.c.kind.is_not(None)))
-            scans.append(select(scan.c.kind).where(scan.c.kind.is_not(None)).limit(KINDS_LISTED_MAX))
-        # What is held is bounded by the slots of all workers, so it can simply be read.
-        scans.append(select(column.label("kind")).where(rows.held()).distinct().limit(KINDS_LISTED_MAX))
-        return select(union_all(*(select(scan.subquery()) for scan in scans)).subquery("kinds").c.kind).distinct()
+            scan = scan.union_all(select(following).where(scan.c.kind.is_not(None), *wanted(scan.c.kind)))
+            scans.append(select(scan.c.kind).where(scan.c.kind.is_not(None), *wanted(scan.c.kind)).limit(limit))
+        waiting = union_all(*(select(scan.subquery()) for scan in scans)).subquery("waiting")
+        parts = [
+            select(waiting.c.kind, literal_column("1").label("waits")).distinct().order_by(waiting.c.kind).limit(limit)
+        ]
+        if held is not None:
+            # What is held is bounded by the slots of all workers, so it can simply be read.
+            few = select(column.label("kind"), literal_column("0").label("waits")).where(rows.held(), *held)
+            parts.append(few.distinct().limit(limit))
+        return union_all(*(select(part.subquery()) for part in parts))
 
 
 class Due(LedgerBase):
@@ -143,6 +217,10 @@ class Due(LedgerBase):
     def _seconds_left(self, connection: Connection, kinds: list[str] | None, *, signed: bool = False) -> float | None:
         """The seconds until the next task is due; below zero, if signed, where it has been due."""
         size = KINDS_PER_LOOK_MAX
+        if kinds is not None and len(kinds) > size and not signed:
+            many = self._due.kinds.parameters((kind,) for kind in kinds)
+            soonest = connection.execute(self._due.next_due_of_many, many | self._times()).scalar()
+            return None if soonest is None else float(soonest)
         parts = [[]] if kinds is None else [kinds[start : start + size] for start in range(0, len(kinds), size)]
         times, left = self._times(), []
         for part in parts:
@@ -160,14 +238,29 @@ class Due(LedgerBase):
         found = select(self._mapped.id).where(rows.state(State.WAITING), self._column("kind") == kind, long_ago)
         return list(connection.execute(found.order_by(due).limit(limit), self._age(age)).scalars())
 
-    async def open_kinds(self) -> list[str]:
-        """See `Ledger.open_kinds`."""
-        if self.table.kind is None:
-            return []
-        return await self.database.read(self._open_kinds)
+    def _due_kinds(self, connection: Connection, kinds: list[str], limit: int) -> list[str]:
+        """Those of the kinds that have something due, up to so many."""
+        parameters = self._due.kinds.parameters((kind,) for kind in kinds)
+        return list(connection.execute(self._due.due_kinds, parameters | self._times() | {"limit": limit}).scalars())
 
-    def _open_kinds(self, connection: Connection) -> list[str]:
-        return sorted(connection.execute(self._due.open_kinds).scalars())
+    async def open_kinds(self) -> list[str]:
+        """The kinds that wait or are held; where there are very many, some of them."""
+        return sorted((await self.list_kinds()).items)
+
+    async def list_kinds(self, *, prefix: str = "", after: str | None = None) -> Page[str]:
+        """See `Ledger.list_kinds`."""
+        if self.table.kind is None:
+            return Page(items=[])
+        return await self.database.read(self._list_kinds, prefix, after)
+
+    def _list_kinds(self, connection: Connection, prefix: str = "", after: str | None = None) -> Page[str]:
+        statement = self._due.open_kinds_with if prefix else self._due.open_kinds
+        if after is not None:
+            statement = self._due.open_kinds_after
+        found = connection.execute(statement, {"limit": KINDS_LISTED_MAX, "prefix": prefix, "after": after}).all()
+        waiting = [kind for kind, waits in found if waits]
+        held = {kind for kind, waits in found if not waits}.difference(waiting)
+        return Page(items=[*held, *waiting], cursor=waiting[-1] if len(waiting) >= KINDS_LISTED_MAX else None)
 
     async def _known(self, kinds: Sequence[str] | None) -> list[str] | None:
         """The kinds to look for; None where the table has none."""

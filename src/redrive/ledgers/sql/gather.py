@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from redrive.errors import LedgerAwayError
+from redrive.ledgers.sql.own_transaction import step_out
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -19,24 +20,42 @@ class Gather(Generic[T, R]):
     def __init__(self, run: Callable[[Sequence[T]], Awaitable[list[R]]], *, items_max: int = 1000) -> None:
         self._run = run
         self._items_max = items_max
-        self._pending: list[tuple[Sequence[T], asyncio.Future[list[R]]]] = []
-        self._flusher: asyncio.Task[None] | None = None
+        self._calls: _Calls[T, R] | None = None
 
     async def __call__(self, items: Sequence[T]) -> list[R]:
         """The results for these items. An error is raised for the caller whose items it comes from, and for no other."""
-        future: asyncio.Future[list[R]] = asyncio.get_running_loop().create_future()
-        self._pending.append((items, future))
-        if self._flusher is None:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[R]] = loop.create_future()
+        calls = self._calls
+        # Each loop gathers for itself: one that has ended, or that a forked process left to its parent, answers nobody.
+        if calls is None or calls.loop is not loop:
+            calls = self._calls = _Calls(loop, self._run, self._items_max)
+        calls.pending.append((items, future))
+        if calls.flusher is None:
             # A task of its own: a caller that is cancelled must not take the others' batch with it.
-            self._flusher = asyncio.create_task(self._flush())
+            calls.flusher = asyncio.create_task(calls.flush())
         return await future
 
-    async def _flush(self) -> None:
+
+class _Calls(Generic[T, R]):
+    """The calls of one event loop that wait for the next batch."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, run: Callable[[Sequence[T]], Awaitable[list[R]]], items_max: int
+    ) -> None:
+        self.loop = loop
+        self.pending: list[tuple[Sequence[T], asyncio.Future[list[R]]]] = []
+        self.flusher: asyncio.Task[None] | None = None
+        self._run = run
+        self._items_max = items_max
+
+    async def flush(self) -> None:
+        step_out()
         try:
-            while self._pending:
+            while self.pending:
                 await self._run_group(self._take())
         finally:
-            self._flusher = None
+            self.flusher = None
 
     async def _run_group(self, group: list[tuple[Sequence[T], asyncio.Future[list[R]]]]) -> None:
         try:
@@ -50,8 +69,8 @@ class Gather(Generic[T, R]):
             for alone in group:
                 await self._run_group([alone])
         except BaseException as error:  # every caller must hear of it, also of a cancellation
-            _fail([*group, *self._pending], error)
-            self._pending.clear()
+            _fail([*group, *self.pending], error)
+            self.pending.clear()
             raise
         else:
             position = 0
@@ -63,8 +82,8 @@ class Gather(Generic[T, R]):
     def _take(self) -> list[tuple[Sequence[T], asyncio.Future[list[R]]]]:
         group: list[tuple[Sequence[T], asyncio.Future[list[R]]]] = []
         size = 0
-        while self._pending and (not group or size + len(self._pending[0][0]) <= self._items_max):
-            group.append(self._pending.pop(0))
+        while self.pending and (not group or size + len(self.pending[0][0]) <= self._items_max):
+            group.append(self.pending.pop(0))
             size += len(group[-1][0])
         return group
 

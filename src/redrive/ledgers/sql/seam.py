@@ -15,7 +15,6 @@ from sqlalchemy import CTE, ColumnElement, Connection, Delete, FromClause, Selec
 from sqlalchemy.types import TypeEngine
 
 from redrive.core.decide import Settlement
-from redrive.core.task import TaskId
 
 Columns = Mapping[str, TypeEngine[Any]]
 Parameters = dict[str, Any]
@@ -25,6 +24,7 @@ class SettleRows(Protocol):
     """What settlements leave in the rows of a ledger's table: the same on every database."""
 
     id: ColumnElement[Any]
+    fence: ColumnElement[Any]
     started_at: ColumnElement[Any] | None
     """The column that says when a row was claimed, where there is one."""
 
@@ -38,7 +38,7 @@ class SettleRows(Protocol):
         ...
 
     def update(self, batch: FromClause, match: ColumnElement[bool]) -> Update:
-        """End the claims of a batch, each only where its fence is still there."""
+        """End the claims of a batch where this matches, which sees to the fence."""
         ...
 
 
@@ -56,8 +56,12 @@ class SettleWriter(Protocol):
         ledger: str,
         worker: str,
         now: datetime | None,
-    ) -> set[TaskId]:
-        """Write those whose fence is still there; returns their ids. No two are of the same task."""
+        wait: bool,
+    ) -> Sequence[Settlement]:
+        """Write those whose fence is still there; returns the others. No two are of the same task.
+
+        Rows that somebody has locked are waited for, or left out.
+        """
         ...
 
 
@@ -66,6 +70,8 @@ class Dialect(Protocol):
 
     name: str
     sqlalchemy: sqlalchemy.Dialect
+    has_queues: bool
+    """Whether tasks can wait in queues of PGMQ here; where not, there are no schemas either."""
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -144,6 +150,17 @@ class Dialect(Protocol):
 
         The first turn leaves `reserved` of them to the others.
         """
+        ...
+
+    def unlocked(self, column: ColumnElement[Any], ids: Select[Any]) -> ColumnElement[bool] | None:
+        """Whether a column is one of these ids and nobody else has locked its row, which is locked here until the commit.
+
+        None where rows are not locked one by one.
+        """
+        ...
+
+    def impatient(self, locking: Select[Any]) -> Select[Any]:
+        """A statement that locks rows, and does not wait long for them: `StillLocked`, also from what follows in its transaction."""
         ...
 
     def move(

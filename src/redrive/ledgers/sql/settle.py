@@ -6,18 +6,19 @@ same state, and the rollup is computed from the same values. How many statements
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, FromClause, Integer, Text, Update, and_, case, func, null
+from sqlalchemy import ColumnElement, Connection, FromClause, Integer, Text, Update, case, func, null
 
 from redrive.core.decide import Settlement
 from redrive.core.states import Act, State, check_transition
-from redrive.core.task import Claim, ClaimLost
+from redrive.core.table import Counts
+from redrive.core.task import Claim, ClaimLocked, Unwritten
 from redrive.errors import UsageError
 from redrive.ledgers.sql.base import LedgerBase
-from redrive.ledgers.sql.database import run_within
+from redrive.ledgers.sql.database import StillLocked, run_within
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import columns_of, quoted
 from redrive.ledgers.sql.seam import Columns, SettleWriter
@@ -45,8 +46,10 @@ class RowSettlements:
         self._extra = extra
         self._words = mapped.ledger_table.words
         self._count = mapped.ledger_table.count_to_store
+        self._counts_failures = mapped.ledger_table.counts is Counts.FAILURES
         self._span = mapped.dialect.span
         self.id: ColumnElement[Any] = mapped.id
+        self.fence: ColumnElement[Any] = mapped.rows.column("claim_id")
         self.started_at: ColumnElement[Any] | None = (
             mapped.rows.column("claimed_at") if mapped.has("claimed_at") else None
         )
@@ -63,7 +66,7 @@ class RowSettlements:
         rows, dialect = self._mapped.rows, self._mapped.dialect
         return {
             "id": self.id.type,
-            "claim_id": rows.column("claim_id").type,
+            "claim_id": self.fence.type,
             "state": Text(),
             "count": Integer(),
             "delay": dialect.span_type(rows.column("due")),
@@ -83,8 +86,9 @@ class RowSettlements:
         word = () if self._same_words else (self._words.settled(state, failures=failures),)
         extra = () if self._extra is None else self._extra.row(settlement)
         due = delay if delay is None else self._span(now, delay)
+        count = failures if self._counts_failures else self._count(settlement)
         return (
-            claim.task.id, claim.claim_id, state.value, self._count(settlement), due, outcome, error, *word, *extra
+            claim.task.id, claim.claim_id, state, count, due, outcome, error, *word, *extra
         )  # fmt: skip
 
     def update(self, batch: FromClause, match: ColumnElement[bool]) -> Update:
@@ -108,7 +112,7 @@ class RowSettlements:
             values["done_at"] = case((done, mapped.now("done_at")), else_=rows.column("done_at"))
         if mapped.has("ended_at"):
             values["ended_at"] = case((batch.c.state == quoted("waiting"), null()), else_=mapped.now("ended_at"))
-        settled = mapped.update(values).where(and_(match, rows.column("claim_id") == batch.c.claim_id))
+        settled = mapped.update(values).where(match)
         if self._extra is None:
             return settled
         named, extra = columns_of(mapped.table), self._extra.values(batch, mapped.dialect.now())
@@ -134,8 +138,13 @@ class Settling(LedgerBase):
         return self.beside.listens("settled")
 
     async def settle(
-        self, settlements: Sequence[Settlement], *, worker: str, within: Within | None = None
-    ) -> list[ClaimLost]:
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        worker: str,
+        within: Within | None = None,
+        wait: timedelta | None = None,
+    ) -> list[Unwritten]:
         """See `Ledger.settle`."""
         if not settlements:
             return []
@@ -144,29 +153,48 @@ class Settling(LedgerBase):
         for state in {one.state for one in ordered}:
             check_transition(Act.SETTLE, State.CLAIMED, state)
             self.table.words.settled(state)  # raises where the table has no word for it
-        if within is not None:
-            return await run_within(within, self._settle, ordered, worker)
-        alone = self._settle_writer.one_statement and not self._tells_settled
-        run = self.database.statement if alone else self.database.write
-        return await run(self._settle, ordered, worker)
+        if within is not None:  # alone with its work, which is lost if it does not wait
+            return await run_within(within, self._settle, ordered, worker, wait=True)
+        try:
+            if wait is not None:
+                return await self.database.stand_in_line(wait, self._settle_in_line, ordered, worker)
+            alone = self._settle_writer.one_statement and not self._tells_settled
+            run = self.database.statement if alone else self.database.write
+            return await run(self._settle, ordered, worker, wait=False)
+        except StillLocked:
+            return [ClaimLocked(one.claim) for one in ordered]
 
-    def _settle(self, connection: Connection, settlements: list[Settlement], worker: str) -> list[ClaimLost]:
+    def _settle_in_line(self, connection: Connection, settlements: list[Settlement], worker: str) -> list[Unwritten]:
+        return self._settle(connection, settlements, worker, wait=True)
+
+    def _settle(
+        self, connection: Connection, settlements: list[Settlement], worker: str, *, wait: bool = False
+    ) -> list[Unwritten]:
         if len({one.claim.task.id for one in settlements}) == len(settlements):
-            return self._settle_each(connection, settlements, worker)
+            return self._settle_each(connection, settlements, worker, wait=wait)
         # Several claims of one task, all but one of them lost: what was written is told by id, so they must not meet.
-        lost, rest = [], settlements
+        unwritten, rest = list[Unwritten](), settlements
         while rest:
             first = {one.claim.task.id: one for one in reversed(rest)}
-            lost += self._settle_each(connection, list(reversed(first.values())), worker)
+            unwritten += self._settle_each(connection, list(reversed(first.values())), worker, wait=wait)
             rest = [one for one in rest if first[one.claim.task.id] is not one]
-        return lost
+        return unwritten
 
-    def _settle_each(self, connection: Connection, settlements: list[Settlement], worker: str) -> list[ClaimLost]:
-        written = self._settle_writer.write(connection, settlements, ledger=self.name, worker=worker, now=self._now())
-        all_written = len(written) == len(settlements)
-        if self._tells_settled and written:
-            settled = settlements if all_written else [one for one in settlements if one.claim.task.id in written]
-            self.beside.settled(connection, settled)
-        if all_written:
-            return []
-        return [ClaimLost(one.claim) for one in settlements if one.claim.task.id not in written]
+    def _settle_each(
+        self, connection: Connection, settlements: list[Settlement], worker: str, *, wait: bool = False
+    ) -> list[Unwritten]:
+        rest = self._settle_writer.write(
+            connection, settlements, ledger=self.name, worker=worker, now=self._now(), wait=wait
+        )
+        if self._tells_settled and len(rest) < len(settlements):
+            self.beside.settled(connection, _without(settlements, rest) if rest else settlements)
+        return self._fences.why(connection, [one.claim for one in rest])
+
+    async def settled_by(self, claims: Sequence[Claim], worker: str) -> list[Claim]:
+        """See `Ledger.settled_by`."""
+        return await self.database.read(self._fences.ended_by, claims, self.name, worker) if claims else []
+
+
+def _without(settlements: Sequence[Settlement], rest: Sequence[Settlement]) -> list[Settlement]:
+    left = {one.claim.task.id for one in rest}
+    return [one for one in settlements if one.claim.task.id not in left]

@@ -1,9 +1,10 @@
 """Instants in columns: how they are stored, written and compared.
 
-Times are compared as instants, never as text. Three storages are known:
+Times are compared as instants, never as text. These storages are known:
 
 - `Instant`: `timestamptz` on PostgreSQL, whole microseconds since 1970 on SQLite; redrive's own columns.
 - `IsoText`: ISO 8601 text of any spelling, with `Z`, an offset or none (then UTC), with or without fractions.
+- `When`: `timestamptz` on PostgreSQL, such text on SQLite; for tables that any tool should be able to read.
 - `SqliteDatetime`: what SQLite columns declared DATETIME hold by convention, `2026-01-31 09:00:00.000000` in UTC.
 
 What each database makes of the expressions at the end stands in its own `dialect.py`; an index can serve all of them.
@@ -88,8 +89,21 @@ class SqliteDatetime(IsoText):
         return value.strftime("%Y-%m-%d %H:%M:%S.%f")
 
 
+_WRITTEN = DateTime(timezone=True).with_variant(IsoText(), "sqlite")
+
+
+class When(TypeDecorator[datetime]):
+    """An instant in a column that any tool can read."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return _WRITTEN.dialect_impl(dialect)
+
+
 class InstantOfText(FunctionElement[Any]):
-    """Text as something that orders by instant."""
+    """What is text, or is text on SQLite, as something that orders by instant."""
 
     type = _COMPARABLE
     inherit_cache = True
@@ -118,4 +132,4 @@ class HourOf(FunctionElement[datetime]):
 
 def comparable(value: ColumnElement[Any]) -> ColumnElement[Any]:
     """The value as something that orders by instant and that an index may be built on."""
-    return InstantOfText(value) if isinstance(value.type, IsoText) else value
+    return InstantOfText(value) if isinstance(value.type, IsoText | When) else value

@@ -15,18 +15,21 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool, QueuePool
 
-from redrive.errors import SettingsError
+from redrive.errors import SettingsError, UsageError
 from redrive.ledgers.sql.database import OpenTransaction, run_collecting, user_transaction
+from redrive.ledgers.sql.forks import leave_to_parent, watch_forks
 from redrive.ledgers.sql.waiters import Waiters, WakeUps
 from redrive.ledgers.sqlite.dialect import SqliteDialect
 from redrive.ledgers.sqlite.errors import translated
 from redrive.ledgers.sqlite.group_commit import Writer
+from redrive.ledgers.sqlite.write_lock import WriteLock
 from redrive.ports import Clock
 
 P = ParamSpec("P")
@@ -36,6 +39,8 @@ READERS = 2
 SYNCHRONOUS = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
 STEPS_BETWEEN_LOOKS = 20_000
 """Steps of SQLite's machine, about a millisecond, between two looks at the clock of a limited read."""
+FORK_PATIENCE_SECONDS = 1.0
+"""How long a fork waits for what is being read or written."""
 WATCH_EVERY = timedelta(milliseconds=25)
 """How often an idle worker looks whether another process wrote: one pragma on shared memory, no query."""
 
@@ -60,20 +65,27 @@ class SqliteDatabase:
                 "a ledger must outlive its process, so SQLite needs a file: sqlite:///work.db; "
                 "for tests use redrive.testing.temporary_url()"
             )
-        folder = Path(url.database).expanduser().resolve().parent
-        if not folder.is_dir():
-            raise SettingsError(f"the folder of the SQLite file does not exist: create {folder} or change the URL")
+        file = Path(url.database).expanduser().resolve()
+        if not file.parent.is_dir():
+            raise SettingsError(f"the folder of the SQLite file does not exist: create {file.parent} or change the URL")
         self.url = url.render_as_string(hide_password=True)
         self._url = url
         self._clock = clock or SystemClock()
         self._synchronous = "FULL" if durable else "OFF"
-        self._engine = self._make_engine(QueuePool, pool_size=READERS + 1, max_overflow=0)
+        self._file = file
+        self._carried_over = False
+        self._begin_anew()
         self.dialect = SqliteDialect(self._engine.dialect)
+        watch_forks(self)
+
+    def _begin_anew(self) -> None:
+        self._engine = self._make_engine(QueuePool, pool_size=READERS + 1, max_overflow=0)
+        self._lock = WriteLock(self._file)
         self._writer: Writer | None = None
         self._readers: ThreadPoolExecutor | None = None
         self._scanner: ThreadPoolExecutor | None = None
         self._user_engine: AsyncEngine | None = None
-        self._user_lock = asyncio.Lock()
+        self._user_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
         self._waiters = Waiters()
 
     def now(self) -> datetime:
@@ -96,9 +108,14 @@ class SqliteDatabase:
     async def open(self) -> None:
         """See `Database.open`."""
         if self._writer is None:
+            if self._carried_over:
+                raise UsageError(
+                    f"this process was forked while {self._file.name} was in use, and SQLite's locks do not survive that: "
+                    "fork before the work begins, or start the process anew (multiprocessing has 'spawn')"
+                )
             self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="redrive-sqlite-read")
             self._scanner = ThreadPoolExecutor(1, thread_name_prefix="redrive-sqlite-scan")
-            self._writer = Writer(self._make_engine(NullPool, busy_timeout_ms=50, write=True))
+            self._writer = Writer(self._make_engine(NullPool, busy_timeout_ms=50, write=True), self._lock)
             self._writer.start()
             await self.write(lambda connection: connection.exec_driver_sql("SELECT count(*) FROM sqlite_schema").all())
 
@@ -117,12 +134,23 @@ class SqliteDatabase:
 
     async def write(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Database.write`."""
+        self._lock.check_free()
         await self.open()
         assert self._writer is not None
         calls: list[Callable[[], None]] = []
         return await self._writer.submit(
             lambda connection: run_collecting(connection, calls, run, *args, **kwargs), calls
         )
+
+    async def stand_in_line(
+        self,
+        span: timedelta,  # noqa: ARG002
+        run: Callable[Concatenate[Connection, P], R],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """See `Database.stand_in_line`; no row is locked here."""
+        return await self.write(run, *args, **kwargs)
 
     async def rebuild(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Database.rebuild`; no write is cut short here."""
@@ -173,11 +201,56 @@ class SqliteDatabase:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[OpenTransaction]:
         """See `Database.transaction`. It holds the file's one write lock: keep it short."""
+        self._lock.check_free()
         await self.open()
         if self._user_engine is None:
             self._user_engine = self._make_user_engine()
-        async with self._user_lock, user_transaction(self._user_engine, translated) as transaction:
-            yield transaction
+        # A lock belongs to the loop that has waited for it; between loops SQLite's own must do.
+        here = self._user_locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        async with here, user_transaction(self._user_engine, translated) as transaction:
+            with self._lock.held():
+                yield transaction
+
+    def check_free(self) -> None:
+        """See `Database.check_free`."""
+        self._lock.check_free()
+
+    def trouble(self) -> str | None:
+        """See `Database.trouble`."""
+        return self._lock.trouble()
+
+    # --- forks ------------------------------------------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        """See `Forking.before_fork`. SQLite counts its locks by process: a child that has copies of open files believes that it
+        holds what its parent holds, and a file may be taken from under it."""
+        if self._writer is not None:
+            self._writer.pause(FORK_PATIENCE_SECONDS)
+        ends = time.monotonic() + FORK_PATIENCE_SECONDS
+        while self._pool.checkedout() and time.monotonic() < ends:
+            time.sleep(0.005)
+        self._carried_over = bool(self._pool.checkedout() or self._lock.held_here)
+        self._carried_over |= self._writer is not None and not self._writer.paused
+        self._engine.dispose()
+
+    @property
+    def _pool(self) -> QueuePool:
+        assert isinstance(self._engine.pool, QueuePool)
+        return self._engine.pool
+
+    def in_parent(self) -> None:
+        """See `Forking.in_parent`."""
+        self._carried_over = False
+        if self._writer is not None:
+            self._writer.go_on()
+
+    def in_child(self) -> None:
+        """See `Forking.in_child`."""
+        leave_to_parent(self._engine, self._writer, self._readers, self._scanner, self._user_engine)
+        self._carried_over |= self._pool.checkedout() + self._pool.checkedin() > 0  # a read that began after all
+        self._begin_anew()
+
+    # --- wake-ups ---------------------------------------------------------------------------------------------------
 
     @contextmanager
     def waiter(self, ledger: str) -> Iterator[WakeUps]:

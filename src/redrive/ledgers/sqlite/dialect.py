@@ -43,6 +43,7 @@ class SqliteDialect:
     """See `Dialect`."""
 
     name = "sqlite"
+    has_queues = False
 
     def __init__(self, dialect: sqlalchemy.Dialect) -> None:
         self.sqlalchemy = dialect
@@ -150,6 +151,13 @@ class SqliteDialect:
             used: Any = select(func.count()).select_from(taken[-1]).scalar_subquery() if taken else reserved
             taken.append(select(union_all(*limited).subquery(f"{name}_due")).limit(limit - used).cte(name))
         return taken
+
+    def unlocked(self, column: ColumnElement[Any], ids: Select[Any]) -> None:
+        """See `Dialect.unlocked`: whoever writes here has locked the whole database."""
+
+    def impatient(self, locking: Select[Any]) -> Select[Any]:
+        """See `Dialect.impatient`: as it is."""
+        return locking
 
     def move(
         self, table: Table, where: ColumnElement[bool]

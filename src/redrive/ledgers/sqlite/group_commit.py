@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from redrive.ledgers.sql.database import call_all
 from redrive.ledgers.sqlite.errors import translated
+from redrive.ledgers.sqlite.write_lock import WriteLock
 
 R = TypeVar("R")
 
@@ -42,12 +43,15 @@ class _Job:
 class Writer:
     """The thread that owns the process's one writing connection."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, lock: WriteLock) -> None:
         self._engine = engine
+        self._lock = lock
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._main, name="redrive-sqlite-write", daemon=True)
         self._connection: Connection | None = None
         self._connections = 0
+        self._busy = threading.Lock()
+        self.paused = False
 
     def start(self) -> None:
         """Begin to write."""
@@ -57,6 +61,18 @@ class Writer:
         """Write what was submitted, then end."""
         self._jobs.put(None)
         self._thread.join()
+
+    def pause(self, seconds: float) -> None:
+        """Let go of the file and write nothing until told to go on, if what is being written is done in this time."""
+        self.paused = self._busy.acquire(timeout=seconds)
+        if self.paused:
+            self._disconnect()
+
+    def go_on(self) -> None:
+        """Write again, if it was paused."""
+        if self.paused:
+            self.paused = False
+            self._busy.release()
 
     async def submit(self, run: Callable[[Connection], R], calls: Sequence[Callable[[], None]]) -> R:
         """Run a function in a transaction, perhaps with others; comes back when it is durable and the calls were made."""
@@ -85,7 +101,8 @@ class Writer:
                     stopping = True
                 else:
                     group.append(following)
-            self._run(group)
+            with self._busy:
+                self._run(group)
             if stopping:
                 break
         self._disconnect()
@@ -145,10 +162,16 @@ class Writer:
         while True:
             try:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
-                return
             except OperationalError as error:
-                if not _is_locked(error) or time.monotonic() > ends:
+                if not _is_locked(error):
                     raise
+                self._lock.missed()
+                if time.monotonic() > ends:
+                    raise
+            else:
+                if self._lock.since is not None:
+                    self._lock.taken()
+                return
             time.sleep(random.uniform(0.0005, 0.004))
 
     def _connected(self) -> Connection:

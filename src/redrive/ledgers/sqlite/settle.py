@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, and_, insert
 
 from redrive.core.decide import Settlement
 from redrive.core.task import TaskId
@@ -26,7 +26,8 @@ class SqliteSettle:
         self._dialect = dialect
         self._rows = rows
         self._batch = Batch(dialect, rows.columns)
-        self._update = rows.update(self._batch.rows, self._batch.match("id", rows.id)).returning(rows.id)
+        ours = and_(self._batch.match("id", rows.id), rows.fence == self._batch.rows.c.claim_id)
+        self._update = rows.update(self._batch.rows, ours).returning(rows.id)
         # Compiled for the driver itself: 3 µs a row, where SQLAlchemy's way through named parameters takes 11 µs.
         self._record = str(insert(schema.attempt).compile(dialect=dialect.sqlalchemy))
         self._roll_up = add_up(dialect.insert(schema.minute), MEASURED)
@@ -39,19 +40,24 @@ class SqliteSettle:
         ledger: str,
         worker: str,
         now: datetime | None,
-    ) -> set[TaskId]:
+        wait: bool,  # noqa: ARG002 - no rows are locked here
+    ) -> Sequence[Settlement]:
         """See `SettleWriter.write`."""
         assert now is not None
         batch = self._batch.parameters([self._rows.values(one, now) for one in settlements])
         written = set(connection.execute(self._update, batch | self._dialect.times(now)).scalars())
-        settled = [one for one in settlements if one.claim.task.id in written]
+        settled = settlements if len(written) == len(settlements) else _of(settlements, written)
         if settled:
             ended_at = (now - EPOCH) // MICROSECOND
             history = [_attempt(one, ledger, worker, ended_at) for one in settled]
             connection.exec_driver_sql(self._record, history)
             minute = {"minute": now.replace(second=0, microsecond=0), "ledger": ledger, "worker": worker}
             connection.execute(self._roll_up, {**rolled_up(settled), **minute})
-        return written
+        return [] if settled is settlements else [one for one in settlements if one.claim.task.id not in written]
+
+
+def _of(settlements: Sequence[Settlement], ids: set[TaskId]) -> list[Settlement]:
+    return [one for one in settlements if one.claim.task.id in ids]
 
 
 def _attempt(settlement: Settlement, ledger: str, worker: str, ended_at: int) -> tuple[Any, ...]:

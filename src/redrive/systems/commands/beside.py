@@ -29,13 +29,18 @@ from sqlalchemy import (
 )
 
 from redrive import State
-from redrive.extend import Act, Actor, Batch, Beside, Claim, ExtraColumns, Settlement
+from redrive.events import Act, Claim, Settlement
+from redrive.extend import Beside
+from redrive.lane import Actor
+from redrive.queues import ExtraColumns
+from redrive.sql import Batch
 from redrive.systems.commands.errors import Trouble, trouble_of
 from redrive.systems.commands.messages import Messages
 from redrive.systems.commands.tables import COUNTED
 from redrive.systems.commands.values import Outcome, json_text
 
 IDS_MAX = 1000
+ERROR = ("last_error_type", "last_error_code", "last_error_msg")
 NO_VERDICT = ("snoozed", "released")
 """Outcomes that say nothing of whether the command can be handled."""
 
@@ -84,11 +89,9 @@ class CommandBeside(Beside):
     # --- called by the ledger ---------------------------------------------------------------------------------------
 
     def claimed(self, connection: Connection, claims: Sequence[Claim]) -> None:
-        """See `Beside.claimed`."""
         connection.execute(self._insert_received, self._ids.parameters((claim.task.id,) for claim in claims))
 
     def settled(self, connection: Connection, settlements: Sequence[Settlement]) -> None:
-        """See `Beside.settled`."""
         writes = _Writes()
         for one in settlements:
             self._settle_one(writes, one)
@@ -127,24 +130,26 @@ class CommandBeside(Beside):
         return ExtraColumns(columns=columns, row=_extra_row, values=self._extra_values)
 
     def _extra_values(self, batch: FromClause, now: ColumnElement[Any]) -> dict[str, ColumnElement[Any]]:
-        command = self._tables.command
+        kept = self._tables.command.c
+        done = batch.c.state == literal_column("'done'")
+        told = zip(ERROR, (batch.c.error_type, batch.c.error_code, batch.c.error_message), strict=True)
         return {
-            "last_error_type": func.coalesce(batch.c.error_type, command.c.last_error_type),
-            "last_error_code": func.coalesce(batch.c.error_code, command.c.last_error_code),
-            "last_error_msg": func.coalesce(batch.c.error_message, command.c.last_error_msg),
+            # What has come to a good end has no error any more; what went wrong on the way is in the audit.
+            **{name: case((done, null()), else_=func.coalesce(error, kept[name])) for name, error in told},
             "troubled_at": case((batch.c.state == literal_column("'dead'"), now), else_=null()),
         }
 
     def acted(
         self, connection: Connection, act: Act, state: State, ids: Sequence[Any], actor: Actor, note: Any
     ) -> None:
-        """See `Beside.acted`."""
         writes = _Writes()
         command = self._tables.command
         wanted = ("domain", "command_id", "command_type", "correlation_id", "reply_queue", "batch_id")
         changed: Mapping[str, Any] = {"troubled_at": null()}
+        if state is State.DONE:
+            changed = {name: null() for name in ("troubled_at", *ERROR)}
         if act is Act.BURY:
-            error = {"last_error_type": actor.reason, "last_error_code": actor.reason, "last_error_msg": str(note)}
+            error = dict(zip(ERROR, (actor.reason, actor.reason, str(note)), strict=True))
             changed = error | {"troubled_at": self._messages.now}
         for start in range(0, len(ids), IDS_MAX):
             these = command.c.id.in_(ids[start : start + IDS_MAX])

@@ -12,10 +12,10 @@ from sqlalchemy import Connection, func, select
 
 from redrive import State
 from redrive.errors import UsageError
-from redrive.events import TasksChanged
-from redrive.extend import Act, Actor, SqlLedger
-from redrive.lane import Lane, Page
+from redrive.events import Act, TasksChanged
+from redrive.lane import Actor, Lane, Page
 from redrive.operator.acts import Acted
+from redrive.queues import SqlLedger
 from redrive.systems.commands.errors import CommandNotFoundError, InvalidOperationError
 from redrive.systems.commands.reader import LOOK_WITHIN, Reader
 from redrive.systems.commands.tables import Tables

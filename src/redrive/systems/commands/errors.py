@@ -17,14 +17,15 @@ class as the code.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from redrive import BusinessError, PermanentError, RedriveError, TransientError
 from redrive.errors import PayloadError
-from redrive.extend import describe_error
 from redrive.operator.json_views import redacted
+from redrive.operator.words import describe_error
 from redrive.systems.commands.values import json_text
 
 CODE_CHARS_MAX = 200
@@ -119,11 +120,17 @@ class Trouble(NamedTuple):
 
 def trouble_of(error: BaseException) -> Trouble:
     """What is kept of an exception that a handler raised."""
-    kind = "BUSINESS_RULE" if isinstance(error, BusinessError) else "TRANSIENT"
-    kind = "PERMANENT" if isinstance(error, PermanentError) else kind
-    if not isinstance(error, Coded):
-        code, message = type(error).__name__, describe_error(error)
-        return Trouble(kind, code[:CODE_CHARS_MAX], "" if message == code else message.removeprefix(f"{code}: "))
+    raised = type(error)  # not the exception itself, whose `__class__` may raise
+    kind = "BUSINESS_RULE" if issubclass(raised, BusinessError) else "TRANSIENT"
+    kind = "PERMANENT" if issubclass(raised, PermanentError) else kind
+    if issubclass(raised, Coded):
+        with suppress(BaseException):  # properties of a subclass may raise: it is described as any other then
+            return _coded(kind, cast("Coded", error))
+    code, message = raised.__name__, describe_error(error)
+    return Trouble(kind, code[:CODE_CHARS_MAX], "" if message == code else message.removeprefix(f"{code}: "))
+
+
+def _coded(kind: str, error: Coded) -> Trouble:
     details = redacted(error.details)
     try:
         json_text(details)

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select, tuple_
 
 from redrive import Redrive
 from redrive.errors import UsageError
-from redrive.extend import Gather, run_within, sync_connection
+from redrive.sql import Gather, run_within, sync_connection
 from redrive.systems.commands.errors import DuplicateBatchError, DuplicateCommandError
 from redrive.systems.commands.messages import Messages
 from redrive.systems.commands.tables import LANE
@@ -77,6 +77,7 @@ class CommandIntake:
         if connection is not None:
             await self._send_within(connection, given)
         else:
+            self._app.database.check_free()
             await self._sends(given)
             self._app.database.wake(LANE)
 

@@ -25,10 +25,10 @@ from sqlalchemy import (
     select,
     true,
 )
-from sqlalchemy.dialects.postgresql import JSONB
 
-from redrive.extend import Batch, Beside, Database, ExtraColumns, SqlLedger
-from redrive.queues import PgmqLedger, QueueLayout, Queues, archive_table, message_table
+from redrive.extend import Beside, Database
+from redrive.queues import ExtraColumns, PgmqLedger, QueueLayout, Queues, SqlLedger, archive_table, message_table
+from redrive.sql import Batch
 from redrive.systems.commands.tables import LANE, Tables, ledger_table, make_tables
 from redrive.systems.commands.values import ENDING, NewCommand, join_kind, queue_of, split_kind
 from redrive.systems.kit.clock import now_of
@@ -39,7 +39,7 @@ _SENT: ColumnElement[str] = literal_column("'SENT'")
 
 def open_messages(database: Database) -> "Messages":
     """The messages of this database."""
-    return (InRows if database.dialect.name == "sqlite" else InQueues)(database)
+    return (InQueues if database.dialect.has_queues else InRows)(database)
 
 
 class Messages(ABC):
@@ -50,8 +50,8 @@ class Messages(ABC):
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.tables: Tables = make_tables(database.dialect.name)
-        self.ledger_table = ledger_table(database.dialect.name)
+        self.tables: Tables = make_tables(has_queues=database.dialect.has_queues)
+        self.ledger_table = ledger_table(has_queues=database.dialect.has_queues)
         self.now = now_of(database)
         self._sent = Batch(database.dialect, {**{name: Text() for name in _FIELDS}, "max_attempts": Integer()})
         self._replied = Batch(database.dialect, {"message": Text()})
@@ -258,7 +258,7 @@ class InQueues(Messages):
     def _build_send(self, domain: str) -> Sequence[Any]:
         """Messages, rows and audit in one statement; ids that are there already get no row, and so no audit."""
         batch, queue = self._sent.rows, message_table(queue_of(domain))
-        messages = select(self.now, cast(batch.c.data, JSONB)).select_from(batch)
+        messages = select(self.now, cast(batch.c.data, queue.c.message.type)).select_from(batch)
         id_ = queue.c.message["command_id"].astext.label("command_id")
         sent = insert(queue).from_select(["vt", "message"], messages).returning(queue.c.msg_id, id_).cte("sent")
         source = batch.join(sent, sent.c.command_id == batch.c.command_id)
@@ -267,8 +267,9 @@ class InQueues(Messages):
         return [select(made.c.command_id).add_cte(audit.cte("audited"))]
 
     def _build_reply(self, queue: str) -> Any:
-        rows = select(self.now, cast(self._replied.rows.c.message, JSONB))
-        return insert(message_table(queue)).from_select(["vt", "message"], rows)
+        table = message_table(queue)
+        rows = select(self.now, cast(self._replied.rows.c.message, table.c.message.type))
+        return insert(table).from_select(["vt", "message"], rows)
 
     def _waiting_replies(self, queue: str) -> tuple[Table, Select[Any]]:
         """What another client has read is hidden until it has dealt with it."""

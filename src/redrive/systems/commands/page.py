@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import Request
 
 from redrive.errors import TooSlowError, UsageError
-from redrive.extend import System, format_duration, rounded
 from redrive.http.errors import ApiError
-from redrive.http.panel import Panel, query_of
+from redrive.http.panel import Panel, query_of, text_of, turns
+from redrive.operator.words import format_duration, rounded
 from redrive.systems.commands.desk import COUNTED_MAX, TROUBLED, Troubleshooting
 from redrive.systems.commands.reader import Reader
 from redrive.systems.commands.shapes import AUDIT_MAX, details_json, page_json
@@ -41,12 +41,12 @@ STATES = {
 def make_panel(reader: Reader, desk: Troubleshooting) -> Panel:
     """The page of one reader."""
 
-    async def content(request: Request, _system: System) -> Mapping[str, Any]:
+    async def content(request: Request) -> Mapping[str, Any]:
         """A page of the queue, or the command that is asked for."""
-        asked = {name: _text(request, name) for name in ("domain", "type")}
-        if of := _text(request, "of"):
-            back = {**asked, "cursor": _text(request, "cursor")}
-            one = await _one(reader, of, _text(request, "command") or "")
+        asked = {name: text_of(request, name, TEXT_CHARS_MAX) for name in ("domain", "type")}
+        if of := text_of(request, "of", TEXT_CHARS_MAX):
+            back = {**asked, "cursor": text_of(request, "cursor", TEXT_CHARS_MAX)}
+            one = await _one(reader, of, text_of(request, "command", TEXT_CHARS_MAX) or "")
             return {"one": one, "states": STATES, "back": query_of(HERE, back)}
         return {"one": None, **await _page(reader, desk, request, asked)}
 
@@ -87,7 +87,7 @@ def _line(line: Mapping[str, Any]) -> Mapping[str, Any]:
 async def _page(
     reader: Reader, desk: Troubleshooting, request: Request, asked: Mapping[str, str | None]
 ) -> Mapping[str, Any]:
-    cursor = _text(request, "cursor")
+    cursor = text_of(request, "cursor", TEXT_CHARS_MAX)
     waiting: Mapping[str, int] | None = None
     page: Mapping[str, Any] = {"commands": [], "cursor": None}
     problem = None
@@ -110,11 +110,6 @@ async def _page(
         # Commands are named by their ids within a domain, so many can be chosen only where all are of one.
         "domain": next(iter(domains)) if len(domains) == 1 else None,
         "problem": problem,
-        "first_page": query_of(HERE, asked) if cursor else None,
-        "next_page": query_of(HERE, {**asked, "cursor": page["cursor"]}) if page["cursor"] else None,
+        **turns(HERE, asked, cursor=cursor, following=page["cursor"]),
         "path_of": lambda one: query_of(HERE, {**place, "of": one["domain"], "command": one["command_id"]}),
     }
-
-
-def _text(request: Request, name: str) -> str | None:
-    return request.query_params.get(name, "").replace("\0", "").strip()[:TEXT_CHARS_MAX] or None

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Query
 from fastapi.responses import JSONResponse
 
-from redrive.http.errors import ApiError, ErrorAnswer
+from redrive.http.errors import ApiError, refusals
 from redrive.http.guard import KeyFirstRoute, require, require_unless_loopback
 from redrive.http.shape import InstantAt
 from redrive.operator.acts import Acted
@@ -36,21 +36,21 @@ DomainPath = Annotated[str, Path(max_length=shapes.DOMAIN_CHARS_MAX, examples=["
 InstantQuery = Annotated[InstantAt | None, Query()]
 
 
-def _refusals(**meanings: str) -> dict[int | str, dict[str, Any]]:
-    return {int(code[1:]): {"model": ErrorAnswer, "description": meaning} for code, meaning in meanings.items()}
-
-
-_LOOK = _refusals(
-    _400="A parameter cannot be used",
-    _401="The caller is elsewhere and has sent no valid key",
-    _403="The key lacks the scope viewer",
-    _503="The store cannot be reached now, or does not answer in time",
+_LOOK = refusals(
+    {
+        400: "A parameter cannot be used",
+        401: "The caller is elsewhere and has sent no valid key",
+        403: "The key lacks the scope viewer",
+        503: "The store cannot be reached now, or does not answer in time",
+    }
 )
-_ACT = _refusals(
-    _400="What was given cannot be used; nothing was changed",
-    _401="No valid key",
-    _403="The key lacks the scope operator",
-    _503="The store cannot be reached now",
+_ACT = refusals(
+    {
+        400: "What was given cannot be used; nothing was changed",
+        401: "No valid key",
+        403: "The key lacks the scope operator",
+        503: "The store cannot be reached now",
+    }
 )
 
 
@@ -91,7 +91,7 @@ def _add_looks(router: APIRouter, reader: Reader) -> None:
         "/batches/{domain}/{batch_id:path}",
         summary="A batch, with its commands counted by state",
         response_model=shapes.BatchOut,
-        responses=_LOOK | _refusals(_404="There is no such batch"),
+        responses=_LOOK | refusals({404: "There is no such batch"}),
         dependencies=[Looking],
     )
     async def batch(domain: DomainPath, batch_id: str) -> JSONResponse:
@@ -105,7 +105,7 @@ def _add_looks(router: APIRouter, reader: Reader) -> None:
         "/{domain}/{command_id:path}",
         summary="A command with its data, its last error and its audit",
         response_model=shapes.CommandDetails,
-        responses=_LOOK | _refusals(_404="There is no such command"),
+        responses=_LOOK | refusals({404: "There is no such command"}),
         dependencies=[Looking],
     )
     async def one(domain: DomainPath, command_id: str) -> JSONResponse:

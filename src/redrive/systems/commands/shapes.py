@@ -1,14 +1,13 @@
 """What the operator's routes take and answer."""
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from redrive.http.reason import Reason
 from redrive.lane import Page
-from redrive.operator.json_views import instant_json, redacted
+from redrive.operator.json_views import fields_json, redacted
 from redrive.systems.commands.desk import BULK_MAX
 from redrive.systems.commands.values import (
     TEXT_CHARS_MAX,
@@ -141,7 +140,7 @@ def command_json(one: CommandRecord) -> dict[str, Any]:
     """A command, without its data."""
     error = {"type": one.last_error_type, "code": one.last_error_code, "message": one.last_error_msg}
     last_error = redacted(error) if one.last_error_type is not None else None
-    return _shown(one, CommandOut, last_error=last_error, task_id=one.id)
+    return fields_json(one, CommandOut.model_fields, last_error=last_error, task_id=one.id)
 
 
 def page_json(page: Page[CommandRecord]) -> dict[str, Any]:
@@ -151,16 +150,10 @@ def page_json(page: Page[CommandRecord]) -> dict[str, Any]:
 
 def details_json(one: CommandRecord, audit: Sequence[AuditEvent]) -> dict[str, Any]:
     """A command with its data and its audit."""
-    lines = [_shown(event, AuditLineOut, details=redacted(event.details)) for event in audit]
+    lines = [fields_json(event, AuditLineOut.model_fields, details=redacted(event.details)) for event in audit]
     return command_json(one) | {"data": redacted(one.data), "audit": lines}
 
 
 def batch_json(batch: BatchRecord) -> dict[str, Any]:
     """A batch."""
-    return _shown(batch, BatchOut, custom_data=redacted(batch.custom_data))
-
-
-def _shown(value: object, shape: type[BaseModel], **given: Any) -> dict[str, Any]:
-    """The fields of a shape: those that are given, the others as the value has them."""
-    shown = {name: given[name] if name in given else getattr(value, name) for name in shape.model_fields}
-    return {name: instant_json(one) if isinstance(one, datetime) else one for name, one in shown.items()}
+    return fields_json(batch, BatchOut.model_fields, custom_data=redacted(batch.custom_data))

@@ -16,13 +16,14 @@ from typing import Any, ClassVar
 
 from redrive import Redrive
 from redrive.app import WorkerSettings
-from redrive.extend import System, run_within
+from redrive.extend import System
 from redrive.lane import Lane
-from redrive.observe.logs import LogObserver
 from redrive.settings import load
+from redrive.sql import run_within
 from redrive.systems.commands.beside import CommandBeside
 from redrive.systems.commands.desk import Troubleshooting
 from redrive.systems.commands.intake import CommandIntake
+from redrive.systems.commands.logs import CommandLogs
 from redrive.systems.commands.messages import open_messages
 from redrive.systems.commands.policy import RetryPolicy
 from redrive.systems.commands.reader import Reader
@@ -63,7 +64,7 @@ class Commands(System):
             self.messages.ledger_table,
             ledger=self.ledger,
             tune=self._tune,
-            observers=[LogObserver(system=self.name)],
+            observers=[CommandLogs()],
         )
 
         intake, reader = CommandIntake(app, self.messages), Reader(app, self.messages)
@@ -120,17 +121,14 @@ class Commands(System):
     # --- as a system ------------------------------------------------------------------------------------------------
 
     def routes(self) -> Sequence[Any]:
-        """See `System.routes`."""
         from redrive.systems.commands.routes import make_routes
 
         return [make_routes(self._reader, self.troubleshooting)]
 
     def panel(self) -> Any:
-        """See `System.panel`."""
         from redrive.systems.commands.page import make_panel
 
         return make_panel(self._reader, self.troubleshooting)
 
     async def run(self, stopped: asyncio.Event) -> None:
-        """See `System.run`."""
         await self._unhandled.run(stopped)

@@ -26,7 +26,8 @@ from sqlalchemy import (
 )
 
 from redrive import LedgerTable, Words
-from redrive.extend import NAMES, Instant, ledger_indexes
+from redrive.extend import NAMES, ledger_indexes
+from redrive.sql import Instant
 
 SCHEMA = "commandbus"
 LANE = "commands"
@@ -57,11 +58,11 @@ class Tables(NamedTuple):
     reply: Table | None
 
 
-def ledger_table(dialect: str) -> LedgerTable:
+def ledger_table(*, has_queues: bool) -> LedgerTable:
     """The commands as a ledger."""
     return LedgerTable(
-        "commandbus_command" if dialect == "sqlite" else "command",
-        schema=None if dialect == "sqlite" else SCHEMA,
+        "command" if has_queues else "commandbus_command",
+        schema=SCHEMA if has_queues else None,
         key="id",
         kind="kind",
         words=WORDS,
@@ -79,11 +80,10 @@ def ledger_table(dialect: str) -> LedgerTable:
 
 
 @lru_cache(maxsize=2)
-def make_tables(dialect: str) -> Tables:
-    """All tables for this database, with their indexes."""
-    sqlite = dialect == "sqlite"
-    metadata = MetaData(naming_convention=NAMES, schema=None if sqlite else SCHEMA)
-    prefix = "commandbus_" if sqlite else ""
+def make_tables(*, has_queues: bool) -> Tables:
+    """All tables for a database with or without queues, with their indexes."""
+    metadata = MetaData(naming_convention=NAMES, schema=SCHEMA if has_queues else None)
+    prefix = "" if has_queues else "commandbus_"
     words = ", ".join(f"'{word}'" for word in WORDS.all())
     command = Table(
         f"{prefix}command",
@@ -109,7 +109,7 @@ def make_tables(dialect: str) -> Tables:
         Column("reply_queue", Text),
         Column("correlation_id", Text),
         Column("batch_id", Text),
-        *([Column("data", JSON(none_as_null=True))] if sqlite else []),
+        *([] if has_queues else [Column("data", JSON(none_as_null=True))]),
         Column("redrives", Integer, nullable=False, server_default=text("0")),
         Column("trace", Text),
         Column("created_at", Instant, nullable=False),
@@ -159,8 +159,8 @@ def make_tables(dialect: str) -> Tables:
         Column("seen_at", Instant, nullable=False),
     )
     reply = None
-    if sqlite:
-        ledger_indexes(ledger_table(dialect), command)
+    if not has_queues:
+        ledger_indexes(ledger_table(has_queues=False), command)
         reply = Table(
             "commandbus_reply",
             metadata,

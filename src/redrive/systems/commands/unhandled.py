@@ -22,8 +22,9 @@ from sqlalchemy import Connection, select
 from redrive import Policy
 from redrive.errors import LedgerAwayError
 from redrive.events import AttemptEnded, SettleLost
-from redrive.extend import Actor, LeaseExpired, SqlLedger, decide, describe_error
-from redrive.lane import Lane
+from redrive.lane import Actor, Lane
+from redrive.operator.words import describe_error
+from redrive.queues import ClaimLocked, ClaimLost, LeaseExpired, SqlLedger, decide
 from redrive.systems.commands.messages import Messages
 
 EVERY_MAX = timedelta(seconds=15)
@@ -103,10 +104,15 @@ class UnhandledCommands:
         name = self._ledger.name
         while claims := await self._ledger.take_lost(kind, BURIED_AT_ONCE, LEASE):
             group = [decide(claim, LeaseExpired(), self._policy) for claim in claims]
-            lost = {one.claim.task.id for one in await self._ledger.settle(group, worker=WORKER)}
-            self._lane.tell(
-                [SettleLost(name, one) if one.claim.task.id in lost else AttemptEnded(name, one) for one in group]
-            )
+            unwritten = {one.claim.task.id: one for one in await self._ledger.settle(group, worker=WORKER)}
+            for one in group:
+                match unwritten.get(one.claim.task.id):
+                    case None:
+                        self._lane.tell([AttemptEnded(name, one)])
+                    case ClaimLost():
+                        self._lane.tell([SettleLost(name, one)])
+                    case ClaimLocked():
+                        pass  # its lease is over soon, and it is found here again
 
     def _say(self, connection: Connection, kinds: Sequence[str]) -> tuple[datetime, set[str]]:
         """Say what is handled here. Returns the time, and what is handled anywhere."""

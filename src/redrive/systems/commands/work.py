@@ -14,7 +14,8 @@ from sqlalchemy.util import await_only
 
 from redrive import BusinessError, Cancelled, Context, Snoozed, Task
 from redrive.errors import PayloadError, UsageError
-from redrive.extend import Claim, SqlLedger
+from redrive.events import Claim
+from redrive.queues import ClaimLost, SqlLedger
 from redrive.systems.commands.errors import PermanentCommandError, trouble_of
 from redrive.systems.commands.registry import Registration
 from redrive.systems.commands.values import Command, json_text
@@ -33,7 +34,7 @@ class Keeping:
         """Keep it for so long from now; False if it was lost."""
         if in_transaction and self._one_writer:
             return True  # its open transaction holds the only lock there is: nobody can take the command away
-        return not await self._ledger.extend([claim], span)
+        return not any(isinstance(one, ClaimLost) for one in await self._ledger.extend([claim], span))
 
 
 class CommandContext:

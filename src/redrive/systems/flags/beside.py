@@ -14,8 +14,11 @@ from sqlalchemy import Connection, insert, update
 
 from redrive import State
 from redrive.errors import UsageError
-from redrive.extend import Act, Actor, Beside, Database, Settlement, describe_error
+from redrive.events import Act, Settlement
+from redrive.extend import Beside, Database
+from redrive.lane import Actor
 from redrive.operator.json_views import instant_json
+from redrive.operator.words import describe_error
 from redrive.systems.flags import tables
 from redrive.systems.flags.values import FlagSchedule
 

@@ -16,7 +16,8 @@ import structlog
 from sqlalchemy import Connection, select
 
 from redrive import Redrive
-from redrive.extend import describe_error
+from redrive.operator.words import describe_error
+from redrive.sql import after_commit
 from redrive.systems.flags import tables
 from redrive.systems.flags.evaluate import FlagFacts, is_on
 from redrive.systems.flags.values import PRODUCTION
@@ -72,7 +73,8 @@ class FlagCache:
         }
 
     def announce(self, connection: Connection) -> None:
-        """Tell other processes that flags change with this transaction. Never raises for what is wrong with that."""
+        """Flags change with this transaction: forget, and tell other processes. Never raises for what is wrong with that."""
+        after_commit(connection, self.forget)
         try:
             with connection.begin_nested():
                 self._database.announce(connection, CHANGES, soon=False)

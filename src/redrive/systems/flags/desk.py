@@ -9,17 +9,21 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, func, literal_column, or_, select, text
+from sqlalchemy import Connection, func, literal_column, select, text
 
 from redrive import Redrive
-from redrive.extend import ATTEMPTS, EPOCH, redact
+from redrive.errors import UsageError
+from redrive.extend import ATTEMPTS, OnDatabase, looks, reads, writes
 from redrive.lane import Acted, Lane
+from redrive.operator.cursors import Position, behind, read_cursor, write_cursor
+from redrive.operator.words import redact
 from redrive.systems.flags import tables
 from redrive.systems.flags.changes import LastSet, Stamp, Values, readable_values, superseded
 from redrive.systems.flags.errors import InvalidChangeError, InvalidStateError, ScheduleNotFoundError
 from redrive.systems.flags.tables import AHEAD, FLAG_SCHEDULES, OVER
 from redrive.systems.flags.values import (
     LISTED_MAX,
+    LONG_AGO,
     PRODUCTION,
     FlagSchedule,
     Foreseen,
@@ -28,43 +32,42 @@ from redrive.systems.flags.values import (
     ScheduleStatus,
     SeenSchedule,
 )
-from redrive.systems.kit.cursor import read_cursor, write_cursor
 
 PAGE_SIZE = 50
+CURSOR_CHARS_MAX = 100
 LOOK_WITHIN = timedelta(seconds=5)
 """How long one statement of a page may take. Its index answers in milliseconds, unless the database has other troubles."""
 
 
-class FlagDesk:
+class FlagDesk(OnDatabase):
     """Schedules for people."""
 
     def __init__(self, app: Redrive, lane: Lane) -> None:
-        self._app = app
-        self._database = app.database
+        super().__init__(app.database, open=app.open)
         self._lane = lane
 
     # --- the schedules of a flag ------------------------------------------------------------------------------------
 
-    async def schedules(
-        self, key: str, *, environment: str = PRODUCTION, limit: int = LISTED_MAX, offset: int = 0
+    @reads
+    def schedules(
+        self,
+        connection: Connection,
+        key: str,
+        *,
+        environment: str = PRODUCTION,
+        limit: int = LISTED_MAX,
+        offset: int = 0,
     ) -> list[FlagSchedule]:
         """All schedules of a flag by their time, also of one that was deleted since."""
-        await self._app.open()
-        return await self._database.read(self._schedules, key, environment, limit, offset)
-
-    def _schedules(
-        self, connection: Connection, key: str, environment: str, limit: int, offset: int
-    ) -> list[FlagSchedule]:
         found = tables.read_schedules(connection, self._of(key, environment), limit=limit, offset=offset)
         if not found and not offset:
             tables.read_flag(connection, key, environment)
         return found
 
-    async def get_schedule(self, key: str, id: int, *, environment: str = PRODUCTION) -> FlagSchedule:
+    @reads
+    def get_schedule(self, connection: Connection, key: str, id: int, *, environment: str = PRODUCTION) -> FlagSchedule:
         """One schedule of a flag."""
-        await self._app.open()
-        where = self._of(key, environment) & (tables.schedules.c.id == id)
-        found = await self._database.read(tables.read_schedules, where)
+        found = tables.read_schedules(connection, self._of(key, environment) & (tables.schedules.c.id == id))
         if not found:
             raise ScheduleNotFoundError(key, environment, id)
         return found[0]
@@ -74,17 +77,16 @@ class FlagDesk:
         schedule = await self.get_schedule(key, id, environment=environment)
         return Retries(schedule=schedule, attempts=await self._lane.attempts(id), upcoming=schedule.upcoming())
 
-    async def foresee(self, key: str, at: datetime, *, environment: str = PRODUCTION) -> Foreseen:
+    @reads
+    def foresee(self, connection: Connection, key: str, at: datetime, *, environment: str = PRODUCTION) -> Foreseen:
         """The state of a flag at a time to come, if every schedule until then succeeds at its next try."""
-        await self._app.open()
-        return await self._database.read(self._foresee, key, environment, at)
-
-    def _foresee(self, connection: Connection, key: str, environment: str, at: datetime) -> Foreseen:
         flag = tables.read_flag(connection, key, environment)
         if at < self._database.present(connection):
             raise InvalidChangeError("at lies in the past: only what is to come can be foreseen")
         waits = tables.WAITS & (tables.schedules.c.flag_id == flag.id)
-        due = [(one.due_at or EPOCH, one.scheduled_at, one.id, one) for one in tables.read_schedules(connection, waits)]
+        due = [
+            (one.due_at or LONG_AGO, one.scheduled_at, one.id, one) for one in tables.read_schedules(connection, waits)
+        ]
         values: Values = {"enabled": flag.enabled, "rollout_percentage": flag.rollout_percentage}
         last_set, applied = LastSet(flag.last_set), list[int]()
         for when, scheduled_at, id_, schedule in sorted(due, key=lambda one: one[:3]):
@@ -112,18 +114,23 @@ class FlagDesk:
         limit: int = PAGE_SIZE,
     ) -> SchedulePage:
         """Schedules of an environment, across its flags; a `cursor` is the one that the page before gave."""
-        await self._app.open()
         if not 1 <= limit <= LISTED_MAX:
             raise InvalidChangeError(f"limit must lie between 1 and {LISTED_MAX}, not {limit}")
-        return await self._database.look(LOOK_WITHIN, self._page, status, environment, key, cursor, limit)
+        ledger = await self._lane.ledger()
+        try:
+            after = None if cursor is None else read_cursor(cursor, ledger.read_id)
+            return await self._page(status, environment, key, after, limit)
+        except UsageError:
+            raise InvalidChangeError(f"cursor must be the one that the page before gave, not {cursor!r:.80}") from None
 
+    @looks(LOOK_WITHIN)
     def _page(
         self,
         connection: Connection,
         status: ScheduleStatus,
         environment: str,
         key: str | None,
-        cursor: str | None,
+        after: Position | None,
         limit: int,
     ) -> SchedulePage:
         t = tables.schedules
@@ -136,16 +143,12 @@ class FlagDesk:
         ]
         if key is not None:
             where.append(t.c.flag_key == key)
-        if cursor is not None:
-            # Written out, not as a row value: the first half then is a range of the index.
-            at, id_ = _checked(cursor, connection)
-            then = bindparam(None, at, type_=place.type)
-            behind = or_(place > then, t.c.id > id_) if status.is_ahead else or_(place < then, t.c.id < id_)
-            where.append(and_(place >= then if status.is_ahead else place <= then, behind))
+        if after is not None:
+            where.append(behind(place, t.c.id, after, connection, newest_first=not status.is_ahead))
         order = (place, t.c.id) if status.is_ahead else (place.desc(), t.c.id.desc())
         found = select(t, place.label("place")).where(*where).order_by(*order).limit(limit + 1)
         rows = connection.execute(found).all()
-        following = write_cursor(rows[limit - 1].place, rows[limit - 1].id) if len(rows) > limit else None
+        following = write_cursor(Position(rows[limit - 1].place, rows[limit - 1].id)) if len(rows) > limit else None
         tries = _count_tries(connection, [row.id for row in rows[:limit]])
         seen = [_seen(FlagSchedule.of(row), tries.get(row.id, 0)) for row in rows[:limit]]
         return SchedulePage(seen=seen, cursor=following)
@@ -159,12 +162,12 @@ class FlagDesk:
 
     async def cancel_all(self, ids: Collection[int], *, actor: str, reason: str = "cancelled by hand") -> Acted:
         """End schedules that wait, of whatever flag, all in one commit; those that do not wait stay as they are."""
-        await self._app.open()
-        acted = await self._database.write(self._cancel, ids, actor, reason)
+        acted = await self._cancel(ids, actor, reason)
         if acted.changed:
             await self._lane.count_soon()
         return acted
 
+    @writes
     def _cancel(self, connection: Connection, ids: Collection[int], actor: str, reason: str) -> Acted:
         found = tables.read_by_id(connection, ids)
         ended: set[Any] = set(self._lane.cancel_sync([*found], actor=actor, reason=reason, within=connection))
@@ -181,8 +184,7 @@ class FlagDesk:
 
     async def retry_all(self, ids: Collection[int], *, actor: str, reason: str = "retried by hand") -> Acted:
         """Bring back schedules that have failed for good, of whatever flag; the others stay as they are."""
-        await self._app.open()
-        dead, refused = await self._database.read(self._to_retry, ids)
+        dead, refused = await self._to_retry(ids)
         changed = (await self._lane.redrive(dead, actor=actor, reason=reason)).changed if dead else ()
         if changed:
             await self._lane.count_soon()
@@ -190,6 +192,7 @@ class FlagDesk:
             refused[id_] = f"schedule {id_} was brought back by somebody else just now"
         return Acted(changed=sorted(set(dead).intersection(changed)), refused=refused)
 
+    @reads
     def _to_retry(self, connection: Connection, ids: Collection[int]) -> tuple[list[int], dict[Any, str]]:
         """Those that a person may bring back, and of the others why not."""
         found, t = tables.read_by_id(connection, ids), tables.flags
@@ -225,13 +228,6 @@ def _seen(schedule: FlagSchedule, tries: int) -> SeenSchedule:
     if schedule.last_error is not None:  # others may have written it
         schedule = replace(schedule, last_error=redact(schedule.last_error))
     return SeenSchedule(schedule=schedule, tries=tries, upcoming=schedule.upcoming())
-
-
-def _checked(cursor: str, connection: Connection) -> tuple[float | datetime, int]:
-    place = read_cursor(cursor, connection)
-    if place is None:
-        raise InvalidChangeError(f"cursor must be the one that the page before gave, not {cursor!r:.80}")
-    return place
 
 
 def _absent(id: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, insert, select
 
 from redrive import Redrive
-from redrive.extend import Actor
+from redrive.lane import Actor
 from redrive.operator.json_views import instant_json
 from redrive.systems.flags import tables
 from redrive.systems.flags.beside import AuditEntry, FlagBeside

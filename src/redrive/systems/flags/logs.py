@@ -70,7 +70,6 @@ class Forgetting:
         self._cache = cache
 
     def observe(self, events: Sequence[Event]) -> None:
-        """See `Observer.observe`."""
         if any(isinstance(event, AttemptEnded) and event.settlement.state is State.DONE for event in events):
             self._cache.forget()
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from fastapi import Request
 
-from redrive.extend import System
 from redrive.http.errors import ApiError
-from redrive.http.panel import Panel, query_of
+from redrive.http.panel import Panel, query_of, text_of, turns
 from redrive.systems.flags.changes import readable_values
 from redrive.systems.flags.desk import PAGE_SIZE, FlagDesk
 from redrive.systems.flags.errors import FlagNotFoundError
@@ -35,19 +34,18 @@ OVERVIEW = ("pending", "retrying", "failed", "applied")
 def make_panel(store: FlagStore, desk: FlagDesk) -> Panel:
     """The page, over the parts that it shows."""
 
-    async def content(request: Request, system: System) -> Mapping[str, Any]:
+    async def content(request: Request) -> Mapping[str, Any]:
         """The heads of the sections, or a page of one of them; and the flags."""
-        del system
         environments = await store.environments()
         usual = PRODUCTION if PRODUCTION in environments or not environments else environments[0]
         asked = {
-            "environment": _text(request, "environment").strip() or usual,
-            "flag": _text(request, "flag").strip(),
-            "status": _text(request, "status"),
+            "environment": text_of(request, "environment", TEXT_CHARS_MAX) or usual,
+            "flag": text_of(request, "flag", TEXT_CHARS_MAX) or "",
+            "status": text_of(request, "status", TEXT_CHARS_MAX) or "",
         }
         if asked["status"] not in ("", *SECTIONS):
             raise ApiError(400, "status_unknown", f"There is no such status: choose from {', '.join(SECTIONS)}.")
-        cursor = _text(request, "cursor")
+        cursor = text_of(request, "cursor", TEXT_CHARS_MAX)
         pages = await _pages(desk, asked, cursor)
         return {
             "asked": asked,
@@ -61,18 +59,18 @@ def make_panel(store: FlagStore, desk: FlagDesk) -> Panel:
     return Panel(title="Flags", template="flags/page.html", content=content)
 
 
-async def _pages(desk: FlagDesk, asked: Mapping[str, str], cursor: str) -> dict[str, SchedulePage]:
+async def _pages(desk: FlagDesk, asked: Mapping[str, str], cursor: str | None) -> dict[str, SchedulePage]:
     names, limit = ([asked["status"]], PAGE_SIZE) if asked["status"] else (OVERVIEW, SHOWN_MAX)
     return {
         name: await desk.page(
             ScheduleStatus(name), environment=asked["environment"], key=asked["flag"] or None, limit=limit,
-            cursor=cursor or None if asked["status"] else None,
+            cursor=cursor if asked["status"] else None,
         )
         for name in names
     }  # fmt: skip
 
 
-def _section(name: str, page: SchedulePage, asked: Mapping[str, str], cursor: str) -> dict[str, Any]:
+def _section(name: str, page: SchedulePage, asked: Mapping[str, str], cursor: str | None) -> dict[str, Any]:
     title, look, empty = SECTIONS[name]
     one = {**asked, "status": name}
     whole = bool(asked["status"])
@@ -82,8 +80,7 @@ def _section(name: str, page: SchedulePage, asked: Mapping[str, str], cursor: st
         "empty": empty,
         "schedules": [_row(each, look) for each in page.seen],
         "all": None if whole else query_of(HERE, one),
-        "first_page": query_of(HERE, one) if whole and cursor else None,
-        "next_page": query_of(HERE, {**one, "cursor": page.cursor}) if whole and page.cursor else None,
+        **turns(HERE, one, cursor=cursor if whole else None, following=page.cursor if whole else None),
     }
 
 
@@ -112,14 +109,14 @@ def _picture(pages: Mapping[str, SchedulePage]) -> UpcomingPicture | None:
 
 
 async def _flags(store: FlagStore, request: Request, asked: Mapping[str, str]) -> dict[str, Any]:
-    after = _text(request, "after")
+    after = text_of(request, "after", TEXT_CHARS_MAX)
     if asked["flag"]:
         try:
             found = [await store.get(asked["flag"], environment=asked["environment"])]
         except FlagNotFoundError:
             found = []
         return {"flags": found, "flags_next": None, "flags_first": None}
-    found = await store.all_flags(environment=asked["environment"], limit=FLAGS_PAGE + 1, after=after or None)
+    found = await store.all_flags(environment=asked["environment"], limit=FLAGS_PAGE + 1, after=after)
     more = found[FLAGS_PAGE - 1].flag_key if len(found) > FLAGS_PAGE else None
     return {
         "flags": found[:FLAGS_PAGE],
@@ -137,7 +134,3 @@ def sets(schedule: FlagSchedule) -> str:
     if "rollout_percentage" in values:
         said.append(f"for {values['rollout_percentage']} %")
     return ", ".join(said)
-
-
-def _text(request: Request, name: str) -> str:
-    return request.query_params.get(name, "").replace("\0", "")[:TEXT_CHARS_MAX]

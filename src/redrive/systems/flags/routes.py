@@ -13,10 +13,11 @@ from fastapi.routing import APIRoute
 from pydantic import AfterValidator
 
 from redrive.http.body import read_body
-from redrive.http.errors import ApiError, ErrorAnswer
+from redrive.http.errors import ApiError, ErrorAnswer, problems_of
 from redrive.http.guard import KeyFirstRoute, require, require_unless_loopback
+from redrive.systems.flags import shapes
 from redrive.systems.flags.cache import FlagCache
-from redrive.systems.flags.desk import PAGE_SIZE, FlagDesk
+from redrive.systems.flags.desk import CURSOR_CHARS_MAX, PAGE_SIZE, FlagDesk
 from redrive.systems.flags.errors import (
     FlagNotFoundError,
     FlagsError,
@@ -25,33 +26,8 @@ from redrive.systems.flags.errors import (
     ScheduleNotFoundError,
 )
 from redrive.systems.flags.intake import FlagIntake
-from redrive.systems.flags.shapes import (
-    KEY,
-    ActedBody,
-    ActRequest,
-    BulkRequest,
-    Evaluated,
-    FlagBody,
-    FlagChange,
-    FlagList,
-    Given,
-    OverrideBody,
-    OverrideList,
-    OverrideRemoved,
-    PreviewBody,
-    RetriesBody,
-    ScheduleBody,
-    ScheduleList,
-    SchedulePageBody,
-    ScheduleRequest,
-    SeenBody,
-    SwitchRequest,
-    UserOverride,
-    storable,
-)
 from redrive.systems.flags.store import FlagStore
 from redrive.systems.flags.values import LISTED_MAX, PRODUCTION, ScheduleStatus
-from redrive.systems.kit.cursor import CURSOR_CHARS_MAX
 
 BODY_BYTES_MAX = 64 * 1024
 BODY_SECONDS_MAX = 30.0
@@ -66,13 +42,15 @@ STATUS: dict[type[FlagsError], tuple[int, str]] = {
 _operator = require("operator")
 Operator = Annotated[Any, Depends(_operator)]
 """The caller's key; who it belongs to is recorded."""
-NewKey = Annotated[str, Path(max_length=100, pattern=KEY, description="The flag's key")]
-Key = Annotated[str, Path(max_length=100, description="The flag's key"), AfterValidator(storable)]
-Environment = Annotated[str, Query(min_length=1, max_length=100), AfterValidator(storable)]
-UserId = Annotated[str, Query(min_length=1, max_length=200, description="Whom to ask for"), AfterValidator(storable)]
+NewKey = Annotated[str, Path(max_length=100, pattern=shapes.KEY, description="The flag's key")]
+Key = Annotated[str, Path(max_length=100, description="The flag's key"), AfterValidator(shapes.storable)]
+Environment = Annotated[str, Query(min_length=1, max_length=100), AfterValidator(shapes.storable)]
+UserId = Annotated[
+    str, Query(min_length=1, max_length=200, description="Whom to ask for"), AfterValidator(shapes.storable)
+]
 ScheduleId = Annotated[int, Path(ge=1, lt=2**63, description="The schedule's id")]
 Limit = Annotated[int, Query(ge=1, le=LISTED_MAX, description="How many are shown at most")]
-OfFlag = Annotated[str, Query(max_length=100, description="Of this flag only"), AfterValidator(storable)]
+OfFlag = Annotated[str, Query(max_length=100, description="Of this flag only"), AfterValidator(shapes.storable)]
 Offset = Annotated[int, Query(ge=0, le=1_000_000, description="How many are passed over")]
 
 
@@ -80,13 +58,11 @@ class _FlagsAnswers(APIRoute):
     """Bodies are bounded, and what is refused has the codes of the flags."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
-        """See `APIRoute.get_route_handler`."""
         handle = super().get_route_handler()
 
         async def answer(request: Request) -> Response:
             try:
-                # Where `request.body()` keeps it, too.
-                request._body = await read_body(request, BODY_BYTES_MAX, seconds_max=BODY_SECONDS_MAX)  # noqa: SLF001
+                await read_body(request, BODY_BYTES_MAX, seconds_max=BODY_SECONDS_MAX)
             except ApiError as error:
                 raise ApiError(error.status, BODY_CODES.get(error.code, error.code), error.message) from None
             try:
@@ -107,14 +83,8 @@ class FlagsRoute(KeyFirstRoute, _FlagsAnswers):
 
 
 def _misfit(error: RequestValidationError) -> ApiError:
-    """What does not fit, without the input: that may be large. The names of fields may hold what UTF-8 cannot."""
-    details = [
-        {
-            "where": [str(part).encode("utf-8", "replace").decode() for part in one["loc"]],
-            "problem": str(one["msg"]).removeprefix("Value error, "),
-        }
-        for one in error.errors()
-    ]
+    """What does not fit; the first of it in the message."""
+    details = [one | {"problem": one["problem"].removeprefix("Value error, ")} for one in problems_of(error)]
     where, problem = ".".join(details[0]["where"][1:])[:200], details[0]["problem"]
     return ApiError(400, "VALIDATION_ERROR", f"{where}: {problem}" if where else str(problem), details=details)
 
@@ -179,10 +149,12 @@ def _add_config(router: APIRouter, cache: FlagCache) -> None:
         return await cache.all_enabled(environment=environment, user_id=user_id)
 
     @router.get("/{key}", summary="Whether one flag is on")
-    async def one_flag(key: Key, environment: Environment = PRODUCTION, user_id: UserId | None = None) -> Evaluated:
+    async def one_flag(
+        key: Key, environment: Environment = PRODUCTION, user_id: UserId | None = None
+    ) -> shapes.Evaluated:
         """Open to all. A flag that does not exist is off."""
         enabled = await cache.is_enabled(key, environment=environment, user_id=user_id)
-        return Evaluated(flag_key=key, environment=environment, enabled=enabled)
+        return shapes.Evaluated(flag_key=key, environment=environment, enabled=enabled)
 
 
 _MAP_EXAMPLE = {"application/json": {"example": {"new-checkout": True, "dark-mode": False}}}
@@ -192,32 +164,36 @@ def _add_flags(router: APIRouter, store: FlagStore) -> None:
     @router.get("", summary="The flags of an environment")
     async def list_flags(
         environment: Environment = PRODUCTION, limit: Limit = LISTED_MAX, offset: Offset = 0
-    ) -> FlagList:
+    ) -> shapes.FlagList:
         """By their keys."""
         found = await store.all_flags(environment=environment, limit=limit, offset=offset)
-        return FlagList(environment=environment, flags=[FlagBody.model_validate(flag) for flag in found])
+        return shapes.FlagList(environment=environment, flags=[shapes.FlagBody.model_validate(flag) for flag in found])
 
     @router.get("/{key}", summary="A flag")
-    async def get_flag(key: Key, environment: Environment = PRODUCTION) -> FlagBody:
+    async def get_flag(key: Key, environment: Environment = PRODUCTION) -> shapes.FlagBody:
         """As it stands, percentage and all."""
-        return FlagBody.model_validate(await store.get(key, environment=environment))
+        return shapes.FlagBody.model_validate(await store.get(key, environment=environment))
 
     @router.put(
-        "/{key}", summary="Create or change a flag", responses={201: {"model": FlagBody, "description": "It is new"}}
+        "/{key}",
+        summary="Create or change a flag",
+        responses={201: {"model": shapes.FlagBody, "description": "It is new"}},
     )
     @router.post(
-        "/{key}", summary="Create or change a flag", responses={201: {"model": FlagBody, "description": "It is new"}}
+        "/{key}",
+        summary="Create or change a flag",
+        responses={201: {"model": shapes.FlagBody, "description": "It is new"}},
     )
     async def put_flag(
-        key: NewKey, change: FlagChange, who: Operator, response: Response, environment: Environment = PRODUCTION
-    ) -> FlagBody:
+        key: NewKey, change: shapes.FlagChange, who: Operator, response: Response, environment: Environment = PRODUCTION
+    ) -> shapes.FlagBody:
         """What is left out stays as it is. Failed schedules that wait to set the same again end as superseded."""
         flag, created = await store.put(
             key, environment=environment, actor=who.owner, enabled=change.enabled,
             rollout_percentage=change.rollout_percentage, description=change.description,
         )  # fmt: skip
         response.status_code = 201 if created else 200
-        return FlagBody.model_validate(flag)
+        return shapes.FlagBody.model_validate(flag)
 
     @router.delete("/{key}", summary="Delete a flag", status_code=204)
     async def delete_flag(key: Key, who: Operator, environment: Environment = PRODUCTION) -> None:
@@ -229,90 +205,94 @@ def _add_users(router: APIRouter, store: FlagStore) -> None:
     @router.get("/{key}/users", summary="The overrides of a flag")
     async def list_users(
         key: Key, environment: Environment = PRODUCTION, limit: Limit = LISTED_MAX, offset: Offset = 0
-    ) -> OverrideList:
+    ) -> shapes.OverrideList:
         """By user."""
         found = await store.overrides(key, environment=environment, limit=limit, offset=offset)
-        return OverrideList(
-            flag_key=key, environment=environment, users=[OverrideBody.model_validate(one) for one in found]
+        return shapes.OverrideList(
+            flag_key=key, environment=environment, users=[shapes.OverrideBody.model_validate(one) for one in found]
         )
 
     @router.post("/{key}/users", summary="Include or exclude a user", status_code=201)
     async def put_user(
-        key: Key, override: UserOverride, who: Operator, environment: Environment = PRODUCTION
-    ) -> OverrideBody:
+        key: Key, override: shapes.UserOverride, who: Operator, environment: Environment = PRODUCTION
+    ) -> shapes.OverrideBody:
         """Whatever the percentage says; but a flag that is off is off for all. The last word counts."""
         put = await store.put_override(
             key, override.user_id, override.override_type,
             reason=override.reason, actor=who.owner, environment=environment,
         )  # fmt: skip
-        return OverrideBody.model_validate(put)
+        return shapes.OverrideBody.model_validate(put)
 
     @router.delete("/{key}/users", summary="Take a user's override away")
     async def delete_user(
         key: Key, user_id: UserId, who: Operator, environment: Environment = PRODUCTION
-    ) -> OverrideRemoved:
+    ) -> shapes.OverrideRemoved:
         """The percentage speaks for the user again."""
         removed = await store.delete_override(key, user_id, actor=who.owner, environment=environment)
-        return OverrideRemoved(removed=removed)
+        return shapes.OverrideRemoved(removed=removed)
 
 
 def _add_schedules(router: APIRouter, intake: FlagIntake, desk: FlagDesk) -> None:
     @router.post("/{key}/schedule", summary="Plan a change", status_code=201)
     async def schedule(
-        key: Key, request: ScheduleRequest, who: Operator, environment: Environment = PRODUCTION
-    ) -> ScheduleBody:
+        key: Key, request: shapes.ScheduleRequest, who: Operator, environment: Environment = PRODUCTION
+    ) -> shapes.ScheduleBody:
         """It takes effect at its time. If it fails, it is retried after 2, 4, 8 … minutes."""
         [made] = await intake.schedule(key, request.new(), actor=who.owner, environment=environment)
-        return ScheduleBody.model_validate(made)
+        return shapes.ScheduleBody.model_validate(made)
 
     @router.post("/{key}/schedule/bulk", summary="Plan several changes", status_code=201)
     async def schedule_all(
-        key: Key, request: BulkRequest, who: Operator, environment: Environment = PRODUCTION
-    ) -> ScheduleList:
+        key: Key, request: shapes.BulkRequest, who: Operator, environment: Environment = PRODUCTION
+    ) -> shapes.ScheduleList:
         """All of them or, if one cannot be as it is asked for, none."""
         new = [one.new() for one in request.schedules]
         made = await intake.schedule(key, *new, actor=who.owner, environment=environment)
-        return ScheduleList(
-            flag_key=key, environment=environment, schedules=[ScheduleBody.model_validate(one) for one in made]
+        return shapes.ScheduleList(
+            flag_key=key, environment=environment, schedules=[shapes.ScheduleBody.model_validate(one) for one in made]
         )
 
     @router.get("/{key}/schedule", summary="The schedules of a flag")
     async def list_schedules(
         key: Key, environment: Environment = PRODUCTION, limit: Limit = LISTED_MAX, offset: Offset = 0
-    ) -> ScheduleList:
+    ) -> shapes.ScheduleList:
         """All, by their time; also those of a flag that was deleted since."""
         found = await desk.schedules(key, environment=environment, limit=limit, offset=offset)
-        return ScheduleList(
-            flag_key=key, environment=environment, schedules=[ScheduleBody.model_validate(one) for one in found]
+        return shapes.ScheduleList(
+            flag_key=key, environment=environment, schedules=[shapes.ScheduleBody.model_validate(one) for one in found]
         )
 
     @router.get("/{key}/schedule/preview", summary="The state of a flag at a time to come")
     async def preview(
         key: Key,
-        at: Annotated[Given, Query(description="In ISO 8601 with a zone")],
+        at: Annotated[shapes.Given, Query(description="In ISO 8601 with a zone")],
         environment: Environment = PRODUCTION,
-    ) -> PreviewBody:
+    ) -> shapes.PreviewBody:
         """If each schedule until then succeeds at its next try."""
         seen = await desk.foresee(key, at, environment=environment)
-        return PreviewBody(
+        return shapes.PreviewBody(
             flag_key=key, environment=environment, at=seen.at, enabled=seen.enabled,
             rollout_percentage=seen.rollout_percentage, applied=list(seen.applied),
         )  # fmt: skip
 
     @router.delete("/{key}/schedule/{id}", summary="Cancel a schedule")
-    async def cancel(key: Key, id: ScheduleId, who: Operator, environment: Environment = PRODUCTION) -> ScheduleBody:
+    async def cancel(
+        key: Key, id: ScheduleId, who: Operator, environment: Environment = PRODUCTION
+    ) -> shapes.ScheduleBody:
         """While it waits, for its time or for a retry; never afterwards."""
-        return ScheduleBody.model_validate(await desk.cancel(key, id, actor=who.owner, environment=environment))
+        return shapes.ScheduleBody.model_validate(await desk.cancel(key, id, actor=who.owner, environment=environment))
 
     @router.get("/{key}/schedule/{id}/retries", summary="The tries of a schedule, past and to come")
-    async def retries(key: Key, id: ScheduleId, environment: Environment = PRODUCTION) -> RetriesBody:
+    async def retries(key: Key, id: ScheduleId, environment: Environment = PRODUCTION) -> shapes.RetriesBody:
         """The times to come are exact: they are when it will be tried, if each try before fails."""
-        return RetriesBody.of(await desk.retries(key, id, environment=environment))
+        return shapes.RetriesBody.of(await desk.retries(key, id, environment=environment))
 
     @router.post("/{key}/schedule/{id}/retry", summary="Bring back a schedule that failed for good")
-    async def retry(key: Key, id: ScheduleId, who: Operator, environment: Environment = PRODUCTION) -> ScheduleBody:
+    async def retry(
+        key: Key, id: ScheduleId, who: Operator, environment: Environment = PRODUCTION
+    ) -> shapes.ScheduleBody:
         """Due now, with all its retries; who did it is recorded."""
-        return ScheduleBody.model_validate(await desk.retry(key, id, actor=who.owner, environment=environment))
+        return shapes.ScheduleBody.model_validate(await desk.retry(key, id, actor=who.owner, environment=environment))
 
 
 def _add_looking(router: APIRouter, desk: FlagDesk) -> None:
@@ -326,25 +306,25 @@ def _add_looking(router: APIRouter, desk: FlagDesk) -> None:
         flag: OfFlag | None = None,
         limit: Limit = PAGE_SIZE,
         cursor: Annotated[str | None, Query(max_length=CURSOR_CHARS_MAX, description="From the page before")] = None,
-    ) -> SchedulePageBody:
+    ) -> shapes.SchedulePageBody:
         """Those to come by when they are due, those that are over by when they ended, the last first."""
         page = await desk.page(status, environment=environment, key=flag, cursor=cursor, limit=limit)
-        return SchedulePageBody(schedules=[SeenBody.of(one) for one in page.seen], cursor=page.cursor)
+        return shapes.SchedulePageBody(schedules=[shapes.SeenBody.of(one) for one in page.seen], cursor=page.cursor)
 
 
 def _add_acting(router: APIRouter, store: FlagStore, desk: FlagDesk) -> None:
     @router.post("/schedules/cancel", summary="Cancel schedules")
-    async def cancel(request: ActRequest, who: Operator) -> ActedBody:
+    async def cancel(request: shapes.ActRequest, who: Operator) -> shapes.ActedBody:
         """Those that wait, for their time or for a retry; all in one commit."""
-        return ActedBody.of(await desk.cancel_all(request.ids, actor=who.owner, reason=request.reason))
+        return shapes.ActedBody.of(await desk.cancel_all(request.ids, actor=who.owner, reason=request.reason))
 
     @router.post("/schedules/retry", summary="Bring back schedules that failed for good")
-    async def retry(request: ActRequest, who: Operator) -> ActedBody:
+    async def retry(request: shapes.ActRequest, who: Operator) -> shapes.ActedBody:
         """Due now, with all their retries."""
-        return ActedBody.of(await desk.retry_all(request.ids, actor=who.owner, reason=request.reason))
+        return shapes.ActedBody.of(await desk.retry_all(request.ids, actor=who.owner, reason=request.reason))
 
     @router.post("/switch", summary="Turn flags on or off")
-    async def switch(request: SwitchRequest, who: Operator) -> ActedBody:
+    async def switch(request: shapes.SwitchRequest, who: Operator) -> shapes.ActedBody:
         """By their ids, all in one commit. Failed schedules that wait to set the same again end as superseded."""
         acted = await store.switch(request.ids, enabled=request.enabled, actor=who.owner, reason=request.reason)
-        return ActedBody.of(acted)
+        return shapes.ActedBody.of(acted)

@@ -56,6 +56,11 @@ Given = Annotated[datetime, BeforeValidator(read_instant)]
 Shown = Annotated[datetime, PlainSerializer(instant_json, return_type=str)]
 
 
+def _example(**shown: Any) -> ConfigDict:
+    """What the description shows of a body."""
+    return ConfigDict(json_schema_extra={"examples": [shown]})
+
+
 class CamelBody(BaseModel):
     """The names outside are camelCase; what is not known is refused."""
 
@@ -68,9 +73,7 @@ class CamelBody(BaseModel):
 class FlagChange(CamelBody):
     """What a flag is to be. What is left out stays as it is, or has its default in a new flag: off, for 0 percent."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"enabled": True, "rolloutPercentage": 10, "description": "The new checkout"}]}
-    )
+    model_config = _example(enabled=True, rolloutPercentage=10, description="The new checkout")
     enabled: StrictBool | None = Field(default=None, description="Whether it is on at all")
     rollout_percentage: Annotated[StrictInt, Field(ge=0, le=100)] | None = Field(
         default=None, description="For how many of a hundred users it is on"
@@ -81,9 +84,7 @@ class FlagChange(CamelBody):
 class UserOverride(CamelBody):
     """A user for whom the percentage does not speak."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"userId": "u-17", "overrideType": "include", "reason": "beta tester"}]}
-    )
+    model_config = _example(userId="u-17", overrideType="include", reason="beta tester")
     user_id: Annotated[Text, Field(min_length=1, max_length=200)]
     override_type: Literal["include", "exclude"]
     reason: Annotated[Text, Field(max_length=500)] | None = None
@@ -105,17 +106,11 @@ class Updates(CamelBody):
 class ScheduleRequest(CamelBody):
     """A change that is to take effect at a set time."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "scheduledAt": _AT,
-                    "updates": {"enabled": True, "rolloutPercentage": 100},
-                    "maxRetries": 5,
-                    "expiresAt": "2026-12-01T12:00:00.000000Z",
-                }
-            ]
-        }
+    model_config = _example(
+        scheduledAt=_AT,
+        updates={"enabled": True, "rolloutPercentage": 100},
+        maxRetries=5,
+        expiresAt="2026-12-01T12:00:00.000000Z",
     )
     scheduled_at: Given = Field(description="When it takes effect: in the future")
     updates: Updates
@@ -141,7 +136,7 @@ class BulkRequest(CamelBody):
 class ActRequest(CamelBody):
     """Which, and why."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"ids": [17, 18], "reason": "the promotion is off"}]})
+    model_config = _example(ids=[17, 18], reason="the promotion is off")
     ids: Annotated[list[Annotated[StrictInt, Field(ge=1, lt=2**63)]], Field(min_length=1, max_length=IDS_MAX)]
     reason: Reason
 
@@ -149,9 +144,7 @@ class ActRequest(CamelBody):
 class SwitchRequest(ActRequest):
     """Which flags are to be on or off, and why."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"ids": [7], "enabled": False, "reason": "checkout is broken"}]}
-    )
+    model_config = _example(ids=[7], enabled=False, reason="checkout is broken")
     enabled: StrictBool = Field(description="On or off; the percentage stays as it is")
 
 
@@ -161,21 +154,15 @@ class SwitchRequest(ActRequest):
 class FlagBody(CamelBody):
     """A flag in one environment."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "id": 7,
-                    "flagKey": "new-checkout",
-                    "environment": "production",
-                    "enabled": True,
-                    "rolloutPercentage": 10,
-                    "description": "The new checkout",
-                    "createdAt": "2026-11-01T09:00:00.000000Z",
-                    "updatedAt": "2026-11-02T09:00:00.000000Z",
-                }
-            ]
-        }
+    model_config = _example(
+        id=7,
+        flagKey="new-checkout",
+        environment="production",
+        enabled=True,
+        rolloutPercentage=10,
+        description="The new checkout",
+        createdAt="2026-11-01T09:00:00.000000Z",
+        updatedAt="2026-11-02T09:00:00.000000Z",
     )
     id: int
     flag_key: str
@@ -240,7 +227,7 @@ _SCHEDULE: dict[str, Any] = {
 class ScheduleBody(CamelBody):
     """A change that takes effect at a set time. `failed` with a `nextRetryAt` will be retried; without one it failed for good."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_SCHEDULE]})
+    model_config = _example(**_SCHEDULE)
     id: int
     flag_key: str
     scheduled_at: Shown
@@ -328,9 +315,7 @@ class RetriesBody(CamelBody):
 class Evaluated(CamelBody):
     """Whether one flag is on."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"flagKey": "new-checkout", "environment": "production", "enabled": True}]}
-    )
+    model_config = _example(flagKey="new-checkout", environment="production", enabled=True)
     flag_key: str
     environment: str
     enabled: bool
@@ -339,15 +324,8 @@ class Evaluated(CamelBody):
 class ActedBody(CamelBody):
     """What an act came to."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "changed": 1,
-                    "refused": {"18": "schedule 18 is applied for good: only one that waits can be cancelled"},
-                }
-            ]
-        }
+    model_config = _example(
+        changed=1, refused={"18": "schedule 18 is applied for good: only one that waits can be cancelled"}
     )
     changed: int = Field(description="How many changed")
     refused: dict[int, str] = Field(description="The others by their ids, and why they were left alone")

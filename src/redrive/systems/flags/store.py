@@ -1,18 +1,17 @@
 """Flags and overrides: changed in one commit with whatever follows from it, the audit log included.
 
 Flags are not tasks. Who changed one by hand, and how, stands in the audit log of all systems under the name of their table. As in
-a ledger, methods choose how a function of a connection runs; the functions, with a leading underscore, stand right below.
+a ledger, they are functions of a connection.
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from redrive import Redrive
-from redrive.extend import DEEDS
+from redrive.extend import DEEDS, OnDatabase, reads, writes
 from redrive.lane import Acted, Lane
 from redrive.systems.flags import tables
 from redrive.systems.flags.cache import FLAGS_MAX, FlagCache
@@ -20,34 +19,25 @@ from redrive.systems.flags.changes import LastSet, Stamp, Values, read_values, r
 from redrive.systems.flags.errors import FlagNotFoundError, InvalidChangeError
 from redrive.systems.flags.values import LISTED_MAX, PRODUCTION, Flag, Override
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 OVERRIDES_MAX = 10_000
 """How many users of one flag may have an override."""
 NOTE_CHARS_MAX = 500
 
 
-class FlagStore:
+class FlagStore(OnDatabase):
     """The flags and overrides of one database."""
 
     def __init__(self, app: Redrive, cache: FlagCache, lane: Lane) -> None:
-        self._app = app
-        self._database = app.database
+        super().__init__(app.database, open=app.open)
         self._cache = cache
         self._lane = lane
 
-    async def _write(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Change flags, and forget at once what this process believes of them."""
-        await self._app.open()
-        written = await self._database.write(run, *args, **kwargs)
-        self._cache.forget()
-        return written
-
     # --- flags ------------------------------------------------------------------------------------------------------
 
-    async def put(
+    @writes
+    def put(
         self,
+        connection: Connection,
         key: str,
         *,
         actor: str,
@@ -61,12 +51,7 @@ class FlagStore:
         values: Values = {column: value for column, value in given.items() if value is not None}
         if values:
             read_values(values)
-        described = {} if description is None else {"description": description}
-        return await self._write(self._put, key, environment, values, described, actor)
-
-    def _put(
-        self, connection: Connection, key: str, environment: str, values: Values, described: Values, actor: str
-    ) -> tuple[Flag, bool]:
+        described: Values = {} if description is None else {"description": description}
         t, now = tables.flags, self._database.present(connection)
         new = {"flag_key": key, "environment": environment, "created_at": now, "updated_at": now, "last_set": {}}
         make = (
@@ -85,11 +70,9 @@ class FlagStore:
             self._note(connection, act, environment, key, actor=actor, reason=_in_words(values | described))
         return _flag(tables.read_flag(connection, key, environment)), created
 
-    async def switch(self, ids: Collection[int], *, enabled: bool, actor: str, reason: str) -> Acted:
+    @writes
+    def switch(self, connection: Connection, ids: Collection[int], *, enabled: bool, actor: str, reason: str) -> Acted:
         """Turn flags on or off, by their ids; those that are so already, or are gone, stay as they are."""
-        return await self._write(self._switch, ids, enabled=enabled, actor=actor, reason=reason)
-
-    def _switch(self, connection: Connection, ids: Collection[int], *, enabled: bool, actor: str, reason: str) -> Acted:
         changed, refused = list[int](), dict[Any, str]()
         word = "on" if enabled else "off"
         for id_ in sorted(set(ids)):  # in one order, so that two who do so cannot block each other
@@ -105,11 +88,9 @@ class FlagStore:
                 changed.append(id_)
         return Acted(changed=changed, refused=refused)
 
-    async def delete(self, key: str, *, actor: str, environment: str = PRODUCTION) -> None:
+    @writes
+    def delete(self, connection: Connection, key: str, *, actor: str, environment: str = PRODUCTION) -> None:
         """Delete a flag and its overrides. Its schedules stay, and fail for good when they are due."""
-        await self._write(self._delete, key, environment, actor)
-
-    def _delete(self, connection: Connection, key: str, environment: str, actor: str) -> None:
         t = tables.flags
         gone = delete(t).where(t.c.flag_key == key, t.c.environment == environment)
         row = connection.execute(gone.returning(t.c.enabled, t.c.rollout_percentage)).first()
@@ -118,28 +99,34 @@ class FlagStore:
         self._note(connection, "delete", environment, key, actor=actor, reason=f"it had {_in_words(row._asdict())}")
         self._cache.announce(connection)
 
-    async def get(self, key: str, *, environment: str = PRODUCTION) -> Flag:
+    @reads
+    def get(self, connection: Connection, key: str, *, environment: str = PRODUCTION) -> Flag:
         """A flag as it stands in the database."""
-        await self._app.open()
-        return _flag(await self._database.read(tables.read_flag, key, environment))
+        return _flag(tables.read_flag(connection, key, environment))
 
-    async def all_flags(
-        self, *, environment: str = PRODUCTION, limit: int = LISTED_MAX, offset: int = 0, after: str | None = None
+    @reads
+    def all_flags(
+        self,
+        connection: Connection,
+        *,
+        environment: str = PRODUCTION,
+        limit: int = LISTED_MAX,
+        offset: int = 0,
+        after: str | None = None,
     ) -> list[Flag]:
         """The flags of an environment by their keys; those behind the key `after`, if it is given."""
-        await self._app.open()
         t = tables.flags
         found = select(t).where(t.c.environment == environment).order_by(t.c.flag_key).limit(limit).offset(offset)
         if after is not None:
             found = found.where(t.c.flag_key > after)
-        return await self._database.read(lambda connection: [_flag(row) for row in connection.execute(found)])
+        return [_flag(row) for row in connection.execute(found)]
 
-    async def environments(self) -> list[str]:
+    @reads
+    def environments(self, connection: Connection) -> list[str]:
         """Where there are flags, by name. All flags are looked at: they are few, see `FLAGS_MAX`."""
-        await self._app.open()
         column = tables.flags.c.environment
         found = select(column).distinct().order_by(column).limit(LISTED_MAX)
-        return await self._database.read(lambda connection: list(connection.execute(found).scalars()))
+        return list(connection.execute(found).scalars())
 
     # --- changing one -----------------------------------------------------------------------------------------------
 
@@ -182,8 +169,10 @@ class FlagStore:
 
     # --- overrides --------------------------------------------------------------------------------------------------
 
-    async def put_override(
+    @writes
+    def put_override(
         self,
+        connection: Connection,
         key: str,
         user_id: str,
         override_type: str,
@@ -193,19 +182,14 @@ class FlagStore:
         environment: str = PRODUCTION,
     ) -> Override:
         """Let a flag be on (`include`) or off (`exclude`) for one user; the last word counts."""
-        given = Override(
-            user_id=user_id, override_type=override_type, reason=reason, created_by=actor, created_at=None
-        )  # fmt: skip
-        return await self._write(self._put_override, key, environment, given, actor)
-
-    def _put_override(
-        self, connection: Connection, key: str, environment: str, given: Override, actor: str
-    ) -> Override:
         t, f = tables.overrides, tables.flags
         flag = self.lock(connection, (f.c.flag_key == key) & (f.c.environment == environment))
         if flag is None:
             raise FlagNotFoundError(key, environment)
-        put = replace(given, created_at=self._database.present(connection))
+        put = Override(
+            user_id=user_id, override_type=override_type, reason=reason, created_by=actor,
+            created_at=self._database.present(connection),
+        )  # fmt: skip
         values = {name: getattr(put, name) for name in Override.__slots__ if name != "user_id"}
         named = self._database.insert(t).values(flag_id=flag.id, user_id=put.user_id, **values)
         connection.execute(named.on_conflict_do_update(index_elements=[t.c.flag_id, t.c.user_id], set_=values))
@@ -217,11 +201,11 @@ class FlagStore:
         self._cache.announce(connection)
         return put
 
-    async def delete_override(self, key: str, user_id: str, *, actor: str, environment: str = PRODUCTION) -> bool:
+    @writes
+    def delete_override(
+        self, connection: Connection, key: str, user_id: str, *, actor: str, environment: str = PRODUCTION
+    ) -> bool:
         """Let the percentage speak for a user again; whether there was an override."""
-        return await self._write(self._delete_override, key, environment, user_id, actor)
-
-    def _delete_override(self, connection: Connection, key: str, environment: str, user_id: str, actor: str) -> bool:
         t, flag = tables.overrides, tables.read_flag(connection, key, environment)
         gone = delete(t).where(t.c.flag_id == flag.id, t.c.user_id == user_id).returning(t.c.user_id)
         if connection.execute(gone).first() is None:
@@ -230,14 +214,17 @@ class FlagStore:
         self._cache.announce(connection)
         return True
 
-    async def overrides(
-        self, key: str, *, environment: str = PRODUCTION, limit: int = LISTED_MAX, offset: int = 0
+    @reads
+    def overrides(
+        self,
+        connection: Connection,
+        key: str,
+        *,
+        environment: str = PRODUCTION,
+        limit: int = LISTED_MAX,
+        offset: int = 0,
     ) -> Sequence[Override]:
         """The overrides of a flag, by user."""
-        await self._app.open()
-        return await self._database.read(self._overrides, key, environment, limit, offset)
-
-    def _overrides(self, connection: Connection, key: str, environment: str, limit: int, offset: int) -> list[Override]:
         t, flag = tables.overrides, tables.read_flag(connection, key, environment)
         found = select(t).where(t.c.flag_id == flag.id).order_by(t.c.user_id).limit(limit).offset(offset)
         return [

@@ -73,19 +73,16 @@ class Flags(System):
         self.retry, self.retry_all = desk.retry, desk.retry_all
 
     def panel(self) -> Any:
-        """See `System`."""
         from redrive.systems.flags.page import make_panel
 
         return make_panel(self._store, self._desk)
 
     def routes(self) -> Sequence[Any]:
-        """See `System.routes`."""
         from redrive.systems.flags.routes import make_routers
 
         return make_routers(self._cache, self._store, self._intake, self._desk)
 
     async def close(self) -> None:
-        """See `System.close`."""
         await self._cache.close()
 
     async def process(self, settings: WorkerSettings | None = None) -> Processed:
@@ -108,7 +105,6 @@ class _Tally:
         self.ended = self.dead = self.retried = 0
 
     def observe(self, events: Sequence[Event]) -> None:
-        """See `Observer.observe`."""
         for event in events:
             if isinstance(event, AttemptEnded) and event.settlement.outcome != "released":
                 self.ended += 1

@@ -26,13 +26,14 @@ from sqlalchemy import (
     func,
     select,
     text,
+    type_coerce,
 )
 
 from redrive import LedgerTable, Words
-from redrive.extend import NAMES
+from redrive.extend import NAMES, When
+from redrive.sql import comparable
 from redrive.systems.flags.errors import FlagNotFoundError
 from redrive.systems.flags.values import FlagSchedule
-from redrive.systems.kit.instants import WHEN, instant
 
 FLAG_SCHEDULES = LedgerTable(
     "feature_flag_schedules",
@@ -65,8 +66,8 @@ flags = Table(
     Column("enabled", Boolean, nullable=False, server_default=false()),
     Column("rollout_percentage", Integer, nullable=False, server_default=text("0")),
     Column("description", Text),
-    Column("created_at", WHEN, nullable=False),
-    Column("updated_at", WHEN, nullable=False),
+    Column("created_at", When, nullable=False),
+    Column("updated_at", When, nullable=False),
     Column("last_set", JSON, nullable=False, server_default=text("'{}'")),
     UniqueConstraint("flag_key", "environment"),
     CheckConstraint("length(flag_key) BETWEEN 1 AND 100", name="flag_key"),
@@ -82,7 +83,7 @@ overrides = Table(
     Column("override_type", Text, nullable=False),
     Column("reason", Text),
     Column("created_by", Text),
-    Column("created_at", WHEN, nullable=False),
+    Column("created_at", When, nullable=False),
     CheckConstraint("override_type IN ('include', 'exclude')", name="override_type"),
     Index("feature_flag_user_overrides_user_idx", "user_id"),
 )
@@ -94,22 +95,22 @@ schedules = Table(
     Column("flag_id", _ID, ForeignKey(flags.c.id, ondelete="SET NULL")),
     Column("flag_key", Text, nullable=False),
     Column("environment", Text, nullable=False, server_default=text("'production'")),
-    Column("scheduled_at", WHEN, nullable=False),
+    Column("scheduled_at", When, nullable=False),
     Column("status", Text, nullable=False, server_default=text("'pending'")),
     Column("updates", JSON, nullable=False),
-    Column("applied_at", WHEN),
+    Column("applied_at", When),
     Column("error_message", Text),
     Column("created_by", Text),
     Column("cancelled_by", Text),
-    Column("cancelled_at", WHEN),
-    Column("created_at", WHEN, nullable=False),
-    Column("updated_at", WHEN, nullable=False),
+    Column("cancelled_at", When),
+    Column("created_at", When, nullable=False),
+    Column("updated_at", When, nullable=False),
     Column("retry_count", Integer, nullable=False, server_default=text("0")),
     Column("max_retries", Integer, nullable=False, server_default=text("3")),
-    Column("next_retry_at", WHEN),
+    Column("next_retry_at", When),
     Column("last_error", Text),
-    Column("expires_at", WHEN),
-    Column("lease_until", WHEN),
+    Column("expires_at", When),
+    Column("lease_until", When),
     Column("claim_id", Uuid().with_variant(Text(), "sqlite")),
     CheckConstraint("status IN ('pending', 'applied', 'failed', 'cancelled')", name="status"),
     CheckConstraint("retry_count >= 0", name="retry_count"),
@@ -126,7 +127,7 @@ audit = Table(
     "feature_flag_audit",
     _metadata,
     Column("id", _ID, Identity(), primary_key=True),
-    Column("at", WHEN, nullable=False),
+    Column("at", When, nullable=False),
     Column("action", Text, nullable=False),
     Column("actor", Text, nullable=False),
     Column("flag_key", Text, nullable=False),
@@ -159,8 +160,8 @@ class Listing:
 
 def _place(*times: Column[Any]) -> ColumnElement[Any]:
     # As text, not as a literal column: an index would take that for the column that names its table.
-    earliest: Any = text("'1970-01-01 00:00:00+00:00'")
-    return func.coalesce(*map(instant, times), instant(earliest))
+    earliest = type_coerce(text("'1970-01-01 00:00:00+00:00'"), When)
+    return func.coalesce(*map(comparable, times), comparable(earliest))
 
 
 AHEAD = Listing(
@@ -187,7 +188,7 @@ def read_schedules(
     connection: Connection, where: ColumnElement[bool], *, limit: int | None = None, offset: int = 0
 ) -> list[FlagSchedule]:
     """Schedules by their time."""
-    order = (instant(schedules.c.scheduled_at), schedules.c.id)
+    order = (comparable(schedules.c.scheduled_at), schedules.c.id)
     found = select(schedules).where(where).order_by(*order).limit(limit).offset(offset)
     return [FlagSchedule.of(row) for row in connection.execute(found)]
 

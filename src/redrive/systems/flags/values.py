@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import Row
 
-from redrive.extend import EPOCH
 from redrive.lane import Attempt
 from redrive.policies import Try, preview
 from redrive.systems.flags.policy import POLICY
@@ -17,6 +16,8 @@ PRODUCTION = "production"
 """The environment that is meant where none is named."""
 LISTED_MAX = 1000
 """How many of anything are listed at once."""
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+"""When something was due whose time nobody can read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,7 @@ class FlagSchedule:
         """A row of the table. What others wrote and nobody can read: such a time is due, such updates set nothing."""
         known = {name: getattr(row, name) for name in cls.__slots__}
         updates = row.updates if isinstance(row.updates, dict) else {}
-        return cls(**known | {"scheduled_at": row.scheduled_at or EPOCH, "updates": updates})
+        return cls(**known | {"scheduled_at": row.scheduled_at or LONG_AGO, "updates": updates})
 
     @property
     def is_open(self) -> bool:

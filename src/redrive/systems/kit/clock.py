@@ -4,7 +4,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, bindparam, func
 
-from redrive.extend import Database, Instant
+from redrive.extend import Database
+from redrive.sql import Instant
 
 
 def now_of(database: Database) -> ColumnElement[Any]:

@@ -7,8 +7,11 @@ from sqlalchemy import Connection, bindparam, select, update
 
 from redrive import State
 from redrive.errors import UsageError
-from redrive.extend import Act, Actor, Beside, safe_text
+from redrive.events import Act
+from redrive.extend import Beside
+from redrive.lane import Actor
 from redrive.operator.json_views import instant_json
+from redrive.operator.words import safe_text
 from redrive.systems.relay import headers as amqp
 from redrive.systems.relay.tables import RETRY_QUEUE, retry_queue
 

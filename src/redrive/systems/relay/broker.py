@@ -22,7 +22,7 @@ from aiormq.abc import DeliveredMessage
 from pamqp.commands import Basic
 from yarl import URL
 
-from redrive.extend import describe_error
+from redrive.operator.words import describe_error
 from redrive.systems.relay.frames import survive_strangers
 from redrive.systems.relay.topology import declare
 

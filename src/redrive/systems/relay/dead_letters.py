@@ -18,7 +18,7 @@ from aiormq.abc import AbstractChannel as RawChannel
 from aiormq.abc import DeliveredMessage
 
 from redrive.errors import SettingsError
-from redrive.extend import describe_error
+from redrive.operator.words import describe_error
 from redrive.systems.relay import headers as amqp
 from redrive.systems.relay.broker import Consumer, Publisher, consume_until
 from redrive.systems.relay.deaths import DeadLetter, read_letter

@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 from aiormq.abc import DeliveredMessage
 
-from redrive.extend import safe_text
+from redrive.operator.words import safe_text
 from redrive.systems.relay import headers as amqp
 from redrive.systems.relay.message import COUNT_MAX
 from redrive.systems.relay.rules import DeadLetterFacts, Rules, text_of

@@ -14,11 +14,11 @@ from sqlalchemy import ColumnElement, Connection, LargeBinary, bindparam, func, 
 
 from redrive import State
 from redrive.errors import TooSlowError
-from redrive.events import TasksChanged
-from redrive.extend import Act, Actor, Database
-from redrive.lane import Lane, Page
+from redrive.events import Act, TasksChanged
+from redrive.extend import Database, OnDatabase, When, reads
+from redrive.lane import Actor, Lane, Page
 from redrive.operator.acts import Acted, act_on_pages
-from redrive.systems.kit.instants import WHEN, instant
+from redrive.sql import comparable
 from redrive.systems.relay.tables import RETRY_QUEUE, retry_queue
 
 R = TypeVar("R")
@@ -75,11 +75,11 @@ _SHOWN = (
 """What a list shows of a row: never its payload."""
 
 
-class ReviewDesk:
+class ReviewDesk(OnDatabase):
     """The messages that wait for a person."""
 
     def __init__(self, database: Database, lane: Lane) -> None:
-        self._database = database
+        super().__init__(database, open=lane.ledger)
         self._lane = lane
 
     # --- looking ----------------------------------------------------------------------------------------------------
@@ -107,17 +107,19 @@ class ReviewDesk:
         counted = select(func.count()).select_from(retry_queue).where(*self._conditions(asked))
         return await self._look(lambda connection: int(connection.execute(counted).scalar_one()), COUNT_WITHIN)
 
-    async def depth(self) -> int:
+    @reads
+    def depth(self, connection: Connection) -> int:
         """How many messages wait for their retry, counted up to a million."""
-        return await self._database.read(_depth)
+        is_pending = _c.status == literal_column(f"'{_WORDS.waiting}'")
+        pending = select(_c.id).where(is_pending).limit(DEPTH_MAX).subquery()
+        return int(connection.execute(select(func.count()).select_from(pending)).scalar_one())
 
     async def present(self) -> datetime:
         """The instant, as the table sees it."""
         return await self._database.read(self._database.present)
 
     async def _look(self, run: Callable[[Connection], R], within: timedelta = LOOK_WITHIN) -> R:
-        await self._lane.ledger()
-        return await self._database.look(within, run)
+        return await (await self._opened()).look(within, run)
 
     def _conditions(self, asked: Asked) -> list[ColumnElement[bool]]:
         where: list[ColumnElement[bool]] = [_IN_REVIEW]
@@ -131,7 +133,7 @@ class ReviewDesk:
             where.append(_c.id.in_(asked.ids))
         if asked.until is not None:
             # What is in review has not changed since it came there. Instants are compared, never their text.
-            where.append(instant(_c.updated_at) <= instant(bindparam(None, asked.until, type_=WHEN)))
+            where.append(comparable(_c.updated_at) <= comparable(bindparam(None, asked.until, type_=When)))
         return where
 
     # --- acting -----------------------------------------------------------------------------------------------------
@@ -197,12 +199,6 @@ def _why_not(row: Any | None) -> str:
     if row.status == _WORDS.cancelled:
         return "it was resolved already"
     return "it changed meanwhile and is in review again: look once more"
-
-
-def _depth(connection: Connection) -> int:
-    is_pending = _c.status == literal_column(f"'{_WORDS.waiting}'")
-    pending = select(_c.id).where(is_pending).limit(DEPTH_MAX).subquery()
-    return int(connection.execute(select(func.count()).select_from(pending)).scalar_one())
 
 
 def _waiting(connection: Connection) -> Waiting:

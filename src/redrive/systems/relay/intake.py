@@ -15,8 +15,10 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 from redrive import Policy
 from redrive.errors import LedgerError, TooSlowError
 from redrive.events import TaskAdded
-from redrive.extend import Actor, Database, Return, describe_error
-from redrive.lane import Lane
+from redrive.extend import Database
+from redrive.lane import Actor, Lane
+from redrive.operator.words import describe_error
+from redrive.queues import Return
 from redrive.systems.relay.broker import pause
 from redrive.systems.relay.logs import RelayLog, RelayMetrics
 from redrive.systems.relay.message import HINT_MAX

@@ -7,8 +7,9 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from redrive import State
-from redrive.events import AttemptEnded, AttemptStarted, Event, TaskAdded
-from redrive.extend import Settlement, safe_text
+from redrive.events import AttemptEnded, AttemptStarted, Event, Settlement, TaskAdded
+from redrive.observe.metrics import OTHER, FewLabels
+from redrive.operator.words import safe_text
 from redrive.systems.kit.own_log import OwnLog
 from redrive.systems.relay.deaths import DeadLetter
 from redrive.systems.relay.message import InvalidMessageError
@@ -16,23 +17,8 @@ from redrive.systems.relay.rules import Verdict
 from redrive.systems.relay.values import Arrival, Stored
 
 QUEUES_MAX = 50
-"""Queues beyond this many are counted as `other`: labels must not grow with what strangers send."""
-OTHER = "other"
+"""Queues beyond this many are counted as `other`."""
 DRIFT_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
-
-
-class QueueLabels:
-    """The label of a queue: its name, for as many queues as there may be labels."""
-
-    def __init__(self) -> None:
-        self._queues: set[str] = set()
-
-    def __call__(self, queue: str) -> str:
-        if queue not in self._queues:
-            if len(self._queues) >= QUEUES_MAX:
-                return OTHER
-            self._queues.add(queue)
-        return queue
 
 
 class DeadLetterMetrics:
@@ -40,7 +26,7 @@ class DeadLetterMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._label = QueueLabels()
+        self._label = FewLabels(QUEUES_MAX)
 
         def counter(name: str, meaning: str, *labels: str) -> Counter:
             return Counter(name, meaning, labels, registry=self.registry)
@@ -59,7 +45,7 @@ class RelayMetrics:
     """The metrics of the relay, from the facts of its lane and from what arrives."""
 
     def __init__(self) -> None:
-        self._label = QueueLabels()
+        self._label = FewLabels(QUEUES_MAX)
 
         def counter(name: str, meaning: str, *labels: str) -> Counter:
             return Counter(name, meaning, labels, registry=None)
@@ -83,7 +69,6 @@ class RelayMetrics:
             registry.register(metric)
 
     def observe(self, events: Sequence[Event]) -> None:
-        """See `Observer.observe`."""
         for event in events:
             if isinstance(event, AttemptEnded):
                 self._ended(event.settlement)

@@ -7,13 +7,13 @@ import binascii
 import json
 from base64 import b64decode
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from aiormq.abc import DeliveredMessage
 from google.protobuf.message import DecodeError
 
-from redrive.extend import EPOCH, describe_error, safe_text
+from redrive.operator.words import describe_error, safe_text
 from redrive.systems.relay import headers as amqp_headers
 from redrive.systems.relay.frames import unreadable
 from redrive.systems.relay.relay_pb2 import RetryMessage
@@ -179,6 +179,6 @@ def _instant(hint_ms: int) -> datetime | None:
     if hint_ms <= 0:
         return None
     try:
-        return EPOCH + timedelta(milliseconds=hint_ms)
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=hint_ms)
     except OverflowError:
-        return datetime.max.replace(tzinfo=EPOCH.tzinfo)
+        return datetime.max.replace(tzinfo=UTC)

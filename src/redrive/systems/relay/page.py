@@ -7,9 +7,8 @@ from typing import Any
 from fastapi import Request
 
 from redrive.errors import TooSlowError
-from redrive.extend import System
 from redrive.http.errors import ApiError
-from redrive.http.panel import Panel, query_of
+from redrive.http.panel import Panel, query_of, text_of, turns
 from redrive.systems.relay.desk import COUNTED_MAX, TOO_SLOW, Asked, ReviewDesk, Waiting
 from redrive.systems.relay.shapes import message_of, one_of
 
@@ -22,10 +21,9 @@ BUSY = "The database took too long to answer. Try again in a moment."
 def make_panel(desk: ReviewDesk, is_connected: Callable[[], bool]) -> Panel:
     """The page, over the desk and whether the broker is there."""
 
-    async def content(request: Request, system: System) -> Mapping[str, Any]:
+    async def content(request: Request) -> Mapping[str, Any]:
         """A page of messages, or the one that is asked for."""
-        del system
-        asked = {name: _text(request, name) for name in ("queue", "error", "message_id")}
+        asked = {name: text_of(request, name, TEXT_CHARS_MAX, strip=False) for name in ("queue", "error", "message_id")}
         asked_for_one = request.query_params.get("message")
         shown = await (_one(desk, request, asked) if asked_for_one else _page(desk, request, asked))
         return {"broker": is_connected(), **shown}
@@ -60,14 +58,9 @@ async def _page(desk: ReviewDesk, request: Request, asked: Mapping[str, str | No
         "filter": {name: value for name, value in asked.items() if value},
         "messages": [message_of(row) for row in rows],
         "problem": problem,
-        "first_page": query_of(HERE, asked) if cursor is not None else None,
-        "next_page": query_of(HERE, {**asked, "cursor": following}) if following is not None else None,
+        **turns(HERE, asked, cursor=cursor, following=following),
         "path_of": lambda id_: query_of(HERE, {**asked, "message": id_}),
     }
-
-
-def _text(request: Request, name: str) -> str | None:
-    return request.query_params.get(name, "").replace("\0", "")[:TEXT_CHARS_MAX] or None
 
 
 def _number(request: Request, name: str) -> int | None:

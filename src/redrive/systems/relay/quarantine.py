@@ -6,7 +6,7 @@ from typing import Any
 from aio_pika import DeliveryMode, Message
 from aiormq.abc import DeliveredMessage
 
-from redrive.extend import safe_text
+from redrive.operator.words import safe_text
 from redrive.systems.relay import headers as amqp
 from redrive.systems.relay.broker import Publisher, pause
 from redrive.systems.relay.frames import unreadable

@@ -8,25 +8,14 @@ from fastapi import APIRouter, Depends, Path, Query
 
 from redrive.access.keys import ApiKey
 from redrive.errors import TooSlowError
-from redrive.extend import Act, Actor
+from redrive.events import Act
 from redrive.http.errors import ApiError, ErrorAnswer
 from redrive.http.guard import KeyFirstRoute, require, require_unless_loopback
+from redrive.lane import Actor
 from redrive.operator.json_views import instant_json
+from redrive.systems.relay import shapes
 from redrive.systems.relay.desk import TOO_SLOW, Asked, ReviewDesk
 from redrive.systems.relay.settings import QUEUE_BYTES_MAX
-from redrive.systems.relay.shapes import (
-    ERROR_CHARS_MAX,
-    ID_MAX,
-    QueueCount,
-    ReviewAct,
-    ReviewDone,
-    ReviewOne,
-    ReviewPage,
-    ReviewWaiting,
-    Text,
-    message_of,
-    one_of,
-)
 from redrive.systems.relay.tables import MESSAGE_ID_CHARS_MAX
 
 PAGE_MAX = 200
@@ -43,35 +32,39 @@ def make_router(desk: ReviewDesk) -> APIRouter:
 
     @router.get("", summary="Messages that wait for a person, the newest first", dependencies=LOOKING)
     async def listed(
-        queue: Annotated[Text | None, Query(description="The queue they failed in", max_length=QUEUE_BYTES_MAX)] = None,
-        error: Annotated[Text | None, Query(description="What the error contains", max_length=ERROR_CHARS_MAX)] = None,
-        message_id: Annotated[Text | None, Query(max_length=MESSAGE_ID_CHARS_MAX)] = None,
+        queue: Annotated[
+            shapes.Text | None, Query(description="The queue they failed in", max_length=QUEUE_BYTES_MAX)
+        ] = None,
+        error: Annotated[
+            shapes.Text | None, Query(description="What the error contains", max_length=shapes.ERROR_CHARS_MAX)
+        ] = None,
+        message_id: Annotated[shapes.Text | None, Query(max_length=MESSAGE_ID_CHARS_MAX)] = None,
         limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 50,
-        cursor: Annotated[int | None, Query(description="Where the page before ended", ge=1, le=ID_MAX)] = None,
-    ) -> ReviewPage:
+        cursor: Annotated[int | None, Query(description="Where the page before ended", ge=1, le=shapes.ID_MAX)] = None,
+    ) -> shapes.ReviewPage:
         """Pages, queues and ids are served by indexes. A text that is looked for in too many is refused with `too_slow`."""
         asked = Asked(queue=queue or None, error=error or None, message_id=message_id or None)
         with _in_time(asked):
             rows, following = await desk.page(asked, before=cursor, limit=limit)
-        return ReviewPage(messages=[message_of(row) for row in rows], cursor=following)
+        return shapes.ReviewPage(messages=[shapes.message_of(row) for row in rows], cursor=following)
 
     @router.get("/queues", summary="How many messages wait for a person, by queue", dependencies=LOOKING)
-    async def queues() -> ReviewWaiting:
+    async def queues() -> shapes.ReviewWaiting:
         """In all, and of each queue."""
         waiting = await desk.waiting()
-        counts = [QueueCount(queue=queue, amount=amount) for queue, amount in waiting.queues]
-        return ReviewWaiting(total=waiting.total, queues=counts, more=waiting.more)
+        counts = [shapes.QueueCount(queue=queue, amount=amount) for queue, amount in waiting.queues]
+        return shapes.ReviewWaiting(total=waiting.total, queues=counts, more=waiting.more)
 
     @router.get("/{id}", summary="One message with its headers and a preview of its payload", dependencies=LOOKING)
-    async def one(id: Annotated[int, Path(ge=1, le=ID_MAX, description="Of its row")]) -> ReviewOne:
+    async def one(id: Annotated[int, Path(ge=1, le=shapes.ID_MAX, description="Of its row")]) -> shapes.ReviewOne:
         """Wherever it stands now: also one that somebody else has resubmitted or resolved."""
         row = await desk.get(id)
         if row is None:
             raise ApiError(404, "message_unknown", f"there is no message {id} in the relay's table")
-        return one_of(row)
+        return shapes.one_of(row)
 
     @router.post("/resubmit", summary="Send messages to their queues again, now and with a fresh count")
-    async def resubmit(body: ReviewAct, key: Operator) -> ReviewDone:
+    async def resubmit(body: shapes.ReviewAct, key: Operator) -> shapes.ReviewDone:
         """The same as a redrive of the ledger `retry_queue`.
 
         What goes out says who and when in `x-resubmitted-by` and `x-resubmitted-at`.
@@ -79,30 +72,30 @@ def make_router(desk: ReviewDesk) -> APIRouter:
         return await _act(desk, Act.REDRIVE, body, key)
 
     @router.post("/resolve", summary="Close messages that a person has dealt with")
-    async def resolve(body: ReviewAct, key: Operator) -> ReviewDone:
+    async def resolve(body: shapes.ReviewAct, key: Operator) -> shapes.ReviewDone:
         """They will not be sent again, unless they fail again and come back by themselves."""
         return await _act(desk, Act.RESOLVE, body, key)
 
     return router
 
 
-async def _act(desk: ReviewDesk, act: Act, body: ReviewAct, key: ApiKey) -> ReviewDone:
+async def _act(desk: ReviewDesk, act: Act, body: shapes.ReviewAct, key: ApiKey) -> shapes.ReviewDone:
     actor = Actor(name=key.owner, reason=body.reason)
     if body.ids is not None:
         ids = list(dict.fromkeys(body.ids))
         if body.dry_run:
-            return ReviewDone(matched=await desk.count(Asked(ids=ids)), changed=0)
+            return shapes.ReviewDone(matched=await desk.count(Asked(ids=ids)), changed=0)
         done = await desk.act(act, ids, actor)
         refused: dict[Any, str] = dict(done.refused)
-        return ReviewDone(matched=len(ids), changed=len(done.changed), refused=refused)
+        return shapes.ReviewDone(matched=len(ids), changed=len(done.changed), refused=refused)
     assert body.filter is not None
     until = body.filter.until or await desk.present()
     asked = body.filter.asked(until)
     with _in_time(asked):
         if body.dry_run:
-            return ReviewDone(matched=await desk.count(asked), changed=0, until=instant_json(until))
+            return shapes.ReviewDone(matched=await desk.count(asked), changed=0, until=instant_json(until))
         done = await desk.act_on_all(act, asked, actor, at_most=body.at_most)
-    return ReviewDone(
+    return shapes.ReviewDone(
         matched=done.matched, changed=len(done.changed), until=instant_json(until), complete=done.complete
     )
 

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
-from redrive.extend import redact
 from redrive.http.reason import Reason
 from redrive.http.shape import Body
-from redrive.operator.json_views import instant_json, redacted
+from redrive.operator.json_views import fields_json, redacted
+from redrive.operator.words import redact
 from redrive.systems.relay.desk import COUNTED_MAX, QUEUES_MAX, Asked
 from redrive.systems.relay.settings import QUEUE_BYTES_MAX
 from redrive.systems.relay.tables import MESSAGE_ID_CHARS_MAX
@@ -170,21 +170,10 @@ def one_of(row: Any) -> ReviewOne:
 
 
 def _fields(row: Any) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "message_id": row.message_id,
-        "queue": row.original_queue,
-        "error": redact(row.error_reason),
-        "retry_count": row.retry_count,
-        "max_retries": row.max_retries,
-        "status": row.status,
-        "last_error": row.last_error and redact(row.last_error),
-        "due_at": instant_json(row.next_retry_at),
-        "created_at": instant_json(row.created_at),
-        "changed_at": instant_json(row.updated_at),
-        "content_type": row.content_type,
-        "payload_bytes": row.payload_bytes,
-    }
+    return fields_json(
+        row, ReviewMessage.model_fields, queue=row.original_queue, error=redact(row.error_reason),
+        last_error=row.last_error and redact(row.last_error), due_at=row.next_retry_at, changed_at=row.updated_at,
+    )  # fmt: skip
 
 
 def preview(head: bytes, size: int) -> ReviewPayload:

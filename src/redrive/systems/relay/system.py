@@ -18,8 +18,9 @@ from prometheus_client import CollectorRegistry
 
 from redrive import Exponential, Fixed, Policy, Redrive, jitter, seconds
 from redrive.app import WorkerSettings
-from redrive.extend import System, redact
+from redrive.extend import System
 from redrive.operator.alert_rules import Alarm
+from redrive.operator.words import redact
 from redrive.settings import load
 from redrive.systems.relay.beside import ActsOnMessages
 from redrive.systems.relay.broker import Consumer, Publisher, consume_until
@@ -126,13 +127,11 @@ class Relay(System):
     # --- what a service asks for ------------------------------------------------------------------------------------
 
     def panel(self) -> Any:
-        """See `System.panel`."""
         from redrive.systems.relay.page import make_panel
 
         return make_panel(self.desk, lambda: self.is_connected)
 
     def routes(self) -> Sequence[Any]:
-        """See `System.routes`."""
         from redrive.systems.relay.routes import make_router
 
         return (make_router(self.desk),)
@@ -152,7 +151,6 @@ class Relay(System):
         return {"rabbitmq": self.is_connected}
 
     def measure(self, registry: CollectorRegistry) -> None:
-        """See `System.measure`."""
         self._metrics.register(registry)
 
     async def refresh(self) -> None:

@@ -17,8 +17,7 @@ from sqlalchemy import (
 )
 
 from redrive import LedgerTable, Words
-from redrive.extend import NAMES, Counts
-from redrive.systems.kit.instants import WHEN
+from redrive.extend import NAMES, When
 
 MESSAGE_ID_CHARS_MAX = 500
 
@@ -31,7 +30,7 @@ RETRY_QUEUE = LedgerTable(
     count="retry_count",
     # Only the settlement that writes `retried` raises the count. `max_retries` is the handler's to compare it with, so that
     # no row dies without its review message.
-    counts=Counts.DONE,
+    counts="done",
     last_error="last_error",
     created_at="created_at",
     updated_at="updated_at",
@@ -54,14 +53,14 @@ retry_queue = Table(
     Column("error_reason", Text, nullable=False, server_default=text("''")),
     Column("retry_count", Integer, nullable=False, server_default=text("0")),
     Column("max_retries", Integer, nullable=False, server_default=text("3")),
-    Column("next_retry_at", WHEN),
-    Column("created_at", WHEN, nullable=False),
-    Column("updated_at", WHEN, nullable=False),
+    Column("next_retry_at", When),
+    Column("created_at", When, nullable=False),
+    Column("updated_at", When, nullable=False),
     Column("status", Text, nullable=False, server_default=text("'pending'")),
     Column("headers", JSON, nullable=False),
     Column("content_type", Text),
     Column("last_error", Text),
-    Column("lease_until", WHEN),
+    Column("lease_until", When),
     Column("claim_id", Uuid),
     CheckConstraint("status IN ('pending', 'retried', 'failed', 'resolved')", name="status"),
     CheckConstraint(f"length(message_id) BETWEEN 1 AND {MESSAGE_ID_CHARS_MAX}", name="message_id_length"),

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from aio_pika import DeliveryMode, Message
 
 from redrive import PermanentError, Policy, Task, TransientError, seconds
-from redrive.extend import describe_error
+from redrive.operator.words import describe_error
 from redrive.systems.relay import headers as amqp
 from redrive.systems.relay.broker import Published, Publisher
 from redrive.systems.relay.settings import RelaySettings

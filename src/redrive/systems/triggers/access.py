@@ -14,16 +14,17 @@ from fastapi.routing import APIRoute
 from sqlalchemy import Connection
 
 from redrive.access.keys import ApiKey, Scope, digest, read_keys
-from redrive.extend import Database, Gather
+from redrive.extend import Database, OnDatabase, reads
 from redrive.http.body import read_body
 from redrive.http.errors import ApiError, ErrorStyle
-from redrive.http.guard import wrong_key
+from redrive.http.guard import CHALLENGE, KEY_CHARS_MAX, wrong_key
+from redrive.http.strict_json import is_deeper_than
+from redrive.sql import Gather
 from redrive.systems.triggers.inbox import read_statuses
 from redrive.systems.triggers.limits import Limiter
 from redrive.systems.triggers.values import Status
 
 PREFIX = "/v1"
-KEY_CHARS_MAX = 500
 BODY_BYTES_MAX = 1 << 20
 BATCH_BYTES_MAX = 8 << 20
 BODY_SECONDS_MAX = 10.0
@@ -45,7 +46,6 @@ STYLE = ErrorStyle(
     },
     invalid_status=400,
 )
-CHALLENGE = {"WWW-Authenticate": 'ApiKey realm="redrive"'}
 
 
 class _Ask(NamedTuple):
@@ -58,11 +58,11 @@ class _Found(NamedTuple):
     event: tuple[str, Status] | None
 
 
-class Gate:
+class Gate(OnDatabase):
     """Lets requests in."""
 
     def __init__(self, database: Database, limiter: Limiter) -> None:
-        self._database = database
+        super().__init__(database)
         self._limiter = limiter
         self._looks: Gather[_Ask, _Found] = Gather(self._look, items_max=500)
 
@@ -88,15 +88,12 @@ class Gate:
             )
         return found
 
-    async def _look(self, asks: Sequence[_Ask]) -> list[_Found]:
-        return await self._database.read(_look, asks)
-
-
-def _look(connection: Connection, asks: Sequence[_Ask]) -> list[_Found]:
-    keys = read_keys(connection, list({ask.hashed for ask in asks}))
-    ids = list({ask.event_id for ask in asks if ask.event_id is not None})
-    events = read_statuses(connection, ids) if ids else {}
-    return [_Found(keys.get(ask.hashed), events.get(ask.event_id or "")) for ask in asks]
+    @reads
+    def _look(self, connection: Connection, asks: Sequence[_Ask]) -> list[_Found]:
+        keys = read_keys(connection, list({ask.hashed for ask in asks}))
+        ids = list({ask.event_id for ask in asks if ask.event_id is not None})
+        events = read_statuses(connection, ids) if ids else {}
+        return [_Found(keys.get(ask.hashed), events.get(ask.event_id or "")) for ask in asks]
 
 
 def needs(scope: str, *, body_bytes_max: int = BODY_BYTES_MAX) -> Callable[[Any], Any]:
@@ -161,24 +158,10 @@ def _read_json(body: bytes) -> Any:
         value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise ApiError(400, "VALIDATION_ERROR", "the body is not JSON") from None
-    if _depth(value) > JSON_DEPTH_MAX:
+    if is_deeper_than(JSON_DEPTH_MAX, value):
         raise ApiError(400, "VALIDATION_ERROR", f"the body is nested deeper than {JSON_DEPTH_MAX} levels")
     return value
 
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
-
-
-def _depth(value: Any) -> int:
-    """How deep lists and objects are nested, counted without recursion."""
-    depth, level = 0, [value]
-    while level := [inner for outer in level if isinstance(outer, dict | list) for inner in _members(outer)]:
-        depth += 1
-        if depth > JSON_DEPTH_MAX:
-            break
-    return depth
-
-
-def _members(value: dict[str, Any] | list[Any]) -> list[Any]:
-    return list(value.values()) if isinstance(value, dict) else value

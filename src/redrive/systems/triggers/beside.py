@@ -15,7 +15,10 @@ from typing import Any
 from sqlalchemy import Connection, Text, select, update
 
 from redrive import State
-from redrive.extend import Act, Actor, Batch, Beside, Claim, Database, Settlement, after_commit
+from redrive.events import Act, Claim, Settlement
+from redrive.extend import Beside, Database
+from redrive.lane import Actor
+from redrive.sql import Batch, after_commit
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.status import Delivery, Failure, Standing, fold
 from redrive.systems.triggers.values import Change, DeliveryFailed, StatusChanged
@@ -36,6 +39,7 @@ class EventStatus(Beside):
         facts = [d.c[name] for name in ("id", "updated_at", *Delivery._fields)]
         together = select(*told, *facts).join_from(e, d, d.c.event_id == e.c.id, isouter=True)
         self._lock = together.where(self._ids.match("id", e.c.id)).order_by(e.c.id, d.c.id).with_for_update(of=e)
+        self._lock_soon = database.dialect.impatient(self._lock)
         self._look = select(d.c.event_id, *facts).where(self._ids.match("id", d.c.event_id)).order_by(d.c.id)
         self._events_of = select(d.c.id, d.c.event_id).where(self._ids.match("id", d.c.id))
         written = ("id", *Standing._fields, "updated_at")
@@ -52,14 +56,13 @@ class EventStatus(Beside):
     # --- called by the ledger ---------------------------------------------------------------------------------------
 
     def claimed(self, connection: Connection, claims: Sequence[Claim]) -> None:
-        """See `Beside.claimed`."""
         self.follow(connection, {one.task.id: one.task.payload["event_id"] for one in claims})
 
     def settled(self, connection: Connection, settlements: Sequence[Settlement]) -> None:
-        """See `Beside.settled`."""
         failed = {one.claim.task.id: one.error for one in settlements if one.explanation is not None}
         changed = {one.claim.task.id: one.claim.task.payload["event_id"] for one in settlements}
-        self.follow(connection, changed, failed=failed)
+        # An event that a stranger has locked does not hold up the deliveries of all others: they are settled one by one then.
+        self.follow(connection, changed, failed=failed, impatient=True)
 
     def acted(
         self,
@@ -70,7 +73,6 @@ class EventStatus(Beside):
         actor: Actor,  # noqa: ARG002
         note: Any,  # noqa: ARG002
     ) -> None:
-        """See `Beside.acted`."""
         found = connection.execute(self._events_of, self._ids.parameters((id_,) for id_ in ids))
         self.follow(connection, {row.id: row.event_id for row in found})
 
@@ -84,18 +86,20 @@ class EventStatus(Beside):
         failed: Mapping[Any, str | None] | None = None,
         acknowledged: str | None = None,
         now: datetime | None = None,
+        impatient: bool = False,
     ) -> None:
         """Write what deliveries come to into their events, in the transaction that changed them.
 
         `changed` are these deliveries with their events; `failed` are those that have just failed, with their errors.
-        `acknowledged` is an event that changes though it may have no deliveries.
+        `acknowledged` is an event that changes though it may have no deliveries. Whoever is `impatient` does not wait long for
+        an event: then nothing is written.
         """
         event_ids = {*changed.values(), *([acknowledged] if acknowledged is not None else ())}
         if not event_ids:
             return
         changes: list[Change] = []
         rows = []
-        for event, deliveries in self._locked(connection, event_ids, changed):
+        for event, deliveries in self._locked(connection, event_ids, changed, impatient=impatient):
             id_, user_id, correlation_id, created_at, *stands = event
             before = Standing(*stands)
             at = now or max(updated_at for _, updated_at, *_ in deliveries)
@@ -115,12 +119,13 @@ class EventStatus(Beside):
         self._changed(connection, changes)
 
     def _locked(
-        self, connection: Connection, event_ids: Collection[str], ours: Mapping[Any, str]
+        self, connection: Connection, event_ids: Collection[str], ours: Mapping[Any, str], *, impatient: bool
     ) -> list[tuple[Any, list[Any]]]:
         """Lock events; each of them with its deliveries."""
         events: dict[str, tuple[Any, list[Any]]] = {}
         others = set()
-        for row in connection.execute(self._lock, self._ids.parameters((id_,) for id_ in sorted(event_ids))):
+        lock = self._lock_soon if impatient else self._lock
+        for row in connection.execute(lock, self._ids.parameters((id_,) for id_ in sorted(event_ids))):
             event, delivery = row[:EVENT_WIDTH], row[EVENT_WIDTH:]
             _, deliveries = events.setdefault(event[0], (event, []))
             if delivery[0] is not None:

@@ -5,17 +5,19 @@ through their lane. Secrets are not even read here. Who did what to an endpoint 
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, func, insert, literal, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, and_, func, insert, or_, select, update
 
 from redrive import Filter
 from redrive.errors import UsageError
-from redrive.extend import DEEDS, Database, redact
+from redrive.extend import DEEDS, Database
 from redrive.lane import Lane
 from redrive.operator.alert_rules import Alarm
+from redrive.operator.cursors import Position, behind, read_cursor, write_cursor
 from redrive.operator.json_views import instant_json
+from redrive.operator.words import redact
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.endpoints import SWITCHED_ON, leave_notices, switched_off
 from redrive.systems.triggers.ids import read_id
@@ -51,7 +53,7 @@ class EndpointDesk:
     async def page(self, *, user: str | None = None, state: EndpointState | None = None, cursor: str | None = None,
                    limit: int = 50) -> EndpointPage:  # fmt: skip
         """Endpoints, newest first; those that are disabled or failing by since when, latest first."""
-        after = None if cursor is None else _read_cursor(cursor)
+        after = None if cursor is None else read_cursor(cursor, _known_id)
         return await self._database.look(LOOK_WITHIN, _page, user, state, after, limit)
 
     async def alarms(self) -> list[Alarm]:
@@ -150,7 +152,7 @@ def _page(
     connection: Connection,
     user: str | None,
     state: EndpointState | None,
-    after: tuple[datetime, str] | None,
+    after: Position | None,
     limit: int,
 ) -> EndpointPage:
     e = t.endpoints
@@ -163,15 +165,15 @@ def _page(
     if since is None:
         wanted = wanted.order_by(e.c.id.desc())
         if after is not None:
-            wanted = wanted.where(e.c.id < after[1])
+            wanted = wanted.where(e.c.id < after.id)
     else:
         wanted = wanted.order_by(since.desc(), e.c.id.desc())
         if after is not None:
-            wanted = wanted.where(tuple_(since, e.c.id) < tuple_(literal(after[0], since.type), literal(after[1])))
+            wanted = wanted.where(behind(since, e.c.id, after, connection, newest_first=True))
     rows = connection.execute(wanted).all()
     failures = _failures(connection, rows[:limit])
     seen = [_seen(row, failures) for row in rows[:limit]]
-    return EndpointPage(seen, _write_cursor(seen[-1]) if len(rows) > limit else None)
+    return EndpointPage(seen, write_cursor(Position(seen[-1].since, seen[-1].id)) if len(rows) > limit else None)
 
 
 def _failures(connection: Connection, rows: Sequence[Any]) -> dict[str, LatestFailure]:
@@ -213,23 +215,10 @@ def _host(url: str) -> str:
     return shown_url(url).partition("://")[2].partition("/")[0].removesuffix("?…")
 
 
-def _write_cursor(last: SeenEndpoint) -> str:
-    return f"{instant_json(last.since)}~{last.id}"
-
-
-def _read_cursor(cursor: str) -> tuple[datetime, str]:
-    since, _, id_ = cursor.partition("~")
-    try:
-        instant = datetime.strptime(since, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
-    except ValueError:
-        raise _not_a_cursor() from None
-    if read_id(id_) != id_:
-        raise _not_a_cursor()
-    return instant, id_
-
-
-def _not_a_cursor() -> UsageError:
-    return UsageError("this cursor is not one of ours: begin without one")
+def _known_id(text: str) -> str:
+    if read_id(text) != text:
+        raise UsageError("the cursor is not one of ours: begin again without it")
+    return text
 
 
 # --- alarms -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from redrive.errors import UsageError
-from redrive.extend import Database, Gather
+from redrive.extend import Database, OnDatabase, reads, writes
+from redrive.sql import Gather
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.beside import EventStatus
 from redrive.systems.triggers.ids import new_id
@@ -89,29 +90,57 @@ class TooManyEndpointsError(UsageError):
     """The user has as many endpoints as one may have."""
 
 
-class EndpointStore:
+class EndpointStore(OnDatabase):
     """The endpoints of one database."""
 
     def __init__(self, database: Database, status: EventStatus) -> None:
-        self._database = database
+        super().__init__(database)
         self._status = status
-        self._healths: Gather[tuple[str, bool], None] = Gather(self._note_gathered)
+        self._healths: Gather[tuple[str, bool], None] = Gather(self._note)
 
-    async def create(self, values: Mapping[str, Any]) -> Endpoint:
+    @writes
+    def create(self, connection: Connection, values: Mapping[str, Any]) -> Endpoint:
         """Store a new endpoint."""
-        return await self._database.write(_create, values, self._database)
+        e = t.endpoints
+        now = self._database.present(connection)
+        held = connection.execute(select(func.count()).where(e.c.user_id == values["user_id"])).scalar_one()
+        if held >= ENDPOINTS_PER_USER_MAX:
+            raise TooManyEndpointsError(f"a user has at most {ENDPOINTS_PER_USER_MAX} endpoints: delete one first")
+        row = {**values, "id": new_id(now), "created_at": now, "updated_at": now}
+        if not values["enabled"]:
+            row |= switched_off(now, BY_OWNER, by=values["user_id"])
+        return read_endpoint(connection.execute(insert(e).values(row).returning(*e.c)).one())
 
-    async def of_user(self, user_id: str) -> list[Endpoint]:
+    @reads
+    def of_user(self, connection: Connection, user_id: str) -> list[Endpoint]:
         """The user's endpoints, oldest first."""
-        return await self._database.read(_list, user_id)
+        e = t.endpoints
+        return [
+            read_endpoint(row) for row in connection.execute(select(e).where(e.c.user_id == user_id).order_by(e.c.id))
+        ]
 
-    async def get(self, user_id: str, id: str) -> Endpoint | None:
+    @reads
+    def get(self, connection: Connection, user_id: str, id: str) -> Endpoint | None:
         """The user's endpoint with this id."""
-        return await self._database.read(_get, user_id, id)
+        e = t.endpoints
+        row = connection.execute(select(e).where(e.c.id == id, e.c.user_id == user_id)).first()
+        return None if row is None else read_endpoint(row)
 
-    async def change(self, user_id: str, id: str, values: Mapping[str, Any], *, rotate: bool) -> Endpoint | None:
+    @writes
+    def change(
+        self, connection: Connection, user_id: str, id: str, values: Mapping[str, Any], *, rotate: bool
+    ) -> Endpoint | None:
         """Change an endpoint. With `rotate` its secret so far goes on signing for a while."""
-        return await self._database.write(_change, user_id, id, values, self._database, rotate=rotate)
+        e = t.endpoints
+        now = self._database.present(connection)
+        mine = (e.c.id == id, e.c.user_id == user_id)
+        row = {**values, "updated_at": now}
+        if rotate:
+            row |= {"old_secret": e.c.secret, "old_secret_until": now + OLD_SECRET_LASTS}
+        if "enabled" in values:
+            row |= SWITCHED_ON if values["enabled"] else switched_off(now, BY_OWNER, by=user_id)
+        changed = connection.execute(update(e).where(*mine).values(row).returning(*e.c)).first()
+        return None if changed is None else read_endpoint(changed)
 
     async def delete(self, user_id: str, id: str) -> bool:
         """Forget an endpoint and cancel what waits for it; whether it was there.
@@ -149,86 +178,44 @@ class EndpointStore:
         if delivered != (endpoint.failing_since is None):
             await self._healths([(endpoint.id, delivered)])
 
-    async def _note_gathered(self, notes: Sequence[tuple[str, bool]]) -> list[None]:
-        last = dict(notes)
-        await self._database.write(_note, last, self._database)
+    @writes
+    def _note(self, connection: Connection, notes: Sequence[tuple[str, bool]]) -> list[None]:
+        e, delivered = t.endpoints, dict(notes)
+        well = sorted(id_ for id_, success in delivered.items() if success)
+        unwell = sorted(id_ for id_, success in delivered.items() if not success)
+        if well:
+            connection.execute(update(e).where(e.c.id.in_(well)).values(failing_since=None))
+        if unwell:
+            since = {"failing_since": self._database.present(connection)}
+            connection.execute(update(e).where(e.c.id.in_(unwell), e.c.failing_since.is_(None)).values(since))
         return [None] * len(notes)
 
-    async def disable(self, endpoint: Endpoint, reason: str, *, failing_since: datetime | None = None) -> bool:
+    @writes
+    def disable(
+        self, connection: Connection, endpoint: Endpoint, reason: str, *, failing_since: datetime | None = None
+    ) -> bool:
         """Switch an endpoint off and leave its owner a notice; False if it is off already.
 
         With `failing_since` only if it has failed ever since then: what was read before a delivery may be old by now.
         """
-        return await self._database.write(_disable, endpoint, reason, failing_since, self._database)
+        e = t.endpoints
+        now = self._database.present(connection)
+        still = [e.c.id == endpoint.id, e.c.enabled.is_(True)]
+        if failing_since is not None:
+            still.append(e.c.failing_since <= failing_since)
+        off = switched_off(now, reason) | {"updated_at": now}
+        disabled = connection.execute(update(e).where(*still).values(off).returning(e.c.id)).first()
+        if disabled is None:
+            return False
+        leave_notices(connection, [(endpoint, f"the endpoint {endpoint.url} was disabled: {reason}")], now)
+        return True
 
-    async def notices(self, user_id: str) -> list[Any]:
+    @reads
+    def notices(self, connection: Connection, user_id: str) -> list[Any]:
         """What the user must be told, newest first."""
-        return await self._database.read(_notices, user_id)
-
-
-def _create(connection: Connection, values: Mapping[str, Any], database: Database) -> Endpoint:
-    e = t.endpoints
-    now = database.present(connection)
-    held = connection.execute(select(func.count()).where(e.c.user_id == values["user_id"])).scalar_one()
-    if held >= ENDPOINTS_PER_USER_MAX:
-        raise TooManyEndpointsError(f"a user has at most {ENDPOINTS_PER_USER_MAX} endpoints: delete one first")
-    row = {**values, "id": new_id(now), "created_at": now, "updated_at": now}
-    if not values["enabled"]:
-        row |= switched_off(now, BY_OWNER, by=values["user_id"])
-    return read_endpoint(connection.execute(insert(e).values(row).returning(*e.c)).one())
-
-
-def _list(connection: Connection, user_id: str) -> list[Endpoint]:
-    e = t.endpoints
-    return [read_endpoint(row) for row in connection.execute(select(e).where(e.c.user_id == user_id).order_by(e.c.id))]
-
-
-def _get(connection: Connection, user_id: str, id: str) -> Endpoint | None:
-    e = t.endpoints
-    row = connection.execute(select(e).where(e.c.id == id, e.c.user_id == user_id)).first()
-    return None if row is None else read_endpoint(row)
-
-
-def _change(
-    connection: Connection, user_id: str, id: str, values: Mapping[str, Any], database: Database, *, rotate: bool
-) -> Endpoint | None:
-    e = t.endpoints
-    now = database.present(connection)
-    mine = (e.c.id == id, e.c.user_id == user_id)
-    row = {**values, "updated_at": now}
-    if rotate:
-        row |= {"old_secret": e.c.secret, "old_secret_until": now + OLD_SECRET_LASTS}
-    if "enabled" in values:
-        row |= SWITCHED_ON if values["enabled"] else switched_off(now, BY_OWNER, by=user_id)
-    changed = connection.execute(update(e).where(*mine).values(row).returning(*e.c)).first()
-    return None if changed is None else read_endpoint(changed)
-
-
-def _note(connection: Connection, delivered: Mapping[str, bool], database: Database) -> None:
-    e = t.endpoints
-    well = sorted(id_ for id_, success in delivered.items() if success)
-    unwell = sorted(id_ for id_, success in delivered.items() if not success)
-    if well:
-        connection.execute(update(e).where(e.c.id.in_(well)).values(failing_since=None))
-    if unwell:
-        since = {"failing_since": database.present(connection)}
-        connection.execute(update(e).where(e.c.id.in_(unwell), e.c.failing_since.is_(None)).values(since))
-
-
-def _disable(
-    connection: Connection, endpoint: Endpoint, reason: str, failing_since: datetime | None, database: Database
-) -> bool:
-    e = t.endpoints
-    now = database.present(connection)
-    still = [e.c.id == endpoint.id, e.c.enabled.is_(True)]
-    if failing_since is not None:
-        still.append(e.c.failing_since <= failing_since)
-    off = switched_off(now, reason) | {"updated_at": now}
-    disabled = connection.execute(update(e).where(*still).values(off).returning(e.c.id)).first()
-    if disabled is None:
-        return False
-    leave_notices(connection, [(endpoint, f"the endpoint {endpoint.url} was disabled: {reason}")], now)
-    return True
+        n = t.notices
+        mine = select(n.c.endpoint_id, n.c.at, n.c.message).where(n.c.user_id == user_id)
+        return list(connection.execute(mine.order_by(n.c.id.desc()).limit(NOTICES_PER_USER_MAX)))
 
 
 def leave_notices(connection: Connection, told: Sequence[tuple[Any, str]], now: datetime) -> None:
@@ -240,9 +227,3 @@ def leave_notices(connection: Connection, told: Sequence[tuple[Any, str]], now: 
         mine = n.c.user_id == user_id
         older = select(n.c.id).where(mine).order_by(n.c.id.desc()).offset(NOTICES_PER_USER_MAX).limit(1)
         connection.execute(delete(n).where(mine, n.c.id <= older.scalar_subquery()))
-
-
-def _notices(connection: Connection, user_id: str) -> list[Any]:
-    n = t.notices
-    mine = select(n.c.endpoint_id, n.c.at, n.c.message).where(n.c.user_id == user_id)
-    return list(connection.execute(mine.order_by(n.c.id.desc()).limit(NOTICES_PER_USER_MAX)))

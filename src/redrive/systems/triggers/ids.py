@@ -4,7 +4,7 @@ import re
 from datetime import datetime
 from itertools import count
 
-from redrive.extend import uuid7
+from redrive.sql import uuid7
 
 _FORM = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _serials = count()

@@ -1,17 +1,15 @@
-"""Events that were taken in, as their owners see them: looked at, acknowledged, deleted, found to be tried again.
+"""Events that were taken in, as their owners see them: looked at, acknowledged, deleted, found to be tried again."""
 
-Functions of a connection, synchronous, as all SQL of redrive; `EventInbox` runs them.
-"""
-
-import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Text, any_, bindparam, delete, func, select, update
-from sqlalchemy.dialects import postgresql
+from sqlalchemy import ColumnElement, Connection, Integer, delete, func, select, update
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
 
-from redrive.extend import ATTEMPTS, Database
+from redrive.extend import ATTEMPTS, Database, OnDatabase, reads, writes
+from redrive.sql import one_of
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.beside import EventStatus
 from redrive.systems.triggers.values import InboxPage, Status
@@ -23,41 +21,94 @@ PAGE_BYTES_MAX = 4 << 20
 OPEN = ("received", "queued")
 
 
-class EventInbox:
+class EventInbox(OnDatabase):
     """The events of one database."""
 
     def __init__(self, database: Database, status: EventStatus) -> None:
-        self._database = database
+        super().__init__(database)
         self._status = status
 
     # --- looking ----------------------------------------------------------------------------------------------------
 
-    async def get(self, user_id: str, id: str) -> Any | None:
+    @reads
+    def get(self, connection: Connection, user_id: str, id: str) -> Any | None:
         """The user's event with this id."""
-        return await self._database.read(_get, user_id, id)
+        return connection.execute(select(t.events).where(t.events.c.id == id, t.events.c.user_id == user_id)).first()
 
-    async def page(
-        self, user_id: str, status: str, *, event_type: str | None, after: str | None, limit: int
+    @reads
+    def page(
+        self,
+        connection: Connection,
+        user_id: str,
+        status: str,
+        *,
+        event_type: str | None,
+        after: str | None,
+        limit: int,
     ) -> InboxPage:
         """Events of a status, oldest first, from behind `after` on; fewer than `limit` where payloads are large."""
-        return await self._database.read(_page, user_id, status, event_type, after, limit)
+        e = t.events
+        wanted = [e.c.user_id == user_id, e.c.status == status]
+        total: int | None = None
+        if event_type is not None:
+            wanted.append(e.c.event_type == event_type)
+        else:
+            c = t.counts
+            counted = select(func.sum(c.c.amount)).where(c.c.user_id == user_id, c.c.status == status)
+            total = int(connection.execute(counted).scalar() or 0)
+        # Sizes first: a hundred of the largest payloads together would be more than a process should hold for one request.
+        sizes = select(e.c.id, ByteLength(e.c.payload)).where(*wanted).order_by(e.c.id).limit(limit + 1)
+        if after is not None:
+            sizes = sizes.where(e.c.id > after)
+        found = [(id_, int(amount)) for id_, amount in connection.execute(sizes)]
+        kept = _fitting([amount for _, amount in found[:limit]])
+        if not kept:
+            return InboxPage([], "", False, total)
+        # These and no others: one that comes in between must not push the last one out, which the cursor would then pass. And by their
+        # ids alone: with the cursor beside them SQLite would rather walk all that is behind it.
+        ids = [id_ for id_, _ in found[:kept]]
+        rows = (
+            select(e.c.id, e.c.event_type, e.c.created_at, e.c.payload).where(*wanted, e.c.id.in_(ids)).order_by(e.c.id)
+        )
+        return InboxPage(list(connection.execute(rows)), ids[-1], len(found) > kept, total)
 
-    async def attempts(self, user_id: str, *, event_id: str | None = None, endpoint_id: str | None = None,
-                       limit: int = 100) -> list[Any]:  # fmt: skip
+    @reads
+    def attempts(
+        self,
+        connection: Connection,
+        user_id: str,
+        *,
+        event_id: str | None = None,
+        endpoint_id: str | None = None,
+        limit: int = 100,
+    ) -> list[Any]:
         """Tries, newest first: the latest of an event's deliveries, or those of the latest deliveries to an endpoint."""
-        return await self._database.read(_attempts, user_id, event_id, endpoint_id, limit)
+        d, a = t.deliveries, ATTEMPTS
+        # The newest deliveries first and only so many of them: each has at least one try, so no more can be needed.
+        few = select(d.c.id, d.c.event_id, d.c.endpoint_id).where(d.c.user_id == user_id, d.c.claimed_at.is_not(None))
+        few = few.where(d.c.event_id == event_id) if event_id is not None else few.where(d.c.endpoint_id == endpoint_id)
+        latest = few.order_by(d.c.id.desc()).limit(limit).subquery("latest")
+        found = (
+            select(a, latest.c.event_id, latest.c.endpoint_id)
+            .join(latest, a.c.task_id == latest.c.id)
+            .where(a.c.ledger == LEDGER)
+            .order_by(a.c.ended_at.desc(), a.c.task_id.desc(), a.c.number.desc())
+            .limit(limit)
+        )
+        return list(connection.execute(found))
 
-    async def totals(self) -> dict[str, int]:
+    @reads
+    def totals(self, connection: Connection) -> dict[str, int]:
         """How many events there are in each status, of all users."""
-        return await self._database.read(_totals)
+        c = t.counts
+        found = connection.execute(select(c.c.status, func.sum(c.c.amount)).group_by(c.c.status))
+        return {status: int(amount) for status, amount in found}
 
     # --- acting -----------------------------------------------------------------------------------------------------
 
-    async def acknowledge(self, user_id: str, id: str) -> str | None:
+    @writes
+    def acknowledge(self, connection: Connection, user_id: str, id: str) -> str | None:
         """Acknowledge an event; the status that it has then, None if there is no such event."""
-        return await self._database.write(self._acknowledge, user_id, id)
-
-    def _acknowledge(self, connection: Connection, user_id: str, id: str) -> str | None:
         now = self._database.present(connection)
         e, d = t.events, t.deliveries
         mine = (e.c.id == id, e.c.user_id == user_id)
@@ -98,16 +149,50 @@ class EventInbox:
         self._status.deleted(connection, [(row.user_id, row.status) for row in gone])
         return len(gone)
 
-    async def dead_deliveries(self, user_id: str, id: str) -> tuple[str | None, list[str]]:
+    @reads
+    def dead_deliveries(self, connection: Connection, user_id: str, id: str) -> tuple[str | None, list[str]]:
         """An event's status, None if there is no such event, and its deliveries that can be brought back."""
-        return await self._database.read(_dead_deliveries, user_id, id)
+        e, d = t.events, t.deliveries
+        status = connection.execute(select(e.c.status).where(e.c.id == id, e.c.user_id == user_id)).scalar()
+        if status is None:
+            return None, []
+        found = connection.execute(select(d.c.id).where(d.c.event_id == id, d.c.status == "dead").order_by(d.c.id))
+        return status, list(found.scalars())
 
-    async def failed(
-        self, user_id: str, *, event_type: str | None, endpoint_id: str | None, since: datetime | None,
-        until: datetime | None, limit: int,
-    ) -> tuple[dict[str, list[str]], bool]:  # fmt: skip
+    @reads
+    def failed(
+        self,
+        connection: Connection,
+        user_id: str,
+        *,
+        event_type: str | None,
+        endpoint_id: str | None,
+        since: datetime | None,
+        until: datetime | None,
+        limit: int,
+    ) -> tuple[dict[str, list[str]], bool]:
         """Failed events that can be brought back, oldest first, each with its dead deliveries; whether there are more."""
-        return await self._database.read(_failed, user_id, event_type, endpoint_id, since, until, limit)
+        e, d = t.events, t.deliveries
+        dead = select(d.c.id).where(d.c.event_id == e.c.id, d.c.status == "dead")
+        if endpoint_id is not None:
+            dead = dead.where(d.c.endpoint_id == endpoint_id)
+        asked = select(e.c.id).where(e.c.user_id == user_id, e.c.status == "failed", dead.exists())
+        if event_type is not None:
+            asked = asked.where(e.c.event_type == event_type)
+        if since is not None:
+            asked = asked.where(e.c.failed_at >= since)
+        if until is not None:
+            asked = asked.where(e.c.failed_at < until)
+        ids = list(connection.execute(asked.order_by(e.c.id).limit(limit + 1)).scalars())
+        found: dict[str, list[str]] = {id_: [] for id_ in ids[:limit]}
+        bodies = (
+            select(d.c.event_id, d.c.id).where(d.c.event_id.in_(list(found)), d.c.status == "dead").order_by(d.c.id)
+        )
+        if endpoint_id is not None:
+            bodies = bodies.where(d.c.endpoint_id == endpoint_id)
+        for event_id, delivery_id in connection.execute(bodies):
+            found[event_id].append(delivery_id)
+        return found, len(ids) > limit
 
 
 def _lock_deliveries(connection: Connection, *which: ColumnElement[bool]) -> list[str]:
@@ -116,56 +201,32 @@ def _lock_deliveries(connection: Connection, *which: ColumnElement[bool]) -> lis
     return list(connection.execute(select(d.c.id).where(*which).order_by(d.c.id).with_for_update()).scalars())
 
 
-# The text is the same for one id and for hundreds, so the database plans it once.
-_STATUS_COLUMNS = select(t.events.c.user_id, *(t.events.c[name] for name in Status._fields))
-_listed = func.json_each(bindparam("ids", type_=Text)).table_valued("value", name="asked")
-_STATUSES = {
-    "sqlite": _STATUS_COLUMNS.where(t.events.c.id.in_(select(_listed.c.value))),
-    "postgresql": _STATUS_COLUMNS.where(t.events.c.id == any_(bindparam("ids", type_=postgresql.ARRAY(Text)))),
-}
+_STATUSES = select(t.events.c.user_id, *(t.events.c[name] for name in Status._fields)).where(
+    one_of(t.events.c.id, "ids")
+)
 
 
 def read_statuses(connection: Connection, asked: Sequence[str]) -> dict[str, tuple[str, Status]]:
     """The statuses of these events, each with its owner."""
-    found = connection.execute(_STATUSES[connection.dialect.name], {"ids": _as_parameter(connection, asked)})
+    found = connection.execute(_STATUSES, {"ids": asked})
     return {row[1]: (row[0], Status(*row[1:])) for row in found}
 
 
-def _as_parameter(connection: Connection, ids: Sequence[str]) -> Any:
-    return json.dumps(list(ids)) if connection.dialect.name == "sqlite" else list(ids)
+class ByteLength(FunctionElement[int]):
+    """How many bytes a text in ASCII has. PostgreSQL knows that without reading them."""
+
+    type = Integer()
+    inherit_cache = True
 
 
-def _get(connection: Connection, user_id: str, id: str) -> Any | None:
-    return connection.execute(select(t.events).where(t.events.c.id == id, t.events.c.user_id == user_id)).first()
+@compiles(ByteLength)
+def _octet_length(element: ByteLength, compiler: Any, **options: Any) -> str:
+    return f"octet_length({compiler.process(element.clauses, **options)})"
 
 
-def _page(
-    connection: Connection, user_id: str, status: str, event_type: str | None, after: str | None, limit: int
-) -> InboxPage:
-    e = t.events
-    wanted = [e.c.user_id == user_id, e.c.status == status]
-    total: int | None = None
-    if event_type is not None:
-        wanted.append(e.c.event_type == event_type)
-    else:
-        c = t.counts
-        counted = select(func.sum(c.c.amount)).where(c.c.user_id == user_id, c.c.status == status)
-        total = int(connection.execute(counted).scalar() or 0)
-    # Sizes first: a hundred of the largest payloads together would be more than a process should hold for one request.
-    # Payloads are ASCII, and PostgreSQL knows how many bytes there are without reading them.
-    size = func.length if connection.dialect.name == "sqlite" else func.octet_length
-    sizes = select(e.c.id, size(e.c.payload)).where(*wanted).order_by(e.c.id).limit(limit + 1)
-    if after is not None:
-        sizes = sizes.where(e.c.id > after)
-    found = [(id_, int(amount)) for id_, amount in connection.execute(sizes)]
-    kept = _fitting([amount for _, amount in found[:limit]])
-    if not kept:
-        return InboxPage([], "", False, total)
-    # These and no others: one that comes in between must not push the last one out, which the cursor would then pass. And by their
-    # ids alone: with the cursor beside them SQLite would rather walk all that is behind it.
-    ids = [id_ for id_, _ in found[:kept]]
-    rows = select(e.c.id, e.c.event_type, e.c.created_at, e.c.payload).where(*wanted, e.c.id.in_(ids)).order_by(e.c.id)
-    return InboxPage(list(connection.execute(rows)), ids[-1], len(found) > kept, total)
+@compiles(ByteLength, "sqlite")
+def _length(element: ByteLength, compiler: Any, **options: Any) -> str:
+    return f"length({compiler.process(element.clauses, **options)})"
 
 
 def _fitting(sizes: Sequence[int]) -> int:
@@ -176,61 +237,3 @@ def _fitting(sizes: Sequence[int]) -> int:
         if number and total > PAGE_BYTES_MAX:
             return number
     return len(sizes)
-
-
-def _attempts(
-    connection: Connection, user_id: str, event_id: str | None, endpoint_id: str | None, limit: int
-) -> list[Any]:
-    d, a = t.deliveries, ATTEMPTS
-    # The newest deliveries first and only so many of them: each has at least one try, so no more can be needed.
-    few = select(d.c.id, d.c.event_id, d.c.endpoint_id).where(d.c.user_id == user_id, d.c.claimed_at.is_not(None))
-    few = few.where(d.c.event_id == event_id) if event_id is not None else few.where(d.c.endpoint_id == endpoint_id)
-    latest = few.order_by(d.c.id.desc()).limit(limit).subquery("latest")
-    found = (
-        select(a, latest.c.event_id, latest.c.endpoint_id)
-        .join(latest, a.c.task_id == latest.c.id)
-        .where(a.c.ledger == LEDGER)
-        .order_by(a.c.ended_at.desc(), a.c.task_id.desc(), a.c.number.desc())
-        .limit(limit)
-    )
-    return list(connection.execute(found))
-
-
-def _totals(connection: Connection) -> dict[str, int]:
-    c = t.counts
-    found = connection.execute(select(c.c.status, func.sum(c.c.amount)).group_by(c.c.status))
-    return {status: int(amount) for status, amount in found}
-
-
-def _dead_deliveries(connection: Connection, user_id: str, id: str) -> tuple[str | None, list[str]]:
-    e, d = t.events, t.deliveries
-    status = connection.execute(select(e.c.status).where(e.c.id == id, e.c.user_id == user_id)).scalar()
-    if status is None:
-        return None, []
-    found = connection.execute(select(d.c.id).where(d.c.event_id == id, d.c.status == "dead").order_by(d.c.id))
-    return status, list(found.scalars())
-
-
-def _failed(
-    connection: Connection, user_id: str, event_type: str | None, endpoint_id: str | None,
-    since: datetime | None, until: datetime | None, limit: int,
-) -> tuple[dict[str, list[str]], bool]:  # fmt: skip
-    e, d = t.events, t.deliveries
-    dead = select(d.c.id).where(d.c.event_id == e.c.id, d.c.status == "dead")
-    if endpoint_id is not None:
-        dead = dead.where(d.c.endpoint_id == endpoint_id)
-    asked = select(e.c.id).where(e.c.user_id == user_id, e.c.status == "failed", dead.exists())
-    if event_type is not None:
-        asked = asked.where(e.c.event_type == event_type)
-    if since is not None:
-        asked = asked.where(e.c.failed_at >= since)
-    if until is not None:
-        asked = asked.where(e.c.failed_at < until)
-    ids = list(connection.execute(asked.order_by(e.c.id).limit(limit + 1)).scalars())
-    found: dict[str, list[str]] = {id_: [] for id_ in ids[:limit]}
-    bodies = select(d.c.event_id, d.c.id).where(d.c.event_id.in_(list(found)), d.c.status == "dead").order_by(d.c.id)
-    if endpoint_id is not None:
-        bodies = bodies.where(d.c.endpoint_id == endpoint_id)
-    for event_id, delivery_id in connection.execute(bodies):
-        found[event_id].append(delivery_id)
-    return found, len(ids) > limit

@@ -8,7 +8,8 @@ from typing import Any
 from sqlalchemy import Connection, select, tuple_
 
 from redrive.errors import LedgerAwayError
-from redrive.extend import Database, Gather
+from redrive.extend import Database, OnDatabase, writes
+from redrive.sql import Gather
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.beside import EventStatus
 from redrive.systems.triggers.endpoints import matches, read_endpoint
@@ -19,14 +20,14 @@ from redrive.systems.triggers.values import Endpoint, NewEvent, Taken
 LEDGER = t.TRIGGER_DELIVERIES.name
 
 
-class Intake:
+class Intake(OnDatabase):
     """Takes events in."""
 
     def __init__(self, database: Database, status: EventStatus, *, retries_max: int = RETRIES_MAX) -> None:
-        self._database = database
+        super().__init__(database)
         self._status = status
         self._retries_max = retries_max
-        self._takes: Gather[NewEvent, Taken] = Gather(self._take_gathered, items_max=200)
+        self._takes: Gather[NewEvent, Taken] = Gather(self._take, items_max=200)
 
     async def take(self, events: Sequence[NewEvent]) -> list[Taken]:
         """Store the events with their deliveries, all or nothing; when this returns they are durable."""
@@ -34,9 +35,7 @@ class Intake:
         self._database.wake(LEDGER)
         return taken
 
-    async def _take_gathered(self, events: Sequence[NewEvent]) -> list[Taken]:
-        return await self._database.write(self._take, events)
-
+    @writes
     def _take(self, connection: Connection, events: Sequence[NewEvent]) -> list[Taken]:
         now = self._database.present(connection)
         ids = [new_id(now) for _ in events]

@@ -10,12 +10,13 @@ import asyncio
 import math
 import time
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from sqlalchemy import Connection, delete
 
-from redrive.extend import EPOCH, Database, Gather
+from redrive.extend import Database
+from redrive.sql import Gather
 from redrive.systems.triggers import tables as t
 
 MINUTE_SECONDS = 60
@@ -70,7 +71,7 @@ class Limiter:
         while share.left <= 0 and not share.spent:  # again where others who waited too were quicker
             await self._ask(share, key_id)
         if share.left <= 0:
-            ends = EPOCH + timedelta(minutes=minute + 1)
+            ends = datetime.fromtimestamp((minute + 1) * MINUTE_SECONDS, UTC)
             return math.ceil((ends - now).total_seconds())  # rounded up: whoever comes back then is let in
         share.left -= 1
         return None
@@ -120,4 +121,4 @@ class Limiter:
 
 
 def _minute(now: datetime) -> int:
-    return int((now - EPOCH).total_seconds()) // MINUTE_SECONDS
+    return int(now.timestamp()) // MINUTE_SECONDS

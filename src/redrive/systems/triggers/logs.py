@@ -22,7 +22,6 @@ class DeliveryLog(OwnLog):
         super().__init__("triggers")
 
     def observe(self, events: Sequence[Event]) -> None:
-        """See `Observer.observe`."""
         rest = []
         for event in events:
             match event:

@@ -5,25 +5,23 @@ from typing import Any
 
 from fastapi import Request
 
-from redrive.extend import System
-from redrive.http.panel import Panel, query_of
+from redrive.http.panel import Panel, text_of, turns
 from redrive.systems.triggers.desk import PAGE, EndpointDesk
 from redrive.systems.triggers.tables import TRIGGER_DELIVERIES
 from redrive.systems.triggers.values import COUNTED_MAX, STATES, EndpointPage
 
 ROWS = 50
 USER_CHARS_MAX = 200
-CURSOR_CHARS_MAX = 100
+CURSOR_CHARS_MAX = 200
 
 
 def make_panel(desk: EndpointDesk) -> Panel:
     """The page, over the desk that it shows."""
 
-    async def content(request: Request, system: System) -> Mapping[str, Any]:
+    async def content(request: Request) -> Mapping[str, Any]:
         """A page of endpoints; a state that there is none of is said above an empty list."""
-        del system
-        asked = {"user": _text(request, "user", USER_CHARS_MAX), "state": _text(request, "state", USER_CHARS_MAX)}
-        cursor = _text(request, "cursor", CURSOR_CHARS_MAX)
+        asked = {"user": text_of(request, "user", USER_CHARS_MAX), "state": text_of(request, "state", USER_CHARS_MAX)}
+        cursor = text_of(request, "cursor", CURSOR_CHARS_MAX)
         state = next((one for one in STATES if one == asked["state"]), None)
         problem = None
         if asked["state"] is not None and state is None:
@@ -39,12 +37,7 @@ def make_panel(desk: EndpointDesk) -> Panel:
             "endpoints": page.endpoints,
             "counted_max": COUNTED_MAX,
             "ledger": TRIGGER_DELIVERIES.name,
-            "first_page": query_of(PAGE, asked) if cursor is not None else None,
-            "next_page": query_of(PAGE, {**asked, "cursor": page.cursor}) if page.cursor is not None else None,
+            **turns(PAGE, asked, cursor=cursor, following=page.cursor),
         }
 
     return Panel(title="Endpoints", template="triggers/page.html", content=content)
-
-
-def _text(request: Request, name: str, chars_max: int) -> str | None:
-    return request.query_params.get(name, "").replace("\0", "").strip()[:chars_max] or None

@@ -1,7 +1,7 @@
 """The system itself: its lane, its stores, its loops, its routes."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -13,9 +13,10 @@ from prometheus_client import CollectorRegistry
 from redrive import Policy, Redrive, Schedule, State, __version__, jitter
 from redrive.app import WorkerSettings
 from redrive.errors import LedgerAwayError
-from redrive.extend import System, describe_error
+from redrive.extend import System
 from redrive.http.outgoing import Guard, Outgoing
 from redrive.operator.alert_rules import Alarm
+from redrive.operator.words import describe_error
 from redrive.settings import load
 from redrive.systems.triggers.beside import EventStatus
 from redrive.systems.triggers.desk import LEDGER, EndpointDesk
@@ -43,11 +44,11 @@ class Triggers(System):
     name: ClassVar[str] = "triggers"
     audited = (LEDGER,)
 
-    def __init__(self, app: Redrive, settings: TriggerSettings | None = None, *, guard: Guard | None = None) -> None:
+    def __init__(self, app: Redrive, settings: TriggerSettings | None = None) -> None:
         super().__init__(app)
         self.settings = settings or load(TriggerSettings)
         self.database = app.database
-        self.guard = guard or Guard(self.settings.delivery_allow_networks)
+        self.guard = Guard(self.settings.delivery_allow_networks)
         self.outgoing = Outgoing(self.guard, user_agent=f"redrive/{__version__}")
         self.metrics: TriggerMetrics | None = None
         status = EventStatus(app.database, self._tell)
@@ -67,13 +68,11 @@ class Triggers(System):
         self.desk = EndpointDesk(app.database, self.lane)
 
     def panel(self) -> Any:
-        """See `System`."""
         from redrive.systems.triggers.page import make_panel
 
         return make_panel(self.desk)
 
     def routes(self) -> Sequence[Any]:
-        """See `System.routes`."""
         from redrive.systems.triggers.routes import make_routes
 
         return make_routes(
@@ -83,25 +82,18 @@ class Triggers(System):
         )  # fmt: skip
 
     def error_styles(self) -> Sequence[Any]:
-        """See `System.error_styles`."""
         from redrive.systems.triggers.access import STYLE
 
         return (STYLE,)
 
     def measure(self, registry: CollectorRegistry) -> None:
-        """See `System.measure`."""
         self.metrics = TriggerMetrics(registry)
 
     async def refresh(self) -> None:
-        """See `System.refresh`."""
         if self.metrics is not None:
             totals = await self.inbox.totals()
             self.metrics.received.set(totals.get("received", 0))
             self.metrics.queued.set(totals.get("queued", 0))
-
-    async def checks(self) -> Mapping[str, bool]:
-        """See `System.checks`: it depends on nothing but the database."""
-        return {}
 
     async def alarms(self) -> Sequence[Alarm]:
         """See `System.alarms`: endpoints that their failures have disabled."""

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 from redrive import LedgerTable, Words
-from redrive.extend import NAMES, Counts, Instant, IsoText
+from redrive.extend import NAMES, When
 from redrive.systems.triggers.status import STATUSES
 
 TRIGGER_DELIVERIES = LedgerTable(
@@ -30,7 +30,7 @@ TRIGGER_DELIVERIES = LedgerTable(
     key="id",
     words=Words(claimed="claimed", cancelled="cancelled"),
     count="retry_attempts",
-    counts=Counts.RETRIES,
+    counts="retries",
     count_max="retries_max",
     last_error="last_error",
     claimed_at="claimed_at",
@@ -42,8 +42,6 @@ TRIGGER_DELIVERIES = LedgerTable(
 
 metadata = MetaData(naming_convention=NAMES)
 
-# An adopted table has times that other programs can read: text on SQLite.
-When = Instant().with_variant(IsoText(), "sqlite")
 _SERIAL = BigInteger().with_variant(Integer(), "sqlite")
 _WORDS = ", ".join(f"'{word}'" for word in STATUSES)
 

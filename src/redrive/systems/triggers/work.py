@@ -15,9 +15,10 @@ from standardwebhooks import Webhook
 
 from redrive import Cancelled, PermanentError, RateLimitedError, Snoozed, Task, TransientError, seconds
 from redrive.errors import LedgerAwayError
-from redrive.extend import Database, Gather
+from redrive.extend import Database, OnDatabase, reads
 from redrive.http.outgoing import Answer, Outgoing, TargetRefusedError, UnresolvedError
 from redrive.operator.json_views import instant_json
+from redrive.sql import Gather
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.endpoints import FAILING_MAX, EndpointStore, read_endpoint
 from redrive.systems.triggers.values import Endpoint
@@ -27,17 +28,17 @@ AGAIN_SOON = seconds(1)
 RETRIED_STATUSES = frozenset({408, 425, 429})
 
 
-class Deliverer:
+class Deliverer(OnDatabase):
     """The handler of the lane of deliveries."""
 
     def __init__(
         self, database: Database, endpoints: EndpointStore, outgoing: Outgoing, *, retry_all: bool = False
     ) -> None:
-        self._database = database
+        super().__init__(database)
         self._endpoints = endpoints
         self._outgoing = outgoing
         self._retry_all = retry_all
-        self._loads: Gather[tuple[str, str], tuple[Any, Endpoint | None]] = Gather(self._load_gathered, items_max=500)
+        self._loads: Gather[tuple[str, str], tuple[Any, Endpoint | None]] = Gather(self._load, items_max=500)
         self._log: Any = structlog.get_logger(system="triggers")
         self._under_way = 0
         self.idle = asyncio.Event()
@@ -136,21 +137,18 @@ class Deliverer:
             if reason is not None and await self._endpoints.disable(endpoint, reason, failing_since=failing):
                 self._log.warning("endpoint_disabled", endpoint_id=endpoint.id, user_id=endpoint.user_id, reason=reason)
 
-    async def _load_gathered(self, asked: Sequence[tuple[str, str]]) -> list[tuple[Any, Endpoint | None]]:
-        return await self._database.read(_load, asked)
+    @reads
+    def _load(self, connection: Connection, asked: Sequence[tuple[str, str]]) -> list[tuple[Any, Endpoint | None]]:
+        e, p = t.events, t.endpoints
+        wanted = select(e.c.id, e.c.event_type, e.c.payload, e.c.correlation_id, e.c.created_at, e.c.acknowledged_at)
+        events = {row.id: row for row in connection.execute(wanted.where(e.c.id.in_({one[0] for one in asked})))}
+        found = connection.execute(select(p).where(p.c.id.in_({one[1] for one in asked})))
+        endpoints = {row.id: read_endpoint(row) for row in found}
+        return [(events.get(event_id), endpoints.get(endpoint_id)) for event_id, endpoint_id in asked]
 
 
 class EndpointGoneError(PermanentError):
     """The endpoint says that it is gone for good."""
-
-
-def _load(connection: Connection, asked: Sequence[tuple[str, str]]) -> list[tuple[Any, Endpoint | None]]:
-    e, p = t.events, t.endpoints
-    wanted = select(e.c.id, e.c.event_type, e.c.payload, e.c.correlation_id, e.c.created_at, e.c.acknowledged_at)
-    events = {row.id: row for row in connection.execute(wanted.where(e.c.id.in_({one[0] for one in asked})))}
-    found = connection.execute(select(p).where(p.c.id.in_({one[1] for one in asked})))
-    endpoints = {row.id: read_endpoint(row) for row in found}
-    return [(events.get(event_id), endpoints.get(endpoint_id)) for event_id, endpoint_id in asked]
 
 
 def body_of(event: Any) -> bytes:

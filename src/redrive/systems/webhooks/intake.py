@@ -17,9 +17,9 @@ from sqlalchemy import Connection, Select, Text, bindparam, func, literal_column
 
 from redrive.errors import KeyTakenError, LedgerError
 from redrive.events import TaskAdded
-from redrive.extend import Batch, Database, Gather
+from redrive.extend import Database, When
 from redrive.lane import Lane, NewTask
-from redrive.systems.kit.instants import WHEN, instant
+from redrive.sql import Batch, Gather, comparable
 from redrive.systems.webhooks.logs import WebhookLogs
 from redrive.systems.webhooks.tables import due_since, events
 
@@ -28,7 +28,7 @@ GATHERED_MAX = 1000
 
 _few: Select[Any] = (
     select(literal_column("1"))
-    .where(events.c.status == literal_column("'pending'"), due_since <= instant(bindparam("now", type_=WHEN)))
+    .where(events.c.status == literal_column("'pending'"), due_since <= comparable(bindparam("now", type_=When)))
     .limit(bindparam("counted_max"))
 )
 _DUE = select(func.count()).select_from(_few.subquery())

@@ -6,8 +6,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from redrive import State
-from redrive.events import AttemptEnded, AttemptStarted, Event, TaskAdded
-from redrive.extend import Settlement
+from redrive.events import AttemptEnded, AttemptStarted, Event, Settlement, TaskAdded
 from redrive.lane import NewTask
 from redrive.systems.kit.own_log import OwnLog
 
@@ -98,7 +97,6 @@ class WebhookMetrics:
             registry.register(metric)
 
     def observe(self, events: Sequence[Event]) -> None:
-        """See `Observer.observe`."""
         for event in events:
             match event:
                 case TaskAdded(new=new):

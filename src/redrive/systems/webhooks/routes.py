@@ -17,24 +17,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from redrive import Filter
 from redrive.errors import LedgerAwayError, LedgerError, UsageError
 from redrive.http.body import check_is_json, read_body
-from redrive.http.errors import ApiError, ErrorAnswer
+from redrive.http.errors import ApiError, ErrorAnswer, refusals
 from redrive.http.guard import require_unless_local_program, require_unless_loopback
 from redrive.http.strict_json import parse_object
 from redrive.lane import Lane, make_task
+from redrive.systems.webhooks import shapes
 from redrive.systems.webhooks.intake import WebhookInbox
 from redrive.systems.webhooks.logs import WebhookLogs, WebhookMetrics
 from redrive.systems.webhooks.settings import WebhookSettings
-from redrive.systems.webhooks.shapes import (
-    KEY_CHARS_MAX,
-    STATUSES,
-    TYPE_CHARS_MAX,
-    ReceiptOut,
-    WebhookIn,
-    WebhookOut,
-    WebhookPage,
-    receipt_json,
-    webhook_json,
-)
 from redrive.systems.webhooks.signatures import SignatureError
 from redrive.systems.webhooks.sources import Place, Source
 
@@ -48,17 +38,13 @@ Status = Literal["pending", "processing", "completed", "failed"]
 Described = dict[int | str, dict[str, Any]]
 
 
-def _refusals(meanings: Mapping[int, str]) -> Described:
-    return {status: {"model": ErrorAnswer, "description": meaning} for status, meaning in meanings.items()}
-
-
 _TAKEN: Described = {
-    202: {"model": ReceiptOut, "description": "It is new and stored: the row is on disk"},
+    202: {"model": shapes.ReceiptOut, "description": "It is new and stored: the row is on disk"},
     200: {
-        "model": ReceiptOut,
+        "model": shapes.ReceiptOut,
         "description": "Its key is known: this is the webhook that has it, with its current status",
     },
-    **_refusals(
+    **refusals(
         {
             408: "The body came too slowly",
             413: "The body is larger than WEBHOOK_MAX_BYTES",
@@ -73,7 +59,7 @@ _TAKEN: Described = {
         "headers": {"Retry-After": {"description": "Seconds", "schema": {"type": "integer"}}},
     },
 }
-_KEYLESS = _refusals({401: "The caller is elsewhere and has sent no valid key", 403: "The key lacks the scope"})
+_KEYLESS = refusals({401: "The caller is elsewhere and has sent no valid key", 403: "The key lacks the scope"})
 
 
 def _body(schema: dict[str, Any]) -> dict[str, Any]:
@@ -126,7 +112,7 @@ def _described(door: "_Door", lane: Lane, *, is_open: bool) -> APIRouter:
         response_class=Response,
         responses=_TAKEN | ({} if is_open else _KEYLESS),
         dependencies=[] if is_open else [Depends(door.guard)],
-        openapi_extra=_body(WebhookIn.model_json_schema()),
+        openapi_extra=_body(shapes.WebhookIn.model_json_schema()),
     )
     async def take(request: Request) -> Response:
         """Store a webhook, to be processed soon. The answer goes out when the row is on disk.
@@ -140,7 +126,7 @@ def _described(door: "_Door", lane: Lane, *, is_open: bool) -> APIRouter:
         summary="Take a webhook in from a sender that signs",
         status_code=202,
         response_class=Response,
-        responses=_TAKEN | _refusals({401: "The signature is missing, wrong or old", 404: "There is no such source"}),
+        responses=_TAKEN | refusals({401: "The signature is missing, wrong or old", 404: "There is no such source"}),
         openapi_extra=_body({"type": "object", "description": "Whatever the sender sends"}),
     )
     async def take_signed(
@@ -153,13 +139,14 @@ def _described(door: "_Door", lane: Lane, *, is_open: bool) -> APIRouter:
     @router.get(
         "",
         summary="Find a webhook by its key, or page through all of one status",
-        response_model=WebhookOut | WebhookPage,
-        responses=_refusals({404: "No webhook has this key"}) | _KEYLESS | _refusals({422: "A parameter does not fit"}),
+        response_model=shapes.WebhookOut | shapes.WebhookPage,
+        responses=refusals({404: "No webhook has this key"}) | _KEYLESS | refusals({422: "A parameter does not fit"}),
         dependencies=may_read,
     )
     async def find(
         idempotency_key: Annotated[
-            str | None, Query(min_length=1, max_length=KEY_CHARS_MAX, description="Gives the one webhook with this key")
+            str | None,
+            Query(min_length=1, max_length=shapes.KEY_CHARS_MAX, description="Gives the one webhook with this key"),
         ] = None,
         status: Annotated[
             Status | None, Query(description="Gives a page of these: `failed` are the dead letters")
@@ -170,21 +157,21 @@ def _described(door: "_Door", lane: Lane, *, is_open: bool) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many a page holds")] = 100,
     ) -> Response:
         """Oldest first. Open to this machine where HTTP_TRUST_LOOPBACK is set; else with a key of scope `viewer`."""
-        state = None if status is None else STATUSES[status]
+        state = None if status is None else shapes.STATUSES[status]
         if idempotency_key is not None:
             task = await lane.get(_storable(idempotency_key))
             if task is None or state not in (None, task.state):
                 raise ApiError(404, "not_found", "there is no webhook with this idempotency key")
-            return JSONResponse(webhook_json(task))
+            return JSONResponse(shapes.webhook_json(task))
         page = await lane.find(Filter(state=state), cursor=None if after is None else _storable(after), limit=limit)
-        shown = [webhook_json(task) for task in page.items]
+        shown = [shapes.webhook_json(task) for task in page.items]
         return JSONResponse({"webhooks": shown, "after": None if page.cursor is None else str(page.cursor)})
 
     @router.get(
         "/{id}",
         summary="One webhook and what became of it",
-        response_model=WebhookOut,
-        responses=_refusals({404: "There is no such webhook"}) | _KEYLESS | _refusals({422: "The id does not fit"}),
+        response_model=shapes.WebhookOut,
+        responses=refusals({404: "There is no such webhook"}) | _KEYLESS | refusals({422: "The id does not fit"}),
         dependencies=may_read,
     )
     async def get(id: Annotated[str, Path(max_length=100)]) -> Response:
@@ -192,7 +179,7 @@ def _described(door: "_Door", lane: Lane, *, is_open: bool) -> APIRouter:
         task = await lane.get_by_id(_storable(id))
         if task is None:
             raise ApiError(404, "not_found", "there is no webhook with this id")
-        return JSONResponse(webhook_json(task))
+        return JSONResponse(shapes.webhook_json(task))
 
     return router
 
@@ -220,7 +207,7 @@ class _Door:
         if not self._settings.webhook_open:
             await self.guard(request, request.headers.get("x-api-key"))
         try:
-            given = WebhookIn.model_validate(await _parse(await self._read(request)))
+            given = shapes.WebhookIn.model_validate(await _parse(await self._read(request)))
         except ValidationError as error:
             raise _unfit(error) from None
         return await self._store(given.event_type, given.payload, given.idempotency_key)
@@ -238,8 +225,8 @@ class _Door:
             self._logs.refused(source=name, reason=str(error))
             raise ApiError(401, "signature_refused", str(error)) from None
         read = await _parse(body)
-        identity = _value(source.identity, "identity", request.headers, read, KEY_CHARS_MAX - len(name) - 1)
-        event_type = _value(source.event_type, "event type", request.headers, read, TYPE_CHARS_MAX)
+        identity = _value(source.identity, "identity", request.headers, read, shapes.KEY_CHARS_MAX - len(name) - 1)
+        event_type = _value(source.event_type, "event type", request.headers, read, shapes.TYPE_CHARS_MAX)
         return await self._store(event_type, read, f"{name}:{identity}")
 
     async def _read(self, request: Request) -> bytes:
@@ -266,7 +253,7 @@ class _Door:
                 429, "queue_full", f"more than {waiting:,} webhooks wait to be processed: send it again later",
                 details={"queue_maxsize": waiting}, headers={"Retry-After": str(FULL_RETRY_AFTER_SECONDS)},
             )  # fmt: skip
-        return JSONResponse(receipt_json(receipt), status_code=202 if receipt.new else 200)
+        return JSONResponse(shapes.receipt_json(receipt), status_code=202 if receipt.new else 200)
 
 
 async def _parse(body: bytes) -> dict[str, Any]:
@@ -279,7 +266,7 @@ async def _parse(body: bytes) -> dict[str, Any]:
 def _unfit(error: ValidationError) -> ApiError:
     # Without the input: it may be large, or a secret. Names are the sender's too: cut, and in plain letters.
     details = [
-        {"where": [ascii(part)[:NAME_SHOWN_CHARS_MAX] if part not in WebhookIn.model_fields else part for part in one["loc"]],
+        {"where": [ascii(part)[:NAME_SHOWN_CHARS_MAX] if part not in shapes.WebhookIn.model_fields else part for part in one["loc"]],
          "problem": one["msg"]}
         for one in error.errors(include_url=False, include_input=False, include_context=False)[:PROBLEMS_SHOWN_MAX]
     ]  # fmt: skip

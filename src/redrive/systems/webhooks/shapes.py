@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from redrive import State, Task
-from redrive.operator.json_views import instant_json
+from redrive.operator.json_views import fields_json, instant_json
 from redrive.systems.webhooks.intake import Receipt
 from redrive.systems.webhooks.tables import WORDS
 
@@ -81,14 +81,8 @@ def receipt_json(receipt: Receipt) -> dict[str, Any]:
 def webhook_json(task: Task) -> dict[str, Any]:
     """A row as `WebhookOut` says."""
     waits = task.due_at is not None and (task.created_at is None or task.due_at > task.created_at)
-    return {
-        "id": str(task.id),
-        "idempotency_key": task.key,
-        "event_type": task.kind,
-        "status": WORDS.word(task.state),
-        "attempts": task.failures + (task.state is State.CLAIMED),
-        "last_error": task.last_error,
-        "retry_after": instant_json(task.due_at) if waits else None,
-        "created_at": instant_json(task.created_at),
-        "updated_at": instant_json(task.updated_at),
-    }
+    return fields_json(
+        task, WebhookOut.model_fields, id=str(task.id), idempotency_key=task.key, event_type=task.kind,
+        status=WORDS.word(task.state), attempts=task.failures + (task.state is State.CLAIMED),
+        retry_after=task.due_at if waits else None,
+    )  # fmt: skip

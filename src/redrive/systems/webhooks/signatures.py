@@ -10,11 +10,10 @@ Where a signature carries its time it must lie within five minutes of ours, befo
 import hashlib
 import hmac
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from redrive.errors import MissingExtraError, SettingsError
-from redrive.extend import EPOCH
 
 if TYPE_CHECKING:
     from standardwebhooks import Webhook
@@ -62,7 +61,7 @@ def _stripe(keys: Sequence[bytes], body: bytes, headers: Mapping[str, str], now:
     # As it was signed: `float` would read more spellings than the sender writes.
     if len(times) != 1 or not (times[0].isascii() and times[0].isdecimal() and len(times[0]) <= SECONDS_DIGITS_MAX):
         raise SignatureError("the header Stripe-Signature must hold one time, t=seconds since 1970")
-    age = now - (EPOCH + timedelta(seconds=int(times[0])))
+    age = now - datetime.fromtimestamp(int(times[0]), UTC)
     _check_any([_hmac_sha256(key, times[0].encode() + b"." + body) for key in keys], given)
     if abs(age) > TOLERANCE:
         raise SignatureError(f"the signature is {'old' if age > timedelta(0) else 'from the future'}: sign it again")

@@ -110,21 +110,17 @@ class Webhooks(System):
     # --- what a service asks for ------------------------------------------------------------------------------------
 
     def routes(self) -> Sequence[Any]:
-        """See `System.routes`."""
         from redrive.systems.webhooks.routes import make_routes
 
         return make_routes(self.inbox, self.lane, self.settings, self.sources, self.logs, self.metrics, self._now)
 
     def measure(self, registry: CollectorRegistry) -> None:
-        """See `System.measure`."""
         self.metrics.register(registry)
 
     async def refresh(self) -> None:
-        """See `System.refresh`."""
         self.metrics.depth.set(await self.inbox.depth(DEPTH_COUNTED_MAX))
 
     async def close(self) -> None:
-        """See `System.close`."""
         if self._forward is not None:
             await self._forward.close()
 

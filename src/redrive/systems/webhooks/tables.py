@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import CheckConstraint, Column, ColumnElement, Index, Integer, MetaData, Table, Text, Uuid, func, text
 
 from redrive import LedgerTable, Words
-from redrive.extend import NAMES
-from redrive.systems.kit.instants import WHEN, instant
+from redrive.extend import NAMES, When
+from redrive.sql import comparable
 
 WORDS = Words(waiting="pending", claimed="processing", done="completed", dead="failed")
 
@@ -39,10 +39,10 @@ events = Table(
     Column("status", Text, nullable=False, server_default=text("'pending'")),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
     Column("last_error", Text),
-    Column("retry_after", WHEN),
-    Column("created_at", WHEN, nullable=False),
-    Column("updated_at", WHEN, nullable=False),
-    Column("lease_until", WHEN),
+    Column("retry_after", When),
+    Column("created_at", When, nullable=False),
+    Column("updated_at", When, nullable=False),
+    Column("lease_until", When),
     Column("claim_id", Uuid().with_variant(Text(), "sqlite")),
     CheckConstraint("status IN ('pending', 'processing', 'completed', 'failed')", name="status"),
     CheckConstraint("length(idempotency_key) BETWEEN 1 AND 500", name="key_length"),
@@ -52,7 +52,7 @@ events = Table(
 )
 """The three indexes that claims need are added by `ledger_indexes`."""
 
-due_since: ColumnElement[Any] = func.coalesce(instant(events.c.retry_after), instant(events.c.created_at))
+due_since: ColumnElement[Any] = func.coalesce(comparable(events.c.retry_after), comparable(events.c.created_at))
 """Since when a waiting row is due, or from when on.
 
 It says the same as the due time of a claim in other words, so that a claim never takes the index that the depth of the queue is
@@ -67,5 +67,5 @@ def _index(name: str, indexed: ColumnElement[Any], word: str) -> None:
 
 _index("events_due_idx", due_since, "pending")
 _index("events_failed_idx", events.c.id, "failed")
-_index("events_completed_at_idx", instant(events.c.updated_at), "completed")
-_index("events_failed_at_idx", instant(events.c.updated_at), "failed")
+_index("events_completed_at_idx", comparable(events.c.updated_at), "completed")
+_index("events_failed_at_idx", comparable(events.c.updated_at), "failed")

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 
 from redrive.http.guard import KeyFirstRoute
 from redrive.operator.alerts import Alerts
-from redrive.operator.json_views import instant_json
+from redrive.operator.json_views import fields_json
 from redrive.web.api.common import LOOKING, app_of
 
 router = APIRouter(prefix="/api", route_class=KeyFirstRoute, tags=["alerts"], dependencies=LOOKING)
@@ -16,13 +16,4 @@ router = APIRouter(prefix="/api", route_class=KeyFirstRoute, tags=["alerts"], de
 async def alerts(request: Request) -> list[dict[str, Any]]:
     """Each is announced once when it starts and once when it ends; `told_at` is null until it has been announced."""
     found = await Alerts(app_of(request).database).active()
-    return [
-        {
-            "name": alert.name,
-            "rule": alert.rule,
-            "text": alert.text,
-            "started_at": instant_json(alert.started_at),
-            "told_at": instant_json(alert.told_at),
-        }
-        for alert in found
-    ]
+    return [fields_json(alert, ("name", "rule", "text", "started_at", "told_at")) for alert in found]

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select
 
 from redrive.http.guard import KeyFirstRoute
 from redrive.ledgers.sql import schema
-from redrive.operator.json_views import instant_json
+from redrive.operator.json_views import fields_json
 from redrive.operator.reads import LOOK_WITHIN
 from redrive.web.api.common import LOOKING, app_of, in_time
 
@@ -60,7 +60,7 @@ def _deeds(
         rows = connection.execute(of_ledger).all()
         edge = select(recent.subquery("edge").c.id).order_by("id").limit(1)
         following = rows[limit - 1].id if len(rows) > limit else _edge(connection, edge)
-    return [_deed(row) for row in rows[:limit]], following
+    return [fields_json(row, d.columns.keys()) for row in rows[:limit]], following
 
 
 def _edge(connection: Connection, edge: Any) -> int | None:
@@ -70,15 +70,3 @@ def _edge(connection: Connection, edge: Any) -> int | None:
     if last is None:
         return None
     return last if connection.execute(select(d.c.id).where(d.c.id < last).limit(1)).first() else None
-
-
-def _deed(row: Any) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "ledger": row.ledger,
-        "task_id": row.task_id,
-        "at": instant_json(row.at),
-        "act": row.act,
-        "actor": row.actor,
-        "reason": row.reason,
-    }

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from redrive.core.failure import redact
 from redrive.http.guard import KeyFirstRoute
 from redrive.operator.figures import Figures
-from redrive.operator.json_views import instant_json
+from redrive.operator.json_views import fields_json
 from redrive.web.api.common import LOOKING, app_of, lanes_of
 from redrive.web.api.overview import LedgerQuery
 
@@ -21,15 +21,8 @@ async def groups(request: Request, ledger: LedgerQuery = None) -> list[dict[str,
     """As of the last census; `text` is what the errors of a group share, `sample` one of them."""
     names = [lane.name for lane in lanes_of(request, ledger)]
     found = await Figures(app_of(request).database).groups(names, limit=GROUPS_MAX)
+    shown = ("ledger", "cause", "text", "sample", "first_seen", "last_seen", "amount")
     return [
-        {
-            "ledger": group.ledger,
-            "cause": group.id,
-            "text": redact(group.text),
-            "sample": redact(group.sample),
-            "first_seen": instant_json(group.first_seen),
-            "last_seen": instant_json(group.last_seen),
-            "amount": group.amount,
-        }
+        fields_json(group, shown, cause=group.id, text=redact(group.text), sample=redact(group.sample))
         for group in found
     ]

@@ -1,8 +1,6 @@
 """The numbers of the charts, all from what the minutes and the census have counted: no task is read for them."""
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -18,12 +16,12 @@ from redrive.ledgers.sql.times import EPOCH
 from redrive.operator.census import amounts_now
 from redrive.operator.figures import Depth, Figures, Point, States
 from redrive.operator.json_views import instant_json
+from redrive.web.answers import answers_of
 from redrive.web.api.common import LOOKING, app_of, lanes_of, system_names
 from redrive.web.drift import drift_of
 
 FRESH_SECONDS = 1.0
 """How long an answer holds: however many look, the database is asked this often."""
-KEPT_MAX = 200
 CARRIED_STEPS_MAX = 10
 """A depth that was not counted in a step is that of the step before, for so many steps; then it is not known."""
 DRAWN = ("added", "done", "retried", "dead", "cancelled")
@@ -62,38 +60,12 @@ LedgerQuery = Annotated[str | None, Query(description="One ledger; all without i
 RangeQuery = Annotated[Range, Query(description="How far back")]
 
 
-class Answers:
-    """Answers that hold for a moment, each made once however many ask at the same time."""
-
-    def __init__(self) -> None:
-        self._made: dict[Any, tuple[float, asyncio.Task[Any]]] = {}
-
-    async def get(self, name: Any, make: Callable[[], Awaitable[Any]]) -> Any:
-        """The answer of this name."""
-        made = self._made.get(name)
-        if made is None or time.monotonic() - made[0] >= FRESH_SECONDS or _failed(made[1]):
-            while len(self._made) >= KEPT_MAX:
-                self._made.pop(next(iter(self._made)))
-            made = (time.monotonic(), asyncio.ensure_future(_awaited(make)))
-            self._made[name] = made
-        # Shielded: whoever stops waiting must not take the answer away from the others.
-        return await asyncio.shield(made[1])
-
-
-def _failed(made: asyncio.Task[Any]) -> bool:
-    return made.done() and (made.cancelled() or made.exception() is not None)
-
-
-async def _awaited(make: Callable[[], Awaitable[Any]]) -> Any:
-    return await make()
-
-
 @router.get("/overview", summary="Tasks by state, the success rate, and how long tasks take")
 async def overview(request: Request, ledger: LedgerQuery = None, range: RangeQuery = Range.HOUR) -> dict[str, Any]:
     """Counted by the census and carried on by the minutes: `counted_at` says when the oldest of the counts was taken."""
     lanes, systems = lanes_of(request, ledger), system_names(app_of(request))
-    return await _answers(request).get(  # type: ignore[no-any-return]
-        ("overview", ledger or None, range), lambda: _overview(request, lanes, systems, ledger, range)
+    return await answers_of(request).get(
+        ("overview", ledger or None, range), FRESH_SECONDS, lambda: _overview(request, lanes, systems, ledger, range)
     )
 
 
@@ -150,8 +122,8 @@ async def _ledger(lane: Lane, system: str | None, counted: States | None) -> dic
 async def series(request: Request, ledger: LedgerQuery = None, range: RangeQuery = Range.HOUR) -> dict[str, Any]:
     """Every step is there. Where nothing happened it says zero; where nobody counted, a depth is null."""
     lanes = lanes_of(request, ledger)
-    return await _answers(request).get(  # type: ignore[no-any-return]
-        ("series", ledger or None, range), lambda: _series(request, lanes, range)
+    return await answers_of(request).get(
+        ("series", ledger or None, range), FRESH_SECONDS, lambda: _series(request, lanes, range)
     )
 
 
@@ -202,8 +174,3 @@ def _latest(depths: dict[datetime, Depth], start: datetime, step: timedelta) -> 
         if (found := depths.get(start - step * back)) is not None:
             return found
     return None
-
-
-def _answers(request: Request) -> Answers:
-    answers: Answers = request.app.state.answers
-    return answers

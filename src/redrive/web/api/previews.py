@@ -14,7 +14,7 @@ from redrive.core.preview import preview as tries_of
 from redrive.core.task import KEY_CHARS_MAX
 from redrive.http.guard import KeyFirstRoute
 from redrive.http.shape import Body, InstantAt
-from redrive.operator.json_views import instant_json, try_json
+from redrive.operator.json_views import preview_json
 from redrive.web.api.common import LOOKING, Span
 
 WAITS_MAX = 1000
@@ -83,16 +83,7 @@ async def preview(body: PolicyBody) -> dict[str, Any]:
         deadline=body.deadline, name=body.name,
     )  # fmt: skip
     start = body.start or datetime.now(UTC)
-    tries = tries_of(policy, body.key, start)
-    return {
-        "policy": policy.name,
-        "backoff": policy.backoff_words,
-        "jitter": policy.jitter_words,
-        "attempts": policy.failures_max,
-        "key": body.key,
-        "start": instant_json(start),
-        "tries": [try_json(one) for one in tries],
-    }
+    return preview_json(policy, body.key, start, tries_of(policy, body.key, start))
 
 
 def _backoff(body: PolicyBody) -> Backoff:

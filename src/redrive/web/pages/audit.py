@@ -6,7 +6,7 @@ from fastapi import Query, Request
 from fastapi.responses import HTMLResponse
 
 from redrive.access.keys import AUDITED
-from redrive.http.panel import query_of
+from redrive.http.panel import turns
 from redrive.web.api.audit import Audited
 from redrive.web.api.audit import audit as deeds_of
 from redrive.web.pages.frame import Looker, page_router, render
@@ -28,10 +28,9 @@ async def audit(
     app = service_of(request).app
     names = [*app.lanes, *(name for system in app.systems.values() for name in system.audited), AUDITED, ledger]
     found = await deeds_of(request, ledger or None, cursor, LIMIT)
-    following = found["cursor"] and query_of("/audit", {"ledger": ledger, "cursor": found["cursor"]})
     return render(
         request, "audit.html", visitor, title="Audit",
         deeds=found["deeds"], ledger=ledger, ledgers=list(app.lanes),
         names=[name for name in dict.fromkeys(names) if name],
-        is_first=cursor is None, first_page=query_of("/audit", {"ledger": ledger}), next_page=following,
+        **turns("/audit", {"ledger": ledger}, cursor=cursor, following=found["cursor"]),
     )  # fmt: skip

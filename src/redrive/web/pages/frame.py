@@ -5,7 +5,6 @@ inline: neither script nor style.
 """
 
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
@@ -59,7 +58,6 @@ class PageRoute(APIRoute):
     """Refusals of a page are pages too, for whoever reads HTML; who must log in first is sent to do so."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """See `APIRoute`."""
         handle = super().get_route_handler()
 
         async def handled(request: Request) -> Response:
@@ -95,22 +93,12 @@ NOBODY = Visitor(session=None, key=None)
 """Somebody of whom nothing is known yet, and who is told nothing of the service."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What the frame shows of a visitor."""
-
-    name: str | None
-    csrf_token: str
-    can_act: bool
-
-
 def render(
     request: Request, template: str, visitor: Visitor, *, title: str, status: int = 200, **content: Any
 ) -> HTMLResponse:
     """A page from its template."""
     service = service_of(request)
     now = datetime.now(UTC)
-    logged_in = visitor.session is not None
     page = templates.get_template(template).render(
         title=title,
         service=service.settings.service_name,
@@ -120,11 +108,7 @@ def render(
         menu=() if visitor is NOBODY else MENU,
         here=content.pop("here", request.url.path),
         address=address_of(request),
-        visitor=Shown(
-            visitor.name if visitor.key is not None else None,
-            visitor.csrf_token,
-            can_act=logged_in and visitor.allows("operator"),
-        ),
+        visitor=visitor,
         now=now,
         when=lambda instant: when(instant, now),
         exactly=exactly,

@@ -65,7 +65,7 @@ async def one_system(request: Request, visitor: Looker, name: str) -> HTMLRespon
     if system is None or panel is None:
         raise ApiError(404, "system_unknown", "There is no page of such a system here.")
     view = await _view(system, await _lanes(request))
-    content = await panel.content(request, system) if service_of(request).is_open else None
+    content = await panel.content(request) if service_of(request).is_open else None
     return render(
         request, "system.html", visitor, title=panel.title, here="/systems", system=view,
         panel=None if content is None else panel.template, content=content or {},

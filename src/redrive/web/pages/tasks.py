@@ -8,7 +8,7 @@ from fastapi.responses import HTMLResponse
 from redrive.core.states import State
 from redrive.errors import UsageError
 from redrive.http.errors import ApiError
-from redrive.http.panel import query_of
+from redrive.http.panel import turns
 from redrive.lane import Lane
 from redrive.operator.asked import read_filter
 from redrive.web.api.common import lane_of
@@ -56,14 +56,13 @@ async def tasks(
     newest = newest_first if newest_first is not None else state != State.WAITING
     found, problem = await _found(lane, asked, cursor, newest_first=newest)
     place = {"ledger": lane.name, **asked, "newest_first": None if newest_first is None else str(newest).lower()}
-    following = found["cursor"] and query_of("/tasks", {**place, "cursor": found["cursor"]})
     return render(
         request, "tasks.html", visitor, title="Tasks",
         ledger=lane.name, ledgers=list(service_of(request).app.lanes), states=STATES, asked={name: asked.get(name) for name in WORDS},
         kinds=[handler.kind for handler in lane.handlers if not handler.is_pattern][:KINDS_SUGGESTED_MAX],
         can_cancel=lane.table.words.cancelled is not None,  # a table without a word for it has no such end
         tasks=found["tasks"], problem=problem, words=_words(asked), filter=asked, newest_first=newest,
-        is_first=not cursor, first_page=query_of("/tasks", place), next_page=following,
+        **turns("/tasks", place, cursor=cursor or None, following=found["cursor"]),
     )  # fmt: skip
 
 

@@ -5,8 +5,8 @@ import re
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.extend import Instant
 from redrive.queues import pgmq_sql
+from redrive.sql import Instant
 
 revision = "commands_0001"
 down_revision = None

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from alembic import context, op
 
 from redrive.errors import NotMigratedError
-from redrive.extend import Instant, IsoText
+from redrive.extend import When
 
 revision = "flags_0001"
 down_revision = None
@@ -17,7 +17,6 @@ _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    time = IsoText() if op.get_context().dialect.name == "sqlite" else Instant()
     if _is_new("feature_flags", "id flag_key environment enabled rollout_percentage description created_at updated_at"):
         op.create_table(
             "feature_flags",
@@ -27,8 +26,8 @@ def upgrade() -> None:
             sa.Column("enabled", sa.Boolean(), nullable=False, server_default=sa.false()),
             sa.Column("rollout_percentage", sa.Integer(), nullable=False, server_default=sa.text("0")),
             sa.Column("description", sa.Text()),
-            sa.Column("created_at", time, nullable=False),
-            sa.Column("updated_at", time, nullable=False),
+            sa.Column("created_at", When(), nullable=False),
+            sa.Column("updated_at", When(), nullable=False),
             sa.PrimaryKeyConstraint("id", name="feature_flags_pkey"),
             sa.UniqueConstraint("flag_key", "environment", name="feature_flags_flag_key_key"),
             sa.CheckConstraint("length(flag_key) BETWEEN 1 AND 100", name=op.f("feature_flags_flag_key_check")),
@@ -46,7 +45,7 @@ def upgrade() -> None:
             sa.Column("override_type", sa.Text(), nullable=False),
             sa.Column("reason", sa.Text()),
             sa.Column("created_by", sa.Text()),
-            sa.Column("created_at", time, nullable=False),
+            sa.Column("created_at", When(), nullable=False),
             sa.PrimaryKeyConstraint("flag_id", "user_id", name="feature_flag_user_overrides_pkey"),
             sa.ForeignKeyConstraint(
                 ["flag_id"], ["feature_flags.id"], ondelete="CASCADE", name="feature_flag_user_overrides_flag_id_fkey"
@@ -66,16 +65,16 @@ def upgrade() -> None:
             sa.Column("flag_id", _ID),
             sa.Column("flag_key", sa.Text(), nullable=False),
             sa.Column("environment", sa.Text(), nullable=False, server_default=sa.text("'production'")),
-            sa.Column("scheduled_at", time, nullable=False),
+            sa.Column("scheduled_at", When(), nullable=False),
             sa.Column("status", sa.Text(), nullable=False, server_default=sa.text("'pending'")),
             sa.Column("updates", sa.JSON(), nullable=False),
-            sa.Column("applied_at", time),
+            sa.Column("applied_at", When()),
             sa.Column("error_message", sa.Text()),
             sa.Column("created_by", sa.Text()),
             sa.Column("cancelled_by", sa.Text()),
-            sa.Column("cancelled_at", time),
-            sa.Column("created_at", time, nullable=False),
-            sa.Column("updated_at", time, nullable=False),
+            sa.Column("cancelled_at", When()),
+            sa.Column("created_at", When(), nullable=False),
+            sa.Column("updated_at", When(), nullable=False),
             sa.PrimaryKeyConstraint("id", name="feature_flag_schedules_pkey"),
             sa.ForeignKeyConstraint(
                 ["flag_id"], ["feature_flags.id"], ondelete="SET NULL", name="feature_flag_schedules_flag_id_fkey"

@@ -10,7 +10,7 @@ status stay as they are. A schedule that had failed has no time for a next try, 
 import sqlalchemy as sa
 from alembic import context, op
 
-from redrive.extend import Instant, IsoText
+from redrive.extend import When
 
 revision = "flags_0002"
 down_revision = "flags_0001"
@@ -74,7 +74,7 @@ def upgrade() -> None:
     op.create_table(
         "feature_flag_audit",
         sa.Column("id", _ID, sa.Identity(), nullable=False),
-        sa.Column("at", IsoText() if sqlite else Instant(), nullable=False),
+        sa.Column("at", When(), nullable=False),
         sa.Column("action", sa.Text(), nullable=False),
         sa.Column("actor", sa.Text(), nullable=False),
         sa.Column("flag_key", sa.Text(), nullable=False),

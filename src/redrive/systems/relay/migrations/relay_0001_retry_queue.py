@@ -3,13 +3,12 @@
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.extend import Instant, IsoText
+from redrive.extend import When
 
 revision = "relay_0001"
 down_revision = None
 branch_labels = ("relay",)
 
-_WHEN = Instant().with_variant(IsoText(), "sqlite")
 _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
@@ -25,14 +24,14 @@ def upgrade() -> None:
         sa.Column("error_reason", sa.Text(), nullable=False, server_default=sa.text("''")),
         sa.Column("retry_count", sa.Integer(), nullable=False, server_default=sa.text("0")),
         sa.Column("max_retries", sa.Integer(), nullable=False, server_default=sa.text("3")),
-        sa.Column("next_retry_at", _WHEN),
-        sa.Column("created_at", _WHEN, nullable=False),
-        sa.Column("updated_at", _WHEN, nullable=False),
+        sa.Column("next_retry_at", When()),
+        sa.Column("created_at", When(), nullable=False),
+        sa.Column("updated_at", When(), nullable=False),
         sa.Column("status", sa.Text(), nullable=False, server_default=sa.text("'pending'")),
         sa.Column("headers", sa.JSON(), nullable=False),
         sa.Column("content_type", sa.Text()),
         sa.Column("last_error", sa.Text()),
-        sa.Column("lease_until", _WHEN),
+        sa.Column("lease_until", When()),
         sa.Column("claim_id", sa.Uuid()),
         sa.PrimaryKeyConstraint("id", name="retry_queue_pkey"),
         sa.UniqueConstraint("message_id", name="retry_queue_message_id_key"),

@@ -5,13 +5,12 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.extend import Instant, IsoText
+from redrive.extend import When
 
 revision = "triggers_0001"
 down_revision = None
 branch_labels = ("triggers",)
 
-_WHEN = Instant().with_variant(IsoText(), "sqlite")
 _SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
@@ -42,14 +41,14 @@ def _create_events() -> None:
         sa.Column("correlation_id", sa.Text(), nullable=False),
         sa.Column("status", sa.Text(), nullable=False, server_default=sa.text("'received'")),
         sa.Column("retry_attempts", sa.Integer(), nullable=False, server_default=sa.text("0")),
-        sa.Column("last_retry_at", _WHEN),
-        sa.Column("next_retry_at", _WHEN),
-        sa.Column("failed_at", _WHEN),
-        sa.Column("delivered_at", _WHEN),
-        sa.Column("acknowledged_at", _WHEN),
+        sa.Column("last_retry_at", When()),
+        sa.Column("next_retry_at", When()),
+        sa.Column("failed_at", When()),
+        sa.Column("delivered_at", When()),
+        sa.Column("acknowledged_at", When()),
         sa.Column("last_error", sa.Text()),
-        sa.Column("created_at", _WHEN, nullable=False),
-        sa.Column("updated_at", _WHEN, nullable=False),
+        sa.Column("created_at", When(), nullable=False),
+        sa.Column("updated_at", When(), nullable=False),
         sa.PrimaryKeyConstraint("id", name="trigger_events_pkey"),
         sa.CheckConstraint(
             "status IN ('received', 'queued', 'delivered', 'failed')", name=op.f("trigger_events_status_check")
@@ -83,15 +82,15 @@ def _create_deliveries(dialect: str) -> None:
         sa.Column("status", sa.Text(), nullable=False, server_default=sa.text("'waiting'")),
         sa.Column("retry_attempts", sa.Integer(), nullable=False, server_default=sa.text("0")),
         sa.Column("retries_max", sa.Integer(), nullable=False, server_default=sa.text("3")),
-        sa.Column("due_at", _WHEN),
-        sa.Column("lease_until", _WHEN),
+        sa.Column("due_at", When()),
+        sa.Column("lease_until", When()),
         sa.Column("claim_id", sa.Uuid().with_variant(sa.Text(), "sqlite")),
-        sa.Column("claimed_at", _WHEN),
-        sa.Column("ended_at", _WHEN),
+        sa.Column("claimed_at", When()),
+        sa.Column("ended_at", When()),
         sa.Column("last_error", sa.Text()),
         sa.Column("redrives", sa.Integer(), nullable=False, server_default=sa.text("0")),
-        sa.Column("created_at", _WHEN, nullable=False),
-        sa.Column("updated_at", _WHEN, nullable=False),
+        sa.Column("created_at", When(), nullable=False),
+        sa.Column("updated_at", When(), nullable=False),
         sa.PrimaryKeyConstraint("id", name="trigger_deliveries_pkey"),
         sa.ForeignKeyConstraint(
             ["event_id"], ["trigger_events.id"], name="trigger_deliveries_event_id_fkey", ondelete="CASCADE"
@@ -133,14 +132,14 @@ def _create_endpoints() -> None:
         sa.Column("description", sa.Text(), nullable=False, server_default=sa.text("''")),
         sa.Column("secret", sa.Text(), nullable=False),
         sa.Column("old_secret", sa.Text()),
-        sa.Column("old_secret_until", _WHEN),
+        sa.Column("old_secret_until", When()),
         sa.Column("policy", sa.JSON(), nullable=False),
         sa.Column("enabled", sa.Boolean(), nullable=False),
-        sa.Column("disabled_at", _WHEN),
+        sa.Column("disabled_at", When()),
         sa.Column("disabled_reason", sa.Text()),
-        sa.Column("failing_since", _WHEN),
-        sa.Column("created_at", _WHEN, nullable=False),
-        sa.Column("updated_at", _WHEN, nullable=False),
+        sa.Column("failing_since", When()),
+        sa.Column("created_at", When(), nullable=False),
+        sa.Column("updated_at", When(), nullable=False),
         sa.Column("disabled_by", sa.Text()),
         sa.PrimaryKeyConstraint("id", name="trigger_endpoints_pkey"),
     )
@@ -156,7 +155,7 @@ def _create_endpoints() -> None:
         sa.Column("id", _SERIAL, sa.Identity(), nullable=False),
         sa.Column("user_id", sa.Text(), nullable=False),
         sa.Column("endpoint_id", sa.Text(), nullable=False),
-        sa.Column("at", _WHEN, nullable=False),
+        sa.Column("at", When(), nullable=False),
         sa.Column("message", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("id", name="trigger_notices_pkey"),
     )

@@ -5,8 +5,10 @@ from typing import Any
 
 from fastapi import Request
 
-from redrive.http.errors import ApiError, ErrorAnswer
-from redrive.operator.json_views import instant_json
+from redrive.http.errors import ApiError
+from redrive.http.errors import refusals as described
+from redrive.operator.json_views import fields_json
+from redrive.systems.triggers.shapes import AttemptOut
 
 _WHY = {
     400: "The request does not fit",
@@ -25,8 +27,7 @@ _BODY = (400, 408, 413, 415)
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The refusals that a route may answer with, besides those of all routes."""
-    named = sorted({401, 403, 429, 503, *statuses})
-    return {status: {"description": _WHY[status], "model": ErrorAnswer} for status in named}
+    return described({status: _WHY[status] for status in sorted({401, 403, 429, 503, *statuses})})
 
 
 def with_body(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -53,18 +54,4 @@ def owner_of(request: Request) -> str:
 
 def attempts_json(rows: Sequence[Any]) -> list[dict[str, Any]]:
     """Tries of deliveries."""
-    return [
-        {
-            "event_id": row.event_id,
-            "endpoint_id": row.endpoint_id,
-            "number": row.number,
-            "started_at": instant_json(row.started_at),
-            "ended_at": instant_json(row.ended_at),
-            "duration_seconds": row.duration_seconds,
-            "outcome": row.outcome,
-            "error_class": row.error_class,
-            "error": row.error,
-            "delay_seconds": row.delay_seconds,
-        }
-        for row in rows
-    ]
+    return [fields_json(row, AttemptOut.model_fields) for row in rows]

@@ -5,24 +5,26 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query
 
 from redrive.access.keys import ApiKey
-from redrive.http.errors import ErrorAnswer
+from redrive.http.errors import refusals
 from redrive.http.guard import KeyFirstRoute, require, require_unless_loopback
-from redrive.operator.json_views import instant_json
+from redrive.operator.json_views import fields_json
 from redrive.systems.triggers import shapes as m
 from redrive.systems.triggers.desk import EndpointDesk
 from redrive.systems.triggers.values import EndpointsActed, EndpointState, SeenEndpoint
 
 PAGE_MAX = 200
-CURSOR_CHARS_MAX = 100
+CURSOR_CHARS_MAX = 200
 
 Operator = Annotated[ApiKey, Depends(require("operator"))]
-_REFUSALS: dict[int | str, dict[str, Any]] = {
-    400: {"description": "The cursor is not one of ours", "model": ErrorAnswer},
-    401: {"description": "No valid key", "model": ErrorAnswer},
-    403: {"description": "The key lacks a scope", "model": ErrorAnswer},
-    422: {"description": "The request does not fit", "model": ErrorAnswer},
-    503: {"description": "The store cannot be reached now; see `Retry-After`", "model": ErrorAnswer},
-}
+_REFUSALS = refusals(
+    {
+        400: "The cursor is not one of ours",
+        401: "No valid key",
+        403: "The key lacks a scope",
+        422: "The request does not fit",
+        503: "The store cannot be reached now; see `Retry-After`",
+    }
+)
 
 
 def make_desk_routes(desk: EndpointDesk) -> APIRouter:
@@ -69,18 +71,5 @@ def make_desk_routes(desk: EndpointDesk) -> APIRouter:
 
 def _seen_json(seen: SeenEndpoint) -> dict[str, Any]:
     failure = seen.latest_failure
-    return {
-        "endpoint_id": seen.id,
-        "user": seen.user,
-        "url": seen.url,
-        "description": seen.description,
-        "event_types": list(seen.event_types),
-        "state": seen.state,
-        "since": instant_json(seen.since),
-        "disabled_reason": seen.disabled_reason,
-        "disabled_by": seen.disabled_by,
-        "retrying": seen.retrying,
-        "failed": seen.failed,
-        "latest_failure": None if failure is None else failure._asdict() | {"at": instant_json(failure.at)},
-        "created_at": instant_json(seen.created_at),
-    }
+    latest = None if failure is None else fields_json(failure, m.FailureOut.model_fields)
+    return fields_json(seen, m.EndpointSeenOut.model_fields, endpoint_id=seen.id, latest_failure=latest)

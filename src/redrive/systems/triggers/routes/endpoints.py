@@ -10,7 +10,7 @@ from redrive.errors import TaskError
 from redrive.extend import Database
 from redrive.http.errors import ApiError
 from redrive.http.outgoing import Guard, TargetRefusedError, UnresolvedError
-from redrive.operator.json_views import instant_json
+from redrive.operator.json_views import fields_json, instant_json
 from redrive.systems.triggers import shapes as m
 from redrive.systems.triggers.access import needs
 from redrive.systems.triggers.endpoints import EndpointStore, TooManyEndpointsError, new_secret
@@ -26,21 +26,8 @@ TEST_BODY = b'{"type":"redrive.test","timestamp":"%s","data":{"message":"a test 
 
 def endpoint_json(endpoint: Endpoint, *, secret: bool = False) -> dict[str, Any]:
     """An endpoint; its secret only where it was just made or changed."""
-    shown = {
-        "endpoint_id": endpoint.id,
-        "url": endpoint.url,
-        "event_types": list(endpoint.event_types),
-        "description": endpoint.description,
-        "policy": dict(endpoint.policy),
-        "enabled": endpoint.enabled,
-        "disabled_at": instant_json(endpoint.disabled_at),
-        "disabled_reason": endpoint.disabled_reason,
-        "failing_since": instant_json(endpoint.failing_since),
-        "old_secret_until": instant_json(endpoint.old_secret_until),
-        "created_at": instant_json(endpoint.created_at),
-        "updated_at": instant_json(endpoint.updated_at),
-    }
-    return shown | {"secret": endpoint.secret} if secret else shown
+    shape = m.EndpointMade if secret else m.EndpointOut
+    return fields_json(endpoint, shape.model_fields, endpoint_id=endpoint.id)
 
 
 def add_endpoint_routes(
@@ -155,7 +142,5 @@ def add_endpoint_routes(
     async def list_notices(request: Request) -> JSONResponse:
         """What the user must know, newest first: which endpoints others have switched, and why. The newest hundred are kept."""
         found = await endpoints.notices(owner_of(request))
-        notices = [
-            {"endpoint_id": row.endpoint_id, "timestamp": instant_json(row.at), "message": row.message} for row in found
-        ]
+        notices = [fields_json(row, m.NoticeOut.model_fields, timestamp=row.at) for row in found]
         return JSONResponse({"notices": notices})

@@ -13,7 +13,7 @@ from redrive import Filter
 from redrive.access.keys import Scope
 from redrive.http.errors import ApiError
 from redrive.lane import Lane
-from redrive.operator.json_views import instant_json
+from redrive.operator.json_views import fields_json, instant_json
 from redrive.systems.triggers import shapes as m
 from redrive.systems.triggers.access import BATCH_BYTES_MAX, PREFIX, Gate, bind_correlation, needs
 from redrive.systems.triggers.cursor import CURSOR_CHARS_MAX, Cursors
@@ -141,18 +141,8 @@ def _add_looks(router: APIRouter, inbox: EventInbox) -> None:
         event = await inbox.get(owner_of(request), read_id(event_id))
         if event is None:
             raise not_found()
-        status = Status(*(getattr(event, name) for name in Status._fields))
-        return PayloadResponse(
-            status_json(status)
-            | {
-                "event_type": event.event_type,
-                "payload": json.loads(event.payload),
-                "timestamp": instant_json(event.created_at),
-                "delivered_at": instant_json(event.delivered_at),
-                "last_error": event.last_error,
-                "correlation_id": event.correlation_id,
-            }
-        )
+        shown = {"event_id": event.id, "timestamp": event.created_at, "payload": json.loads(event.payload)}
+        return PayloadResponse(fields_json(event, m.EventOut.model_fields, **shown))
 
     @router.get("/events/{event_id}/status", tags=["events"], responses=refusals(404))
     @needs("events:read")
@@ -192,13 +182,9 @@ def _add_inbox(router: APIRouter, inbox: EventInbox, cursors: Cursors) -> None:
             if after is None:
                 raise invalid("this cursor was not given out for this request: begin without one", "query", "cursor")
         page = await inbox.page(user, status, event_type=event_type, after=after, limit=limit)
+        shown = m.InboxEvent.model_fields
         events = [
-            {
-                "event_id": row.id,
-                "event_type": row.event_type,
-                "timestamp": instant_json(row.created_at),
-                "payload": json.loads(row.payload),
-            }
+            fields_json(row, shown, event_id=row.id, timestamp=row.created_at, payload=json.loads(row.payload))
             for row in page.events
         ]
         pagination = {
@@ -269,7 +255,7 @@ def _add_acts(router: APIRouter, inbox: EventInbox, lane: Lane) -> None:
         event = await inbox.get(user, id_)
         if event is None:
             raise not_found()  # deleted in between
-        return JSONResponse(status_json(Status(*(getattr(event, name) for name in Status._fields))))
+        return JSONResponse(fields_json(event, m.EventStatusOut.model_fields, event_id=event.id))
 
 
 async def _redrive(lane: Lane, deliveries: Sequence[str], request: Request) -> Sequence[Any]:

@@ -7,8 +7,9 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from redrive.access.keys import ApiKey, Keys
-from redrive.extend import Actor, Database
-from redrive.operator.json_views import instant_json
+from redrive.extend import Database
+from redrive.lane import Actor
+from redrive.operator.json_views import fields_json
 from redrive.systems.triggers import shapes as m
 from redrive.systems.triggers.access import needs
 from redrive.systems.triggers.cursor import CURSOR_CHARS_MAX, Cursors
@@ -21,13 +22,7 @@ KeyId = Annotated[str, Path(description="The key's id", examples=["3f9a61c0d2b4"
 
 
 def _key_json(key: ApiKey) -> dict[str, Any]:
-    return {
-        "key_id": key.id,
-        "user": key.owner,
-        "scopes": [scope.value for scope in key.scopes],
-        "created_at": instant_json(key.created_at),
-        "expires_at": instant_json(key.expires_at),
-    }
+    return fields_json(key, m.KeyOut.model_fields, key_id=key.id, user=key.owner)
 
 
 def _read(key_id: str) -> str:

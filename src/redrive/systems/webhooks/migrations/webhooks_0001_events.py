@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from redrive.extend import Instant, IsoText
+from redrive.extend import When
 
 revision = "webhooks_0001"
 down_revision = None
@@ -12,7 +12,6 @@ branch_labels = ("webhooks",)
 
 def upgrade() -> None:
     sqlite = op.get_context().dialect.name == "sqlite"
-    time = IsoText() if sqlite else Instant()
     op.create_table(
         "events",
         sa.Column("id", sa.Text(), nullable=False),
@@ -22,10 +21,10 @@ def upgrade() -> None:
         sa.Column("status", sa.Text(), nullable=False, server_default=sa.text("'pending'")),
         sa.Column("attempts", sa.Integer(), nullable=False, server_default=sa.text("0")),
         sa.Column("last_error", sa.Text()),
-        sa.Column("retry_after", time),
-        sa.Column("created_at", time, nullable=False),
-        sa.Column("updated_at", time, nullable=False),
-        sa.Column("lease_until", time),
+        sa.Column("retry_after", When()),
+        sa.Column("created_at", When(), nullable=False),
+        sa.Column("updated_at", When(), nullable=False),
+        sa.Column("lease_until", When()),
         sa.Column("claim_id", sa.Text() if sqlite else sa.Uuid()),
         sa.PrimaryKeyConstraint("id", name="events_pkey"),
         sa.UniqueConstraint("idempotency_key", name="events_idempotency_key_key"),

@@ -1,0 +1,55 @@
+"""Settling on PostgreSQL: what a table of somebody else's may do to the one statement."""
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Connection, event
+
+from redrive.core.task import ClaimLocked, NewTask
+from redrive.errors import UsageError
+from redrive.ledgers.open import own_ledger
+from redrive.ledgers.sql.database import Database
+from tests.ledgers.homes import LEASE, execute, settlement
+
+SUPPRESS = (
+    "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+    "CREATE TRIGGER keep BEFORE UPDATE ON redrive_task FOR EACH ROW WHEN (OLD.key = 'kept' AND NEW.state = 'done')"
+    " EXECUTE FUNCTION keep()",
+)
+
+
+@pytest.fixture
+def store() -> str:
+    return "postgres"
+
+
+async def test_a_group_is_one_statement(real_time_database: Database) -> None:
+    """As long as nothing is wrong a group is settled, and extended, in one statement each."""
+    ledger = own_ledger(real_time_database)
+    await ledger.add([NewTask(kind="job", key=f"k{number}") for number in range(5)])
+    claims = await ledger.claim(5, LEASE)
+    settled = [settlement(claim) for claim in claims]
+    seen: list[str] = []
+
+    def listened(connection: Connection) -> tuple[list[object], list[object]]:
+        event.listen(connection, "before_cursor_execute", lambda *args: seen.append(args[2]))
+        return ledger._extend(connection, claims, LEASE), ledger._settle(connection, settled, "w")
+
+    assert await real_time_database.statement(listened) == ([], [])
+    assert len(seen) == 2
+
+
+async def test_a_table_that_suppresses_updates_is_told(real_time_database: Database) -> None:
+    """A row that a trigger keeps from being changed is an error with its remedy, and not a row that is locked for ever."""
+    ledger = own_ledger(real_time_database)
+    await execute(real_time_database, SUPPRESS)
+    await ledger.add([NewTask(kind="job", key="kept")])
+    [kept] = await ledger.claim(1, LEASE)
+    assert await ledger.settle([settlement(kept)], worker="w") == [ClaimLocked(kept)]
+    with pytest.raises(UsageError, match="a trigger, a rule or a row policy"):
+        await ledger.settle([settlement(kept)], worker="w", wait=timedelta(seconds=1))
+    await ledger.add([NewTask(kind="job", key="fine")])
+    [fine] = await ledger.claim(1, LEASE)
+    with pytest.raises(UsageError, match="a trigger, a rule or a row policy"):
+        await ledger.settle([settlement(kept), settlement(fine)], worker="w")
+    assert await ledger.settled_by([kept, fine], "w") == [fine], "whoever asks learns what was written all the same"
