@@ -70,6 +70,8 @@ class Lane:
         self._ledger = own_ledger(database) if table is TASKS else ledger
         self._beside = beside
         self._seen_kinds: set[str] = set()
+        self.checked = table is not TASKS and ledger is None
+        """Whether the table is somebody's, and looked at when it is opened."""
 
     def again(self) -> "Lane":
         """Another set of handlers over the same ledger, for a worker of its own."""

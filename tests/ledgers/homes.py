@@ -26,6 +26,7 @@ from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.migrate import migrate
+from redrive.ledgers.sql.predicates import columns_of
 from redrive.ports import Actor
 from redrive.systems.commands.beside import CommandBeside
 from redrive.systems.commands.messages import InQueues, Messages, open_messages
@@ -133,8 +134,9 @@ class Home:
         return await self.database.write(self._put, [row] * amount)
 
     def _put(self, connection: Connection, rows: list[dict[str, Any]]) -> list[TaskId]:
-        table, id_ = self.sql_table, self.sql_table.c[self.table.id_column]
-        return [connection.execute(insert(table).values(row).returning(id_)).scalar_one() for row in rows]
+        named, id_ = columns_of(self.sql_table), self._column(self.table.id_column)
+        given = [{named[name]: value for name, value in row.items()} for row in rows]
+        return [connection.execute(insert(self.sql_table).values(row).returning(id_)).scalar_one() for row in given]
 
     async def _send(self, amount: int, kind: str, delay: timedelta, failures_max: int | None) -> list[TaskId]:
         commands = []
@@ -168,19 +170,22 @@ class Home:
 
         def look(connection: Connection) -> dict[str, Any]:
             found = connection.execute(select(self.sql_table).where(self._is(id))).one()._mapping
-            return {role: found[name] for role, name in self.table.columns().items()}
+            return {role: found[self._column(name)] for role, name in self.table.columns().items()}
 
         return await self.database.read(look)
 
     async def change(self, id: TaskId, **roles: Any) -> None:
         """Write columns behind the ledger's back."""
-        named = {self.table.columns()[role]: value for role, value in roles.items()}
+        named = {self._column(self.table.columns()[role]): value for role, value in roles.items()}
         await self.database.write(
             lambda connection: connection.execute(update(self.sql_table).where(self._is(id)).values(named))
         )
 
     def _is(self, id: TaskId) -> Any:
-        return self.sql_table.c[self.table.id_column] == id
+        return self._column(self.table.id_column) == id
+
+    def _column(self, name: str) -> Any:
+        return columns_of(self.sql_table)[name]
 
     async def claim_one(self) -> Claim:
         [claim] = await self.ledger.claim(1, LEASE)

@@ -26,6 +26,7 @@ from redrive.events import AttemptEnded, SettleFailed, SettleLost
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.ledger import SqlLedger
+from redrive.ledgers.sql.predicates import columns_of
 from tests.engine.workbench import Heard, working
 from tests.ledgers.homes import LEASE, POLICY, TRANSIENT, Home, settlement
 
@@ -175,7 +176,7 @@ async def test_a_lock_of_ones_own_is_none(home: Home) -> None:
 
 
 def lock_own(connection: Connection, home: Home, id_: TaskId) -> None:
-    c = home.sql_table.c[home.table.id_column]
+    c = columns_of(home.sql_table)[home.table.id_column]
     connection.execute(select(c).where(c == id_).with_for_update()).all()
 
 

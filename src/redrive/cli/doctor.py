@@ -5,7 +5,7 @@ import platform
 import shutil
 import sqlite3
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -33,9 +33,13 @@ from redrive.cli.common import (
 from redrive.core.durations import format_duration
 from redrive.core.failure import describe_error, redact
 from redrive.errors import NewerSchemaError, RedriveError, TableError
+from redrive.lane import Lane
+from redrive.ledgers.adopt.notices import ROWS_AT_START, notices
 from redrive.ledgers.sql import migrate
 from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sqlite.database import SYNCHRONOUS
+from redrive.settings import load_settings
 
 SQLITE_OLDEST = (3, 35, 0)
 """The first with RETURNING."""
@@ -235,6 +239,25 @@ async def _clock(database: Database) -> Finding:
     return Finding("clock", "problem", said, remedy)
 
 
+def _retention(lane: Lane, ledger: SqlLedger) -> Iterator[Finding]:
+    """What the settings would have pruned, and cannot."""
+    settings = load_settings().worker()
+    kept = lane.tune(settings).retention if lane.tune else settings.retention
+    for state in kept:
+        why = ledger.unprunable(state)
+        if why is not None:
+            yield Finding(
+                name=lane.name, status="notice", said=f"tasks that are {state} are kept for ever: {why}",
+                remedy="name such a column, or set RETENTION_DAYS=0 if they are to be kept",
+            )  # fmt: skip
+    if kept and ledger.kept_by:
+        yield Finding(
+            name=lane.name, status="notice",
+            said=f"rows that {' and '.join(map(str, ledger.kept_by))} points at are never pruned: the foreign key forbids it",
+            remedy="declare it ON DELETE CASCADE or SET NULL if they should go",
+        )  # fmt: skip
+
+
 async def _lanes(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding]:
     for lane in app.lanes.values():
         try:
@@ -246,6 +269,11 @@ async def _lanes(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding]
         except RedriveError as error:
             yield Finding(lane.name, "problem", describe_error(error))
             continue
+        for finding in _retention(lane, ledger):
+            yield finding
+        if lane.checked:
+            for notice in await app.database.read(notices, lane.table, ledger.sql_table, ROWS_AT_START):
+                yield Finding(name=lane.name, status="notice", said=notice)
         counts = await lane.counts()
         shown = ", ".join(f"{amount} {state}" for state, amount in counts.items() if amount) or "empty"
         yield Finding(lane.name, "ok", shown)

@@ -1,11 +1,13 @@
 """`redrive migrate` and `redrive adopt`: the tables that ledgers stand in."""
 
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from sqlalchemy import Connection, make_url
+from sqlalchemy import Connection, Table, inspect, make_url
 
 from redrive.cli.common import (
     PROBLEM,
@@ -13,7 +15,6 @@ from redrive.cli.common import (
     DatabaseOption,
     JsonOption,
     choose_app,
-    database_url,
     out,
     print_json,
     require_file,
@@ -22,10 +23,10 @@ from redrive.cli.common import (
 )
 from redrive.core.failure import redact
 from redrive.core.table import LedgerTable
-from redrive.errors import TableError
-from redrive.ledgers.adopt.check import adopt as check_table
-from redrive.ledgers.adopt.guess import as_code, guess
-from redrive.ledgers.open import open_database
+from redrive.errors import UsageError
+from redrive.ledgers.adopt.check import Findings, examine
+from redrive.ledgers.adopt.guess import as_code, corrected, guess
+from redrive.ledgers.adopt.notices import notices as find_notices
 from redrive.ledgers.sql import migrate as migrations
 from redrive.settings import load_settings
 
@@ -71,66 +72,120 @@ def _listed(versions: migrations.Versions) -> str:
 
 
 def adopt(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="A table of yours whose rows must be retried.")],
+    table: Annotated[
+        str | None, typer.Argument(metavar="TABLE", help="A table of yours whose rows must be retried.")
+    ] = None,
     schema: Annotated[str | None, typer.Option(help="The schema that the table is in.")] = None,
     database: DatabaseOption = None,
+    app: AppOption = None,
     json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Guess how a table of yours maps to a ledger, and print the migration that it needs.
 
-    Nothing is changed. Exit code 0 says that the table fits as it is, 1 that it needs the migration.
+    With [cyan]--app[/] the mappings that your application declares are checked, and printed as they should be.
+    Nothing is changed. Exit code 0 says that the table fits as it is, 1 that something is to be done.
 
     Example: [cyan]redrive adopt feature_flag_schedules[/]
     """
-    url = database_url(database)
-    require_file(url)
-    opened = open_database(url)
+    chosen = choose_app(database, app)
+    require_file(chosen.database.url)
+    declared = [lane.table for lane in chosen.lanes.values() if lane.checked and table in (None, lane.table.name)]
+    if app is None and table is None:
+        raise UsageError("name a table, or your application with --app")
+    if app is not None and not declared:
+        raise UsageError("the application adopts no such table" if table else "the application adopts no table")
 
-    async def work() -> tuple[LedgerTable, TableError | None]:
+    async def work() -> list[_Look]:
         try:
-            await opened.open()
-            return await opened.read(_look, table, schema)
+            await chosen.database.open()
+            if app is None:
+                return [await chosen.database.read(_guessed, table or "", schema)]
+            return [await chosen.database.read(_checked, one) for one in declared]
         finally:
-            await opened.close()
+            await chosen.database.close()
 
-    guessed, error = run(work())
+    looks = run(work())
     if json:
-        problems, migration = (error.problems, error.migration) if error else ([], [])
-        print_json(
-            {
-                "table": table,
-                "fits": error is None,
-                "mapping": as_code(guessed),
-                "problems": problems,
-                "migration": migration,
-            }
-        )
+        documents = [look.as_json() for look in looks]
+        print_json(documents[0] if app is None else documents)
     else:
-        _print(guessed, error)
-    if error is not None:
+        for look in looks:
+            look.print()
+    if not all(look.fits for look in looks):
         raise typer.Exit(PROBLEM)
 
 
-def _look(connection: Connection, name: str, schema: str | None) -> tuple[LedgerTable, TableError | None]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What a look at a table came to."""
+
+    mapping: LedgerTable
+    declared: LedgerTable | None
+    findings: Findings
+    notices: list[str]
+    doubts: list[str]
+
+    @property
+    def fits(self) -> bool:
+        return not self.findings.problems
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "table": self.mapping.name,
+            "fits": self.fits,
+            "mapping": as_code(self.mapping),
+            "doubts": self.doubts,
+            "problems": self.findings.problems,
+            "migration": self.findings.migration,
+            "notices": self.notices,
+        }
+
+    def print(self) -> None:
+        console = out()
+
+        def show(heading: str, lines: Sequence[str]) -> None:
+            if lines:
+                console.print(f"\n[dim]{heading}[/]")
+            for line in lines:
+                console.print(line, markup=False, soft_wrap=True)
+
+        if self.declared is None:
+            show("# the mapping, as far as it is sure", [as_code(self.mapping)])
+        elif self.mapping != self.declared:
+            show("# the mapping as it should be", [as_code(self.mapping)])
+        else:
+            show("# the mapping that the application declares", [as_code(self.mapping)])
+        show("# yours to say", [f"# {doubt}" for doubt in self.doubts])
+        show("-- what is missing", [f"-- {problem}" for problem in self.findings.problems])
+        show("-- the migration that mends it", [f"{statement};" for statement in self.findings.migration])
+        show("-- good to know", [f"-- {notice}" for notice in self.notices])
+        if self.fits:
+            console.print(f"\n[green]{escape(self.mapping.name)} fits[/]: use it with app.adopt(...)")
+
+
+def _guessed(connection: Connection, name: str, schema: str | None) -> _Look:
     guessed = guess(connection, name, schema)
-    try:
-        check_table(connection, guessed)
-    except TableError as error:
-        return guessed, error
-    return guessed, None
+    table, findings = examine(connection, guessed.table)
+    mapping = replace(guessed.table, **findings.mapping)
+    return _Look(
+        mapping=mapping, declared=None, findings=findings, doubts=guessed.doubts,
+        notices=_notices(connection, guessed.table, table),
+    )  # fmt: skip
 
 
-def _print(guessed: LedgerTable, error: TableError | None) -> None:
-    console = out()
-    console.print("[dim]# the mapping, as far as the names tell; check the words and what the count means[/]")
-    console.print(as_code(guessed), markup=False, soft_wrap=True)
-    if error is None:
-        console.print(f"\n[green]{guessed.name} fits[/]: use it with app.adopt(...)")
-        return
-    console.print("\n[dim]-- what is missing[/]")
-    for problem in error.problems:
-        console.print(f"-- {problem}", markup=False, soft_wrap=True)
-    if error.migration:
-        console.print("\n[dim]-- the migration that mends it[/]")
-        for statement in error.migration:
-            console.print(f"{statement};", markup=False, soft_wrap=True)
+def _checked(connection: Connection, declared: LedgerTable) -> _Look:
+    table, findings = examine(connection, declared)
+    mapping = corrected(connection, declared, findings.mapping)
+    notices = _notices(connection, declared, table)
+    if mapping != declared:
+        # What the mapping as it should be needs is what is to be done.
+        _, then = examine(connection, mapping)
+        findings = Findings(problems=findings.problems, migration=then.migration or findings.migration)
+    return _Look(mapping=mapping, declared=declared, findings=findings, doubts=[], notices=notices)
+
+
+def _notices(connection: Connection, mapping: LedgerTable, table: Table) -> list[str]:
+    """What is good to know, of columns that are there."""
+    there = {column["name"] for column in inspect(connection).get_columns(mapping.name, schema=mapping.schema)}
+    needed = {mapping.status, mapping.kind, mapping.payload} - {None}
+    return find_notices(connection, mapping, table) if needed <= there else []

@@ -64,6 +64,10 @@ class Words:
         """Whether one word stands for both retrying and dead."""
         return self.retrying == self.dead
 
+    def has(self, state: State) -> bool:
+        """Whether the table has a word for a state."""
+        return getattr(self, state.value) is not None
+
     def word(self, state: State, *, failures: int = 0) -> str:
         """The word to write for a state."""
         if state is State.WAITING and failures > 0:

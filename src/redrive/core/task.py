@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
@@ -94,7 +95,7 @@ class Claim(NamedTuple):
     `claim_id` is the fence: every write that ends or extends the attempt is made only where the row still has it.
     `abandoned` holds the claim that was never settled, if there was one: such a task must be settled as
     `LeaseExpired` and not run. `suspect` says that the task's last run was lost with its worker: it must run with nothing
-    beside it, under the fence of `alone`.
+    beside it, under the fence of `alone`. `unreadable` says what in the row cannot be read: such a task is not run, it is dead.
     """
 
     task: Task
@@ -102,6 +103,7 @@ class Claim(NamedTuple):
     claimed_at: datetime
     abandoned: "Abandoned | None" = None
     suspect: bool = False
+    unreadable: str | None = None
 
     @property
     def number(self) -> int:
@@ -193,8 +195,13 @@ def encode_payload(payload: Any) -> str:
 
 
 def same_json(one: Any, other: Any) -> bool:
-    """Whether two payloads are the same once they are JSON: a tuple is a list there, and 1.0 is 1."""
-    return bool(json.loads(json.dumps(one, default=str)) == json.loads(json.dumps(other, default=str)))
+    """Whether two payloads are the same once they are JSON: a tuple is a list there, 1.0 is 1, and 1e23 is what it says."""
+    return bool(_as_json(one) == _as_json(other))
+
+
+def _as_json(payload: Any) -> Any:
+    # As decimals: a column may give the digits of 1e23 back, and the float is another number by a few millions.
+    return json.loads(json.dumps(payload, default=str), parse_float=Decimal)
 
 
 def check_text(name: str, text: str, chars_max: int) -> str:

@@ -1,6 +1,7 @@
 """Keeping house: claims that were never settled, and tasks that ended long ago."""
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -8,6 +9,8 @@ from datetime import timedelta
 from types import MappingProxyType
 
 from redrive.core.decide import decide
+from redrive.core.durations import format_duration
+from redrive.core.failure import describe_error
 from redrive.core.outcome import LeaseExpired
 from redrive.core.states import State
 from redrive.core.task import Claim
@@ -15,6 +18,7 @@ from redrive.engine.handlers import Handlers
 from redrive.engine.kinds import Kinds
 from redrive.engine.patience import Patience
 from redrive.engine.settler import Settler
+from redrive.errors import LedgerAwayError
 from redrive.events import Event, TasksPruned
 from redrive.ports import Ledger
 
@@ -24,6 +28,8 @@ LEASE = timedelta(seconds=1)
 RECLAIM_MAX = 500
 PRUNE_MAX = 1000
 NOTHING: Mapping[State, timedelta] = MappingProxyType({})
+
+_log = logging.getLogger("redrive")
 
 
 class Keeper:
@@ -52,6 +58,7 @@ class Keeper:
         self._lease = lease
         self._retention = retention
         self._prune_every = prune_every
+        self._warned: dict[State, str] = {}
 
     async def run(self) -> None:
         """Keep for ever."""
@@ -105,15 +112,35 @@ class Keeper:
         return claims
 
     async def prune(self) -> int:
-        """Delete ended tasks older than their state's retention, in small batches; how many it were."""
+        """Delete ended tasks older than their state's retention; how many there were.
+
+        What cannot be deleted is said once, and tried again with the next round.
+        """
         pruned = 0
-        for span in sorted(set(self._retention.values())):
-            states = [state for state, kept in self._retention.items() if kept == span]
-            amount = PRUNE_MAX
-            while amount == PRUNE_MAX:
-                amount = await self._ledger.prune(states, span, limit=PRUNE_MAX)
-                pruned += amount
-                if amount:
-                    self._tell([TasksPruned(self._ledger.name, amount)])
-                await asyncio.sleep(0)
+        for state, span in self._retention.items():
+            try:
+                pruned += await self._prune(state, span)
+            except LedgerAwayError:
+                raise
+            except Exception as error:
+                self._warn(state, describe_error(error))
         return pruned
+
+    async def _prune(self, state: State, span: timedelta) -> int:
+        """The same of one state, in small batches."""
+        pruned, amount = 0, PRUNE_MAX
+        while amount == PRUNE_MAX:
+            amount = await self._ledger.prune([state], span, limit=PRUNE_MAX)
+            pruned += amount
+            if amount:
+                self._tell([TasksPruned(self._ledger.name, amount)])
+            await asyncio.sleep(0)
+        return pruned
+
+    def _warn(self, state: State, error: str) -> None:
+        if self._warned.get(state) != error:
+            self._warned[state] = error
+            every = format_duration(self._prune_every)
+            _log.warning(
+                "%s: tasks that are %s are not pruned: %s (tried every %s)", self._ledger.name, state, error, every
+            )

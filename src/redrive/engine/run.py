@@ -58,8 +58,10 @@ class Runner:
         """
         started = time.monotonic_ns()
         deadline = deadline_of(claim, handler.policy)
-        if deadline is not None and claim.claimed_at >= deadline:
-            outcome: Outcome = Failed(PermanentError("the deadline has passed, so it was not tried any more"))
+        if claim.unreadable is not None:
+            outcome: Outcome = Failed(PermanentError(claim.unreadable))
+        elif deadline is not None and claim.claimed_at >= deadline:
+            outcome = Failed(PermanentError("the deadline has passed, so it was not tried any more"))
         elif handler.transactional:
             return await self._run_in_transaction(claim, handler, stopped, started)
         else:

@@ -1,5 +1,6 @@
 """From a URL to a database, and from a database to its ledgers."""
 
+import logging
 import re
 
 from sqlalchemy import URL, make_url
@@ -8,11 +9,14 @@ from sqlalchemy.exc import ArgumentError
 from redrive.core.table import TASKS, LedgerTable
 from redrive.errors import MissingExtraError, SettingsError
 from redrive.ledgers.adopt.check import adopt
+from redrive.ledgers.adopt.notices import ROWS_AT_START, notices
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ports import Clock
+
+_log = logging.getLogger("redrive")
 
 
 def open_database(url: str, *, clock: Clock | None = None, durable: bool = True) -> Database:
@@ -44,7 +48,10 @@ async def open_ledger(
     """The ledger in a table: our own, or a foreign one that is checked first."""
     if ledger_table is TASKS:
         return own_ledger(database)
-    return SqlLedger(database, ledger_table, await database.read(adopt, ledger_table), beside=beside)
+    table = await database.read(adopt, ledger_table)
+    for notice in await database.read(notices, ledger_table, table, ROWS_AT_START):
+        _log.warning("%s: %s", ledger_table.name, notice)
+    return SqlLedger(database, ledger_table, table, beside=beside)
 
 
 def own_ledger(database: Database) -> SqlLedger:

@@ -8,16 +8,19 @@ never more than a fiftieth of the time, and written down. In between the minute'
 import time
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, and_, bindparam, delete, func, null, select, update
+from sqlalchemy import Connection, Select, and_, bindparam, delete, func, null, select, update
 
 from redrive.core.cause import cause_of
 from redrive.core.states import State
+from redrive.core.task import TaskId
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.ledger import SqlLedger
+from redrive.ledgers.sql.sift import is_unreadable, sift
 from redrive.ledgers.sql.times import comparable
 from redrive.ledgers.sql.upsert import upsert
+from redrive.operator.cursors import with_zone
 from redrive.operator.figures import States, flows_from
 from redrive.operator.reads import LOOK_WITHIN
 from redrive.operator.turns import give_turn_back, take_turn
@@ -38,6 +41,14 @@ LATE = timedelta(minutes=1)
 CLAIMED_COUNTED_MAX = 100_000
 CAUSES_MAX = 1000
 """Groups kept for each ledger: what nobody can look through is no longer a group."""
+
+
+class _Dead(NamedTuple):
+    """A dead row."""
+
+    id: TaskId
+    error: str | None
+    since: datetime | None
 
 
 class Census:
@@ -217,7 +228,7 @@ class Census:
                 return
             after = found[-1].id
 
-    def _some_dead(self, connection: Connection, after: Any, recent: datetime | None) -> list[Any]:
+    def _some_dead(self, connection: Connection, after: Any, recent: datetime | None) -> list[_Dead]:
         """Dead rows: a page of all by their ids, or some of those that died lately."""
         rows = self._ledger.predicates
         id_, since = rows.column("id"), self._since
@@ -225,11 +236,23 @@ class Census:
         asked = select(id_.label("id"), error, (null() if since is None else since).label("since")).where(self._dead())
         if recent is not None:
             bound = comparable(bindparam(None, recent, type_=since.type))
-            return list(connection.execute(asked.where(comparable(since) >= bound).limit(RECENT_MAX)))
+            return self._read(connection, asked.where(comparable(since) >= bound).limit(RECENT_MAX))
         asked = asked.order_by(id_).limit(PAGE)
         if after is not None:
             asked = asked.where(id_ > after)
-        return list(connection.execute(asked))
+        return self._read(connection, asked)
+
+    def _read(self, connection: Connection, asked: Select[Any]) -> list[_Dead]:
+        """The rows, also where one of them cannot be read."""
+        try:
+            rows = [_Dead(*row) for row in connection.execute(asked).all()]
+        except Exception as error:
+            if not is_unreadable(error):
+                raise
+            id_ = self._ledger.predicates.column("id")
+            ids = connection.execute(asked.with_only_columns(id_)).scalars().all()
+            rows = [_Dead(*row.cells) for row in sift(connection, asked.selected_columns, id_, ids)]
+        return [row._replace(since=with_zone(row.since)) for row in rows]
 
     async def _list_new(self, found: list[Any]) -> None:
         listed = await self._database.read(self._listed, [str(row.id) for row in found]) if found else set()

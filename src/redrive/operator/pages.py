@@ -18,6 +18,7 @@ from redrive.core.task import Task, TaskId
 from redrive.errors import UsageError
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.reader import PAGE_MAX
+from redrive.ledgers.sql.sift import is_unreadable
 from redrive.operator.cursors import Position, read_cursor, write_cursor
 from redrive.operator.dead_list import DeadList
 from redrive.operator.index_order import IndexOrder
@@ -96,12 +97,26 @@ class TaskPages:
         if self._is_listed(asked):
             return await self._dead.positions(asked, after, limit, newest_first=newest_first)
         if self._indexes.serves(asked):
-            found = await self._indexes.positions(asked, after, limit, newest_first=newest_first)
+            # A cursor without an instant is right where the first page had to be read by the ids, and only there.
+            begun = after if after is not None and after.at is not None else None
+            found = await self._by_index(asked, begun, limit, newest_first=newest_first)
             if found is not None:
+                if after is not begun and after is not None:
+                    after.check(datetime)
                 return found
         if after is not None:
             after.check(type(None))
         return await self._reads.page(self._by_id, asked, after, limit, newest_first=newest_first)
+
+    async def _by_index(
+        self, asked: Filter, after: Position | None, limit: int, *, newest_first: bool
+    ) -> list[Position] | None:
+        try:
+            return await self._indexes.positions(asked, after, limit, newest_first=newest_first)
+        except Exception as error:
+            if not is_unreadable(error):
+                raise
+            return None  # an instant that cannot be read has no place among the others: by their ids all have one
 
     def _by_id(
         self, connection: Connection, asked: Filter, after: Position | None, limit: int, *, newest_first: bool

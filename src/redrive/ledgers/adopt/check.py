@@ -3,11 +3,14 @@
 `adopt` is called at start for every `LedgerTable` but our own. It never changes the table.
 """
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import (
+    CHAR,
     JSON,
     Column,
     Connection,
@@ -23,27 +26,30 @@ from sqlalchemy import (
     Text,
     Uuid,
     inspect,
-    select,
     text,
 )
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex
 from sqlalchemy.sql.sqltypes import NULLTYPE, DateTime
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from redrive.core.table import LedgerTable
 from redrive.errors import TableError
+from redrive.ledgers.adopt.ids import SURROGATE, is_unique, primary_key, surrogate
 from redrive.ledgers.sql.json_text import JsonText
-from redrive.ledgers.sql.predicates import ledger_indexes
+from redrive.ledgers.sql.mapped import KEPT_BY, ForeignKey
+from redrive.ledgers.sql.predicates import columns_of, ledger_indexes
 from redrive.ledgers.sql.times import CREATE_INSTANT_FUNCTION, Instant, IsoText, SqliteDatetime
 
 TIMES = (
     "due", "first_due", "lease_until", "claimed_at", "done_at", "ended_at", "created_at", "updated_at", "deadline",
 )  # fmt: skip
+NUMBERS = ("count", "count_max", "redrives")
 NULLABLE = ("due", "lease_until", "claim_id", "claimed_at", "done_at", "ended_at", "last_error")
 
 
 class UuidText(TypeDecorator[UUID]):
-    """A fence in a text column."""
+    """A fence in a text column; what is not in our spelling is none of ours, and reads as None."""
 
     impl = Text
     cache_ok = True
@@ -53,17 +59,50 @@ class UuidText(TypeDecorator[UUID]):
 
     def process_result_value(self, value: Any, dialect: Dialect) -> UUID | None:  # noqa: ARG002
         try:
-            return None if value is None else UUID(value)
-        except ValueError:
-            return None  # a stranger's text: no fence of ours
+            read = UUID(value.strip())
+        except (AttributeError, TypeError, ValueError):
+            return None
+        return read if str(read) == value.strip() else None
+
+
+class WholeNumber(TypeDecorator[int]):
+    """A count on SQLite, which keeps any text in a column of numbers: what is no number is refused when it is read."""
+
+    impl = Integer
+    cache_ok = True
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:  # noqa: ARG002
+        return lambda value: value if value is None or isinstance(value, int) else int(value)
+
+
+class Padded(TypeDecorator[str]):
+    """Text of a fixed length, which PostgreSQL fills up with blanks: they are no part of it."""
+
+    impl = CHAR
+    cache_ok = True
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:  # noqa: ARG002
+        return lambda value: None if value is None else value.rstrip(" ")
+
+
+class Label(TypeDecorator[str]):
+    """A label of an enum, as the text it is: one that was added since the start is a label too."""
+
+    impl = postgresql.ENUM
+    cache_ok = True
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> None:
+        """Handed on as the driver gives it."""
 
 
 @dataclass(slots=True)
-class _Findings:
-    """What is wrong with a table, and the statements that mend it, in the order in which they can be run."""
+class Findings:
+    """What is wrong with a table, the statements that mend it in the order in which they can be run, and the mapping then."""
 
     problems: list[str] = field(default_factory=list)
     migration: list[str] = field(default_factory=list)
+    mapping: dict[str, Any] = field(default_factory=dict)
+    """By role the column that must be named instead, once the migration has run."""
 
 
 @dataclass(slots=True)
@@ -75,11 +114,19 @@ class _Mend:
 
 
 def adopt(connection: Connection, ledger_table: LedgerTable) -> Table:
-    """The real table with the types that redrive reads and writes it by, or a `TableError` with the migration.
+    """The real table with the types that redrive reads and writes it by, or a `TableError` with the migration."""
+    table, found = examine(connection, ledger_table)
+    if found.problems:
+        raise TableError(ledger_table.name, found.problems, found.migration)
+    return table
 
-    One error says all: what is found out about the columns is taken as mended when the indexes are looked at.
+
+def examine(connection: Connection, ledger_table: LedgerTable) -> tuple[Table, Findings]:
+    """The table as redrive would read and write it, and all that is wrong with it.
+
+    All at once: what is found out about the columns is taken as mended when the indexes are looked at.
     """
-    found = _Findings()
+    found = Findings()
     inspector = inspect(connection)
     if not inspector.has_table(ledger_table.name, schema=ledger_table.schema):
         where = f" in schema {ledger_table.schema!r}" if ledger_table.schema else ""
@@ -87,15 +134,38 @@ def adopt(connection: Connection, ledger_table: LedgerTable) -> Table:
         table = _new_table(ledger_table, connection.dialect, found)
     else:
         table = _reflect(connection, ledger_table, found)
+        _check_id(connection, ledger_table, table, found)
         _check_words(connection, ledger_table, table, found)
     _check_function(connection, ledger_table, table, found)
     _check_indexes(connection, ledger_table, table, found)
-    if found.problems:
-        raise TableError(ledger_table.name, found.problems, found.migration)
-    return table
+    table.info[KEPT_BY] = _pointing_at(connection, ledger_table)
+    return table, found
 
 
-def _new_table(ledger_table: LedgerTable, dialect: Dialect, found: _Findings) -> Table:
+def _pointing_at(connection: Connection, ledger_table: LedgerTable) -> list[ForeignKey]:
+    """The foreign keys in the table's schema that forbid to delete its rows."""
+    if connection.dialect.name == "sqlite":  # SQLAlchemy does not see what is said behind the REFERENCES of a column
+        asked = text(
+            'SELECT child.name, json_group_array(key."from"), json_group_array(coalesce(key."to", :id)) '
+            "FROM sqlite_schema AS child JOIN pragma_foreign_key_list(child.name) AS key "
+            "WHERE child.type = 'table' AND lower(key.\"table\") = lower(:table) AND key.on_delete IN ('NO ACTION', 'RESTRICT') "
+            "GROUP BY child.name, key.id"
+        )
+        rows = connection.execute(asked, {"table": ledger_table.name, "id": ledger_table.id_column})
+        return [ForeignKey(child, None, json.loads(own), json.loads(referred)) for child, own, referred in rows]
+    default = inspect(connection).default_schema_name
+    schema = ledger_table.schema or default
+    found = []
+    for (_, child), keys in inspect(connection).get_multi_foreign_keys(schema=ledger_table.schema).items():
+        for key in keys:
+            here = key["referred_table"] == ledger_table.name and (key["referred_schema"] or default) == schema
+            if here and (key["options"].get("ondelete") or "NO ACTION").upper() in ("NO ACTION", "RESTRICT"):
+                columns = key["constrained_columns"], key["referred_columns"]
+                found.append(ForeignKey(child, ledger_table.schema, *columns))
+    return found
+
+
+def _new_table(ledger_table: LedgerTable, dialect: Dialect, found: Findings) -> Table:
     """The table as redrive would make it."""
     quote = dialect.identifier_preparer.quote
     roles = {name: role for role, name in ledger_table.columns().items()}
@@ -128,7 +198,7 @@ def _new_table(ledger_table: LedgerTable, dialect: Dialect, found: _Findings) ->
     )
 
 
-def _reflect(connection: Connection, ledger_table: LedgerTable, found: _Findings) -> Table:
+def _reflect(connection: Connection, ledger_table: LedgerTable, found: Findings) -> Table:
     inspector = inspect(connection)
     real = {column["name"]: column for column in inspector.get_columns(ledger_table.name, schema=ledger_table.schema)}
     roles = {name: role for role, name in ledger_table.columns().items()}
@@ -147,14 +217,14 @@ def _reflect(connection: Connection, ledger_table: LedgerTable, found: _Findings
                     f"ALTER TABLE {_quoted(ledger_table, dialect)} ALTER COLUMN {quoted} DROP NOT NULL"
                 )
             elif mend is None:
-                mend = _Mend(str(column["type"]), dialect.identifier_preparer.quote(name))
-        if mend is not None:
-            found.migration += _change(connection, ledger_table, name, mend)
+                mend = _Mend(_ddl_type(role, dialect), dialect.identifier_preparer.quote(name))
+        if mend is not None and role is not None:
+            _change(ledger_table, name, role, mend, dialect, found, set(real))
         columns.append(
-            Column(
+            _column(
                 name,
                 type_,
-                server_default=FetchedValue() if column.get("default") is not None else None,
+                server_default=FetchedValue() if _is_made(column) else None,
                 primary_key=name == ledger_table.id_column,
                 nullable=bool(column["nullable"]),
             )
@@ -162,6 +232,10 @@ def _reflect(connection: Connection, ledger_table: LedgerTable, found: _Findings
     for name, role in roles.items():
         if name not in real:
             found.problems.append(f"column {name!r} ({role}) is missing")
+            if role == "id" and name == SURROGATE:
+                found.migration += surrogate(connection, ledger_table.name, ledger_table.schema)
+                columns.append(_column(name, Integer() if dialect.name == "postgresql" else Text(), primary_key=True))
+                continue
             quoted = dialect.identifier_preparer.quote(name)
             added = _ddl_type(role, dialect)
             if role == "status":
@@ -171,34 +245,42 @@ def _reflect(connection: Connection, ledger_table: LedgerTable, found: _Findings
     return Table(ledger_table.name, MetaData(), *columns, schema=ledger_table.schema)
 
 
+def _is_made(column: Any) -> bool:
+    """Whether the database gives the column its values."""
+    return column.get("default") is not None or column.get("computed") is not None
+
+
+def _column(name: str, type_: TypeEngine[Any], **options: Any) -> Column[Any]:
+    """A column with a key that no parameter has: SQLAlchemy takes a parameter called `batch` for a new value of `batch`."""
+    return Column(name, type_, key=f"column {name}", **options)
+
+
 def _missing(name: str, role: str, dialect: Dialect) -> Column[Any]:
     """A column that the migration adds, as it will be."""
     sqlite = dialect.name == "sqlite"
     if role in TIMES:
-        return Column(name, IsoText() if sqlite else Instant())
+        return _column(name, IsoText() if sqlite else Instant())
     if role == "claim_id":
-        return Column(name, UuidText() if sqlite else Uuid())
-    return Column(name, Integer() if role in ("count", "count_max", "redrives") else Text(), nullable=role != "count")
+        return _column(name, UuidText() if sqlite else Uuid())
+    return _column(name, Integer() if role in ("count", "count_max", "redrives") else Text(), nullable=role != "count")
 
 
-def _change(connection: Connection, ledger_table: LedgerTable, name: str, mend: _Mend) -> list[str]:
-    """The statements that give a column another type, and let it be NULL on SQLite."""
-    quote = connection.dialect.identifier_preparer.quote
-    table, column = _quoted(ledger_table, connection.dialect), quote(name)
-    if connection.dialect.name == "postgresql":
-        return [f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {mend.type} USING {mend.using}"]
-    # SQLite cannot alter a column: a new one takes its place, and the indexes that name it are made anew.
-    asked = text("SELECT name, sql FROM sqlite_schema WHERE type = 'index' AND tbl_name = :table AND sql LIKE :name")
-    indexes = connection.execute(asked, {"table": ledger_table.name, "name": f"%{name}%"}).all()
-    new = quote(f"{name}_new")
-    return [
-        *(f"DROP INDEX {quote(index)}" for index, _ in indexes),
-        f"ALTER TABLE {table} ADD COLUMN {new} {mend.type}",
-        f"UPDATE {table} SET {new} = {mend.using}",  # noqa: S608 - identifiers are quoted
-        f"ALTER TABLE {table} DROP COLUMN {column}",
-        f"ALTER TABLE {table} RENAME COLUMN {new} TO {column}",
-        *(sql for _, sql in indexes),
-    ]
+def _change(
+    ledger_table: LedgerTable, name: str, role: str, mend: _Mend, dialect: Dialect, found: Findings, real: set[str]
+) -> None:
+    """Give a column another type; where SQLite cannot, another column. No row is updated: what to fill in is the owner's to say."""
+    table, column = _quoted(ledger_table, dialect), dialect.identifier_preparer.quote(name)
+    if dialect.name == "postgresql":
+        found.migration.append(f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {mend.type} USING {mend.using}")
+        return
+    new = f"redrive_{role}"
+    found.problems.append(
+        f"SQLite cannot change column {name!r}: name {role}={new!r} in the LedgerTable, which the migration adds, and fill it "
+        f"for the rows that are to be worked on; {mend.using} is what {name!r} says now"
+    )
+    found.mapping[role] = new
+    if new not in real:
+        found.migration.append(f"ALTER TABLE {table} ADD COLUMN {new} {mend.type}")
 
 
 def _type_for(
@@ -210,18 +292,28 @@ def _type_for(
     if role == "claim_id":
         if isinstance(real, Uuid):
             return Uuid(), None, None
-        if isinstance(real, String):
+        if isinstance(real, String) and (real.length or 36) >= 36:
             return UuidText(), None, None
         mend = _Mend(_ddl_type(role, dialect), "NULL")
-        return UuidText(), f"column {name!r} (claim_id) must be uuid or text, not {real}", mend
+        return UuidText(), f"column {name!r} (claim_id) must be uuid, or text of 36 characters, not {real}", mend
     if role == "payload":
         return (real if isinstance(real, JSON) and dialect.name == "postgresql" else JsonText()), None, None
-    if role in ("count", "count_max", "redrives") and not isinstance(real, Integer):
+    if role in NUMBERS and isinstance(real, Integer):
+        return (WholeNumber() if dialect.name == "sqlite" else real), None, None
+    if role in NUMBERS:
         quoted = dialect.identifier_preparer.quote(name)
-        mend = _Mend("integer", f"CAST({quoted} AS integer)")
+        mend = _Mend(
+            "integer" if dialect.name == "postgresql" else _ddl_type(role, dialect), f"CAST({quoted} AS integer)"
+        )
         return Integer(), f"column {name!r} ({role}) must be an integer, not {real}", mend
+    if role == "kind" and (not isinstance(real, String) or isinstance(real, Enum)):
+        return real, f"column {name!r} (kind) must be text, not {real}: kinds are chosen by their names", None
     if role == "id" and not isinstance(real, Integer | String | Uuid):
         return real, f"column {name!r} ({role}) must be an integer, a uuid or text, not {real}", None
+    if role is not None and isinstance(real, CHAR) and dialect.name == "postgresql":
+        return Padded(real.length), None, None
+    if isinstance(real, postgresql.ENUM):
+        return Label(*real.enums, name=real.name, schema=real.schema, create_type=False), None, None
     if role is None and dialect.name == "sqlite":
         # SQLite keeps whatever was written: other columns are handed on as they are, JSON decoded.
         return (JsonText() if isinstance(real, JSON) else NULLTYPE), None, None
@@ -266,48 +358,42 @@ def _ddl_type(role: str, dialect: Dialect) -> str:
     return "text"
 
 
-def _check_words(connection: Connection, ledger_table: LedgerTable, table: Table, found: _Findings) -> None:
-    status, dialect = table.c[ledger_table.status], connection.dialect
+def _check_words(connection: Connection, ledger_table: LedgerTable, table: Table, found: Findings) -> None:
+    status, dialect = columns_of(table)[ledger_table.status], connection.dialect
     words = ledger_table.words.all()
-    if isinstance(status.type, Enum):
+    if isinstance(status.type, Label):
+        enum_type: Any = status.type.impl_instance
         preparer = dialect.identifier_preparer
-        schema = f"{preparer.quote_schema(status.type.schema)}." if status.type.schema else ""
+        schema = f"{preparer.quote_schema(enum_type.schema)}." if enum_type.schema else ""
         for word in words:
-            if word not in status.type.enums:
+            if word not in enum_type.enums:
                 found.problems.append(f"the enum of {ledger_table.status!r} has no word {word!r}")
-                enum = f"{schema}{preparer.quote(str(status.type.name))}"
+                enum = f"{schema}{preparer.quote(str(enum_type.name))}"
                 found.migration.append(f"ALTER TYPE {enum} ADD VALUE '{_escaped(word)}'")
         return
-    if ledger_table.status not in {
-        column["name"] for column in inspect(connection).get_columns(ledger_table.name, schema=ledger_table.schema)
-    }:
-        return
-    row = connection.execute(select(status).where(status.not_in(words)).limit(1)).first()
-    if row is not None:
-        found.problems.append(
-            f"a row has the unknown status word {row[0]!r}; Words names {', '.join(words)}: "
-            "name it there too, or let such rows be dead, as the migration does"
-        )
-        quote = dialect.identifier_preparer.quote
-        dead, due = _escaped(ledger_table.words.dead), quote(ledger_table.due)
-        known = ", ".join(f"'{_escaped(word)}'" for word in words)
-        found.migration.append(
-            f"UPDATE {_quoted(ledger_table, dialect)} SET {quote(status.name)} = '{dead}', {due} = NULL "  # noqa: S608 - quoted
-            f"WHERE {quote(status.name)} NOT IN ({known})"
-        )
+    if isinstance(status.type, Integer):
+        for word in words:
+            if not word.removeprefix("-").isdecimal():
+                found.problems.append(
+                    f"column {status.name!r} (status) is {status.type} and cannot hold {word!r}: name its numbers, "
+                    "as in Words(waiting='0', done='2', dead='3')"
+                )
+    elif not isinstance(status.type, String | Padded):
+        found.problems.append(f"column {status.name!r} (status) must be text, an enum or an integer, not {status.type}")
 
 
-def _check_function(connection: Connection, ledger_table: LedgerTable, table: Table, found: _Findings) -> None:
+def _check_function(connection: Connection, ledger_table: LedgerTable, table: Table, found: Findings) -> None:
     """Text times on PostgreSQL are compared and indexed by a function of ours."""
     times = {name for role, name in ledger_table.columns().items() if role in TIMES}
-    if connection.dialect.name != "postgresql" or not any(isinstance(table.c[name].type, IsoText) for name in times):
+    in_text = any(column.name in times and isinstance(column.type, IsoText) for column in table.c)
+    if connection.dialect.name != "postgresql" or not in_text:
         return
     if connection.execute(text("SELECT to_regprocedure('redrive_instant(text)')")).scalar() is None:
         found.problems.append("the function 'redrive_instant', which reads times in text, is missing")
         found.migration.append(CREATE_INSTANT_FUNCTION)
 
 
-def _check_indexes(connection: Connection, ledger_table: LedgerTable, table: Table, found: _Findings) -> None:
+def _check_indexes(connection: Connection, ledger_table: LedgerTable, table: Table, found: Findings) -> None:
     if connection.dialect.name == "sqlite":
         asked = text("SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = :table")
         there = set(connection.execute(asked, {"table": ledger_table.name}).scalars())
@@ -320,31 +406,47 @@ def _check_indexes(connection: Connection, ledger_table: LedgerTable, table: Tab
         if index.name not in there:
             found.problems.append(f"index {index.name!r} is missing: claims would read the whole table")
             found.migration.append(_create_index(index, connection.dialect))
-    if ledger_table.payload is not None and not _key_is_unique(connection, ledger_table):
+    apart = ledger_table.key != ledger_table.id_column
+    if ledger_table.payload is not None and apart and not _is_unique(connection, ledger_table, ledger_table.key):
         found.problems.append(f"column {ledger_table.key!r} (key) is not unique: adding would not be idempotent")
-        index = Index(f"{ledger_table.name[:45]}_{ledger_table.key[:12]}_key", table.c[ledger_table.key], unique=True)
-        found.migration.append(_create_index(index, connection.dialect))
+        found.migration.append(_unique_index(connection, ledger_table, table, ledger_table.key))
 
 
-def _key_is_unique(connection: Connection, ledger_table: LedgerTable) -> bool:
-    inspector = inspect(connection)
-    name, schema = ledger_table.name, ledger_table.schema
-    if not inspector.has_table(name, schema=schema):
-        return True  # it will be made so
-    if inspector.get_pk_constraint(name, schema=schema)["constrained_columns"] == [ledger_table.key]:
-        return True
-    # A partial index is no help: ON CONFLICT would have to repeat its condition.
-    if connection.dialect.name == "sqlite":
-        asked = text(
-            'SELECT count(*) FROM pragma_index_list(:table) AS list WHERE list."unique" AND NOT list.partial AND '
-            "(SELECT json_group_array(name) FROM pragma_index_info(list.name)) = json_array(:key)"
-        )
-        return bool(connection.execute(asked, {"table": name, "key": ledger_table.key}).scalar())
-    indexes = [index for index in inspector.get_indexes(name, schema=schema) if index["unique"]]
-    return any(
-        index["column_names"] == [ledger_table.key] and "postgresql_where" not in index.get("dialect_options", {})
-        for index in indexes
+def _check_id(connection: Connection, ledger_table: LedgerTable, table: Table, found: Findings) -> None:
+    """Rows are claimed and settled by their ids, so two rows with one id would be one task."""
+    id_ = ledger_table.id_column
+    if id_ not in _real_columns(connection, ledger_table) or _is_unique(connection, ledger_table, id_):
+        return
+    together = primary_key(connection, ledger_table.name, ledger_table.schema)
+    if id_ not in together:
+        found.problems.append(f"column {id_!r} (id) is not unique: rows that share an id would be settled as one")
+        found.migration.append(_unique_index(connection, ledger_table, table, id_))
+        return
+    found.problems.append(
+        f"column {id_!r} (id) is not unique, only ({', '.join(together)}) is: rows that share an id would be settled as one. "
+        f"Let each row have an id of its own, as the migration does, and name it in the LedgerTable: id={SURROGATE!r}"
     )
+    found.mapping["id"] = SURROGATE
+    if SURROGATE not in _real_columns(connection, ledger_table):
+        found.migration += surrogate(connection, ledger_table.name, ledger_table.schema)
+
+
+def _unique_index(connection: Connection, ledger_table: LedgerTable, table: Table, name: str) -> str:
+    index = Index(f"{ledger_table.name[:45]}_{name[:12]}_key", columns_of(table)[name], unique=True)
+    return _create_index(index, connection.dialect)
+
+
+def _real_columns(connection: Connection, ledger_table: LedgerTable) -> set[str]:
+    inspector = inspect(connection)
+    if not inspector.has_table(ledger_table.name, schema=ledger_table.schema):
+        return set()
+    return {column["name"] for column in inspector.get_columns(ledger_table.name, schema=ledger_table.schema)}
+
+
+def _is_unique(connection: Connection, ledger_table: LedgerTable, name: str) -> bool:
+    """Whether a column is unique; one that is missing will be made so."""
+    there = name in _real_columns(connection, ledger_table)
+    return not there or is_unique(connection, ledger_table.name, ledger_table.schema, name)
 
 
 def _create_index(index: Index, dialect: Dialect) -> str:

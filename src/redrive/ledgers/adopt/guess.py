@@ -1,32 +1,44 @@
-"""A first `LedgerTable` for a table that somebody names, from the names that such tables usually have."""
+"""A first `LedgerTable` for a table that somebody names. What is not sure is not guessed: it is said, for a person to decide."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import Connection, Enum, Select, column, inspect, select, table
+from sqlalchemy import JSON, Connection, Enum, Integer, Select, String, column, inspect, select, table
 
 from redrive.core.table import Counts, LedgerTable, Words
 from redrive.errors import TableError
+from redrive.ledgers.adopt.ids import SURROGATE, is_unique
+from redrive.ledgers.adopt.notices import holds_json
 
 _NAMES: dict[str, tuple[str, ...]] = {
-    "key": ("idempotency_key", "message_id", "event_id", "key", "uuid", "id"),
-    "id": ("id", "uuid"),
     "kind": ("kind", "event_type", "command_type", "job_type", "type"),
-    "payload": ("payload", "data", "body", "args"),
     "status": ("status", "state"),
-    "due": ("next_retry_at", "retry_after", "next_attempt_at", "due_at", "run_at", "available_at"),
+    "due": (
+        "next_retry_at", "retry_after", "next_attempt_at", "due_at", "run_at", "available_at", "send_after", "run_after",
+    ),
     "first_due": ("scheduled_at", "scheduled_for", "send_at"),
-    "count": ("retry_count", "retry_attempts", "attempts", "attempt_count", "failures", "tries", "retries"),
-    "count_max": ("max_retries", "max_attempts", "failures_max"),
+    "count": (
+        "retry_count", "retry_attempts", "attempts", "attempt_count", "failures", "failure_count", "tries", "retries",
+    ),
+    "count_max": ("max_retries", "max_attempts", "max_tries", "failures_max"),
     "last_error": ("last_error", "error_message", "error"),
+    "lease_until": ("lease_until",),
+    "claim_id": ("claim_id",),
     "claimed_at": ("claimed_at", "started_at", "locked_at"),
-    "done_at": ("applied_at", "completed_at", "processed_at", "delivered_at", "done_at"),
+    "done_at": ("applied_at", "completed_at", "processed_at", "delivered_at", "done_at", "sent_at"),
+    "ended_at": ("ended_at", "finished_at"),
     "created_at": ("created_at", "inserted_at"),
     "updated_at": ("updated_at", "modified_at"),
-    "deadline": ("expires_at", "deadline_at", "deadline"),
-}
+    "deadline": ("deadline_at", "deadline"),
+}  # fmt: skip
+_KEYS = ("idempotency_key", "message_id", "event_id", "message_key", "key", "uuid")
+_PAYLOADS = ("payload", "data", "body", "args")
+_DEADLINES = ("expires_at",)
 _WORDS: dict[str, tuple[str, ...]] = {
     "waiting": ("pending", "waiting", "queued", "new", "scheduled", "received", "available", "ready"),
+    "retrying": ("retrying", "retry", "retryable"),
     "claimed": ("processing", "claimed", "running", "in_progress", "executing", "started"),
     "done": ("completed", "complete", "done", "applied", "succeeded", "success", "delivered", "processed", "sent"),
     "dead": ("dead", "failed", "error", "discarded"),
@@ -35,30 +47,88 @@ _WORDS: dict[str, tuple[str, ...]] = {
 STATUSES_SHOWN_MAX = 20
 
 
-def guess(connection: Connection, name: str, schema: str | None = None) -> LedgerTable:
-    """The most likely mapping; what is not found keeps its default name and will be reported as missing."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guess:
+    """The mapping as far as it is sure, and what a person must say."""
+
+    table: LedgerTable
+    doubts: list[str] = field(default_factory=list)
+
+
+def guess(connection: Connection, name: str, schema: str | None = None) -> Guess:
+    """The mapping that the table's names and types tell; what is not found keeps its default name and is reported as missing."""
     inspector = inspect(connection)
     if not inspector.has_table(name, schema=schema):
         raise TableError(name, ["there is no such table"], [])
-    there = [found["name"] for found in inspector.get_columns(name, schema=schema)]
-    roles = {role: chosen for role, names in _NAMES.items() if (chosen := _first(names, there)) is not None}
-    id_ = roles.pop("id", None)
-    key = roles.pop("key", id_ or "id")
-    count = roles.get("count", "failures")
-    counts = Counts.RETRIES if "retr" in count else Counts.FAILURES
-    statuses = _statuses(connection, name, schema, roles["status"]) if "status" in roles else []
-    words = {role: chosen for role, names in _WORDS.items() if (chosen := _first(names, statuses)) is not None}
-    return LedgerTable(
-        name, schema=schema, key=key, id=id_ if id_ != key else None, words=Words(**words), counts=counts, **roles
-    )
+    types = {found["name"]: found["type"] for found in inspector.get_columns(name, schema=schema)}
+    roles = {role: chosen for role, names in _NAMES.items() if (chosen := _first(names, types)) is not None}
+    doubts: list[str] = []
+    id_, key = _ids(connection, name, schema, list(types))
+    payload, doubt = _payload(connection, name, schema, types)
+    doubts += doubt
+    words, doubt = _words(connection, name, schema, roles.get("status"), types)
+    doubts += doubt
+    if "count" in roles and "retr" not in roles["count"]:
+        doubts.append(
+            f"counts: {roles['count']!r} is taken for how many tries have failed; counts='attempts' if it is raised as a try starts"
+        )
+    late = _first(_DEADLINES, types)
+    if late is not None and "deadline" not in roles:
+        doubts.append(f"deadline={late!r}, if a row must not be tried any more after it")
+    return Guess(
+        table=LedgerTable(
+            name, schema=schema, key=key, id=id_ if id_ != key else None, payload=payload, words=words,
+            counts=Counts.RETRIES if "retr" in roles.get("count", "") else Counts.FAILURES, **roles,
+        ),
+        doubts=doubts,
+    )  # fmt: skip
 
 
-def as_code(guessed: LedgerTable) -> str:
+def corrected(connection: Connection, ledger_table: LedgerTable, mapping: dict[str, Any]) -> LedgerTable:
+    """A mapping that somebody wrote, with the columns and words that the table really has where those named are missing.
+
+    `mapping` is what checking it found out, by role.
+    """
+    try:
+        sure = guess(connection, ledger_table.name, ledger_table.schema).table
+    except TableError:
+        return ledger_table
+    columns = inspect(connection).get_columns(ledger_table.name, schema=ledger_table.schema)
+    types = {found["name"]: found["type"] for found in columns}
+    given, used = ledger_table.columns(), set(ledger_table.columns().values())
+    changed: dict[str, Any] = {
+        role: there
+        for role, there in sure.columns().items()
+        if role in given and given[role] not in types and there in types and there not in used
+    }
+    if "id" in changed and ledger_table.id is None:
+        changed["key"] = changed.pop("id")
+    status = types.get(changed.get("status", ledger_table.status))
+    if isinstance(status, Enum):
+        words = {
+            role: getattr(sure.words, role)
+            for role in Words.__dataclass_fields__
+            if (word := getattr(ledger_table.words, role)) is not None
+            and word not in status.enums
+            and getattr(sure.words, role) in status.enums
+        }
+        changed["words"] = replace(ledger_table.words, **words)
+    payload = ledger_table.payload
+    if payload in types and isinstance(types[payload], String):
+        held = holds_json(
+            connection, table(ledger_table.name, *map(column, types), schema=ledger_table.schema), payload
+        )
+        if held is False:
+            changed["payload"] = None
+    return replace(ledger_table, **changed | mapping)
+
+
+def as_code(mapping: LedgerTable) -> str:
     """The mapping as Python that can be pasted."""
-    default = LedgerTable(guessed.name)
-    shown = [f'    "{guessed.name}",']
+    default = LedgerTable(mapping.name)
+    shown = [f'    "{mapping.name}",']
     for name in LedgerTable.__dataclass_fields__:
-        value = getattr(guessed, name)
+        value = getattr(mapping, name)
         if name in ("name", "_") or value == getattr(default, name):
             continue
         if isinstance(value, Words):
@@ -71,16 +141,77 @@ def as_code(guessed: LedgerTable) -> str:
     return "LedgerTable(\n" + "\n".join(shown) + "\n)"
 
 
-def _first(names: Sequence[str], there: Sequence[str]) -> str | None:
-    return next((name for name in names if name in there), None)
+def _ids(connection: Connection, name: str, schema: str | None, there: list[str]) -> tuple[str, str]:
+    """The id, which is the primary key whatever it is called, and the key: only what is unique."""
+    primary = inspect(connection).get_pk_constraint(name, schema=schema)["constrained_columns"]
+    unique = [one for one in there if is_unique(connection, name, schema, one)]
+    id_ = primary[0] if len(primary) == 1 else _first((SURROGATE, "id", *_KEYS), unique)
+    if id_ is None:
+        id_ = SURROGATE if primary else "id"
+    return id_, _first(_KEYS, unique) or (id_ if id_ != SURROGATE or not primary else primary[-1])
 
 
-def _statuses(connection: Connection, name: str, schema: str | None, status: str) -> list[str]:
-    """The words that the status column may hold, if it is an enum, else those that it does hold."""
-    for found in inspect(connection).get_columns(name, schema=schema):
-        if found["name"] == status and isinstance(found["type"], Enum):
-            return list(found["type"].enums)
+def _payload(
+    connection: Connection, name: str, schema: str | None, types: dict[str, Any]
+) -> tuple[str | None, list[str]]:
+    chosen = _first(_PAYLOADS, types)
+    if chosen is None:
+        return None, []
+    if isinstance(types[chosen], JSON):
+        return chosen, []
+    if isinstance(types[chosen], String):
+        held = holds_json(connection, table(name, column(chosen), schema=schema), chosen)
+        if held:
+            return chosen, []
+        if held is False:
+            return None, []
+    return None, [f"payload={chosen!r}, if it holds JSON; without it the payload is a dict of the row's columns"]
+
+
+def _words(
+    connection: Connection, name: str, schema: str | None, status: str | None, types: dict[str, Any]
+) -> tuple[Words, list[str]]:
+    if status is None:
+        return Words(), []
+    real = types[status]
+    known = _statuses(connection, name, schema, status, real)
+    if isinstance(real, Integer):
+        held = f"it holds {', '.join(known)}" if known else "it holds none yet"
+        return Words(), [
+            f"the numbers of {status!r} are yours to name, as in Words(waiting='0', done='2', dead='3'); {held}"
+        ]
+    words = {role: chosen for role, names in _WORDS.items() if (chosen := _first(names, known)) is not None}
+    missing = [role for role in ("waiting", "done", "dead") if role not in words]
+    left = [word for word in known if word not in words.values()]
+    doubts = []
+    if missing:
+        shown = f"; {', '.join(map(repr, left))} may mean it" if left else ""
+        doubts.append(f"words: which word of {status!r} means {' and '.join(missing)} is not known{shown}")
+    elif left:
+        doubts.append(f"words: rows whose {status!r} is {', '.join(map(repr, left))} would be left alone")
+    return Words(**words), doubts
+
+
+def _first(names: Iterable[str], there: Iterable[str]) -> str | None:
+    """The first of the names that is there, however it is written: `dueAt` is `due_at`."""
+    written = {_plain(one): one for one in reversed(list(there))}
+    return next((written[_plain(name)] for name in names if _plain(name) in written), None)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name).casefold()
+
+
+def _statuses(connection: Connection, name: str, schema: str | None, status: str, real: Any) -> Sequence[str]:
+    """The words that the status column may hold, if an enum or a check says so, else those that it does hold."""
+    if isinstance(real, Enum):
+        return list(real.enums)
+    for check in inspect(connection).get_check_constraints(name, schema=schema):
+        if re.search(rf"\b{re.escape(status)}\b", check["sqltext"]) and (
+            listed := re.findall(r"'((?:[^']|'')*)'", check["sqltext"])
+        ):
+            return [word.replace("''", "'") for word in dict.fromkeys(listed)]
     rows: Select[Any] = (
         select(column(status)).select_from(table(name, schema=schema)).distinct().limit(STATUSES_SHOWN_MAX)
     )
-    return [str(word) for word in connection.execute(rows).scalars()]
+    return sorted(str(word) for word in connection.execute(rows).scalars() if word is not None)

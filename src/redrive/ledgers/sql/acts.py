@@ -10,12 +10,14 @@ from sqlalchemy import (
     Column,
     Connection,
     Integer,
+    Select,
     Text,
     Update,
     and_,
     bindparam,
     case,
     delete,
+    false,
     func,
     insert,
     literal_column,
@@ -23,6 +25,7 @@ from sqlalchemy import (
     or_,
     select,
 )
+from sqlalchemy.exc import DBAPIError
 
 from redrive.core.states import TERMINAL, Act, State, check_transition, sources
 from redrive.core.task import TaskId
@@ -33,6 +36,7 @@ from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.database import run_within, sync_connection
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import quoted
+from redrive.ledgers.sql.seam import Parameters
 from redrive.ledgers.sql.times import comparable
 from redrive.ports import Actor, Return, Within
 
@@ -92,17 +96,29 @@ class ActStatements:
         ended = or_(*(rows.state(before) for before in sources(Act.RETURN, State.WAITING)))
         return mapped.update(values).where(self.return_batch.match("id", mapped.id), ended).returning(mapped.id)
 
-    def prune(self, states: Sequence[State]) -> Any:
-        """Delete up to `limit` rows that ended in one of the states longer than `age` ago."""
+    def old(self, states: Sequence[State]) -> Select[Any]:
+        """Up to `limit` rows that ended in one of the states longer than `age` ago, and that no foreign key keeps."""
         if not set(states) <= TERMINAL:
             raise UsageError(f"only tasks that have ended can be pruned, not {', '.join(states)}")
         mapped, old = self._mapped, []
         for state in states:
-            ended_at = self._ended_at(state)
-            old.append(and_(mapped.rows.state(state), comparable(ended_at) <= mapped.dialect.ago(ended_at)))
-        few = select(mapped.id).where(or_(*old)).limit(bindparam("limit", type_=Integer))
-        gone = mapped.dialect.among(mapped.id, few.with_for_update(skip_locked=True))
-        return delete(mapped.table).where(gone).returning(mapped.id)
+            if mapped.ledger_table.words.has(state):
+                ended_at = self._ended_at(state)
+                old.append(and_(mapped.rows.state(state), comparable(ended_at) <= mapped.dialect.ago(ended_at)))
+        free = [~pointed_at for pointed_at in mapped.kept_by()]
+        few = select(mapped.id).where(or_(false(), *old), *free).limit(bindparam("limit", type_=Integer))
+        return few.with_for_update(skip_locked=True)
+
+    def prune(self, old: Select[Any]) -> Any:
+        """Delete such rows."""
+        gone = self._mapped.dialect.among(self._mapped.id, old)
+        return delete(self._mapped.table).where(gone).returning(self._mapped.id)
+
+    @cached_property
+    def prune_ids(self) -> Any:
+        """Delete rows by their ids."""
+        ids = self._mapped.id.in_(bindparam("ids", expanding=True))
+        return delete(self._mapped.table).where(ids).returning(self._mapped.id)
 
     def _ended_at(self, state: State) -> Column[Any]:
         """The column that says when a row ended. When it was created would be the wrong age: it may have just ended."""
@@ -238,12 +254,55 @@ class Acting(LedgerBase):
         """See `Ledger.prune`."""
         if not states:
             return 0
-        return await self.database.write(self._prune, self._acting.prune(states), older_than, limit)
+        return await self.database.write(self._prune, self._acting.old(states), older_than, limit)
 
-    def _prune(self, connection: Connection, statement: Any, older_than: timedelta, limit: int) -> int:
+    def unprunable(self, state: State) -> str | None:
+        """Why tasks that ended so cannot be pruned; None if they can."""
+        try:
+            self._acting.old([state])
+        except UsageError as error:
+            return str(error)
+        return None
+
+    def _prune(self, connection: Connection, old: Select[Any], older_than: timedelta, limit: int) -> int:
         parameters = {"limit": limit, **self._age(older_than)}
-        gone = [str(id_) for id_ in connection.execute(statement, parameters).scalars()]
-        self._forget(connection, gone, schema.attempt, schema.deed, schema.dead)
+        try:
+            gone = self._delete(connection, self._acting.prune(old), parameters)
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise
+            # One of them cannot be deleted, since a trigger forbids it or something points at it. The others can.
+            gone = self._delete_apart(connection, connection.execute(old, parameters).scalars().all())
+            if not gone:
+                raise
+        self._forget(connection, [str(id_) for id_ in gone], schema.attempt, schema.deed, schema.dead)
         if gone:
             self._count_flow(connection, "pruned", len(gone), self._adder)
         return len(gone)
+
+    def _delete_apart(self, connection: Connection, ids: Sequence[TaskId]) -> list[TaskId]:
+        """Delete rows in halves, down to those that cannot be deleted; which are gone."""
+        half = (len(ids) + 1) // 2
+        gone: list[TaskId] = []
+        for some in (ids[:half], ids[half:]):
+            if not some:
+                continue
+            try:
+                gone += self._delete(connection, self._acting.prune_ids, {"ids": list(some)})
+            except DBAPIError as error:
+                if error.connection_invalidated:
+                    raise
+                gone += self._delete_apart(connection, some) if len(some) > 1 else []
+        return gone
+
+    @staticmethod
+    def _delete(connection: Connection, statement: Any, parameters: Parameters) -> list[TaskId]:
+        """Delete in a savepoint, so that a refusal leaves the transaction as it was."""
+        connection.exec_driver_sql("SAVEPOINT prune")
+        try:
+            return list(connection.execute(statement, parameters).scalars())
+        except DBAPIError:
+            connection.exec_driver_sql("ROLLBACK TO SAVEPOINT prune")
+            raise
+        finally:
+            connection.exec_driver_sql("RELEASE SAVEPOINT prune")

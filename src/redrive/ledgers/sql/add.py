@@ -4,14 +4,13 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
     Integer,
     Select,
-    String,
     Text,
     Uuid,
     bindparam,
@@ -32,6 +31,7 @@ from redrive.ledgers.sql.gather import Gather
 from redrive.ledgers.sql.ids import uuid7
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import quoted
+from redrive.ledgers.sql.sift import is_unreadable, sift
 from redrive.ports import Within
 
 PAYLOAD_CHARS_PER_STATEMENT = 8_000_000
@@ -50,7 +50,7 @@ class AddStatements:
         """Whether new rows need an id of ours: it is not the key, and the database makes none by itself."""
         table, id_ = self._mapped.ledger_table, self._mapped.id
         apart = table.id_column != table.key
-        return apart and isinstance(id_.type, String | Uuid) and id_.server_default is None
+        return apart and id_.type.python_type in (str, UUID) and id_.server_default is None
 
     @cached_property
     def batch(self) -> Batch:
@@ -85,7 +85,7 @@ class AddStatements:
             "key": batch.c.key,
             "status": quoted(mapped.ledger_table.words.waiting),
             "count": literal_column("0"),
-            due.name: later(batch.c.delay, due),
+            "first_due" if mapped.ledger_table.first_due else "due": later(batch.c.delay, due),
         }
         if self.makes_ids:
             values["id"] = batch.c.id
@@ -99,8 +99,7 @@ class AddStatements:
         for role in ("created_at", "updated_at"):
             if mapped.has(role):
                 values[role] = mapped.now(role)
-        names = mapped.ledger_table.columns()
-        target = [names.get(role, role) for role in values]
+        target = [column(role) for role in values]
         rows = (
             select(*values.values()).select_from(batch).where(true())
         )  # SQLite takes ON CONFLICT for a join without it
@@ -177,7 +176,7 @@ class Adding(LedgerBase):
         there: dict[Any, tuple[TaskId, str | None, Any]] = {}
         missing = [key for key in keys if key not in new]
         for start in range(0, len(missing), IDS_MAX):
-            found = connection.execute(statements.find_keys, {"keys": missing[start : start + IDS_MAX]})
+            found = self._find_keys(connection, missing[start : start + IDS_MAX])
             there |= {key: (id_, kind, payload) for id_, key, kind, payload in found}
         added = []
         for task, key in zip(tasks, keys, strict=True):
@@ -205,6 +204,16 @@ class Adding(LedgerBase):
             if any(one.new and task.delay <= ANNOUNCE_HORIZON for task, one in zip(tasks, added, strict=True)):
                 self.database.announce(connection, self.name, soon=soon)
         return added
+
+    def _find_keys(self, connection: Connection, keys: list[Any]) -> Sequence[Any]:
+        asked = self._adding.find_keys
+        try:
+            return connection.execute(asked, {"keys": keys}).all()
+        except Exception as error:
+            if not is_unreadable(error):
+                raise
+            ids = connection.execute(asked.with_only_columns(self._mapped.id), {"keys": keys}).scalars().all()
+            return [row.cells for row in sift(connection, asked.selected_columns, self._mapped.id, ids)]
 
     def _add_row(self, task: NewTask, key: Any, now: datetime | None) -> tuple[Any, ...]:
         span, count_max = self._mapped.dialect.span, self.table.count_max_to_store(task.failures_max)

@@ -13,7 +13,7 @@ from redrive.errors import UsageError
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.fences import Fences
-from redrive.ledgers.sql.mapped import Mapped
+from redrive.ledgers.sql.mapped import KEPT_BY, ForeignKey, Mapped
 from redrive.ledgers.sql.minute import count_flow
 from redrive.ledgers.sql.predicates import Predicates
 from redrive.ledgers.sql.rows import RowReader
@@ -57,6 +57,12 @@ class LedgerBase:
     def sql_table(self) -> Table:
         """The table as SQLAlchemy knows it."""
         return self._mapped.table
+
+    @property
+    def kept_by(self) -> Sequence[ForeignKey]:
+        """The foreign keys that forbid to delete rows."""
+        keys: Sequence[ForeignKey] = self._mapped.table.info.get(KEPT_BY, ())
+        return keys
 
     def present(self, connection: Connection) -> datetime:
         """The instant, as this ledger's statements see it."""

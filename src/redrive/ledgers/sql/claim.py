@@ -5,7 +5,7 @@ what the branches before it left, so that a million due tasks of kinds which thi
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
@@ -33,9 +33,13 @@ from redrive.ledgers.sql.fences import Fences
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.rows import RowReader
+from redrive.ledgers.sql.seam import Parameters
+from redrive.ledgers.sql.sift import is_unreadable, sift
 from redrive.ledgers.sql.suspects import Suspects
 
 KINDS_PER_CLAIM_MAX = 40
+KNOWN_OF_CLAIMS = ("status", "claim_id", "lease_until", "claimed_at", "updated_at", "done_at", "ended_at")
+"""What a claim has just written itself, or what a row that is held has not."""
 
 
 class ClaimStatements:
@@ -76,7 +80,7 @@ class ClaimStatements:
             for name in ("first", "retry")
         ]
         taken = mapped.dialect.take(turns, limit, reserved)
-        ids = union_all(*(select(cte.c[mapped.id.name]) for cte in taken))
+        ids = union_all(*(select(*cte.c) for cte in taken))
         return self.hold(mapped.dialect.among(mapped.id, ids), anew=True)
 
     def _branches(self, name: str, kinds: int, *columns: Any) -> list[Select[Any]]:
@@ -101,16 +105,25 @@ class ClaimStatements:
             values["status"] = quoted(table.words.claimed)
         if anew and table.counts is Counts.ATTEMPTS:
             values["count"] = rows.count() + 1
-        return mapped.update(values).where(where).returning(*self.columns, mapped.dialect.now().label("claim_now"))
+        return mapped.update(values).where(where).returning(*self.columns, self.present)
 
     @cached_property
     def columns(self) -> list[ColumnElement[Any]]:
-        """What a claim must read of its rows: not what it has just written itself. A quarter less to decode."""
-        names = self._mapped.ledger_table.columns()
-        written = {
-            names[role] for role in ("status", "claim_id", "lease_until", "claimed_at", "updated_at") if role in names
-        }
-        return [column for column in self._mapped.table.c if column.name not in written]
+        """What a claim must read of its rows: what is mapped, or is the payload, and not what it knows by itself.
+
+        A quarter less to decode, and what the table holds besides cannot be in the way.
+        """
+        table = self._mapped.ledger_table
+        names = table.columns()
+        known = {names[role] for role in KNOWN_OF_CLAIMS if role in names} - {table.key, table.id_column}
+        there = self._mapped.table.c
+        needed = set(names.values()) if table.payload is not None else {column.name for column in there}
+        return [column for column in there if column.name in needed - known]
+
+    @cached_property
+    def present(self) -> ColumnElement[Any]:
+        """The ledger's present, which stands behind each row of a claim."""
+        return self._mapped.dialect.now().label("claim_now")
 
     @cached_property
     def expired(self) -> Select[Any]:
@@ -155,6 +168,12 @@ class ClaimStatements:
         still_ours = or_(fence == bindparam("fence", type_=fence.type), fence == alone)
         update = self._mapped.update({"claim_id": alone})
         return update.where(self._mapped.id.in_(bindparam("ids", expanding=True)), still_ours)
+
+    @cached_property
+    def drop_fences(self) -> Update:
+        """Forget fences that are none: no settlement could name them."""
+        ids = self._mapped.id.in_(bindparam("ids", expanding=True))
+        return self._mapped.update({"claim_id": null()}).where(ids)
 
     def extend(self, fences: Fences) -> Update:
         """Move the end of leases, each only where its fence is still there and nobody has locked the row."""
@@ -222,11 +241,32 @@ class Claiming(Due):
             **self._times(lease=lease),
             **kind_parameters(kinds),
         }
-        rows = connection.execute(self._claiming.claim(len(kinds or ())), parameters)
-        claims = self._suspects.marked(connection, self._claim_reader.claims(rows, fence, lease))
-        if self._tells_claims and claims:
-            self.beside.claimed(connection, claims)
+        statement = self._claiming.claim(len(kinds or ()))
+        claims = self._suspects.marked(connection, self._read_claims(connection, statement, parameters, lease))
+        if self._tells_claims and (told := [claim for claim in claims if claim.unreadable is None]):
+            self.beside.claimed(connection, told)
         return claims
+
+    def _read_claims(
+        self,
+        connection: Connection,
+        statement: Update,
+        parameters: Parameters,
+        lease: timedelta,
+        abandoned: Mapping[TaskId, Abandoned] | None = None,
+    ) -> list[Claim]:
+        """Run a statement that holds rows under the fence of its parameters, and read what it returns."""
+        fence, reader = parameters["fence"], self._claim_reader
+        try:
+            return reader.claims(connection.execute(statement, parameters).all(), fence, lease, abandoned)
+        except Exception as error:
+            if not is_unreadable(error):
+                raise
+        # They are held all the same. Read again one by one, so that a bad one costs no other its claim.
+        ids = parameters.get("ids") or connection.execute(self._claiming.held_under, {"fence": fence}).scalars().all()
+        columns = [*self._claiming.columns, self._claiming.present]
+        rows = sift(connection, columns, self._mapped.id, ids, self._times(lease=lease))
+        return reader.sifted_claims(rows, fence, lease, abandoned)
 
     def _in_turn(self, kinds: list[str]) -> list[str]:
         """Every kind gets its turn at the front, so that none is starved by another.
@@ -244,8 +284,9 @@ class Claiming(Due):
         ids = list(connection.execute(self._claiming.held_under, {"fence": fence}).scalars())
         if not ids:
             return []
-        rows = connection.execute(self._claiming.take_over, {"ids": ids, "fence": fence, **self._times(lease=lease)})
-        return self._suspects.marked(connection, self._claim_reader.claims(rows, fence, lease))
+        parameters = {"ids": ids, "fence": fence, **self._times(lease=lease)}
+        claims = self._read_claims(connection, self._claiming.take_over, parameters, lease)
+        return self._suspects.marked(connection, claims)
 
     async def run_alone(self, claim: Claim) -> Claim | None:
         """See `Ledger.run_alone`."""
@@ -270,17 +311,30 @@ class Claiming(Due):
         self, connection: Connection, limit: int, lease: timedelta, kinds: Sequence[str] | None
     ) -> list[Claim]:
         of_kinds = kinds is not None and self.table.kind is not None
-        found = connection.execute(
+        found = self._expired(
+            connection,
             self._claiming.expired_of_kinds if of_kinds else self._claiming.expired,
             {"limit": limit, **self._times(), **({"kinds": list(kinds or ())} if of_kinds else {})},
         )
         abandoned = self._abandoned(connection, found)
         if not abandoned:
             return []
+        unfenced = [id_ for id_, lost in abandoned.items() if lost.claim_id is None]
+        if unfenced:
+            connection.execute(self._claiming.drop_fences, {"ids": unfenced})
         fence = uuid4()
         parameters = {"ids": list(abandoned), "fence": fence, **self._times(lease=lease)}
-        rows = connection.execute(self._claiming.take_over, parameters)
-        return self._claim_reader.claims(rows, fence, lease, abandoned)
+        return self._read_claims(connection, self._claiming.take_over, parameters, lease, abandoned)
+
+    def _expired(self, connection: Connection, expired: Select[Any], parameters: Parameters) -> list[tuple[Any, ...]]:
+        """The ids, fences and starts of claims that ran out, also where one of them cannot be read."""
+        try:
+            return [tuple(row) for row in connection.execute(expired, parameters).all()]
+        except Exception as error:
+            if not is_unreadable(error):
+                raise
+        ids = connection.execute(expired.with_only_columns(self._mapped.id), parameters).scalars().all()
+        return [row.cells for row in sift(connection, [*expired.selected_columns], self._mapped.id, ids)]
 
     def _abandoned(
         self, connection: Connection, found: Iterable[tuple[TaskId, UUID | None, datetime | None]]

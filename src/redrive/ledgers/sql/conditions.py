@@ -8,6 +8,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Integer, Text, Uuid, bindparam, cast, exists, false, literal_column, or_
 
 from redrive.core.states import TERMINAL, State
+from redrive.core.table import TASKS
 from redrive.errors import UsageError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.predicates import Predicates
@@ -42,6 +43,8 @@ class Conditions:
         state = asked.state or state
         if asked.state is not None:
             where.append(rows.state(asked.state))
+        elif rows.ledger_table is not TASKS:  # our own rows have no other words
+            where.append(rows.ours())
         if kind and asked.kind is not None:
             where.append(rows.column("kind") == asked.kind)
         if asked.key is not None:

@@ -58,7 +58,7 @@ def kind_conditions(rows: Predicates, kinds: int) -> list[list[ColumnElement[boo
     if kinds == 0:
         return [[]]
     column = rows.column("kind")
-    return [[column == bindparam(f"kind_{position}", type_=Text)] for position in range(kinds)]
+    return [[column == bindparam(f"kind_{position}", type_=column.type)] for position in range(kinds)]
 
 
 def kind_parameters(kinds: Sequence[str] | None) -> dict[str, str]:

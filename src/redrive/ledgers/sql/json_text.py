@@ -11,7 +11,7 @@ from sqlalchemy.types import TypeDecorator
 
 
 class JsonText(TypeDecorator[Any]):
-    """JSON as text; what is not JSON is read as the text it is, so that one bad row stops no others."""
+    """JSON as text; what is not JSON is read as the text it is. JSON that Python cannot hold raises, as from a JSON column."""
 
     impl = Text
     cache_ok = True
@@ -24,5 +24,5 @@ class JsonText(TypeDecorator[Any]):
             return value
         try:
             return json.loads(value)
-        except ValueError:
+        except (json.JSONDecodeError, UnicodeDecodeError):
             return value

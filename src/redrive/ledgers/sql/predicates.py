@@ -32,6 +32,11 @@ def quoted(word: str) -> ColumnElement[str]:
     return literal_column("'" + word.replace("'", "''") + "'", Text)
 
 
+def columns_of(table: Table) -> dict[str, Column[Any]]:
+    """The columns by their names, which in an adopted table are not their keys."""
+    return {column.name: column for column in table.c}
+
+
 @dataclass(frozen=True, slots=True)
 class Branch:
     """Rows that one index holds: their ids, the instant that it holds them by, and where both come from."""
@@ -49,7 +54,8 @@ class Predicates:
         self.ledger_table = ledger_table
         self.table = table
         self.words = ledger_table.words
-        self._columns = {role: table.c[name] for role, name in ledger_table.columns().items() if name in table.c}
+        named = columns_of(table)
+        self._columns = {role: named[name] for role, name in ledger_table.columns().items() if name in named}
 
     def column(self, role: str) -> Column[Any]:
         """The column that plays this role."""
@@ -76,6 +82,11 @@ class Predicates:
         if state is State.CANCELLED and self.words.refused is not None:
             return and_(status.in_([quoted(word), quoted(self.words.refused)]), *free)
         return and_(status == quoted(word), *free)
+
+    def ours(self) -> ColumnElement[bool]:
+        """Rows with a word that somebody mapped. The others are not ours: no list and no act touches them."""
+        known = self.column("status").in_([quoted(word) for word in self.words.all()])
+        return known if self.words.claimed else or_(known, self.column("lease_until").is_not(None))
 
     def first_tries(self) -> ColumnElement[bool]:
         """Waiting rows that have not been tried."""

@@ -14,6 +14,7 @@ from redrive.errors import UsageError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.base import LedgerBase
 from redrive.ledgers.sql.conditions import Conditions
+from redrive.ledgers.sql.sift import is_unreadable, sift
 from redrive.ports import Filter, Page
 
 PAGE_MAX = 1000
@@ -45,7 +46,13 @@ class Reading(LedgerBase):
         if cursor is not None:
             statement = statement.where(id_ < cursor if newest_first else id_ > cursor)
         statement = statement.order_by(id_.desc() if newest_first else id_).limit(limit + 1)
-        tasks = [self._reader.task(row) for row in connection.execute(statement)]
+        try:
+            tasks = [self._reader.task(row) for row in connection.execute(statement).all()]
+        except Exception as error:
+            if not is_unreadable(error):
+                raise
+            ids = connection.execute(statement.with_only_columns(id_)).scalars().all()
+            tasks = [self._reader.sifted_task(row) for row in sift(connection, self._mapped.table.c, id_, ids)]
         return Page(items=tasks[:limit], cursor=tasks[limit - 1].id if len(tasks) > limit else None)
 
     def read_id(self, text: str) -> TaskId:

@@ -1,7 +1,7 @@
 """From a row of any ledger table to a `Task` or a `Claim`."""
 
-from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from typing import Any
 from uuid import UUID
@@ -9,8 +9,9 @@ from uuid import UUID
 from sqlalchemy import ColumnElement
 
 from redrive.core.states import TERMINAL, State
-from redrive.core.table import LedgerTable
+from redrive.core.table import TASKS, LedgerTable
 from redrive.core.task import Abandoned, Claim, Task, TaskId
+from redrive.ledgers.sql.sift import Sifted
 
 
 class RowReader:
@@ -30,10 +31,28 @@ class RowReader:
         mapped = set(ledger_table.columns().values()) - {ledger_table.key, ledger_table.id_column}
         self._others = [(name, place) for name, place in position.items() if name not in mapped]
         self._width = width
+        self._id_at = at["id"]
+        shown = {name for name, _ in self._others} if ledger_table.payload is None else {ledger_table.payload}
+        self._shown = {name: place for name, place in position.items() if name in shown}
+        self._own = ledger_table is TASKS
 
     def task(self, row: Any) -> Task:
         """The task that a row stands for."""
         return self._task((*row, None), None, None, None)
+
+    def sifted_task(self, row: Sifted) -> Task:
+        """The same of a row that was sifted, as far as it can be read."""
+        return self.task(self._explained(row))
+
+    def _explained(self, row: Sifted) -> Sequence[Any]:
+        """The cells; those of the payload that cannot be read say why."""
+        if not row.unreadable:
+            return row.cells
+        cells = list(row.cells)
+        for name, error in row.unreadable.items():
+            if name in self._shown:
+                cells[self._shown[name]] = f"cannot be read: {error}"
+        return cells
 
     def claims(
         self, rows: Iterable[Any], fence: UUID, lease: timedelta, abandoned: Mapping[TaskId, Abandoned] | None = None
@@ -53,6 +72,20 @@ class RowReader:
                 claims.append(Claim(task, lost.claim_id or fence, now, lost))
         return claims
 
+    def sifted_claims(
+        self,
+        rows: Iterable[Sifted],
+        fence: UUID,
+        lease: timedelta,
+        abandoned: Mapping[TaskId, Abandoned] | None = None,
+    ) -> list[Claim]:
+        """The same of rows that were sifted: a claim of a row that cannot be read says so."""
+        claims = []
+        for row in rows:
+            [claim] = self.claims([self._explained(row)], fence, lease, abandoned)
+            claims.append(claim._replace(unreadable=row.said(row.cells[self._id_at])))
+        return claims
+
     def _task(
         self, cells: tuple[Any, ...], state: State | None, claimed_at: datetime | None, lease_until: datetime | None
     ) -> Task:
@@ -61,9 +94,13 @@ class RowReader:
             row_lease_until, row_claimed_at, created_at, updated_at, ended_at, done_at, last_error, trace,
         ) = self._pick(cells)  # fmt: skip
         table = self._table
+        if not self._own:  # PostgreSQL's infinity comes without a zone, and could not be compared
+            due, first_due, deadline, created_at = map(_with_zone, (due, first_due, deadline, created_at))
         if state is None:
-            claimed_at, lease_until = row_claimed_at, row_lease_until
-            state = table.words.state(word, has_due=due is not None, leased=lease_until is not None)
+            claimed_at, lease_until, updated_at, ended_at, done_at = map(
+                _with_zone, (row_claimed_at, row_lease_until, updated_at, ended_at, done_at)
+            )
+            state = table.words.state(str(word), has_due=due is not None, leased=lease_until is not None)
         if table.payload is None:
             payload = {name: cells[place] for name, place in self._others}
         if due is None and state is State.WAITING:
@@ -89,3 +126,7 @@ class RowReader:
             last_error,
             trace,
         )
+
+
+def _with_zone(instant: datetime | None) -> datetime | None:
+    return instant.replace(tzinfo=UTC) if instant is not None and instant.tzinfo is None else instant

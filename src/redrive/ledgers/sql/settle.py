@@ -20,7 +20,7 @@ from redrive.errors import UsageError
 from redrive.ledgers.sql.base import LedgerBase
 from redrive.ledgers.sql.database import StillLocked, run_within
 from redrive.ledgers.sql.mapped import Mapped
-from redrive.ledgers.sql.predicates import quoted
+from redrive.ledgers.sql.predicates import columns_of, quoted
 from redrive.ledgers.sql.seam import Columns, SettleWriter
 from redrive.ports import Within
 
@@ -113,7 +113,10 @@ class RowSettlements:
         if mapped.has("ended_at"):
             values["ended_at"] = case((batch.c.state == quoted("waiting"), null()), else_=mapped.now("ended_at"))
         settled = mapped.update(values).where(match)
-        return settled if self._extra is None else settled.values(self._extra.values(batch, mapped.dialect.now()))
+        if self._extra is None:
+            return settled
+        named, extra = columns_of(mapped.table), self._extra.values(batch, mapped.dialect.now())
+        return settled.values({named[name]: value for name, value in extra.items()})
 
 
 def started_at(claim: Claim) -> datetime | None:

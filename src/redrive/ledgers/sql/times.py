@@ -70,9 +70,9 @@ class IsoText(TypeDecorator[datetime]):
             return None
         try:
             read = datetime.fromisoformat(value)
-        except (TypeError, ValueError):
+            return read.replace(tzinfo=UTC) if read.tzinfo is None else read.astimezone(UTC)
+        except (TypeError, ValueError, OverflowError):
             return None  # a stranger's text: the row still runs, its time is unknown
-        return read.replace(tzinfo=UTC) if read.tzinfo is None else read.astimezone(UTC)
 
     @staticmethod
     def write(value: datetime) -> str:
