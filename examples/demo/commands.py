@@ -67,7 +67,7 @@ class CommandTraffic(Traffic):
 def _sweep(connection: Connection, before: datetime) -> None:
     has_queues = connection.dialect.name == "postgresql"
     tables = make_tables(has_queues=has_queues)
-    connection.execute(delete(tables.audit).where(tables.audit.c.at < before))
+    # The audit is for ever: nothing may take from it.
     connection.execute(delete(tables.batch).where(tables.batch.c.updated_at < before))
     if has_queues:
         for archive in (archive_table(f"{domain}{ENDING}") for domain in (PAYMENTS, PARCELS)):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import Connection, select, text
 
@@ -66,7 +67,7 @@ class Books:
         if not all(outcome_of.get(claim) in ("lease_expired", "released") for claim in extra):
             found.append("an extra run is not explained by a lost or released claim")
         # A worker that was lost beside others charges nothing.
-        charged = sum(one.outcome == "lease_expired" and is_alone(one.claim_id) for one in attempts)
+        charged = sum(one.outcome == "lease_expired" and is_alone(UUID(str(one.claim_id))) for one in attempts)
         if task.failures != outcomes["failed"] + charged:
             found.append(f"failures {task.failures}, but {dict(outcomes)}")
         return [f"task {task.key}: {fault}; {dict(outcomes)}" for fault in found]

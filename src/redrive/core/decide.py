@@ -155,7 +155,7 @@ def decide(claim: Claim, outcome: Outcome, policy: Policy, *, elapsed: timedelta
         case LeaseExpired():
             alone, failures_max = is_alone(claim.claim_id), failures_max_of(claim, policy)
             if not alone and failures_max > 1:
-                return _suspect(claim, policy, failures_max)
+                return _suspect(claim, policy, elapsed, failures_max)
             lost = _fail(
                 claim, policy, elapsed, "lease_expired", ErrorClass.WORKER_LOST, "lease", LEASE_EXPIRED_ERROR, None
             )
@@ -167,14 +167,14 @@ def decide(claim: Claim, outcome: Outcome, policy: Policy, *, elapsed: timedelta
             assert_never(outcome)
 
 
-def _suspect(claim: Claim, policy: Policy, failures_max: int) -> Settlement:
+def _suspect(claim: Claim, policy: Policy, elapsed: timedelta, failures_max: int) -> Settlement:
     """Lost beside others: any of them may have killed the worker, so none is charged, and each runs alone next time."""
     explanation = Explanation(
         ErrorClass.WORKER_LOST, "lease", policy.name, claim.task.failures, failures_max, SUSPECT, delay=ZERO
     )
     return Settlement(
         claim=claim, outcome="lease_expired", state=State.WAITING, failures=claim.task.failures,
-        delay=ZERO, error=LEASE_EXPIRED_ERROR, explanation=explanation,
+        delay=ZERO, error=LEASE_EXPIRED_ERROR, explanation=explanation, elapsed=elapsed,
     )  # fmt: skip
 
 
