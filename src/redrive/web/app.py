@@ -15,6 +15,7 @@ from redrive.http.errors import add_error_handlers
 from redrive.web import api, health, session
 from redrive.web.answers import Answers
 from redrive.web.api.searches import Searches
+from redrive.web.blocked import BlockedLoops
 from redrive.web.drift import Drift
 from redrive.web.pages import PAGES
 from redrive.wiring import Service
@@ -37,6 +38,8 @@ def make_web(service: Service) -> FastAPI:
     web.state.wrong_keys = WrongKeys()
     web.state.sessions = session.Sessions(service.app.database)
     web.state.answers = Answers()
+    web.state.blocked_loops = BlockedLoops()
+    service.app.observers.append(web.state.blocked_loops)
     web.state.drift = Drift(service.metrics.drift)
     web.state.searches = Searches()
     service.at_end(web.state.searches.close)

@@ -11,7 +11,7 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -114,11 +114,19 @@ class SqliteDatabase:
                     f"this process was forked while {self._file.name} was in use, and SQLite's locks do not survive that: "
                     "fork before the work begins, or start the process anew (multiprocessing has 'spawn')"
                 )
+            self._make_file()
             self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="redrive-sqlite-read")
             self._scanner = ThreadPoolExecutor(1, thread_name_prefix="redrive-sqlite-scan")
             self._writer = Writer(self._make_engine(NullPool, busy_timeout_ms=50, write=True), self._lock)
             self._writer.start()
             await self.write(lambda connection: connection.exec_driver_sql("SELECT count(*) FROM sqlite_schema").all())
+
+    def _make_file(self) -> None:
+        """Payloads, errors and hashes of keys are for nobody else on this machine; the files of the WAL follow this one."""
+        name = str(self._url.database)
+        if not name.startswith(("file:", "~")):
+            with suppress(OSError):  # who may not make it hears so from SQLite itself
+                Path(name).touch(mode=0o600, exist_ok=True)
 
     async def close(self) -> None:
         """See `Database.close`."""

@@ -44,6 +44,7 @@ async def overview(
         states=numbers["states"], by_ledger=by_ledger,
         places={state: _place(state.value, ledger, by_ledger) for state in State},
         without_handler=[kind for one in by_ledger for kind in one["without_handler"]],
+        blocked=request.app.state.blocked_loops.said(),
         has_handlers=any(len(lane.handlers) for lane in service.app.lanes.values()),
         plotly_version=PLOTLY_VERSION, plotly_style_ids=await plotly_style_ids(),
     )  # fmt: skip
