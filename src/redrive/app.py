@@ -196,7 +196,8 @@ class Workers:
         lanes = [lane for lane in asked if len(lane.handlers)]
         if not lanes and not systems:
             raise HandlerError("the application has no handlers: register one with @app.handler('kind')")
-        self._workers = [await _make_worker(lane, self._settings, self.name) for lane in lanes]
+        sharers = sum(lane.handlers.has_transactional for lane in lanes)
+        self._workers = [await _make_worker(lane, self._settings, self.name, sharers=max(1, sharers)) for lane in lanes]
         if self._stopped.is_set():
             return
         running = [asyncio.create_task(worker.run(then_exit=then_exit)) for worker in self._workers]
@@ -219,7 +220,8 @@ class Workers:
         self.ready.set()
 
 
-async def _make_worker(lane: Lane, settings: WorkerSettings, name: str) -> Worker:
+async def _make_worker(lane: Lane, settings: WorkerSettings, name: str, *, sharers: int = 1) -> Worker:
     tuned = lane.tune(settings) if lane.tune else settings
     ledger = await lane.ledger()
-    return Worker(ledger, lane.handlers, tuned, name=name, observers=lane.observers, around=span_around())
+    around = span_around()
+    return Worker(ledger, lane.handlers, tuned, name=name, observers=lane.observers, around=around, sharers=sharers)

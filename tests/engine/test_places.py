@@ -35,6 +35,15 @@ def test_what_to_claim(most, taken, transactional, portion):
     assert places_of(most, taken, **transactional).portion(9, list(transactional)) == portion
 
 
+@pytest.mark.parametrize(("most", "sharers", "share"), [(16, 1, 9), (16, 2, 8), (16, 5, 3), (1, 2, 1)])
+def test_lanes_share_the_places_of_their_database(most, sharers, share):
+    """Each worker of a process takes its part of them, at least one: together they claim no more than has a connection."""
+    handlers = Handlers()
+    handlers.add(make_handler("b", ignore, STEADY, transactional=True))
+    places = Places(handlers, SimpleNamespace(transactions_max=most), sharers)
+    assert places.portion(9, ["b"]) == (share, ["b"])
+
+
 def test_kinds_are_claimed_in_turns():
     """Where there are fewer places than slots each half has its turn, and both are asked before a worker is idle."""
     places = places_of(2, 0, a=False, b=True)

@@ -10,11 +10,12 @@ from redrive.ports import Ledger
 
 
 class Places:
-    """The places for transactional handlers of one worker."""
+    """The places for transactional handlers of one worker, which may share those of its ledger with others in the process."""
 
-    def __init__(self, handlers: Handlers, ledger: Ledger) -> None:
+    def __init__(self, handlers: Handlers, ledger: Ledger, sharers: int = 1) -> None:
         self._handlers = handlers
         self._ledger = ledger
+        self._sharers = sharers
         self._taken = 0
         self._short = False
         self._in_turns = False
@@ -30,7 +31,7 @@ class Places:
         self._short = self._in_turns = False
         if not self.counted:
             return free, kinds
-        left = self._ledger.transactions_max - self._taken
+        left = max(1, self._ledger.transactions_max // self._sharers) - self._taken
         if left >= free:
             return free, kinds
         transactional, others = self._split(kinds)

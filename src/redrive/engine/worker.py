@@ -128,7 +128,9 @@ class Worker:
         name: str | None = None,
         observers: Iterable[Observer] = (),
         around: Around | None = None,
+        sharers: int = 1,
     ) -> None:
+        """`sharers` is how many workers of this process run transactional handlers on the ledger's database."""
         self.name = name or worker_name()
         self._ledger = ledger
         self._handlers = handlers
@@ -150,7 +152,7 @@ class Worker:
             retention=self._settings.retention, prune_every=self._settings.prune_every,
         )  # fmt: skip
         self._running: set[_Running] = set()
-        self._places = Places(handlers, ledger)
+        self._places = Places(handlers, ledger, sharers)
         self._suspects: deque[_Running] = deque()
         self._alone: asyncio.Task[None] | None = None
         self._extending = asyncio.Lock()
