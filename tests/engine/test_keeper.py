@@ -225,3 +225,22 @@ async def test_the_loop_prunes_by_itself(ledger, clock, heard):
     keeping.cancel()
     await asyncio.wait([keeping])
     assert await ledger.get_by_key("old") is None
+
+
+async def test_a_keeper_ends_though_its_cancellation_became_another_error(ledger, heard, monkeypatch):
+    """A driver may make an error of its own of a cancellation: whoever stops the worker must not wait for ever."""
+    looking = asyncio.Event()
+
+    async def prune(*_arguments, **_options):
+        looking.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise RuntimeError("the connection is in the middle of something") from None
+
+    monkeypatch.setattr(ledger, "prune", prune)
+    keeping = asyncio.create_task(make_keeper(ledger, heard, retention=WEEK).run())
+    await looking.wait()
+    keeping.cancel()
+    await asyncio.wait([keeping], timeout=60)
+    assert keeping.cancelled()

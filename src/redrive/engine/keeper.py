@@ -73,6 +73,7 @@ class Keeper:
                 self._patience.back(asked_at=asked_at)
             except Exception as error:  # housekeeping goes on tomorrow whatever happened today
                 self._patience.away(error, asked_at=asked_at)
+            _heed_cancelling()
             await asyncio.sleep(EVERY_SECONDS * random.uniform(0.8, 1.2))
 
     async def keep_once(self) -> None:
@@ -144,3 +145,10 @@ class Keeper:
             _log.warning(
                 "%s: tasks that are %s are not pruned: %s (tried every %s)", self._ledger.name, state, error, every
             )
+
+
+def _heed_cancelling() -> None:
+    """Whoever cancelled this task is not to wait for ever because something made another error of it."""
+    current = asyncio.current_task()
+    if current is not None and current.cancelling():
+        raise asyncio.CancelledError

@@ -300,9 +300,12 @@ class Acting(LedgerBase):
         """Delete in a savepoint, so that a refusal leaves the transaction as it was."""
         connection.exec_driver_sql("SAVEPOINT prune")
         try:
-            return list(connection.execute(statement, parameters).scalars())
-        except DBAPIError:
-            connection.exec_driver_sql("ROLLBACK TO SAVEPOINT prune")
+            gone = list(connection.execute(statement, parameters).scalars())
+        except DBAPIError as error:
+            # Nothing is asked of a connection that is gone, nor of one whose caller was cancelled: that must come through as it is.
+            if not error.connection_invalidated:
+                connection.exec_driver_sql("ROLLBACK TO SAVEPOINT prune")
+                connection.exec_driver_sql("RELEASE SAVEPOINT prune")
             raise
-        finally:
-            connection.exec_driver_sql("RELEASE SAVEPOINT prune")
+        connection.exec_driver_sql("RELEASE SAVEPOINT prune")
+        return gone
