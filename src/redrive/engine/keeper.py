@@ -124,6 +124,7 @@ class Keeper:
             except LedgerAwayError:
                 raise
             except Exception as error:
+                _heed_cancelling()
                 self._warn(state, describe_error(error))
         return pruned
 
