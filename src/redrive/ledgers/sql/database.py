@@ -21,7 +21,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from redrive.errors import UsageError
+from redrive.errors import TooSlowError, UsageError
 from redrive.ledgers.sql.beside_the_loop import call_beside
 from redrive.ledgers.sql.seam import Dialect
 from redrive.ports import Transaction, Waiter, Within
@@ -33,7 +33,7 @@ _log = logging.getLogger("redrive")
 _AFTER_COMMIT = "redrive_after_commit"
 
 
-class StillLocked(Exception):  # noqa: N818 - not an error: somebody else is at work
+class StillLocked(TooSlowError):  # noqa: N818 - not an error: somebody else is at work
     """What is to be written is locked by somebody else, longer than is waited for. Everything is taken back."""
 
 
