@@ -8,8 +8,8 @@ from redrive.core.states import Act
 from redrive.core.task import Claim, TaskId
 
 __all__ = [
-    "Act", "AttemptEnded", "AttemptStarted", "Claim", "Event", "LedgerAway", "LedgerBack", "SettleFailed", "SettleLost",
-    "Settlement", "TaskAdded", "TasksChanged", "TasksPruned",
+    "Act", "AttemptEnded", "AttemptStarted", "Claim", "Event", "LedgerAway", "LedgerBack", "LoopBlocked", "SettleFailed",
+    "SettleLost", "Settlement", "TaskAdded", "TasksChanged", "TasksPruned", "ThreadsLeft",
 ]  # fmt: skip
 
 

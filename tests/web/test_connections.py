@@ -233,6 +233,27 @@ async def test_half_requests_make_room(serve: Serve):
         writer.transport.abort()
 
 
+async def test_who_has_waited_longest_makes_room(serve: Serve):
+    """A connection that was answered just now outlives one that was opened later and has said nothing since."""
+    served = await serve(per_address=2)
+    used_reader, used = await served.connect()
+    await until(lambda: len(served.doorkeeper._all) == 1)
+    silent_reader, silent = await served.connect()
+    await until(lambda: len(served.doorkeeper._all) == 2)
+    request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+    used.write(request)
+    assert await status_of(used_reader) == 200
+    await until(lambda: [one.cycle is None for one in served.doorkeeper._all] == [True, False])
+    assert await served.get() == 200
+    with pytest.raises(ConnectionError):
+        assert await silent_reader.read() == b""
+        raise ConnectionResetError
+    used.write(request)
+    await until(lambda: served.asked.count("/") == 3)
+    for writer in (used, silent):
+        writer.transport.abort()
+
+
 async def test_all_connections_together_have_a_limit(serve: Serve):
     """The same over all addresses, so that files are left for the database."""
     served = await serve(connections=5)

@@ -46,7 +46,8 @@ class Doorkeeper:
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
-        self._all: set[HttpConnection] = set()
+        # In the order in which they began to keep us waiting: who has waited longest is found without a look at all.
+        self._all: dict[HttpConnection, None] = {}
         self._by_address: dict[str, dict[HttpConnection, None]] = {}
         self._turned_away: Counter[str] = Counter()
         self._said_at = -math.inf
@@ -59,18 +60,25 @@ class Doorkeeper:
             return False
         if len(self._all) >= self.limits.connections and not self._make_room(self._all):
             return False
-        self._all.add(connection)
+        self._all[connection] = None
         ours[connection] = None
         return True
 
     def leave(self, connection: "HttpConnection") -> None:
         """Forget a connection."""
-        self._all.discard(connection)
+        self._all.pop(connection, None)
         ours = self._by_address.get(connection.address)
         if ours is not None:
             ours.pop(connection, None)
             if not ours:
                 del self._by_address[connection.address]
+
+    def rests(self, connection: "HttpConnection") -> None:
+        """Note that a connection has had its answer, and keeps us waiting from now on."""
+        for among in (self._all, self._by_address.get(connection.address, {})):
+            if connection in among:
+                del among[connection]
+                among[connection] = None
 
     def turned_away(self, reason: str) -> None:
         """Count it; the log has the sum now and then, however many there are."""
@@ -85,12 +93,11 @@ class Doorkeeper:
             self._turned_away.clear()
             self._said_at = now
 
-    def _make_room(self, among: "set[HttpConnection] | dict[HttpConnection, None]") -> bool:
-        waiting = [one for one in among if one.keeps_us_waiting]
-        if not waiting:
-            return False
-        min(waiting, key=lambda one: one.waiting_since).drop("made_room")
-        return True
+    def _make_room(self, among: "dict[HttpConnection, None]") -> bool:
+        waiting = next((one for one in among if one.keeps_us_waiting), None)
+        if waiting is not None:
+            waiting.drop("made_room")
+        return waiting is not None
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -107,7 +114,6 @@ class HttpConnection(HttpToolsProtocol):
         """When what we wait for must have come."""
         self.read_until = math.inf
         """When the client must have read what we have sent."""
-        self.waiting_since = self.loop.time()
         self._in_head = False
         self._chunk_bytes = self._parsed_bytes = 0
         self._refused = False
@@ -198,7 +204,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """The answer is sent; the connection waits for the next request."""
-        self.waiting_since = self.loop.time()
+        self.doorkeeper.rests(self)
         super().on_response_complete()
 
     # --- refusing -----------------------------------------------------------------------------------------------------
