@@ -849,6 +849,24 @@ async def test_a_large_batch_settles_each_in_its_way(home: Home) -> None:
     assert (counts[State.DONE], counts[State.WAITING], counts[State.DEAD]) == (50, 100, 50)
 
 
+async def test_a_task_that_changes_meanwhile_is_counted_once(home: Home) -> None:
+    """A count that is taken while a task goes to and fro sees it once, never twice and never not at all."""
+    await home.put()
+    over = False
+
+    async def to_and_fro() -> None:
+        while not over:
+            await home.settle(await home.claim_one(), Released())
+
+    moving = asyncio.create_task(to_and_fro())
+    try:
+        sums = {sum((await home.ledger.counts()).values()) for _ in range(50)}
+    finally:
+        over = True
+        await moving
+    assert sums == {1}
+
+
 async def test_settle_within_a_transaction(home: Home) -> None:
     """A settlement within a transaction commits with it: row, attempt and rollup."""
     [id_] = await home.put()

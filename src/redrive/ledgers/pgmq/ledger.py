@@ -329,10 +329,8 @@ class PgmqLedger(SqlLedger):
     def _counts(self, connection: Connection, counted_max: int) -> dict[State, int]:
         claimed = messages = 0
         for queue in self.queues.ours(connection, self._layout.ending):
-            statements = self._queued.queue(queue)
-            held = connection.execute(statements.claimed_count, {"limit": counted_max}).scalar_one()
-            messages += connection.execute(statements.count, {"limit": counted_max + held}).scalar_one()
-            claimed += held
+            held, there = connection.execute(self._queued.queue(queue).open_counts, {"limit": counted_max}).one()
+            claimed, messages = claimed + held, messages + there
         done, cancelled = connection.execute(self._queued.ended_counts, {"limit": counted_max}).one()
         return {
             State.WAITING: min(messages - claimed, counted_max),

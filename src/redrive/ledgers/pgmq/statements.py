@@ -260,10 +260,11 @@ class QueueStatements:
         return select(func.count()).where(oldest.c.read_ct > literal_column("0"), *mine, claimed)
 
     @cached_property
-    def count(self) -> Select[Any]:
-        """How many messages there are, up to `limit`."""
-        few = select(self.messages.c.msg_id).limit(bindparam("limit", type_=Integer)).subquery("few")
-        return select(func.count()).select_from(few)
+    def open_counts(self) -> Select[Any]:
+        """How many rows are claimed, as `claimed_count` says, and how many messages there are, up to twice `limit`, at one instant."""
+        few = select(self.messages.c.msg_id).limit(2 * bindparam("limit", type_=Integer)).subquery("few")
+        messages = select(func.count()).select_from(few)
+        return select(self.claimed_count.scalar_subquery(), messages.scalar_subquery())
 
     @cached_property
     def in_archive(self) -> Select[Any]:

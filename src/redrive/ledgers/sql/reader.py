@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Integer, Select, Uuid, func, literal_column, select
+from sqlalchemy import Connection, Integer, ScalarSelect, Select, Uuid, func, literal_column, select
 
 from redrive.core.states import State
 from redrive.core.task import Attempt, Deed, Task, TaskId
@@ -113,12 +113,14 @@ class Reading(LedgerBase):
         return await self.database.read(self._counts, counted_max)
 
     def _counts(self, connection: Connection, counted_max: int) -> dict[State, int]:
-        counted = {}
-        for state in State:
-            few: Select[Any] = select(literal_column("1")).where(self._mapped.rows.state(state)).limit(counted_max)
-            rows = few.select_from(self._mapped.table).subquery()
-            counted[state] = connection.execute(select(func.count()).select_from(rows)).scalar_one()
-        return counted
+        # One statement, so that a task that changes its state meanwhile is counted once.
+        counted = connection.execute(select(*(self._count(state, counted_max) for state in State))).one()
+        return dict(zip(State, counted, strict=True))
+
+    def _count(self, state: State, counted_max: int) -> ScalarSelect[int]:
+        few: Select[Any] = select(literal_column("1")).where(self._mapped.rows.state(state)).limit(counted_max)
+        rows = few.select_from(self._mapped.table).subquery()
+        return select(func.count()).select_from(rows).scalar_subquery()
 
 
 def _number(text: str) -> int:
