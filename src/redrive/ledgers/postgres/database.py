@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from redrive.errors import MissingExtraError
 from redrive.ledgers.postgres.dialect import PostgresDialect
+from redrive.ledgers.sql.beside_the_loop import terminate_on_the_loop
 from redrive.ledgers.sql.database import OpenTransaction, call_all, run_collecting, user_transaction
 from redrive.ledgers.sql.forks import leave_to_parent, watch_forks
 from redrive.ledgers.sql.waiters import WakeUps
@@ -267,7 +268,7 @@ class PostgresDatabase:
 
     def _make_engine(self, server_settings: dict[str, str], *, limited: bool = True, **options: Any) -> AsyncEngine:
         command_timeout = COMMAND_TIMEOUT_SECONDS if limited else None
-        return create_async_engine(
+        engine = create_async_engine(
             self._url,
             hide_parameters=True,  # payloads and errors of strangers do not belong into tracebacks
             json_deserializer=_decode_json,
@@ -277,6 +278,8 @@ class PostgresDatabase:
             connect_args={"server_settings": server_settings, "timeout": 10, "command_timeout": command_timeout},
             **options,
         )
+        terminate_on_the_loop(engine)
+        return engine
 
 
 _decode_json = json.JSONDecoder().decode

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]  # it ships no types
 from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.util import await_only, greenlet_spawn
 
 R = TypeVar("R")
 
@@ -38,6 +40,19 @@ def call_beside(loop: asyncio.AbstractEventLoop, call: Callable[[Connection], R]
             answer = inside.switch(value)
     result: R = answer
     return result
+
+
+def terminate_on_the_loop(engine: AsyncEngine) -> None:
+    """Let a connection that a function beside the loop gives up be closed on the loop; elsewhere no driver can close it."""
+    terminate = engine.dialect.do_terminate
+
+    def do_terminate(connection: Any) -> None:
+        if isinstance(getcurrent(), _Carried):
+            await_only(greenlet_spawn(terminate, connection))
+        else:
+            terminate(connection)
+
+    engine.dialect.do_terminate = do_terminate  # type: ignore[assignment,method-assign]
 
 
 async def _awaited(asked: Awaitable[Any]) -> Any:

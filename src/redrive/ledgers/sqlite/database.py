@@ -23,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool, QueuePool
 
 from redrive.errors import SettingsError, UsageError
+from redrive.ledgers.sql.beside_the_loop import terminate_on_the_loop
 from redrive.ledgers.sql.database import OpenTransaction, run_collecting, user_transaction
 from redrive.ledgers.sql.forks import leave_to_parent, watch_forks
 from redrive.ledgers.sql.waiters import Waiters, WakeUps
@@ -315,6 +316,7 @@ class SqliteDatabase:
         def begin(connection: Connection) -> None:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
+        terminate_on_the_loop(engine)
         return engine
 
 
