@@ -25,6 +25,8 @@ ADMIN_KEY_CHARS_MIN = 16
 ENV_FILE = ".env"
 SYSTEMS: tuple[str, ...] = ("commands", "flags", "relay", "triggers", "webhooks")
 """The systems that there are."""
+ALL_SYSTEMS = "all"
+"""What stands for all of them where systems are named."""
 
 
 def span(least: timedelta) -> Callable[[Any], timedelta]:
@@ -59,9 +61,14 @@ def listed(given: Any) -> Any:
 
 def _known_systems(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
-        if name not in SYSTEMS:
-            raise ValueError(f"there is no system {name!r}: choose from {', '.join(SYSTEMS)}")
-    return tuple(dict.fromkeys(names))
+        if name not in (*SYSTEMS, ALL_SYSTEMS):
+            raise ValueError(f"there is no system {name!r}: choose from {', '.join(SYSTEMS)}, or {ALL_SYSTEMS}")
+    return SYSTEMS if ALL_SYSTEMS in names else tuple(dict.fromkeys(names))
+
+
+def read_systems(text: str) -> tuple[str, ...]:
+    """The systems that somebody names, with commas between them; a `ValueError` where there is no such system."""
+    return _known_systems(listed(text))
 
 
 def _networks(given: tuple[str, ...]) -> tuple[str, ...]:
@@ -128,7 +135,8 @@ class Settings(Section):
         description="The first admin key; without it one is made at the first start and printed once",
     )
     redrive_systems: Systems = Field(
-        default=SYSTEMS, description="The systems that `redrive serve` runs and `redrive migrate` makes tables for"
+        default=(),
+        description="The systems that `redrive serve` runs and `redrive migrate` makes tables for, beside the application's own",
     )
     worker_concurrency: int = Field(default=100, ge=1, le=10_000, description="How many handlers run at once")
     worker_lease: Lease = Field(

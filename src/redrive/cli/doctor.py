@@ -5,7 +5,7 @@ import platform
 import shutil
 import sqlite3
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -40,6 +40,7 @@ from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sqlite.database import SYNCHRONOUS
 from redrive.settings import load_settings
+from redrive.wiring import attach_found
 
 SQLITE_OLDEST = (3, 35, 0)
 """The first with RETURNING."""
@@ -136,16 +137,18 @@ async def examine(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding
         for finding in await database.read(_postgres):
             yield finding
         yield await _clock(database)
+    handled = set(app.lanes) if with_handlers else set()
     migrated = await _migrated(app)
     yield migrated
     if migrated.status == "ok":
-        async for finding in _lanes(app, with_handlers=with_handlers):
+        async for finding in _lanes(app, handled):
             yield finding
 
 
 async def _migrated(app: Redrive) -> Finding:
     try:
         versions = await migrate.versions(app.database)
+        await attach_found(app)
     except NewerSchemaError as error:
         return Finding("tables", "problem", str(error), "upgrade redrive")
     needed = migrate.heads(app.systems_with_tables)
@@ -157,7 +160,7 @@ async def _migrated(app: Redrive) -> Finding:
     if not wrong:
         said = ", ".join(f"{branch} {version}" for branch, version in needed.items())
         return Finding("tables", "ok", f"at version {said}")
-    return Finding("tables", "problem", ", ".join(wrong), "run `redrive migrate`")
+    return Finding("tables", "problem", ", ".join(wrong), f"run `{migrate.migrate_command(app.systems_with_tables)}`")
 
 
 def _is_locked(path: Path) -> bool:
@@ -258,7 +261,8 @@ def _retention(lane: Lane, ledger: SqlLedger) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-async def _lanes(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding]:
+async def _lanes(app: Redrive, handled: Collection[str]) -> AsyncIterator[Finding]:
+    """All ledgers of the database, as far as they are known; of those that are handled here also whether all kinds are."""
     for lane in app.lanes.values():
         try:
             ledger = await lane.ledger()
@@ -282,7 +286,7 @@ async def _lanes(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding]
             said = format_duration(timedelta(seconds=int(waited.total_seconds())))
             remedy = "see that a worker runs that knows its kind, and that it keeps up"
             yield Finding(lane.name, "notice", f"the oldest due task has been waiting for {said}", remedy)
-        if with_handlers and lane.table.kind is not None:
+        if lane.name in handled and lane.table.kind is not None:
             known = set(lane.handlers.among(kinds := await ledger.open_kinds()))
             unknown = [kind for kind in kinds if kind not in known]
             if unknown:
