@@ -125,7 +125,10 @@ class Settings(Section):
         default=10_000, ge=16, le=1_000_000, description="How many connections are open at once, if files allow it"
     )
     http_connections_per_address: int = Field(
-        default=500, ge=16, le=1_000_000, description="How many of them one address may have; a proxy is one address"
+        default=500,
+        ge=16,
+        le=1_000_000,
+        description="How many of them one address, or one /64 of IPv6, may have; a proxy is one",
     )
     log_level: LogLevel = Field(default="info", description="debug, info, warning or error")
     log_format: LogFormat = Field(default="json", description="json or pretty")

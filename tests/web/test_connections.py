@@ -281,10 +281,32 @@ async def test_a_connection_that_ended_leaves_no_trace(serve: Serve):
     served = await serve()
     assert await served.get() == 200
     await until(lambda: not served.doorkeeper._all)
-    assert served.doorkeeper._by_address == {}
+    assert served.doorkeeper._by_sender == {}
 
 
 @pytest.mark.parametrize("files", [1024, 4096, 65_536])
 def test_files_are_left_for_all_else(files: int):
     """All connections, and all that are accepted at one go on top of them, still leave files for database and broker."""
     assert connections_for(files) + backlog_for(files) <= files - 200
+
+
+class Caller(asyncio.Transport):
+    """The other end of a connection, at any address."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__({"peername": (address, 1234), "sockname": ("::", 80)})
+        self.is_gone = False
+
+    def abort(self) -> None:
+        self.is_gone = True
+
+
+async def test_a_network_is_one_sender():
+    """Connections from all over one /64 of IPv6 share one limit, and cost its neighbours none of theirs."""
+    made = guarded(Doorkeeper(ConnectionLimits(per_address=3)))
+    config = uvicorn.Config(lambda: None, log_config=None)
+    config.load()
+    callers = [Caller(f"2001:db8:1:2::{number:x}") for number in range(1, 6)] + [Caller("2001:db8:1:3::1")]
+    for caller in callers:
+        made(config=config, server_state=uvicorn.server.ServerState(), app_state={}).connection_made(caller)
+    assert [caller.is_gone for caller in callers] == [True, True, False, False, False, False]
