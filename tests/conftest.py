@@ -4,9 +4,12 @@
 """
 
 import gc
+import logging
 import os
 import shutil
+import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
@@ -52,6 +55,21 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """What was forked for the tests ends with them."""
     forks.end()
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    """Whoever sets up the log of a process sets up this one too, where a command runs in it."""
+    ours, last = [logging.getLogger(name) for name in ("redrive", "py.warnings")], logging.lastResort
+    before = [(one.handlers, one.propagate) for one in ours]
+    hooks = sys.excepthook, threading.excepthook
+    yield
+    logging.lastResort = last
+    for one, (handlers, propagates) in zip(ours, before, strict=True):
+        one.handlers, one.propagate = handlers, propagates
+    if hooks != (sys.excepthook, threading.excepthook):
+        sys.excepthook, threading.excepthook = hooks
+        logging.captureWarnings(False)
 
 
 @pytest.fixture(scope="session")

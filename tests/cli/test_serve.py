@@ -5,7 +5,9 @@ import json
 import re
 import signal
 import socket
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -14,6 +16,36 @@ from .said import Said, Started, until
 
 Run = Callable[..., Said]
 Start = Callable[..., Started]
+
+NOISY = """
+import asyncio, logging, threading, warnings
+from redrive import LedgerTable, Redrive, Words
+from redrive.ledgers.sqlite import write_lock
+write_lock.LONG_SECONDS = 0.5
+app = Redrive({url!r})
+
+async def fail(*_, **__):
+    raise RuntimeError("a view cannot be deleted from")
+
+@app.handler("a")
+async def a(task): ...
+
+from redrive.system import System
+
+class Noise(System):
+    name = "noise"
+    async def run(self, stopped):
+        (await app.tasks.ledger()).prune = fail
+        logging.getLogger("some.library").warning("a library's own line\\nwith a second one")
+        warnings.simplefilter("always")
+        warnings.warn("a warning of Python")
+        threading.Thread(target=lambda: 1 / len("")).start()
+        while not stopped.is_set():
+            await app.add("a")
+            await asyncio.sleep(0.05)
+
+Noise(app)
+"""
 
 
 def address(service: Started) -> str:
@@ -132,6 +164,26 @@ def test_the_help_names_what_runs(redrive: Run):
     assert "nothing is run" not in said
     assert "without it no handlers of yours run" in said
     assert "Systems run if they are named by --systems or REDRIVE_SYSTEMS, or if the application has them" in said
+
+
+def test_every_line_of_a_json_log_is_one_object(start: Start, application: Callable[[str], str], folder: Path):
+    """Of a service and of a worker: what it says at the start and at the end, warnings of libraries, of the keeper and of the
+    write lock, and what a thread crashed with."""
+    source = application(NOISY.format(url=f"sqlite:///{folder}/noisy.db"))
+    for command in (["serve", "--port", "0", "--app", source], ["worker", source, "--http-port", "0"]):
+        process = start(*command, LOG_FORMAT="json", RETENTION_DAYS="0.00001", LOG_LEVEL="warning")
+        process.wait_for("Ctrl-C stops")
+        with closing(sqlite3.connect(folder / "noisy.db", isolation_level=None, timeout=60)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            process.wait_for("waiting for the write lock")
+        process.wait_for("is free again")
+        for said in ("a library's own line", "a warning of Python", "division by zero", "are not pruned"):
+            process.wait_for(said)
+        assert process.end(signal.SIGTERM) == 0
+        lines = [json.loads(line) for line in process.said.splitlines()]
+        assert all({"event", "level", "service", "system", "@timestamp"} <= set(line) for line in lines)
+        shown = [line for line in lines if "waiting for the write lock" in line.get("message", "")]
+        assert [(line["level"], line["system"]) for line in shown] == [("warning", "engine")]
 
 
 def test_a_webhook_is_suggested_that_somebody_handles(start: Start, application: Callable[[str], str], folder: Path):

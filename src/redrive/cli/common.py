@@ -12,10 +12,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+import structlog
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
+from rich.text import Text
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from typer.core import TyperGroup
@@ -28,6 +30,7 @@ from redrive.core.failure import redact
 from redrive.core.visible import visible, visible_json
 from redrive.errors import RedriveError, SettingsError, TableError, UsageError
 from redrive.lane import Lane
+from redrive.observe import logs
 from redrive.operator.figures import Figures
 from redrive.settings import SYSTEMS, Settings, read_systems
 from redrive.wiring import attach_found, check_settings
@@ -43,6 +46,7 @@ class ClearErrors(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; our errors become a line on stderr and an exit code."""
+        structlog.reset_defaults()  # until a command has set up its log, people are spoken to
         try:
             return super().invoke(ctx)
         except TableError as error:
@@ -80,12 +84,23 @@ def err() -> Console:
 
 def complain(message: str) -> None:
     """One clear line on stderr."""
-    err().print(f"[bold red]redrive:[/] {escape(redact(message))}")
+    _print(f"[bold red]redrive:[/] {escape(redact(message))}", "error")
 
 
 def say(message: str) -> None:
     """A line for people, with markup, on stderr."""
-    err().print(message)
+    _print(message, "info")
+
+
+def _print(message: str, level: str) -> None:
+    """Where the log is JSON, one object for each line, as collectors of logs expect of all that a process prints."""
+    if not logs.is_json():
+        err().print(message)
+        return
+    for line in Text.from_markup(message).plain.splitlines():
+        if line.strip():
+            sys.stderr.write(logs.said_json(line.strip(), level) + "\n")
+    sys.stderr.flush()
 
 
 def print_json(value: Any) -> None:
