@@ -1,5 +1,6 @@
 """Events, their deliveries and endpoints."""
 
+import secrets
 from typing import Any
 
 import sqlalchemy as sa
@@ -184,4 +185,10 @@ def _create_books() -> None:
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("value", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("name", name="trigger_secrets_pkey"),
+    )
+    # Made here, so that nobody who looks for a page has to write it down first.
+    op.execute(
+        sa.table("trigger_secrets", sa.column("name"), sa.column("value"))
+        .insert()
+        .values(name="cursor", value=secrets.token_hex(32))
     )
