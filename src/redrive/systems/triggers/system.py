@@ -56,8 +56,9 @@ class Triggers(System):
         self.inbox = EventInbox(app.database, status)
         self.endpoints = EndpointStore(app.database, status)
         self.deliverer = Deliverer(
-            app.database, self.endpoints, self.outgoing, retry_all=self.settings.delivery_retry_all
-        )
+            app.database, self.endpoints, self.outgoing,
+            retry_all=self.settings.delivery_retry_all, retry_after_max=self.settings.longest_delay,
+        )  # fmt: skip
         self.policy = policy_of(self.settings)
         self._retention: timedelta | None = None
         self._log: Any = structlog.get_logger(system="triggers")
@@ -144,6 +145,6 @@ def policy_of(settings: TriggerSettings) -> Policy:
     return Policy(
         Schedule(settings.delays),
         retries=settings.max_retry_attempts,
-        jitter=jitter.percent(percent) if percent else jitter.none,
+        jitter=jitter.plus_minus(percent) if percent else jitter.none,
         name="triggers",
     )
