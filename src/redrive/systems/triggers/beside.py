@@ -15,12 +15,13 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, Text, select, update
+from sqlalchemy import Connection, Integer, Select, Text, bindparam, select, update
 
 from redrive import State
 from redrive.events import Act, Claim, Settlement
 from redrive.extend import Beside, Database
 from redrive.lane import Actor
+from redrive.operator.headcount import Flows, ended
 from redrive.sql import Batch, after_commit
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.logs import InOrder
@@ -30,6 +31,8 @@ from redrive.systems.triggers.values import Change, DeliveryFailed, StatusChange
 ZERO = timedelta(0)
 EVENT_WIDTH = 4 + len(Standing._fields)
 CLAIMED_AT = 2 + Delivery._fields.index("claimed_at")
+EVERYBODY = ""
+"""Who stands for all users in the counters; nobody can be called so."""
 SHARDS = 64
 """Each connection counts in rows of its own, as far as that goes: nobody waits for another's commit."""
 
@@ -77,10 +80,16 @@ class EventStatus(Beside):
         self._write = (
             update(e).where(self._standings.match("id", e.c.id)).values({name: rows[name] for name in written[1:]})
         )
-        count = database.insert(t.counts)
+        self._amounts = Batch(
+            database.dialect, {name: t.counts.c[name].type for name in ("user_id", "status", "amount")}
+        )
+        counted, shard = self._amounts.rows.c, bindparam("of_shard", type_=Integer)
+        row = select(counted.user_id, counted.status, shard, counted.amount).where(counted.amount != 0)
+        count = database.insert(t.counts).from_select(["user_id", "status", "shard", "amount"], row)
         self._count = count.on_conflict_do_update(
             index_elements=["user_id", "status", "shard"], set_={"amount": t.counts.c.amount + count.excluded.amount}
         )
+        self._flows = Flows(database, t.events.name, self._count)
 
     # --- called by the ledger ---------------------------------------------------------------------------------------
 
@@ -197,24 +206,38 @@ class EventStatus(Beside):
     def _changed(self, connection: Connection, changes: Sequence[Change]) -> None:
         if not changes:
             return
-        moved = Counter[tuple[str, str]]()
+        moved, flows = Counter[tuple[str, str]](), Counter[str]()
         for one in changes:
             if isinstance(one, StatusChanged):
                 moved[one.user_id, one.new_status] += 1
                 if one.old_status is not None:
                     moved[one.user_id, one.old_status] -= 1
-        self._add_up(connection, moved)
+                flows.update(_flows_of(one))
+        self._add_up(connection, moved, flows, changes[-1].at)
         after_commit(connection, partial(self.order.tell, changes))
 
-    def _add_up(self, connection: Connection, amounts: Mapping[tuple[str, str], int]) -> None:
+    def _add_up(
+        self,
+        connection: Connection,
+        amounts: Mapping[tuple[str, str], int],
+        flows: Mapping[str, int] | None = None,
+        at: datetime | None = None,
+    ) -> None:
+        """Count what users have in which status, and all of them together; with what has come and ended in this minute."""
+        totals = Counter[str]()
+        for (_, status), amount in amounts.items():
+            totals[status] += amount
+        rows = [(EVERYBODY, status, amount) for status, amount in totals.items() if amount]
+        rows += [(user_id, status, amount) for (user_id, status), amount in amounts.items() if amount]
+        if not rows and not flows:
+            return
+        rows = rows or [(EVERYBODY, "received", 0)]  # as many came as went
         shard = connection.info.setdefault("trigger_shard", random.randrange(SHARDS))
-        rows = [
-            {"user_id": user_id, "status": status, "shard": shard, "amount": amount}
-            for (user_id, status), amount in sorted(amounts.items())
-            if amount
-        ]
-        if rows:
-            connection.execute(self._count, rows)
+        counted = self._amounts.parameters(sorted(rows)) | {"of_shard": shard}
+        if flows and at is not None:
+            self._flows.add(connection, flows, at, f"shard {shard}", counted)
+        else:
+            connection.execute(self._count, counted)
 
 
 def _failures(who: Who, deliveries: Sequence[Any], failed: Mapping[Any, _FailedTry]) -> list[DeliveryFailed]:
@@ -241,3 +264,17 @@ def _statuses(
             facts = after.retry_attempts, after.last_error, after.failed_at
             told.append(StatusChanged(*who, old, new, *facts, created_at, at))
     return told
+
+
+def _flows_of(change: StatusChanged) -> Sequence[str]:
+    """What a change adds to its minute."""
+    if change.old_status is None:
+        return ("added",)
+    if change.new_status not in ENDS:
+        return ()
+    return ended(ENDS[change.new_status], change.retry_attempts, change.at - change.created_at)
+
+
+WORDS = {State.WAITING: "received", State.CLAIMED: "queued", State.DONE: "delivered", State.DEAD: "failed"}
+"""Where events stand among tasks."""
+ENDS = {WORDS[state]: state for state in (State.DONE, State.DEAD)}

@@ -122,6 +122,7 @@ class TriggerMetrics:
             "events_received", "Events that wait in inboxes or for their first try", registry=registry
         )
         self.queued = Gauge("events_queued", "Events under delivery", registry=registry)
+        self.statuses = Gauge("trigger_events", "Events in each status, at one instant", ["status"], registry=registry)
         self.time_to_delivery = Histogram(
             "time_to_delivery_seconds", "From taken in to delivered", registry=registry,
             buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 120, 300, 420, 900, 1320, 3600),
