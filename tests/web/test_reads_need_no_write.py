@@ -63,12 +63,9 @@ async def test_no_look_needs_the_write_lock(web: tuple[Any, Service], url: str):
         try:
             walked = sorted(set(routes_that_look(made.router)))
             assert len(walked) > 40
-            failed = []
             for path in walked:
                 answer = await client.get(_filled(path, known))
-                if answer.status_code >= 500 and path not in NOT_RUNNING:
-                    failed.append((path, answer.status_code, answer.text[:200]))
-            assert failed == []
+                assert answer.status_code < 500 or path in NOT_RUNNING, (path, answer.text)
             cursor, seen = None, []
             while True:
                 page = await client.get("/v1/inbox", params={"limit": 1} | ({"cursor": cursor} if cursor else {}))
