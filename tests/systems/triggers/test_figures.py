@@ -1,8 +1,11 @@
 """What people see counted of triggers are events, also those without a delivery."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from sqlalchemy import Engine, event, select
 
 from redrive.alerting import Watch
@@ -24,6 +27,21 @@ async def overview(house: House, path: str = "overview") -> Any:
         answer = await client.get(f"/api/{path}", params={"ledger": "trigger_deliveries"})
         assert answer.status_code == 200, answer.text
         return answer.json()
+
+
+@contextmanager
+def statements() -> Iterator[list[str]]:
+    """What is asked of the database."""
+    said: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        said.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        yield said
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
 
 
 async def test_events_without_an_endpoint_are_seen(house: House) -> None:
@@ -74,14 +92,22 @@ async def test_the_statuses_are_counted_by_one_statement(house: House) -> None:
     """So they add up at any instant, however much happens meanwhile."""
     assert set(WORDS.values()) == set(STATUSES)
     await house.post()
-    said: list[str] = []
-    note = lambda *given: said.append(given[2])  # noqa: E731
-    event.listen(Engine, "before_cursor_execute", note)
-    try:
+    with statements() as said:
         assert (await house.triggers.inbox.amounts())[State.WAITING] == 1
-    finally:
-        event.remove(Engine, "before_cursor_execute", note)
     assert len(said) == 1
+
+
+@pytest.mark.parametrize("store", ["postgres"])
+async def test_figures_cost_no_statement_of_their_own(house: House, receiver: Receiver) -> None:
+    """What comes and ends is counted for the charts in the statement that counts it for its user."""
+    await house.endpoint(receiver.url)
+    with statements() as said:
+        id_ = await house.post()
+        await house.run()
+    assert (await house.event(id_)).status == "delivered"
+    counting = [one for one in said if "INSERT INTO trigger_counts" in one]
+    assert ["INSERT INTO redrive_minute" in one for one in counting] == [True, False, True]
+    assert len([one for one in said if "INSERT INTO redrive_minute" in one]) == 3  # and the settlement itself
 
 
 async def test_depths_are_of_events(house: House) -> None:
