@@ -34,6 +34,7 @@ from redrive.operator.bookkeeper import EVERY as BOOKS_EVERY
 from redrive.operator.bookkeeper import Bookkeeper
 from redrive.operator.census import amounts_now
 from redrive.operator.figures import Figures
+from redrive.operator.headcount import Headcount
 from redrive.settings import Section, Settings, load
 from redrive.systems.commands.settings import CommandSettings
 from redrive.systems.flags.policy import POLICY as FLAGS
@@ -356,5 +357,5 @@ class Service(Running):
             with suppress(Exception):
                 await system.refresh()
 
-    async def _ledgers(self) -> list[SqlLedger]:
-        return [await lane.ledger() for lane in self.app.lanes.values()]
+    async def _ledgers(self) -> list[tuple[SqlLedger, Headcount | None]]:
+        return [(await lane.ledger(), lane.headcount) for lane in self.app.lanes.values()]

@@ -34,6 +34,8 @@ from redrive.events import (
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 FORMATS = ("json", "pretty")
+TIME_OF_LINE = "@timestamp"
+"""A line that tells of a change brings the time of the change itself; all others get the present."""
 
 
 def configure_logs(*, service: str = "redrive", level: str = "info", format: str = "json") -> None:
@@ -45,16 +47,14 @@ def configure_logs(*, service: str = "redrive", level: str = "info", format: str
     render: list[Any] = (
         [structlog.processors.JSONRenderer(ensure_ascii=False)]
         if format == "json"
-        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), timestamp_key=TIME_OF_LINE)]
     )
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             _of_service(service),
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(
-                fmt="iso", utc=True, key="@timestamp" if format == "json" else "timestamp"
-            ),
+            _stamped,
             structlog.processors.format_exc_info,
             _redacted,
             *render,
@@ -118,6 +118,9 @@ def _of_service(service: str) -> structlog.typing.Processor:
         return fields
 
     return add
+
+
+_stamped = structlog.processors.MaybeTimeStamper(fmt="iso", utc=True, key=TIME_OF_LINE)
 
 
 def _redacted(_logger: Any, _method: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
