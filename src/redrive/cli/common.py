@@ -247,8 +247,10 @@ async def opened_ledgers(
         if lane is not None:
             yield Ledgers([choose_lane(chosen, lane)], {})
             return
+        # A system may count what are no tasks, such as events, under a name of its own.
+        known = {*chosen.lanes, *(one.counted_as for one in chosen.lanes.values())}
         for name in await Figures(chosen.database).ledgers():
-            if name not in chosen.lanes:
+            if name not in known:
                 unseen[name] = "only the application knows how to read it: --app MODULE:APP"
         yield Ledgers(list(chosen.lanes.values()), unseen)
     finally:
