@@ -8,13 +8,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from redrive.core.decide import Explanation
-from redrive.core.failure import ErrorClass, redact
+from redrive.core.failure import HIDDEN, ErrorClass, redact
 from redrive.core.policy import Policy
 from redrive.core.preview import Try
 from redrive.core.task import Attempt, Deed, Task, TaskId
 from redrive.core.task import encode_payload as encode_payload  # for systems that keep payloads themselves
 
-HIDDEN = "[redacted]"
 PAYLOAD_DEPTH_MAX = 50
 _SAMPLE = "x7Kq2pLz"
 TASK_FIELDS = (
