@@ -5,8 +5,7 @@ import gc
 import importlib
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from redrive.app import Redrive, Workers
 from redrive.chores import repeat
 from redrive.engine.patience import Patience
 from redrive.engine.worker import WorkerSettings
-from redrive.errors import MissingExtraError
+from redrive.errors import needs_extra as needs_extra
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.observe.logs import LogObserver, configure_logs
 from redrive.observe.metrics import MetricsObserver
@@ -97,17 +96,6 @@ class KnownSystem(NamedTuple):
     settings: tuple[type[Section], ...]
 
 
-@contextmanager
-def needs_extra(what: str, extra: str) -> Iterator[None]:
-    """Say which extra to install if an import inside fails for want of a package."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "redrive":
-            raise
-        raise MissingExtraError(what, extra) from error
-
-
 def _made_by(path: str, extra: str) -> Callable[[Redrive], object]:
     """Import the class only when it is wanted: extras that are not used need not be installed."""
     module, _, name = path.partition(":")
@@ -131,7 +119,9 @@ KNOWN_SYSTEMS = {
     "commands": KnownSystem(_made_by("redrive.systems.commands:Commands", "commands"), (CommandSettings,)),
     "flags": KnownSystem(_made_by("redrive.systems.flags:Flags", "service"), (FlagSettings,)),
     "relay": KnownSystem(_make_relay, (RelaySettings, DeadLetterSettings)),
-    "triggers": KnownSystem(_made_by("redrive.systems.triggers.system:Triggers", "service"), (TriggerSettings,)),
+    "triggers": KnownSystem(
+        _made_by("redrive.systems.triggers.system:Triggers", "service"), (TriggerSettings,)
+    ),
     "webhooks": KnownSystem(_made_by("redrive.systems.webhooks:Webhooks", "service"), (WebhookSettings,)),
 }
 SECTIONS: tuple[type[Section], ...] = (
