@@ -7,9 +7,9 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import text
+from sqlalchemy import Column, text
 
 from redrive.access.keys import Keys
 from redrive.alerting import Watch
@@ -28,6 +28,7 @@ from redrive.settings import Section, Settings, load
 from redrive.systems.commands.settings import CommandSettings
 from redrive.systems.flags.settings import FlagSettings
 from redrive.systems.relay.settings import DeadLetterSettings, RelaySettings
+from redrive.systems.triggers import tables as trigger_tables
 from redrive.systems.triggers.settings import TriggerSettings
 from redrive.systems.webhooks.settings import WebhookSettings
 
@@ -94,6 +95,8 @@ class KnownSystem(NamedTuple):
 
     make: Callable[[Redrive], object]
     settings: tuple[type[Section], ...]
+    secrets: tuple[Column[Any], ...] = ()
+    """The columns whose values are encrypted."""
 
 
 def _made_by(path: str, extra: str) -> Callable[[Redrive], object]:
@@ -120,7 +123,7 @@ KNOWN_SYSTEMS = {
     "flags": KnownSystem(_made_by("redrive.systems.flags:Flags", "service"), (FlagSettings,)),
     "relay": KnownSystem(_make_relay, (RelaySettings, DeadLetterSettings)),
     "triggers": KnownSystem(
-        _made_by("redrive.systems.triggers.system:Triggers", "service"), (TriggerSettings,)
+        _made_by("redrive.systems.triggers.system:Triggers", "service"), (TriggerSettings,), trigger_tables.SECRETS
     ),
     "webhooks": KnownSystem(_made_by("redrive.systems.webhooks:Webhooks", "service"), (WebhookSettings,)),
 }

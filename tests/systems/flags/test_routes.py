@@ -241,7 +241,7 @@ async def test_flags_that_cannot_be(store: str, api: Api) -> None:
     error(deep, 400, "VALIDATION_ERROR")
     broken = await api.client.put("/api/admin/flags/promo", content=b"{")
     error(broken, 400, "VALIDATION_ERROR")
-    error(await api.admin("PUT", "promo", {"description": "x" * 70_000}), 413, "BODY_TOO_LARGE")
+    error(await api.admin("PUT", "promo", {"description": "x" * 70_000}), 413, "PAYLOAD_TOO_LARGE")
     error(await api.admin("GET", "promo"), 404, "FLAG_NOT_FOUND")
 
 

@@ -13,6 +13,7 @@ import secrets
 from sqlalchemy import Connection, select
 
 from redrive.extend import Database
+from redrive.systems.kit.secret_keeper import SecretKeeper
 from redrive.systems.triggers import tables as t
 
 CURSOR_CHARS_MAX = 500
@@ -22,8 +23,9 @@ _SIGNATURE_BYTES = 16
 class Cursors:
     """Writes and reads cursors."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, keeper: SecretKeeper) -> None:
         self._database = database
+        self._keeper = keeper
         self._secret: bytes | None = None
 
     async def write(self, after: str, *bound_to: str | None) -> str:
@@ -50,7 +52,8 @@ class Cursors:
 
     async def _key(self) -> bytes:
         if self._secret is None:
-            self._secret = bytes.fromhex(await self._database.write(self._shared, secrets.token_hex(32)))
+            offered = self._keeper.seal(secrets.token_hex(32))
+            self._secret = bytes.fromhex(self._keeper.open(await self._database.write(self._shared, offered)))
         return self._secret
 
     def _shared(self, connection: Connection, offered: str) -> str:
