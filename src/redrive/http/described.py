@@ -21,6 +21,7 @@ GUARDED = {
     403: "The key lacks the scope, or a session its token",
     429: "Too many wrong keys; see `Retry-After`",
 }
+NAMED = {404: "There is no such thing"}
 WITH_BODY = {413: "The body is too large"}
 INVALID = "The request does not fit"
 METHODS = frozenset({"get", "put", "post", "delete", "patch", "head", "options"})
@@ -56,6 +57,8 @@ def _complete(operation: dict[str, Any], answers: dict[str, Any], *, invalid: in
         meanings |= GUARDED
     if "requestBody" in operation:
         meanings |= WITH_BODY
+    if any(one["in"] == "path" or one["name"] == "ledger" for one in operation.get("parameters", ())):
+        meanings |= NAMED
     for status, meaning in meanings.items():
         responses.setdefault(str(status), _shared(answers, status, meaning))
 

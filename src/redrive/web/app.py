@@ -28,7 +28,7 @@ def make_web(service: Service) -> FastAPI:
         title="redrive",
         version=__version__,
         description="Durable retries: health, metrics and what waits.",
-        # Their pages load scripts from elsewhere; the description itself is at /openapi.json, written once.
+        # The framework's own pages load scripts from elsewhere; ours is `pages/docs.py`. The description is at /openapi.json, written once.
         docs_url=None,
         redoc_url=None,
         openapi_url=None,

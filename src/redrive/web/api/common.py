@@ -23,6 +23,7 @@ from redrive.operator.json_views import task_json
 from redrive.ports import Filter
 from redrive.web.service import service_of
 
+NO_LEDGER = {404: "There is no such ledger, task or search"}
 LOOKING = [Depends(require_unless_loopback("viewer"))]
 
 
