@@ -18,7 +18,7 @@ ROWS_AT_ONCE = 200
 
 
 @dataclass(slots=True, kw_only=True)
-class Standing:
+class KeptSecrets:
     """How many secrets there are, and how they are kept."""
 
     total: int = 0
@@ -36,14 +36,14 @@ Progress = Callable[[int], None]
 """Is told after each block how many secrets it held."""
 
 
-async def look_at_secrets(database: Database, columns: Iterable[Column[Any]], box: SecretBox | None) -> Standing:
+async def look_at_secrets(database: Database, columns: Iterable[Column[Any]], box: SecretBox | None) -> KeptSecrets:
     """How all secrets in these columns are kept. Nothing is changed."""
     return await _walk(database, columns, box, change=False, progress=None)
 
 
 async def rotate_secrets(
     database: Database, columns: Iterable[Column[Any]], box: SecretBox, progress: Progress | None = None
-) -> Standing:
+) -> KeptSecrets:
     """Seal all secrets in these columns with the first key, those that were kept in the clear as well."""
     return await _walk(database, columns, box, change=True, progress=progress)
 
@@ -55,8 +55,8 @@ async def _walk(
     *,
     change: bool,
     progress: Progress | None,
-) -> Standing:
-    standing = Standing()
+) -> KeptSecrets:
+    standing = KeptSecrets()
     for column in columns:
         last: Sequence[Any] | None = None
         while True:
@@ -73,7 +73,7 @@ async def _walk(
     return standing
 
 
-def _judge(stored: str, box: SecretBox | None, standing: Standing) -> bool:
+def _judge(stored: str, box: SecretBox | None, standing: KeptSecrets) -> bool:
     """Count a secret; whether it can be sealed anew and is not sealed with the first key."""
     standing.total += 1
     if not is_sealed(stored):

@@ -47,10 +47,10 @@ def rotate(database: DatabaseOption = None, app: AppOption = None, json: JsonOpt
 
     Example: [cyan]redrive secrets rotate[/]
     """
-    from redrive.access.stored_secrets import Standing, rotate_secrets
+    from redrive.access.stored_secrets import KeptSecrets, rotate_secrets
     from redrive.systems.kit.secret_keeper import SecretKeeper
 
-    async def work() -> Standing:
+    async def work() -> KeptSecrets:
         async with opened_store(database, app) as store:
             columns = await secret_columns(store.database)
             box = SecretKeeper(store.database.url).box(make=True)
