@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -23,9 +24,12 @@ def secrets_in(url: str, *offered: str) -> list[str]:
 
     def work(connection: Connection) -> list[str]:
         if offered:
-            rows = [{"name": f"n{number}", "value": value} for number, value in enumerate(offered)]
-            connection.execute(insert(t.secrets), rows)
-        return list(connection.execute(select(t.secrets.c.value).order_by(t.secrets.c.name)).scalars())
+            now = datetime.now(UTC)
+            same = {"user_id": "ada", "url": "http://a", "event_types": ["*"], "policy": {}, "enabled": True}
+            same |= {"created_at": now, "updated_at": now}
+            rows = [same | {"id": f"n{number}", "secret": value} for number, value in enumerate(offered)]
+            connection.execute(insert(t.endpoints), rows)
+        return list(connection.execute(select(t.endpoints.c.secret).order_by(t.endpoints.c.id)).scalars())
 
     async def run() -> list[str]:
         database = open_database(url, durable=False)

@@ -29,19 +29,16 @@ async def stored(app: Redrive) -> list[str]:
 
 
 async def test_no_secret_lies_in_the_clear(house: House):
-    """Whether it was made, given or changed, over HTTP; and what signs cursors neither."""
+    """Whether it was made, given or changed, over HTTP."""
     key = await house.key()
     given = new_secret()
     async with house.client(key) as client:
         made = (await client.post("/v1/endpoints", json=BODY | {"secret": given})).json()
         assert made["secret"] == given
         changed = await client.patch(f"/v1/endpoints/{made['endpoint_id']}", json={"rotate_secret": True})
-        for _ in range(2):
-            await house.post()
-        page = await client.get("/v1/inbox?limit=1")
-        assert (changed.status_code, page.json()["pagination"]["has_more"]) == (200, True)
+        assert changed.status_code == 200
     found = await stored(house.app)
-    assert len(found) == 3
+    assert len(found) == 2
     assert all(is_sealed(one) for one in found)
     assert not any(secret in "".join(found) for secret in (given, changed.json()["secret"]))
 

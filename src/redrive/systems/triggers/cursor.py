@@ -1,19 +1,17 @@
 """Cursors: where the next page begins, signed, and good only for the user and the filter that they were given for.
 
-The secret stands in the store, made by whichever process needs it first, so that all processes read each other's cursors,
-also after a restart.
+The secret stands in the store, made with its table, so that all processes read each other's cursors, also after a restart. Pages need
+nothing but to be read: they come also while the store takes no write.
 """
 
 import base64
 import hashlib
 import hmac
 import json
-import secrets
 
 from sqlalchemy import Connection, select
 
 from redrive.extend import Database
-from redrive.systems.kit.secret_keeper import SecretKeeper
 from redrive.systems.triggers import tables as t
 
 CURSOR_CHARS_MAX = 500
@@ -23,9 +21,8 @@ _SIGNATURE_BYTES = 16
 class Cursors:
     """Writes and reads cursors."""
 
-    def __init__(self, database: Database, keeper: SecretKeeper) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._keeper = keeper
         self._secret: bytes | None = None
 
     async def write(self, after: str, *bound_to: str | None) -> str:
@@ -52,12 +49,10 @@ class Cursors:
 
     async def _key(self) -> bytes:
         if self._secret is None:
-            offered = self._keeper.seal(secrets.token_hex(32))
-            self._secret = bytes.fromhex(self._keeper.open(await self._database.write(self._shared, offered)))
+            self._secret = bytes.fromhex(await self._database.read(_shared))
         return self._secret
 
-    def _shared(self, connection: Connection, offered: str) -> str:
-        offer = self._database.insert(t.secrets).values(name="cursor", value=offered)
-        connection.execute(offer.on_conflict_do_nothing())
-        shared: str = connection.execute(select(t.secrets.c.value).where(t.secrets.c.name == "cursor")).scalar_one()
-        return shared
+
+def _shared(connection: Connection) -> str:
+    shared: str = connection.execute(select(t.secrets.c.value).where(t.secrets.c.name == "cursor")).scalar_one()
+    return shared

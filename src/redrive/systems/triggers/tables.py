@@ -172,7 +172,7 @@ counts = Table(
     Column("shard", Integer, primary_key=True),
     Column("amount", BigInteger, nullable=False),
 )
-"""How many events a user has in each status, in shards so that writers do not wait for each other."""
+"""How many events a user has in each status, in shards so that writers do not wait for each other; without a name, all users together."""
 
 limits = Table(
     "trigger_limits",
@@ -192,5 +192,5 @@ secrets = Table(
 )
 """What all processes must share to read each other's cursors."""
 
-SECRETS = (endpoints.c.secret, endpoints.c.old_secret, secrets.c.value)
-"""The columns whose values are encrypted."""
+SECRETS = (endpoints.c.secret, endpoints.c.old_secret)
+"""The columns whose values are encrypted. Not what signs cursors: who knows it can make up a place in a list of their own, and no more."""

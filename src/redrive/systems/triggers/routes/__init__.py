@@ -9,7 +9,6 @@ from fastapi.security import APIKeyHeader
 from redrive.extend import Database
 from redrive.http.outgoing import Guard
 from redrive.lane import Lane
-from redrive.systems.kit.secret_keeper import SecretKeeper
 from redrive.systems.triggers.access import PREFIX, Gate, route_class
 from redrive.systems.triggers.cursor import Cursors
 from redrive.systems.triggers.desk import EndpointDesk
@@ -31,11 +30,10 @@ _header = APIKeyHeader(
 def make_routes(
     *, database: Database, intake: Intake, inbox: EventInbox, endpoints: EndpointStore, deliverer: Deliverer, guard: Guard,
     lane: Lane, desk: EndpointDesk, rate_limit_per_minute: int, queried: Callable[[], None],
-    keeper: SecretKeeper,
 ) -> list[Any]:  # fmt: skip
     """All routes, over the parts that they need; `queried` is called for each look at a status."""
     gate = Gate(database, Limiter(database, rate_limit_per_minute))
-    cursors = Cursors(database, keeper)
+    cursors = Cursors(database)
     router = APIRouter(prefix=PREFIX, route_class=route_class(gate), dependencies=[Security(_header)])
     add_event_routes(router, intake, inbox, cursors, lane)
     add_endpoint_routes(router, database, endpoints, inbox, guard, deliverer)
