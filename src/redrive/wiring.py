@@ -5,13 +5,13 @@ import gc
 import importlib
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from datetime import timedelta
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import text
+from sqlalchemy import Column, text
 
 from redrive.access.keys import Keys
 from redrive.alerting import Watch
@@ -25,6 +25,7 @@ from redrive.core.states import State
 from redrive.engine.patience import Patience
 from redrive.engine.worker import WorkerSettings
 from redrive.errors import MissingExtraError, SettingsError
+from redrive.errors import needs_extra as needs_extra
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.migrate import versions
 from redrive.observe.logs import LogObserver, configure_logs
@@ -40,6 +41,7 @@ from redrive.systems.commands.settings import CommandSettings
 from redrive.systems.flags.policy import POLICY as FLAGS
 from redrive.systems.flags.settings import FlagSettings
 from redrive.systems.relay.settings import DeadLetterSettings, RelaySettings
+from redrive.systems.triggers import tables as trigger_tables
 from redrive.systems.triggers.settings import TriggerSettings
 from redrive.systems.webhooks.settings import WebhookSettings
 
@@ -106,6 +108,8 @@ class KnownSystem(NamedTuple):
 
     make: Callable[[Redrive], object]
     settings: tuple[type[Section], ...]
+    secrets: tuple[Column[Any], ...] = ()
+    """The columns whose values are encrypted."""
     needs: str | None = None
     """A setting without which no service runs it: where its server is, which is not there unless somebody says so."""
 
@@ -113,17 +117,6 @@ class KnownSystem(NamedTuple):
     def can_run(self) -> bool:
         """Whether a service has been told what it must be told."""
         return self.needs is None or self.needs.lower() in load(self.settings[0]).model_fields_set
-
-
-@contextmanager
-def needs_extra(what: str, extra: str) -> Iterator[None]:
-    """Say which extra to install if an import inside fails for want of a package."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "redrive":
-            raise
-        raise MissingExtraError(what, extra) from error
 
 
 def _made_by(path: str, extra: str) -> Callable[[Redrive], object]:
@@ -146,7 +139,9 @@ KNOWN_SYSTEMS = {
     "commands": KnownSystem(_made_by("redrive.systems.commands:Commands", "commands"), (CommandSettings,)),
     "flags": KnownSystem(_made_by("redrive.systems.flags:Flags", "service"), (FlagSettings,)),
     "relay": KnownSystem(_make_relay, (RelaySettings, DeadLetterSettings), needs="RABBITMQ_URL"),
-    "triggers": KnownSystem(_made_by("redrive.systems.triggers.system:Triggers", "service"), (TriggerSettings,)),
+    "triggers": KnownSystem(
+        _made_by("redrive.systems.triggers.system:Triggers", "service"), (TriggerSettings,), trigger_tables.SECRETS
+    ),
     "webhooks": KnownSystem(_made_by("redrive.systems.webhooks:Webhooks", "service"), (WebhookSettings,)),
 }
 SECTIONS: tuple[type[Section], ...] = (

@@ -14,7 +14,7 @@ from redrive.extend import NAMES, ledger_indexes
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.migrate import migrate
-from redrive.systems.webhooks.tables import EVENTS, events
+from redrive.systems.webhooks.tables import EVENTS, bodies, events
 from redrive.testing import VirtualClock, drain
 
 from .conftest import Inbox, Make, execute, rows
@@ -34,11 +34,11 @@ CATALOGUES = {
 }
 
 
-def catalogue(connection: Connection) -> dict[str, set[Any]]:
-    """What the database says of the table."""
+def catalogue(connection: Connection, table: str) -> dict[str, set[Any]]:
+    """What the database says of a table."""
     found = {}
     for name, sql in CATALOGUES[connection.dialect.name].items():
-        said = {tuple(row) for row in connection.execute(text(sql))}
+        said = {tuple(row) for row in connection.execute(text(sql.replace("'events'", f"'{table}'")))}
         if (connection.dialect.name, name) == ("sqlite", "constraints"):
             [[whole]] = said
             said = {line.strip().rstrip(",") for line in whole.splitlines() if line.strip().startswith("CONSTRAINT")}
@@ -47,12 +47,13 @@ def catalogue(connection: Connection) -> dict[str, set[Any]]:
 
 
 def create(connection: Connection) -> None:
-    """The table as the code says."""
+    """The tables as the code says."""
     table = events.to_metadata(MetaData(naming_convention=NAMES))
     ledger_indexes(EVENTS, table)
-    connection.execute(CreateTable(table))
-    for index in table.indexes:
-        connection.execute(CreateIndex(index))
+    for made in (table, bodies):
+        connection.execute(CreateTable(made))
+        for index in made.indexes:
+            connection.execute(CreateIndex(index))
 
 
 async def test_migration_and_table_agree(url: str, store: str, tmp_path: Any, request: Any):
@@ -63,9 +64,10 @@ async def test_migration_and_table_agree(url: str, store: str, tmp_path: Any, re
     migrated, created = open_database(url), open_database(other)
     try:
         await created.write(create)
-        ours, theirs = await migrated.read(catalogue), await created.read(catalogue)
-        assert len(theirs["indexes"]) >= 7
-        assert ours == theirs
+        for table, indexes in (("events", 7), ("webhook_bodies", 1)):
+            ours, theirs = await migrated.read(catalogue, table), await created.read(catalogue, table)
+            assert len(theirs["indexes"]) >= indexes
+            assert ours == theirs
     finally:
         await migrated.close()
         await created.close()

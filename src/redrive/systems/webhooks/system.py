@@ -15,6 +15,7 @@ from redrive.lane import make_task
 from redrive.settings import load
 from redrive.systems.webhooks.intake import Receipt, WebhookInbox
 from redrive.systems.webhooks.logs import WebhookLogs, WebhookMetrics
+from redrive.systems.webhooks.replays import Replays
 from redrive.systems.webhooks.settings import WebhookSettings
 from redrive.systems.webhooks.sources import Source, load_sources
 from redrive.systems.webhooks.tables import EVENTS
@@ -52,6 +53,7 @@ class Webhooks(System):
         self.policy = retry_policy(self.settings)
         super().__init__(app)
         self._now = app.database.now
+        self._database = app.database
         self.logs = WebhookLogs()
         self.metrics = WebhookMetrics()
         self.lane = app.adopt(EVENTS, observers=[self.logs, self.metrics], tune=self._tune)
@@ -112,7 +114,9 @@ class Webhooks(System):
     def routes(self) -> Sequence[Any]:
         from redrive.systems.webhooks.routes import make_routes
 
-        return make_routes(self.inbox, self.lane, self.settings, self.sources, self.logs, self.metrics, self._now)
+        return make_routes(
+            self.inbox, self.lane, self.settings, self.sources, self.logs, self.metrics, self._now, Replays(self._database)
+        )  # fmt: skip
 
     def measure(self, registry: CollectorRegistry) -> None:
         self.metrics.register(registry)
