@@ -1,7 +1,9 @@
 """A database with a dead task in every ledger, as the five systems leave them."""
 
 import asyncio
+import os
 from datetime import UTC, datetime, timedelta
+from unittest.mock import patch
 
 from sqlalchemy import insert, update
 
@@ -25,7 +27,12 @@ ONCE = Policy(Exponential(seconds(1), seconds(1)), attempts=1, jitter=jitter.non
 
 
 async def dead_everywhere(url: str) -> dict[str, str]:
-    """The key of the dead task of each ledger."""
+    """The key of the dead task of each ledger. Secrets are encrypted only while they are made: looking needs no key for them."""
+    with patch.dict(os.environ, REDRIVE_SECRET_KEY="A" * 43 + "="):
+        return await _dead_everywhere(url)
+
+
+async def _dead_everywhere(url: str) -> dict[str, str]:
     app = Redrive(url, durable=False)
     bus, flags, relay, triggers, webhooks = (
         Commands(app, handlers=Registry()), Flags(app), Relay(app, RelaySettings()), Triggers(app), Webhooks(app),
