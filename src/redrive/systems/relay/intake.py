@@ -205,10 +205,12 @@ def _content(arrival: Arrival) -> dict[str, Any]:
 
 def _continued(arrival: Arrival, row: Any) -> Arrival:
     """A message that came back, with the content type and the headers of its last round where it brings none of its own."""
-    try:
-        stored = json.loads(row.headers)
-    except (TypeError, ValueError):
-        stored = None
+    stored = row.headers
+    if isinstance(stored, str):  # as SQLite has it
+        try:
+            stored = json.loads(stored)
+        except ValueError:
+            stored = None
     headers = amqp.carried(stored, arrival.headers) if isinstance(stored, dict) and stored else arrival.headers
     return replace(arrival, headers=headers, content_type=arrival.content_type or row.content_type)
 
