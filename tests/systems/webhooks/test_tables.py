@@ -14,7 +14,7 @@ from redrive.extend import NAMES, ledger_indexes
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.migrate import migrate
-from redrive.systems.webhooks.tables import EVENTS, events
+from redrive.systems.webhooks.tables import EVENTS, events, handlers
 from redrive.testing import VirtualClock, drain
 
 from .conftest import Inbox, Make, execute, rows
@@ -22,13 +22,15 @@ from .conftest import Inbox, Make, execute, rows
 CATALOGUES = {
     "postgresql": {
         "columns": "SELECT column_name, data_type, is_nullable, column_default FROM information_schema.columns"
-        " WHERE table_schema = 'public' AND table_name = 'events'",
-        "constraints": "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'events'::regclass",
-        "indexes": "SELECT indexname, indexdef FROM pg_indexes WHERE tablename = 'events'",
+        " WHERE table_schema = 'public' AND table_name IN ('events', 'webhook_handlers')",
+        "constraints": "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint"
+        " WHERE conrelid IN ('events'::regclass, 'webhook_handlers'::regclass)",
+        "indexes": "SELECT indexname, indexdef FROM pg_indexes WHERE tablename IN ('events', 'webhook_handlers')",
     },
     "sqlite": {
-        "columns": "SELECT name, upper(type), \"notnull\", dflt_value, pk FROM pragma_table_info('events')",
-        "constraints": "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = 'events'",
+        "columns": "SELECT name, upper(type), \"notnull\", dflt_value, pk FROM pragma_table_info('events')"
+        " UNION ALL SELECT name, upper(type), \"notnull\", dflt_value, pk FROM pragma_table_info('webhook_handlers')",
+        "constraints": "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name IN ('events', 'webhook_handlers')",
         "indexes": "SELECT name, sql FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'events' AND sql IS NOT NULL",
     },
 }
@@ -40,8 +42,8 @@ def catalogue(connection: Connection) -> dict[str, set[Any]]:
     for name, sql in CATALOGUES[connection.dialect.name].items():
         said = {tuple(row) for row in connection.execute(text(sql))}
         if (connection.dialect.name, name) == ("sqlite", "constraints"):
-            [[whole]] = said
-            said = {line.strip().rstrip(",") for line in whole.splitlines() if line.strip().startswith("CONSTRAINT")}
+            lines = [line.strip() for (whole,) in said for line in whole.splitlines()]
+            said = {line.rstrip(",") for line in lines if line.startswith("CONSTRAINT")}
         found[name] = said
     return found
 
@@ -50,6 +52,7 @@ def create(connection: Connection) -> None:
     """The table as the code says."""
     table = events.to_metadata(MetaData(naming_convention=NAMES))
     ledger_indexes(EVENTS, table)
+    connection.execute(CreateTable(handlers))
     connection.execute(CreateTable(table))
     for index in table.indexes:
         connection.execute(CreateIndex(index))
@@ -69,6 +72,40 @@ async def test_migration_and_table_agree(url: str, store: str, tmp_path: Any, re
     finally:
         await migrated.close()
         await created.close()
+
+
+async def test_webhooks_of_an_older_inbox_are_taken_along(empty_url: str):
+    """Every row is as it was, of whatever status, and can be cancelled then where it waits."""
+    from alembic import command
+
+    from redrive.ledgers.sql import migrate as migrations
+
+    database = open_database(empty_url)
+
+    def older(connection: Connection) -> None:
+        config = migrations._config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "webhooks_0001")
+        for number, status in enumerate(("pending", "processing", "completed", "failed")):
+            connection.execute(
+                text(
+                    "INSERT INTO events (id, idempotency_key, event_type, payload, status, created_at, updated_at) VALUES"
+                    f" ('{number}', 'k{number}', 'a', '{{}}', '{status}', '2029-01-01T00:00:00Z', '2029-01-01T00:00:00Z')"
+                )
+            )
+
+    def look(connection: Connection) -> list[Any]:
+        return connection.execute(text("SELECT * FROM events ORDER BY id")).all()
+
+    try:
+        await migrate(database)
+        await database.write(older)
+        before = await database.read(look)
+        await migrate(database, ["webhooks"])
+        assert await database.read(look) == before
+        await database.write(lambda connection: connection.execute(text("UPDATE events SET status = 'cancelled'")))
+    finally:
+        await database.close()
 
 
 async def test_a_table_in_the_way_is_left_alone(empty_url: str):
