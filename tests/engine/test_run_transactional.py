@@ -183,6 +183,7 @@ async def test_commit_error_is_a_failure(ledger, claim, run, effects):
     faulty.transaction = transaction
     ran = await run(write, on=faulty)
     assert (ran.written, ran.lost, ran.settlement.outcome) == (False, False, "failed")
+    assert ran.perhaps is not None
     assert await effects() == []
     assert await ledger.settle([ran.settlement], worker="bench") == []
 
@@ -200,6 +201,8 @@ async def test_commit_whose_answer_was_lost_is_not_charged(ledger, claim, run, e
     faulty.transaction = transaction
     ran = await run(write, on=faulty)
     assert ran.settlement.outcome == "failed"
+    assert ran.perhaps is not None
+    assert ran.perhaps.outcome == "done"
     assert len(await ledger.settle([ran.settlement], worker="bench")) == 1
     assert await effects() == ["written"]
     assert (await ledger.get(claim.task.id)).state is State.DONE

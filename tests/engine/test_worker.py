@@ -871,6 +871,31 @@ async def test_a_claim_whose_answer_is_lost_runs_all_the_same(real_ledger, heard
     assert [len(await real_ledger.attempts(id_)) for id_ in ids] == [1, 1]
 
 
+@pytest.mark.parametrize("committed", [True, False])
+async def test_a_commit_whose_answer_is_lost_is_told_as_it_was(real_ledger, heard, committed):
+    """Of a transactional handler the observers hear what is in the ledger: done if the commit came through, else failed."""
+    faulty = Faulty(real_ledger)
+
+    @asynccontextmanager
+    async def transaction():
+        faulty.transaction = real_ledger.transaction
+        async with real_ledger.transaction() as opened:
+            yield opened
+            if not committed:
+                raise LedgerAwayError("the connection was closed")
+        raise LedgerAwayError("the answer was lost")
+
+    faulty.transaction = transaction
+    [id_] = await add(real_ledger, "one")
+    handlers = Handlers()
+    handlers.add(make_handler("job", ignore, ONCE, transactional=True))
+    async with working(faulty, handlers, heard=heard):
+        [ended] = await heard.amount(AttemptEnded, 1)
+    assert ended.settlement.outcome == ("done" if committed else "failed")
+    assert ended.settlement.state is (await real_ledger.get(id_)).state
+    assert heard.of(SettleLost) == []
+
+
 async def test_the_question_survives_an_outage(real_ledger, heard):
     """While the ledger is away the worker goes on asking for what it may hold, and claims nothing before it knows."""
     faulty = losing_answers(real_ledger, recalls=[LedgerAwayError("still"), LedgerAwayError("away")])

@@ -39,6 +39,8 @@ class Ran(NamedTuple):
     settlement: Settlement
     written: bool = False
     lost: bool = False
+    perhaps: Settlement | None = None
+    """What a commit without an answer may have written instead."""
 
 
 class Runner:
@@ -72,6 +74,7 @@ class Runner:
         self, claim: Claim, handler: Handler, stopped: Callable[[], bool], started: int
     ) -> Ran:
         begun = False
+        committing: Settlement | None = None
         try:
             async with self._ledger.transaction() as transaction:
                 begun = True
@@ -82,6 +85,7 @@ class Runner:
                 lost = await self._ledger.settle([settlement], worker=self._worker, within=transaction.connection)
                 if lost:
                     raise _Lost
+                committing = settlement
         except _RollBack as rolled_back:
             outcome = rolled_back.failed
         except _Lost:
@@ -92,11 +96,11 @@ class Runner:
             outcome = Failed(error) if begun else Released()
         except Exception as error:
             # A ledger that is away before the handler was called charges nothing. Otherwise the settlement or the commit
-            # failed; if the commit did happen, the fence is gone and the failure will not be written.
+            # failed; if the commit did happen, the fence is gone and the failure is not written.
             outcome = Failed(error) if begun or not isinstance(error, LedgerAwayError) else Released()
         else:
             return Ran(settlement, written=True)
-        return Ran(decide(claim, outcome, handler.policy, elapsed=_since(started)))
+        return Ran(decide(claim, outcome, handler.policy, elapsed=_since(started)), perhaps=committing)
 
     async def _call(
         self, claim: Claim, handler: Handler, transaction: Transaction | None, stopped: Callable[[], bool]

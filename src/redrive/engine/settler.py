@@ -78,8 +78,11 @@ class Settler:
         late = [one.settlement for one in self._late.values()]
         return [settlement.claim for group in (*self._writing, self._pending, late) for settlement in group]
 
-    def put(self, settlement: Settlement) -> None:
-        """Take an outcome to be written soon."""
+    def put(self, settlement: Settlement, *, perhaps: Settlement | None = None) -> None:
+        """Take an outcome to be written soon, unless a commit without an answer has written `perhaps`."""
+        if perhaps is not None:
+            self._write_later(_Late(settlement, doubtful=True, perhaps=perhaps))
+            return
         self._pending.append(settlement)
         if len(self._pending) == 1:
             self._filled.set()
@@ -131,7 +134,7 @@ class Settler:
     async def write(self, group: list[Settlement]) -> None:
         """Write one group, however long the ledger is away. What cannot be written with it is written later, by itself."""
         try:
-            unwritten = await self._settle(group)
+            unwritten, _ = await self._settle(group)
         except Exception as error:
             # One that cannot be written must not keep the others from it.
             if len(group) == 1:
@@ -168,8 +171,8 @@ class Settler:
 
     async def _settle(
         self, group: Sequence[Settlement], *, wait: timedelta | None = None, doubtful: bool = False
-    ) -> list[Unwritten]:
-        """Ask the ledger; what it calls lost after an answer that was never heard may be what that one has written."""
+    ) -> tuple[list[Unwritten], list[Claim]]:
+        """Ask the ledger: what is not written, and what was written before by a call whose answer was never heard."""
 
         async def ask() -> list[Unwritten]:
             nonlocal doubtful
@@ -181,11 +184,11 @@ class Settler:
 
         unwritten = await self._patience.until_answered(ask)
         lost = [one.claim for one in unwritten if isinstance(one, ClaimLost)] if doubtful else []
-        if lost:
-            mine = await self._patience.until_answered(lambda: self._ledger.settled_by(lost, self._worker))
-            written = {_key(claim) for claim in mine}
-            unwritten = [one for one in unwritten if _key(one.claim) not in written]
-        return unwritten
+        if not lost:
+            return unwritten, []
+        before = await self._patience.until_answered(lambda: self._ledger.settled_by(lost, self._worker))
+        written = {_key(claim) for claim in before}
+        return [one for one in unwritten if _key(one.claim) not in written], before
 
     # --- one by one -------------------------------------------------------------------------------------------------
 
@@ -212,7 +215,7 @@ class Settler:
                 began = time.monotonic()
                 late.waits = False
                 try:
-                    unwritten = await self._settle(group, wait=wait, doubtful=late.doubtful)
+                    unwritten, before = await self._settle(group, wait=wait, doubtful=late.doubtful)
                 except Exception as error:
                     late.refused += 1
                     late.doubtful = True
@@ -228,6 +231,8 @@ class Settler:
             # Who has stood in the line has paused already, and stands there again at once.
             await asyncio.sleep(max(0.0, pause - (time.monotonic() - began)))
         late.waits = False
+        if before and late.perhaps is not None:
+            group = [late.perhaps]
         self._conclude(group, unwritten)
         self._regroup()
 
@@ -245,10 +250,18 @@ class Settler:
 class _Late:
     """A settlement that left its group."""
 
-    __slots__ = ("doubtful", "refused", "settlement", "waits")
+    __slots__ = ("doubtful", "perhaps", "refused", "settlement", "waits")
 
-    def __init__(self, settlement: Settlement, *, refused: int = 0, doubtful: bool = False) -> None:
+    def __init__(
+        self,
+        settlement: Settlement,
+        *,
+        refused: int = 0,
+        doubtful: bool = False,
+        perhaps: Settlement | None = None,
+    ) -> None:
         self.settlement = settlement
+        self.perhaps = perhaps
         self.refused = refused
         self.doubtful = doubtful
         self.waits = True

@@ -480,7 +480,7 @@ class Worker:
             elif ran.lost:
                 self._tell([SettleLost(self._ledger.name, ran.settlement)])
             else:
-                self._settler.put(ran.settlement)
+                self._settler.put(ran.settlement, perhaps=ran.perhaps)
         finally:
             self._running.discard(running)
             self._slot_freed.set()
