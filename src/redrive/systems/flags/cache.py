@@ -218,7 +218,7 @@ class FlagCache:
             return False
         if self._away_since is None or self._outage_seconds_max is None:
             return True
-        return self._now() - self._away_since <= self._outage_seconds_max
+        return self._now() - self._away_since < self._outage_seconds_max
 
     async def _watch(self) -> None:
         """Forget whenever another process has changed a flag; also after anything that may have been missed."""

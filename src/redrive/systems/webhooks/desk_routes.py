@@ -52,20 +52,20 @@ def make_desk_router(desk: WebhookDesk) -> APIRouter:
     """The routes of one inbox."""
     router = APIRouter(prefix="/webhooks", tags=["webhooks"], route_class=_ActRoute, responses=_REFUSED)
 
-    @router.post("/redrive", summary="Process webhooks again", response_model=shapes.ActOut)
-    async def redrive(asked: shapes.ActIn, who: Operator) -> Response:
+    @router.post("/redrive", summary="Process webhooks again", response_model=shapes.WebhookActOut)
+    async def redrive(asked: shapes.WebhookActIn, who: Operator) -> Response:
         """Those that failed, with all their tries, and those that were cancelled; due now. Who and why is recorded."""
         return _answer(await desk.redrive(_which(asked), Actor(name=who.owner, reason=asked.reason)))
 
-    @router.post("/cancel", summary="End webhooks that wait", response_model=shapes.ActOut)
-    async def cancel(asked: shapes.ActIn, who: Operator) -> Response:
+    @router.post("/cancel", summary="End webhooks that wait", response_model=shapes.WebhookActOut)
+    async def cancel(asked: shapes.WebhookActIn, who: Operator) -> Response:
         """For their time, for a retry, or for a handler that nobody has. Who and why is recorded."""
         return _answer(await desk.cancel(_which(asked), Actor(name=who.owner, reason=asked.reason)))
 
     return router
 
 
-def _which(asked: shapes.ActIn) -> list[str] | Filter:
+def _which(asked: shapes.WebhookActIn) -> list[str] | Filter:
     return Filter(kind=asked.event_type) if asked.ids is None else asked.ids
 
 

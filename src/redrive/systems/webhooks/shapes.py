@@ -102,7 +102,7 @@ class UnhandledTypes(BaseModel):
     types: list[UnhandledOut]
 
 
-class ActIn(Body):
+class WebhookActIn(Body):
     """Which webhooks, and why: by ids or idempotency keys, or all of a type that are in the right state."""
 
     model_config = ConfigDict(
@@ -113,13 +113,13 @@ class ActIn(Body):
     reason: Reason
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> "ActIn":
+    def _one_of_both(self) -> "WebhookActIn":
         if (self.ids is None) == (self.event_type is None):
             raise ValueError("give either ids or an event_type")
         return self
 
 
-class ActOut(BaseModel):
+class WebhookActOut(BaseModel):
     """What an act came to."""
 
     changed: int = Field(description="How many webhooks changed")
@@ -128,7 +128,7 @@ class ActOut(BaseModel):
 
 
 def act_json(acted: Acted) -> dict[str, Any]:
-    """An act as `ActOut` says."""
+    """An act as `WebhookActOut` says."""
     refused = {str(name): why for name, why in [*acted.refused.items()][:IDS_MAX]}
     return {"changed": len(acted.changed), "refused": refused, "complete": acted.complete}
 
