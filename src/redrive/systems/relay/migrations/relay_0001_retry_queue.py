@@ -45,13 +45,14 @@ def upgrade() -> None:
     there = _columns_there()
     if not there:
         _create("retry_queue")
-    elif sqlite:
-        _check_rows(there)
+        _create_indexes(sqlite=sqlite)
+        return
+    _check_rows(there)
+    if sqlite:
         _remake(set(there))
     else:
-        _check_rows(there)
         _take_over(there)
-    _create_indexes(sqlite=sqlite)
+        _create_indexes(sqlite=False)
 
 
 def _create(name: str) -> None:
@@ -147,9 +148,10 @@ def _remake(there: set[str]) -> None:
         "updated_at": f"coalesce(updated_at, {now})" if "updated_at" in there else now,
         "status": "status",
         "headers": "coalesce(headers, '{}')" if "headers" in there else "'{}'",
-        **{name: name for name in ("content_type", "last_error") if name in there},
+        **{name: name if name in there else "NULL" for name in ("content_type", "last_error")},
+        "lease_until": "NULL", "claim_id": "NULL",
     }  # fmt: skip
-    remake("retry_queue", _create, values)
+    remake("retry_queue", _create, values, lambda: _create_indexes(sqlite=True))
 
 
 def _take_over(there: dict[str, sa.types.TypeEngine[object]]) -> None:

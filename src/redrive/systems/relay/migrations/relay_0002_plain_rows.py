@@ -27,8 +27,7 @@ _CHECKS = {
 
 def upgrade() -> None:
     if op.get_context().dialect.name == "sqlite":
-        remake("retry_queue", _create, {name: name for name in _COLUMNS})
-        _create_indexes()
+        remake("retry_queue", _create, {name: name for name in _COLUMNS}, _create_indexes)
         return
     alter = "ALTER TABLE retry_queue"
     op.execute(f"{alter} ADD COLUMN trace text")

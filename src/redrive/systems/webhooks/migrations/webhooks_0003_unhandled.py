@@ -20,8 +20,7 @@ _STATUS = "status IN ('pending', 'processing', 'completed', 'failed', 'cancelled
 def upgrade() -> None:
     sqlite = op.get_context().dialect.name == "sqlite"
     if sqlite:
-        remake("events", _create, {name: name for name in _COLUMNS})
-        _create_indexes()
+        remake("events", _create, {name: name for name in _COLUMNS}, _create_indexes)
     else:
         op.drop_constraint(op.f("events_status_check"), "events", type_="check")
         op.create_check_constraint(op.f("events_status_check"), "events", _STATUS)
