@@ -9,6 +9,7 @@ from redrive.http.reason import Reason
 from redrive.http.shape import Body, WellFormed
 from redrive.lane import Acted
 from redrive.operator.json_views import fields_json, instant_json, redacted
+from redrive.operator.words import redact
 from redrive.systems.webhooks.desk import UnhandledType
 from redrive.systems.webhooks.intake import Receipt
 
@@ -151,7 +152,8 @@ def receipt_json(receipt: Receipt) -> dict[str, Any]:
 def webhook_json(row: Any) -> dict[str, Any]:
     """A row as `WebhookOut` says."""
     waits = row.retry_after is not None and (row.created_at is None or row.retry_after > row.created_at)
-    return fields_json(row, WebhookOut.model_fields, retry_after=row.retry_after if waits else None)
+    error = None if row.last_error is None else redact(row.last_error)  # others may have written it
+    return fields_json(row, WebhookOut.model_fields, retry_after=row.retry_after if waits else None, last_error=error)
 
 
 def one_json(row: Any, payload: Any) -> dict[str, Any]:
