@@ -9,7 +9,7 @@ import pytest
 import structlog
 from sqlalchemy import select
 
-from redrive import Redrive, minutes, seconds
+from redrive import Redrive, Task, jitter, minutes, seconds
 from redrive.alerting import Watch
 from redrive.chores import repeat
 from redrive.core.states import State
@@ -22,7 +22,7 @@ from redrive.operator.census import Census
 from redrive.operator.figures import Figures
 from redrive.settings import Settings
 from redrive.system import System
-from redrive.testing import VirtualClock
+from redrive.testing import VirtualClock, drain
 
 
 class Said:
@@ -213,12 +213,38 @@ async def test_a_new_cause_is_told_and_an_old_one_is_not(app: Redrive, clock: Vi
     assert len(said.bodies) == 1
 
 
+async def test_the_share_is_of_tasks_and_not_of_tries(app: Redrive, clock: VirtualClock):
+    """Thirty of thirty are done in the end: however many of their tries failed, nobody is called."""
+    watch, said = watch_of(app, alert_oldest_due="0s", alert_depth=0)
+    fails = [True]
+
+    @app.handler("mail", retries=3, wait=seconds(1), jitter=jitter.none)
+    async def mail(_task: Task) -> None:
+        if fails[0]:
+            raise ValueError("not yet")
+
+    for number in range(30):
+        await app.add("mail", key=str(number))
+    await drain(app)
+    clock.advance(seconds(1))
+    fails[0] = False
+    await drain(app)
+    await watch.round()
+    assert said.bodies == []
+    fails[0] = True
+    for number in range(10):
+        await app.add("mail", key=f"late {number}", attempts=1)
+    await drain(app)
+    await watch.round()
+    assert "redrive_task: 25 % of 40 tasks that ended in 5m failed (limit 5 %)" in said.bodies[0]
+
+
 async def test_the_books_are_kept(app: Redrive, clock: VirtualClock):
     """A round counts what is due; folding runs once a minute, by whoever takes the turn."""
     ledger = await app.tasks.ledger()
 
     async def ledgers() -> list[Any]:
-        return [ledger]
+        return [(ledger, None)]
 
     keeper = Bookkeeper(app.database, ledgers)
     await app.add("mail")

@@ -106,13 +106,14 @@ class Watch:
 
     async def _facts(self, lane: Lane, now: datetime, states: States | None, known: frozenset[str]) -> LedgerFacts:
         start = (now - FAILED_SPAN).replace(second=0, microsecond=0)
-        sums = await self._figures.sums([lane.name], start)
+        sums = await self._figures.sums([lane.counted_as], start)
         groups = await self._figures.groups([lane.name], limit=GROUPS_MAX)
         return LedgerFacts(
             ledger=lane.name,
             now=now,
             done=int(sums["done"]),
-            failed=int(sums["retried"] + sums["dead"]),
+            failed=int(sums["dead"]),
+            things="tasks" if lane.headcount is None else lane.headcount.things,
             waiting=0 if states is None else states.amounts[State.WAITING],
             oldest_due=await (await lane.ledger()).oldest_due(),
             groups=groups,

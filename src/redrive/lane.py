@@ -29,6 +29,7 @@ from redrive.observe.logs import LogObserver
 from redrive.observe.traces import current_trace
 from redrive.operator.acts import Acted, ActOptions, Acts, Which
 from redrive.operator.census import Census
+from redrive.operator.headcount import Headcount
 from redrive.operator.pages import TaskPages
 from redrive.ports import Actor, Filter, Observer, Page, Within
 
@@ -70,6 +71,8 @@ class Lane:
         self._ledger = own_ledger(database) if table is TASKS else ledger
         self._beside = beside
         self._seen_kinds: set[str] = set()
+        self.headcount: Headcount | None = None
+        """What people count here, where that is not tasks."""
         self.checked = table is not TASKS and ledger is None
         """Whether the table is somebody's, and looked at when it is opened."""
 
@@ -96,6 +99,11 @@ class Lane:
             *(one for one in shared if not (speaks and isinstance(one, LogObserver))),
             *(one for one in own if logged or not isinstance(one, LogObserver)),
         ]
+
+    @property
+    def counted_as(self) -> str:
+        """What the minutes call that which people count here."""
+        return self.name if self.headcount is None else self.headcount.name
 
     def tell(self, events: list[Event]) -> None:
         """Announce facts to all observers."""

@@ -25,6 +25,7 @@ from redrive.observe.metrics import MetricsObserver
 from redrive.operator.alert_rules import EVERY as ALERTS_EVERY
 from redrive.operator.bookkeeper import EVERY as BOOKS_EVERY
 from redrive.operator.bookkeeper import Bookkeeper
+from redrive.operator.headcount import Headcount
 from redrive.settings import Section, Settings, load
 from redrive.systems.commands.settings import CommandSettings
 from redrive.systems.flags.settings import FlagSettings
@@ -231,8 +232,8 @@ class Service:
         closing, self._at_end = self._at_end, []
         await asyncio.gather(*(close() for close in closing), return_exceptions=True)
 
-    async def _ledgers(self) -> list[SqlLedger]:
-        return [await lane.ledger() for lane in self.app.lanes.values()]
+    async def _ledgers(self) -> list[tuple[SqlLedger, Headcount | None]]:
+        return [(await lane.ledger(), lane.headcount) for lane in self.app.lanes.values()]
 
     async def database_answers(self) -> bool:
         """Whether the database answers now."""

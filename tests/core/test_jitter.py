@@ -38,6 +38,9 @@ JITTERS = [
     jitter.percent(0),
     jitter.percent(10),
     jitter.percent(100),
+    jitter.plus_minus(0),
+    jitter.plus_minus(10),
+    jitter.plus_minus(100),
     jitter.additive(ZERO),
     jitter.additive(seconds(30)),
     jitter.additive(DURATION_MAX),
@@ -151,6 +154,8 @@ BOUNDS = [
     (jitter.percent(0), 60, 60),
     (jitter.percent(10), 54, 60),
     (jitter.percent(100), 0, 60),
+    (jitter.plus_minus(0), 60, 60),
+    (jitter.plus_minus(10), 54, 66),
     (jitter.additive(seconds(30)), 60, 90),
 ]
 
@@ -181,6 +186,7 @@ def test_each_jitter_is_its_formula(key, failures, backoff):
     assert delay(jitter.full) == pytest.approx(wait * drawn, **near)
     assert delay(jitter.equal) == pytest.approx(wait * (1 + drawn) / 2, **near)
     assert delay(jitter.percent(25)) == pytest.approx(wait * (1 - 0.25 * drawn), **near)
+    assert delay(jitter.plus_minus(25)) == pytest.approx(wait * (1 + 0.25 * (2 * drawn - 1)), **near)
     assert delay(jitter.additive(seconds(30))) == pytest.approx(wait + 30e6 * drawn, **near)
 
 

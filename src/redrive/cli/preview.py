@@ -60,7 +60,7 @@ def preview(
     retries: Annotated[int | None, typer.Option(help="How many tries after the first.")] = None,
     attempts: Annotated[int | None, typer.Option(help="How many tries in all.")] = None,
     jitter: Annotated[
-        str | None, typer.Option(help="none, full, equal, decorrelated, percent:10 or additive:30s.")
+        str | None, typer.Option(help="none, full, equal, decorrelated, percent:10, plus_minus:10 or additive:30s.")
     ] = None,
     key: Annotated[str, typer.Option(help="The task's key: the draws of the jitter depend on it.")] = "example",
     name: Annotated[str | None, typer.Option(help="The policy's name, on which they depend too.")] = None,
@@ -114,16 +114,17 @@ def _jitter(text: str | None) -> Jitter:
         case "none" | "full" | "equal" | "decorrelated" if not amount:
             chosen: Jitter = getattr(jitters, kind)
             return chosen
-        case "percent":
+        case "percent" | "plus_minus":
             try:
-                return jitters.percent(float(amount))
+                spread: Jitter = getattr(jitters, kind)(float(amount))
             except ValueError:
-                raise UsageError(f"{text!r}: percent takes a number from 0 to 100, such as percent:10") from None
+                raise UsageError(f"{text!r}: {kind} takes a number from 0 to 100, such as {kind}:10") from None
+            return spread
         case "additive":
             return jitters.additive(as_duration(amount))
         case _:
             raise UsageError(
-                f"unknown jitter {text!r}: use none, full, equal, decorrelated, percent:10 or additive:30s"
+                f"unknown jitter {text!r}: use none, full, equal, decorrelated, percent:10, plus_minus:10 or additive:30s"
             )
 
 

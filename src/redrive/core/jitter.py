@@ -4,7 +4,7 @@ A jitter turns the wait of a backoff into the delay that is used, by a draw in [
 (task key, failure number, policy name): the same on every machine and in every test, so a preview shows the very times
 that will happen, while many tasks that fail together still come back spread out.
 
-Write `jitter.none`, `jitter.full`, `jitter.equal`, `jitter.decorrelated`, `jitter.percent(10)` or
+Write `jitter.none`, `jitter.full`, `jitter.equal`, `jitter.decorrelated`, `jitter.percent(10)`, `jitter.plus_minus(10)` or
 `jitter.additive(seconds(30))`.
 """
 
@@ -107,6 +107,22 @@ class _Percent(Jitter):
 
 
 @dataclass(frozen=True, slots=True)
+class _PlusMinus(Jitter):
+    """`wait * (1 + percent / 100 * (2 * draw - 1))`: up to that much earlier or later, also past the cap."""
+
+    percent: float
+
+    def delay(self, backoff: Backoff, failures: int, drawn: Draw) -> timedelta:
+        return backoff.wait(failures) * (1 + self.percent / 100 * (2 * drawn(failures) - 1))
+
+    def ceiling(self, backoff: Backoff, failures: int) -> timedelta:
+        return backoff.wait(failures) * (1 + self.percent / 100)
+
+    def describe(self) -> str:
+        return f"plus_minus {self.percent:g}"
+
+
+@dataclass(frozen=True, slots=True)
 class _Additive(Jitter):
     """`wait + max * draw`, after the cap."""
 
@@ -134,9 +150,18 @@ decorrelated: Jitter = _Decorrelated()
 
 def percent(amount: float) -> Jitter:
     """Up to `amount` percent earlier than the wait, never past the cap."""
+    return _Percent(_share("percent", amount))
+
+
+def plus_minus(amount: float) -> Jitter:
+    """Up to `amount` percent earlier or later than the wait, also past the cap."""
+    return _PlusMinus(_share("plus_minus", amount))
+
+
+def _share(name: str, amount: float) -> float:
     if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount <= 100:
-        raise PolicyError(f"jitter percent must lie between 0 and 100, not {amount!r}")
-    return _Percent(amount)
+        raise PolicyError(f"jitter {name} must lie between 0 and 100, not {amount!r}")
+    return amount
 
 
 def additive(most: Span) -> Jitter:

@@ -30,6 +30,8 @@ from redrive.events import (
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 FORMATS = ("json", "pretty")
+TIME_OF_LINE = "@timestamp"
+"""A line that tells of a change brings the time of the change itself; all others get the present."""
 
 
 def configure_logs(*, service: str = "redrive", level: str = "info", format: str = "json") -> None:
@@ -41,15 +43,13 @@ def configure_logs(*, service: str = "redrive", level: str = "info", format: str
     render: list[Any] = (
         [_with_message, structlog.processors.JSONRenderer(ensure_ascii=False)]
         if format == "json"
-        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), timestamp_key=TIME_OF_LINE)]
     )
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(
-                fmt="iso", utc=True, key="@timestamp" if format == "json" else "timestamp"
-            ),
+            _stamped,
             structlog.processors.format_exc_info,
             _redacted,
             *render,
@@ -61,6 +61,9 @@ def configure_logs(*, service: str = "redrive", level: str = "info", format: str
     structlog.contextvars.bind_contextvars(service=service)
     # It prints a traceback for each broken connection that it throws away; an outage is one `ledger_away` instead.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
+
+
+_stamped = structlog.processors.MaybeTimeStamper(fmt="iso", utc=True, key=TIME_OF_LINE)
 
 
 def _redacted(_logger: Any, _method: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:

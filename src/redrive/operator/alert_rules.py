@@ -23,8 +23,8 @@ from redrive.operator.figures import Group
 EVERY = timedelta(seconds=15)
 SEND_WITHIN = timedelta(seconds=20)
 FAILED_SPAN = timedelta(minutes=5)
-TRIES_MIN = 20
-"""A share of fewer tries than this says nothing."""
+ENDED_MIN = 20
+"""A share of fewer than this says nothing."""
 NEW_SPAN = timedelta(minutes=15)
 """A group of dead tasks is new for so long."""
 OWED_MAX = 20
@@ -59,6 +59,9 @@ class LedgerFacts:
     now: datetime
     done: int = 0
     failed: int = 0
+    """How many have ended so lately; one that failed once and was then done has not failed."""
+    things: str = "tasks"
+    """What they are."""
     waiting: int = 0
     oldest_due: timedelta | None = None
     groups: Sequence[Group] = ()
@@ -77,11 +80,12 @@ class AlertRule:
 
 
 def _failed_share(facts: LedgerFacts, limits: Limits) -> Iterator[tuple[str, str]]:
-    tries = facts.done + facts.failed
-    if tries >= TRIES_MIN and facts.failed > tries * limits.failed_share:
-        share = facts.failed / tries * 100
+    ended = facts.done + facts.failed
+    if ended >= ENDED_MIN and facts.failed > ended * limits.failed_share:
+        share = facts.failed / ended * 100
         span = format_duration(FAILED_SPAN)
-        yield "", f"{share:.0f} % of {tries} tries failed in {span} (limit {limits.failed_share * 100:g} %)"
+        limit = f"limit {limits.failed_share * 100:g} %"
+        yield "", f"{share:.0f} % of {ended} {facts.things} that ended in {span} failed ({limit})"
 
 
 def _oldest_due(facts: LedgerFacts, limits: Limits) -> Iterator[tuple[str, str]]:
@@ -103,7 +107,7 @@ def _new_group(facts: LedgerFacts, _limits: Limits) -> Iterator[tuple[str, str]]
 
 
 RULES = (
-    AlertRule(name="failed_share", meaning="too many tries fail", find=_failed_share),
+    AlertRule(name="failed_share", meaning="too many tasks fail", find=_failed_share),
     AlertRule(name="oldest_due", meaning="due tasks are not run", find=_oldest_due),
     AlertRule(name="depth", meaning="too many tasks wait", find=_depth),
     AlertRule(name="new_group", meaning="tasks die of something new", find=_new_group),

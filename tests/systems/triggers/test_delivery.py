@@ -181,9 +181,11 @@ async def test_connection_errors_are_tried_again(house: House, receiver: Receive
 
 
 async def test_retry_after_is_a_floor(house: House, receiver: Receiver) -> None:
-    """A longer wait is kept, a shorter one changes nothing, in seconds and as a date."""
+    """A longer wait is kept, up to the longest delay; a shorter one changes nothing, in seconds and as a date."""
     await house.endpoint(receiver.url)
-    for header, wait in (("Retry-After: 7200", 7200.0), ("Retry-After: 5", 60.0), ("Retry-After: soon", 60.0)):
+    for header, wait in (
+        ("Retry-After: 600", 600.0), ("Retry-After: 7200", 900.0), ("Retry-After: 5", 60.0), ("Retry-After: soon", 60.0),
+    ):  # fmt: skip
         receiver.answer = lambda _, header=header: status(429, header)
         id_ = await house.post()
         await house.run()
@@ -195,6 +197,31 @@ async def test_retry_after_is_a_floor(house: House, receiver: Receiver) -> None:
     assert retry_after("-5") is None
     assert retry_after("Mon, 99 Foo") is None
     assert retry_after("9" * 400) is None
+
+
+async def test_an_endpoint_may_say_how_long_a_retry_after_may_be(house: House, receiver: Receiver) -> None:
+    """`retry_after_max_seconds` of its policy takes the place of the longest delay, in both directions."""
+    receiver.answer = lambda _: status(503, "Retry-After: 7200")
+    for limit, wait in ((86_400, 7200.0), (3600, 3600.0), (120, 120.0), (0, 60.0)):
+        endpoint = await house.endpoint(receiver.url, policy={"retry_after_max_seconds": limit})
+        event = await house.event(await _posted(house))
+        assert (event.next_retry_at - event.last_retry_at).total_seconds() == wait
+        await house.triggers.endpoints.delete("ada", endpoint.id)
+
+
+async def test_jitter_draws_both_ways(url: str, clock: VirtualClock, receiver: Receiver) -> None:
+    """With RETRY_JITTER_PERCENT=10 a minute is 54 to 66 s; some deliveries come earlier than it, and some later."""
+    app = Redrive(url, clock=clock, durable=False)
+    house = House(app, Triggers(app, settings(retry_jitter_percent=10)), clock)
+    receiver.answer = lambda _: status(500)
+    async with app:
+        await house.endpoint(receiver.url)
+        ids = [await house.post() for _ in range(30)]
+        await house.run()
+        events = [await house.event(id_) for id_ in ids]
+        await house.triggers.outgoing.close()
+    waits = [(event.next_retry_at - event.last_retry_at).total_seconds() for event in events]
+    assert 54 <= min(waits) < 60 < max(waits) <= 66
 
 
 async def test_410_disables_the_endpoint(house: House, receiver: Receiver) -> None:
@@ -315,7 +342,7 @@ async def test_retry_all(url: str, clock: VirtualClock, receiver: Receiver) -> N
             assert (await house.event(id_)).status == expected
             await house.triggers.endpoints.delete("ada", endpoint.id)
         receiver.answer = lambda _: status(404, "Retry-After: 7200")
-        await house.endpoint(f"{base}/404")
+        await house.endpoint(f"{base}/404", policy={"retry_after_max_seconds": 86_400})
         event = await house.event(await _posted(house))
         assert event.next_retry_at - event.last_retry_at == timedelta(hours=2)  # a floor, as for any other
         await house.triggers.outgoing.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, func, select
@@ -128,3 +129,36 @@ async def test_what_was_handed_out_is_told_although_the_store_was_away(
         return int(connection.execute(select(func.sum(t.limits.c.used))).scalar_one())
 
     assert await database.read(used) == 40
+
+
+async def test_readers_pass_while_the_store_takes_no_write(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever writes waits with it, one write is under way for all, and what readers used meanwhile is told when it is over."""
+    limiter = Limiter(database, 7)
+    asks, asked, free = limiter._asks, [], asyncio.Event()
+
+    async def blocked(given: Any) -> list[int]:
+        asked.extend(given)
+        await free.wait()
+        return await asks(given)
+
+    monkeypatch.setattr(limiter, "_asks", blocked)
+    writer = asyncio.create_task(limiter.wait_for("k"))
+    assert [await limiter.wait_for("k", reads=True) for _ in range(20)] == [None] * 20
+    assert (len(asked), writer.done()) == (1, False)
+    free.set()
+    assert await writer is None
+    assert await limiter.wait_for("k", reads=True) is not None
+    assert [ask.used for ask in asked] == [0, 20]
+
+
+async def test_readers_pass_where_the_store_is_away(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They hear of it where they read; a request that writes hears of it here."""
+    limiter = Limiter(database, 7)
+
+    async def away(_asks: object) -> list[int]:
+        raise LedgerAwayError("away")
+
+    monkeypatch.setattr(limiter, "_asks", away)
+    assert await limiter.wait_for("k", reads=True) is None
+    with pytest.raises(LedgerAwayError):
+        await limiter.wait_for("k")

@@ -18,6 +18,7 @@ from redrive.core.task import Claim, ClaimLocked
 from redrive.errors import PermanentError, TransientError
 from redrive.systems.triggers import Triggers
 from redrive.systems.triggers import tables as t
+from redrive.systems.triggers.beside import EVERYBODY
 from redrive.systems.triggers.status import Delivery, Standing, fold
 from redrive.testing import VirtualClock
 
@@ -32,8 +33,14 @@ OUTCOMES: list[Any] = [
 
 def read(connection: Connection) -> tuple[list[Any], list[Any], dict[tuple[str, str], int]]:
     counts: Counter[tuple[str, str]] = Counter()
+    everybody: Counter[str] = Counter()
     for row in connection.execute(select(t.counts)):
-        counts[row.user_id, row.status] += row.amount
+        if row.user_id == EVERYBODY:
+            everybody[row.status] += row.amount
+        else:
+            counts[row.user_id, row.status] += row.amount
+            everybody[row.status] -= row.amount
+    assert not any(everybody.values())  # all users together are what each of them has
     return list(connection.execute(select(t.events))), list(connection.execute(select(t.deliveries))), +counts
 
 

@@ -180,6 +180,10 @@ class PostgresDialect:
         """See `Dialect.move`: in one statement, since others write at the same time."""
         return delete(table).where(where).returning(*table.c).cte("gone"), [], []
 
+    def together(self, first: sqlalchemy.Insert, then: sqlalchemy.Insert) -> Sequence[sqlalchemy.Insert]:
+        """See `Dialect.together`: one statement, and one round trip."""
+        return [then.add_cte(first.cte("first"))]
+
     def settle(self, rows: SettleRows) -> PostgresSettle:
         """See `Dialect.settle`."""
         return PostgresSettle(self, rows)

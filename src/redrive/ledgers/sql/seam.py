@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 import sqlalchemy
-from sqlalchemy import CTE, ColumnElement, Connection, Delete, FromClause, Select, Table, Update
+from sqlalchemy import CTE, ColumnElement, Connection, Delete, FromClause, Insert, Select, Table, Update
 from sqlalchemy.types import TypeEngine
 
 from redrive.core.decide import Settlement
@@ -167,6 +167,10 @@ class Dialect(Protocol):
         self, table: Table, where: ColumnElement[bool]
     ) -> tuple[FromClause, list[ColumnElement[bool]], list[Delete]]:
         """Rows that are read and deleted: where to read them from, under which conditions, and what to run afterwards."""
+        ...
+
+    def together(self, first: Insert, then: Insert) -> Sequence[Insert]:
+        """Two inserts in as few statements as it takes; each is executed with the parameters of both."""
         ...
 
     def settle(self, rows: SettleRows) -> SettleWriter:

@@ -165,6 +165,10 @@ class SqliteDialect:
         """See `Dialect.move`: nobody else writes meanwhile, so the rows are read first and deleted afterwards."""
         return table, [where], [delete(table).where(where)]
 
+    def together(self, first: sqlalchemy.Insert, then: sqlalchemy.Insert) -> Sequence[sqlalchemy.Insert]:
+        """See `Dialect.together`: one after the other, there is no way to a server."""
+        return [first, then]
+
     def settle(self, rows: SettleRows) -> SqliteSettle:
         """See `Dialect.settle`."""
         return SqliteSettle(self, rows)

@@ -1,10 +1,12 @@
 """The log of a system that tells more than the facts of its lane, such as what it refused before there was a task."""
 
 import logging
+from datetime import datetime
 from typing import Any
 
 from redrive.lane import Lane
-from redrive.observe.logs import LogObserver
+from redrive.observe.logs import TIME_OF_LINE, LogObserver
+from redrive.operator.json_views import instant_json
 
 _log = logging.getLogger("redrive")
 
@@ -19,6 +21,10 @@ class OwnLog(LogObserver):
     def follow(self, lane: Lane) -> None:
         """Be silent wherever the lane is: a library user may have no observer for log lines."""
         self._lane = lane
+
+    def say_of(self, at: datetime, level: str, event: str, **fields: Any) -> None:
+        """Write a line about a change: its time is that of the change."""
+        self.say(level, event, **{TIME_OF_LINE: instant_json(at)}, **fields)
 
     def say(self, level: str, event: str, **fields: Any) -> None:
         """Write a line about what stands already: a full disk under the logs must not undo it."""

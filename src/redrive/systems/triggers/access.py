@@ -29,6 +29,7 @@ BODY_BYTES_MAX = 1 << 20
 BATCH_BYTES_MAX = 8 << 20
 BODY_SECONDS_MAX = 10.0
 JSON_DEPTH_MAX = 64
+READING = ("GET", "HEAD")
 
 STYLE = ErrorStyle(
     prefix=PREFIX,
@@ -76,7 +77,7 @@ class Gate(OnDatabase):
         key = found.key
         if key is None or len(secret) > KEY_CHARS_MAX or not key.is_valid(self._database.now()):
             raise wrong_key(request, secret, code="UNAUTHORIZED", too_many="RATE_LIMIT_EXCEEDED")
-        wait = await self._limiter.wait_for(key.id)
+        wait = await self._limiter.wait_for(key.id, reads=request.method in READING)
         if wait is not None:
             raise ApiError(
                 429, "RATE_LIMIT_EXCEEDED", f"too many requests with this key: try again in {wait} s",

@@ -3,43 +3,75 @@
 Whoever changes deliveries holds them before their event is locked, here, in the order of ids; the counters come last. So two
 transactions never wait for each other in a circle. What has changed is told after the commit; a process that is killed in between
 loses these lines of its log and nothing else.
+
+A claim does not wait for an event that somebody has locked: it leaves it as it is. The status is a function of the deliveries, so
+whoever settles them brings it up to date.
 """
 
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Text, select, update
+from sqlalchemy import Connection, Integer, Select, Text, bindparam, select, update
 
 from redrive import State
 from redrive.events import Act, Claim, Settlement
 from redrive.extend import Beside, Database
 from redrive.lane import Actor
+from redrive.operator.headcount import Flows, ended
 from redrive.sql import Batch, after_commit
 from redrive.systems.triggers import tables as t
-from redrive.systems.triggers.status import Delivery, Failure, Standing, fold
+from redrive.systems.triggers.logs import InOrder
+from redrive.systems.triggers.status import Delivery, Failure, Standing, fold, moves
 from redrive.systems.triggers.values import Change, DeliveryFailed, StatusChanged
 
+ZERO = timedelta(0)
 EVENT_WIDTH = 4 + len(Standing._fields)
+CLAIMED_AT = 2 + Delivery._fields.index("claimed_at")
+EVERYBODY = ""
+"""Who stands for all users in the counters; nobody can be called so."""
 SHARDS = 64
 """Each connection counts in rows of its own, as far as that goes: nobody waits for another's commit."""
+
+
+class Who(NamedTuple):
+    """Which event a change is of."""
+
+    event_id: str
+    user_id: str
+    correlation_id: str
+
+
+class _FailedTry(NamedTuple):
+    """A try that has just failed."""
+
+    error: str | None
+    ended_at: datetime | None
+    """When it ended; None where nobody knows, because its worker was lost."""
+
+
+def _failed_try(settlement: Settlement) -> _FailedTry:
+    claim = settlement.claim
+    return _FailedTry(settlement.error, None if claim.abandoned is not None else claim.claimed_at + settlement.elapsed)
 
 
 class EventStatus(Beside):
     """Keeps events equal to their deliveries, and counts them."""
 
     def __init__(self, database: Database, tell: Callable[[Sequence[Change]], None]) -> None:
-        self._tell = tell
+        self.order = InOrder(tell)
         e, d = t.events, t.deliveries
         self._ids = Batch(database.dialect, {"id": Text()})
         told = [e.c[name] for name in ("id", "user_id", "correlation_id", "created_at", *Standing._fields)]
         facts = [d.c[name] for name in ("id", "updated_at", *Delivery._fields)]
         together = select(*told, *facts).join_from(e, d, d.c.event_id == e.c.id, isouter=True)
-        self._lock = together.where(self._ids.match("id", e.c.id)).order_by(e.c.id, d.c.id).with_for_update(of=e)
+        asked = together.where(self._ids.match("id", e.c.id)).order_by(e.c.id, d.c.id)
+        self._lock = asked.with_for_update(of=e)
         self._lock_soon = database.dialect.impatient(self._lock)
+        self._lock_free = asked.with_for_update(of=e, skip_locked=True)
         self._look = select(d.c.event_id, *facts).where(self._ids.match("id", d.c.event_id)).order_by(d.c.id)
         self._events_of = select(d.c.id, d.c.event_id).where(self._ids.match("id", d.c.id))
         written = ("id", *Standing._fields, "updated_at")
@@ -48,21 +80,28 @@ class EventStatus(Beside):
         self._write = (
             update(e).where(self._standings.match("id", e.c.id)).values({name: rows[name] for name in written[1:]})
         )
-        count = database.insert(t.counts)
+        self._amounts = Batch(
+            database.dialect, {name: t.counts.c[name].type for name in ("user_id", "status", "amount")}
+        )
+        counted, shard = self._amounts.rows.c, bindparam("of_shard", type_=Integer)
+        row = select(counted.user_id, counted.status, shard, counted.amount).where(counted.amount != 0)
+        count = database.insert(t.counts).from_select(["user_id", "status", "shard", "amount"], row)
         self._count = count.on_conflict_do_update(
             index_elements=["user_id", "status", "shard"], set_={"amount": t.counts.c.amount + count.excluded.amount}
         )
+        self._flows = Flows(database, t.events.name, self._count)
 
     # --- called by the ledger ---------------------------------------------------------------------------------------
 
     def claimed(self, connection: Connection, claims: Sequence[Claim]) -> None:
-        self.follow(connection, {one.task.id: one.task.payload["event_id"] for one in claims})
+        # What was claimed cannot be left out of its own transaction: an event that a stranger has locked is.
+        self._follow(connection, self._lock_free, {one.task.id: one.task.payload["event_id"] for one in claims})
 
     def settled(self, connection: Connection, settlements: Sequence[Settlement]) -> None:
-        failed = {one.claim.task.id: one.error for one in settlements if one.explanation is not None}
+        failed = {one.claim.task.id: _failed_try(one) for one in settlements if one.explanation is not None}
         changed = {one.claim.task.id: one.claim.task.payload["event_id"] for one in settlements}
         # An event that a stranger has locked does not hold up the deliveries of all others: they are settled one by one then.
-        self.follow(connection, changed, failed=failed, impatient=True)
+        self._follow(connection, self._lock_soon, changed, failed=failed)
 
     def acted(
         self,
@@ -83,48 +122,55 @@ class EventStatus(Beside):
         connection: Connection,
         changed: Mapping[Any, str],
         *,
-        failed: Mapping[Any, str | None] | None = None,
         acknowledged: str | None = None,
         now: datetime | None = None,
-        impatient: bool = False,
     ) -> None:
         """Write what deliveries come to into their events, in the transaction that changed them.
 
-        `changed` are these deliveries with their events; `failed` are those that have just failed, with their errors.
-        `acknowledged` is an event that changes though it may have no deliveries. Whoever is `impatient` does not wait long for
-        an event: then nothing is written.
+        `changed` are these deliveries with their events. `acknowledged` is an event that changes though it may have no deliveries.
         """
+        self._follow(connection, self._lock, changed, acknowledged=acknowledged, now=now)
+
+    def _follow(
+        self,
+        connection: Connection,
+        lock: Select[Any],
+        changed: Mapping[Any, str],
+        *,
+        failed: Mapping[Any, _FailedTry] | None = None,
+        acknowledged: str | None = None,
+        now: datetime | None = None,
+    ) -> None:
+        """As `follow`, with the statement that locks the events; `failed` are the deliveries that have just failed."""
         event_ids = {*changed.values(), *([acknowledged] if acknowledged is not None else ())}
         if not event_ids:
             return
         changes: list[Change] = []
         rows = []
-        for event, deliveries in self._locked(connection, event_ids, changed, impatient=impatient):
+        for event, deliveries in self._locked(connection, lock, event_ids, changed):
             id_, user_id, correlation_id, created_at, *stands = event
+            who = Who(id_, user_id, correlation_id)
             before = Standing(*stands)
             at = now or max(updated_at for _, updated_at, *_ in deliveries)
-            failure = None
-            for delivery_id, updated_at, _, attempts, due_at, *_ in deliveries:
-                if failed and delivery_id in failed:
-                    failure = Failure(updated_at, failed[delivery_id])
-                    changes.append(DeliveryFailed(id_, user_id, correlation_id, attempts, failure.error, due_at))
+            failures = _failures(who, deliveries, failed) if failed else []
+            failure = Failure(failures[-1].at, failures[-1].error) if failures else None
             after = fold(before, [Delivery(*row[2:]) for row in deliveries], at, failure)
             if after != before:
                 rows.append((id_, *after, at))
-            if after.status != before.status:
-                told = (after.retry_attempts, after.last_error, after.failed_at, created_at, at)
-                changes.append(StatusChanged(id_, user_id, correlation_id, before.status, after.status, *told))
+            statuses = _statuses(who, before, after, deliveries, created_at, at)
+            # It failed after it was picked up, and has failed because of it.
+            split = 1 if statuses and statuses[0].old_status == "received" else 0
+            changes += [*statuses[:split], *failures, *statuses[split:]]
         if rows:
             connection.execute(self._write, self._standings.parameters(rows))
         self._changed(connection, changes)
 
     def _locked(
-        self, connection: Connection, event_ids: Collection[str], ours: Mapping[Any, str], *, impatient: bool
+        self, connection: Connection, lock: Select[Any], event_ids: Collection[str], ours: Mapping[Any, str]
     ) -> list[tuple[Any, list[Any]]]:
         """Lock events; each of them with its deliveries."""
         events: dict[str, tuple[Any, list[Any]]] = {}
         others = set()
-        lock = self._lock_soon if impatient else self._lock
         for row in connection.execute(lock, self._ids.parameters((id_,) for id_ in sorted(event_ids))):
             event, delivery = row[:EVENT_WIDTH], row[EVENT_WIDTH:]
             _, deliveries = events.setdefault(event[0], (event, []))
@@ -160,21 +206,75 @@ class EventStatus(Beside):
     def _changed(self, connection: Connection, changes: Sequence[Change]) -> None:
         if not changes:
             return
-        moved = Counter[tuple[str, str]]()
+        moved, flows = Counter[tuple[str, str]](), Counter[str]()
         for one in changes:
             if isinstance(one, StatusChanged):
                 moved[one.user_id, one.new_status] += 1
                 if one.old_status is not None:
                     moved[one.user_id, one.old_status] -= 1
-        self._add_up(connection, moved)
-        after_commit(connection, partial(self._tell, changes))
+                flows.update(_flows_of(one))
+        self._add_up(connection, moved, flows, changes[-1].at)
+        after_commit(connection, partial(self.order.tell, changes))
 
-    def _add_up(self, connection: Connection, amounts: Mapping[tuple[str, str], int]) -> None:
+    def _add_up(
+        self,
+        connection: Connection,
+        amounts: Mapping[tuple[str, str], int],
+        flows: Mapping[str, int] | None = None,
+        at: datetime | None = None,
+    ) -> None:
+        """Count what users have in which status, and all of them together; with what has come and ended in this minute."""
+        totals = Counter[str]()
+        for (_, status), amount in amounts.items():
+            totals[status] += amount
+        rows = [(EVERYBODY, status, amount) for status, amount in totals.items() if amount]
+        rows += [(user_id, status, amount) for (user_id, status), amount in amounts.items() if amount]
+        if not rows and not flows:
+            return
+        rows = rows or [(EVERYBODY, "received", 0)]  # as many came as went
         shard = connection.info.setdefault("trigger_shard", random.randrange(SHARDS))
-        rows = [
-            {"user_id": user_id, "status": status, "shard": shard, "amount": amount}
-            for (user_id, status), amount in sorted(amounts.items())
-            if amount
-        ]
-        if rows:
-            connection.execute(self._count, rows)
+        counted = self._amounts.parameters(sorted(rows)) | {"of_shard": shard}
+        if flows and at is not None:
+            self._flows.add(connection, flows, at, f"shard {shard}", counted)
+        else:
+            connection.execute(self._count, counted)
+
+
+def _failures(who: Who, deliveries: Sequence[Any], failed: Mapping[Any, _FailedTry]) -> list[DeliveryFailed]:
+    """Those of the deliveries that have just failed."""
+    told = []
+    for id_, updated_at, _, attempts, due_at, *_ in deliveries:
+        if id_ in failed:
+            error, ended_at = failed[id_]
+            latency = None if ended_at is None else max(updated_at - ended_at, ZERO)
+            told.append(DeliveryFailed(*who, attempts, error, due_at, updated_at, latency))
+    return told
+
+
+def _statuses(
+    who: Who, before: Standing, after: Standing, deliveries: Sequence[Any], created_at: datetime, at: datetime
+) -> list[StatusChanged]:
+    """The changes of an event's status; one that was left out when it was picked up has the time of that."""
+    told = []
+    for old, new in moves(before.status, after.status, acknowledged=after.acknowledged_at is not None):
+        if new == "queued" and old == "received":
+            picked_up = min((row[CLAIMED_AT] for row in deliveries if row[CLAIMED_AT] is not None), default=at)
+            told.append(StatusChanged(*who, old, new, 0, None, None, created_at, picked_up))
+        else:
+            facts = after.retry_attempts, after.last_error, after.failed_at
+            told.append(StatusChanged(*who, old, new, *facts, created_at, at))
+    return told
+
+
+def _flows_of(change: StatusChanged) -> Sequence[str]:
+    """What a change adds to its minute."""
+    if change.old_status is None:
+        return ("added",)
+    if change.new_status not in ENDS:
+        return ()
+    return ended(ENDS[change.new_status], change.retry_attempts, change.at - change.created_at)
+
+
+WORDS = {State.WAITING: "received", State.CLAIMED: "queued", State.DONE: "delivered", State.DEAD: "failed"}
+"""Where events stand among tasks."""
+ENDS = {WORDS[state]: state for state in (State.DONE, State.DEAD)}

@@ -1,14 +1,13 @@
 """Cursors: where the next page begins, signed, and good only for the user and the filter that they were given for.
 
-The secret stands in the store, made by whichever process needs it first, so that all processes read each other's cursors,
-also after a restart.
+The secret stands in the store, made with its table, so that all processes read each other's cursors, also after a restart. Pages need
+nothing but to be read: they come also while the store takes no write.
 """
 
 import base64
 import hashlib
 import hmac
 import json
-import secrets
 
 from sqlalchemy import Connection, select
 
@@ -50,11 +49,10 @@ class Cursors:
 
     async def _key(self) -> bytes:
         if self._secret is None:
-            self._secret = bytes.fromhex(await self._database.write(self._shared, secrets.token_hex(32)))
+            self._secret = bytes.fromhex(await self._database.read(_shared))
         return self._secret
 
-    def _shared(self, connection: Connection, offered: str) -> str:
-        offer = self._database.insert(t.secrets).values(name="cursor", value=offered)
-        connection.execute(offer.on_conflict_do_nothing())
-        shared: str = connection.execute(select(t.secrets.c.value).where(t.secrets.c.name == "cursor")).scalar_one()
-        return shared
+
+def _shared(connection: Connection) -> str:
+    shared: str = connection.execute(select(t.secrets.c.value).where(t.secrets.c.name == "cursor")).scalar_one()
+    return shared

@@ -8,10 +8,11 @@ from sqlalchemy import ColumnElement, Connection, Integer, delete, func, select,
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
+from redrive import State
 from redrive.extend import ATTEMPTS, Database, OnDatabase, reads, writes
 from redrive.sql import one_of
 from redrive.systems.triggers import tables as t
-from redrive.systems.triggers.beside import EventStatus
+from redrive.systems.triggers.beside import EVERYBODY, WORDS, EventStatus
 from redrive.systems.triggers.values import InboxPage, Status
 
 LEDGER = t.TRIGGER_DELIVERIES.name
@@ -99,10 +100,15 @@ class EventInbox(OnDatabase):
 
     @reads
     def totals(self, connection: Connection) -> dict[str, int]:
-        """How many events there are in each status, of all users."""
+        """How many events there are in each status, of all users, at one instant."""
         c = t.counts
-        found = connection.execute(select(c.c.status, func.sum(c.c.amount)).group_by(c.c.status))
-        return {status: int(amount) for status, amount in found}
+        asked = select(c.c.status, func.sum(c.c.amount)).where(c.c.user_id == EVERYBODY).group_by(c.c.status)
+        return {status: int(amount) for status, amount in connection.execute(asked)}
+
+    async def amounts(self) -> dict[State, int]:
+        """The same by the states of tasks, as the overview shows them."""
+        found = await self.totals()
+        return {state: max(0, found.get(word, 0)) for state, word in WORDS.items()}
 
     # --- acting -----------------------------------------------------------------------------------------------------
 

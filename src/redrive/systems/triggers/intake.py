@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, select, tuple_
 
 from redrive.errors import LedgerAwayError
-from redrive.extend import Database, OnDatabase, writes
+from redrive.extend import Database, OnDatabase
 from redrive.sql import Gather
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.beside import EventStatus
@@ -27,7 +27,7 @@ class Intake(OnDatabase):
         super().__init__(database)
         self._status = status
         self._retries_max = retries_max
-        self._takes: Gather[NewEvent, Taken] = Gather(self._take, items_max=200)
+        self._takes: Gather[NewEvent, Taken] = Gather(self._store, items_max=200)
 
     async def take(self, events: Sequence[NewEvent]) -> list[Taken]:
         """Store the events with their deliveries, all or nothing; when this returns they are durable."""
@@ -35,10 +35,18 @@ class Intake(OnDatabase):
         self._database.wake(LEDGER)
         return taken
 
-    @writes
-    def _take(self, connection: Connection, events: Sequence[NewEvent]) -> list[Taken]:
+    async def _store(self, events: Sequence[NewEvent]) -> list[Taken]:
+        made: list[str] = []
+        try:
+            return await self._database.write(self._take, events, made)
+        finally:
+            self._status.order.heard(made)
+
+    def _take(self, connection: Connection, events: Sequence[NewEvent], made: list[str]) -> list[Taken]:
         now = self._database.present(connection)
         ids = [new_id(now) for _ in events]
+        made += ids
+        self._status.order.expect(ids)
         rows = [
             {
                 "id": id_, "user_id": event.user_id, "event_type": event.event_type, "payload": event.payload,

@@ -4,6 +4,9 @@ Each process takes tokens of a key's minute from the store in blocks and hands t
 minute it hands out on its own, and tells the store of them when it takes its first block: most keys ask seldom, and cost
 no write at all. What a process has not used of its block when the minute ends is lost, which is why blocks are small:
 with the default limit of 1,000 each process may leave or overdraw 2 % of it.
+
+Whoever only reads does not wait for that write: where the store does not take it, as SQLite does not while a stranger has locked the
+file, reads go on without a limit, and what they used is told later.
 """
 
 import asyncio
@@ -15,6 +18,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, delete
 
+from redrive.errors import LedgerAwayError
 from redrive.extend import Database
 from redrive.sql import Gather
 from redrive.systems.triggers import tables as t
@@ -22,6 +26,8 @@ from redrive.systems.triggers import tables as t
 MINUTE_SECONDS = 60
 SHARE = 50
 """A block is this part of the limit, and so is what a process hands out on its own."""
+READS_WAIT_SECONDS = 0.1
+"""A request that only reads waits so long for a block, and passes then."""
 FORGET_EVERY_SECONDS = 60.0
 KEYS_REMEMBERED_MAX = 100_000
 
@@ -36,7 +42,7 @@ class _Ask(NamedTuple):
 class _Share:
     """What this process knows of one key's minute."""
 
-    __slots__ = ("asking", "free", "left", "minute", "spent", "used")
+    __slots__ = ("asking", "free", "late", "left", "minute", "spent", "used")
 
     def __init__(self, minute: int, free: int) -> None:
         self.minute = minute
@@ -44,7 +50,10 @@ class _Share:
         self.used = 0
         self.left = 0
         self.spent = False
-        self.asking = asyncio.Lock()
+        self.asking: asyncio.Task[None] | None = None
+        """However many wait for it, one block is taken."""
+        self.late = False
+        """Whether somebody has waited for it in vain: the others need not."""
 
 
 class Limiter:
@@ -58,8 +67,8 @@ class Limiter:
         self._asks: Gather[_Ask, int] = Gather(self._grant)
         self._forgotten_at = time.monotonic()
 
-    async def wait_for(self, key_id: str) -> int | None:
-        """Count a request of the key; None if it may be made, else the seconds until it may."""
+    async def wait_for(self, key_id: str, *, reads: bool = False) -> int | None:
+        """Count a request of the key; None if it may be made, else the seconds until it may. `reads` says that it changes nothing."""
         now = self._database.now()
         minute = _minute(now)
         share = self._shares.get(key_id)
@@ -69,25 +78,46 @@ class Limiter:
             share.used += 1
             return None
         while share.left <= 0 and not share.spent:  # again where others who waited too were quicker
-            await self._ask(share, key_id)
+            if not await self._asked(share, key_id, reads=reads):
+                share.used += 1  # told with the next block
+                return None
         if share.left <= 0:
             ends = datetime.fromtimestamp((minute + 1) * MINUTE_SECONDS, UTC)
             return math.ceil((ends - now).total_seconds())  # rounded up: whoever comes back then is let in
         share.left -= 1
         return None
 
+    async def _asked(self, share: _Share, key_id: str, *, reads: bool) -> bool:
+        """Wait for the next block; False where a reader has waited long enough."""
+        if share.asking is None or share.asking.done():
+            share.late = False
+            # A task of its own: one who stops waiting must not take the block away from the others.
+            share.asking = asyncio.create_task(self._ask(share, key_id))
+            share.asking.add_done_callback(_noted)
+        if not reads:
+            await asyncio.shield(share.asking)
+            return True
+        if not share.late:
+            await asyncio.wait([share.asking], timeout=READS_WAIT_SECONDS)
+        share.late = not share.asking.done()
+        if share.late:
+            return False
+        try:
+            share.asking.result()
+        except LedgerAwayError:
+            return False
+        return True
+
     async def _ask(self, share: _Share, key_id: str) -> None:
-        async with share.asking:  # however many wait for it, one block is taken
-            if share.left <= 0 and not share.spent:
-                # The first block settles for what was handed out freely, which from then on stands in the store.
-                told, share.used, share.free = share.used, 0, 0
-                try:
-                    [granted] = await self._asks([_Ask(key_id, share.minute, told)])
-                except BaseException:
-                    share.used = told  # told again with the next block: better counted twice than not at all
-                    raise
-                share.left += granted
-                share.spent = granted < 1
+        # The first block settles for what was handed out freely, which from then on stands in the store.
+        told, share.used, share.free = share.used, 0, 0
+        try:
+            [granted] = await self._asks([_Ask(key_id, share.minute, told)])
+        except BaseException:
+            share.used += told  # told again with the next block: better counted twice than not at all
+            raise
+        share.left += granted
+        share.spent = granted < 1
 
     def _new(self, key_id: str, minute: int) -> _Share:
         if len(self._shares) >= KEYS_REMEMBERED_MAX:
@@ -118,6 +148,11 @@ class Limiter:
             last = max(ask.minute for ask in asks) - 1
             connection.execute(delete(t.limits).where(t.limits.c.minute < last))
         return [granted[position] for position in range(len(asks))]
+
+
+def _noted(asked: asyncio.Task[None]) -> None:
+    if not asked.cancelled():
+        asked.exception()  # whoever waits for it hears of it; readers have not waited
 
 
 def _minute(now: datetime) -> int:

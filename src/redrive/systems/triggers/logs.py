@@ -1,10 +1,12 @@
 """What triggers writes into the log, in the words of its contract, and what it counts.
 
-Changes of status and failed deliveries are told by `beside.py` after the commit that made them, in the process that made it.
+Changes of status and failed deliveries are told by `beside.py` after the commit that made them, in the process that made it. Each
+line has the time of the change itself: sorted by it, the logs of any number of services are one story.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import copy_context
+from typing import Any
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -50,13 +52,63 @@ class DeliveryLog(OwnLog):
             who = {"event_id": one.event_id, "user_id": one.user_id}
             where = {"retry_attempts": one.retry_attempts, "correlation_id": one.correlation_id}
             if isinstance(one, DeliveryFailed):
-                next_retry_at = instant_json(one.next_retry_at)
-                self.say("warning", "delivery_failure", **who, **where, error=one.error, next_retry_at=next_retry_at)
+                self._tell_failure(one, who | where)
                 continue
-            self.say("info", "status_transition", **who, **where, old_status=one.old_status, new_status=one.new_status)
+            words = {"old_status": one.old_status, "new_status": one.new_status}
+            self.say_of(one.at, "info", "status_transition", **who, **where, **words)
             if one.new_status == "failed":
-                failed_at = instant_json(one.failed_at)
-                self.say("error", "event_failed", **who, **where, failed_at=failed_at, last_error=one.last_error)
+                ended = {"failed_at": instant_json(one.failed_at), "last_error": one.last_error}
+                self.say_of(one.at, "error", "event_failed", **who, **where, **ended)
+
+    def _tell_failure(self, failed: DeliveryFailed, facts: Mapping[str, Any]) -> None:
+        next_retry_at = instant_json(failed.next_retry_at)
+        status = "failed" if failed.next_retry_at is None else "queued"
+        told = {"error": failed.error, "next_retry_at": next_retry_at, "status": status}
+        self.say_of(failed.at, "warning", "delivery_failure", **facts, **told)
+        if failed.next_retry_at is not None:
+            delay = (failed.next_retry_at - failed.at).total_seconds()
+            latency = None if failed.latency is None else round(failed.latency.total_seconds(), 6)
+            plan = {"next_retry_at": next_retry_at, "delay_seconds": round(delay, 6), "latency_seconds": latency}
+            self.say_of(failed.at, "info", "retry_scheduled", **facts, **plan)
+
+
+class InOrder:
+    """Tells changes in the order in which they were made, though two commits may be heard of in the other order.
+
+    An event is taken in over one connection and claimed over another, and whose commit is answered first is chance. So what happens
+    to an event is held back until its intake was heard of, where that is under way in this process. Other processes write a log of
+    their own: there the time of each line tells the order.
+    """
+
+    def __init__(self, tell: Callable[[Sequence[Change]], None]) -> None:
+        self._tell = tell
+        self._held: dict[str, list[Change]] = {}
+
+    def expect(self, event_ids: Iterable[str]) -> None:
+        """These events are being taken in; `heard` follows, whatever comes of it."""
+        for id_ in event_ids:
+            self._held[id_] = []
+
+    def heard(self, event_ids: Iterable[str]) -> None:
+        """What came of it was told, or nobody will ever know."""
+        held = [change for id_ in event_ids for change in self._held.pop(id_, ())]
+        if held:
+            self._tell(held)
+
+    def tell(self, changes: Sequence[Change]) -> None:
+        """Tell these changes, now or when it is their turn."""
+        if self._held:
+            ready: list[Change] = []
+            for one in changes:
+                later = None if _is_first(one) else self._held.get(one.event_id)
+                (ready if later is None else later).append(one)
+            changes = ready
+        if changes:
+            self._tell(changes)
+
+
+def _is_first(change: Change) -> bool:
+    return isinstance(change, StatusChanged) and change.old_status is None
 
 
 class TriggerMetrics:
@@ -70,6 +122,7 @@ class TriggerMetrics:
             "events_received", "Events that wait in inboxes or for their first try", registry=registry
         )
         self.queued = Gauge("events_queued", "Events under delivery", registry=registry)
+        self.statuses = Gauge("trigger_events", "Events in each status, at one instant", ["status"], registry=registry)
         self.time_to_delivery = Histogram(
             "time_to_delivery_seconds", "From taken in to delivered", registry=registry,
             buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 120, 300, 420, 900, 1320, 3600),

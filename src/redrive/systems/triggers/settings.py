@@ -50,7 +50,7 @@ class TriggerSettings(Section):
         default=RETRIES_MAX, ge=0, le=RETRIES_MAX, description="How often a delivery is tried again, 0 to 3"
     )
     retry_jitter_percent: float = Field(
-        default=0, ge=0, le=100, description="Each delay is up to so much shorter; 10 spreads a herd"
+        default=0, ge=0, le=100, description="Each delay is up to so much shorter or longer; 10 spreads a herd"
     )
     delivery_retry_all: bool = Field(
         default=False, description="Try every failed delivery again, also after a 4xx that would be final"
@@ -66,3 +66,8 @@ class TriggerSettings(Section):
     def delays(self) -> list[timedelta]:
         """The delays as spans."""
         return [timedelta(seconds=float(seconds)) for seconds in self.retry_delays]
+
+    @property
+    def longest_delay(self) -> timedelta:
+        """The longest of them, which no `Retry-After` makes longer unless the endpoint's policy says so."""
+        return max(self.delays)

@@ -207,6 +207,10 @@ class PolicyIn(_In):
     max_retries: int = Field(default=RETRIES_MAX, ge=0, le=RETRIES_MAX, strict=True)
     timeout_seconds: float = Field(default=15, ge=1, le=15, strict=True)
     retry_all: bool | None = Field(default=None, description="Null: as the service is set", strict=True)
+    retry_after_max_seconds: float | None = Field(
+        default=None, ge=0, le=86_400, strict=True,
+        description="How long a `Retry-After` may make a wait; null: no longer than the longest of the service's delays",
+    )  # fmt: skip
 
 
 class EndpointIn(_In):
@@ -243,7 +247,9 @@ class EndpointOut(BaseModel):
     url: str = Field(examples=["https://shop.example/hooks"])
     event_types: list[str] = Field(examples=[["order.*"]])
     description: str = Field(examples=["the shop"])
-    policy: dict[str, Any] = Field(examples=[{"max_retries": 3, "timeout_seconds": 15, "retry_all": None}])
+    policy: dict[str, Any] = Field(
+        examples=[{"max_retries": 3, "timeout_seconds": 15, "retry_all": None, "retry_after_max_seconds": None}]
+    )
     enabled: bool
     disabled_at: str | None = Field(examples=[None])
     disabled_reason: str | None = Field(examples=[None])

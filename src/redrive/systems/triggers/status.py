@@ -16,6 +16,18 @@ MOVES = (
 """The only ways between them."""
 
 
+def moves(old: str, new: str, *, acknowledged: bool = False) -> list[tuple[str, str]]:
+    """The ways from one status to another.
+
+    An event that somebody had locked when it was picked up is still `received` when its delivery ends: it was queued in between.
+    """
+    if old == new:
+        return []
+    if old == "received" and new in ("delivered", "failed") and not acknowledged:
+        return [("received", "queued"), ("queued", new)]
+    return [(old, new)]
+
+
 class Delivery(NamedTuple):
     """What an event's status depends on in one of its deliveries."""
 

@@ -16,16 +16,18 @@ from redrive.errors import LedgerAwayError
 from redrive.extend import System
 from redrive.http.outgoing import Guard, Outgoing
 from redrive.operator.alert_rules import Alarm
+from redrive.operator.headcount import Headcount
 from redrive.operator.words import describe_error
 from redrive.settings import load
-from redrive.systems.triggers.beside import EventStatus
+from redrive.systems.triggers.beside import WORDS, EventStatus
 from redrive.systems.triggers.desk import LEDGER, EndpointDesk
 from redrive.systems.triggers.endpoints import EndpointStore
 from redrive.systems.triggers.inbox import EventInbox
 from redrive.systems.triggers.intake import Intake
 from redrive.systems.triggers.logs import DeliveryLog, TriggerMetrics
 from redrive.systems.triggers.settings import TriggerSettings
-from redrive.systems.triggers.tables import TRIGGER_DELIVERIES
+from redrive.systems.triggers.status import STATUSES
+from redrive.systems.triggers.tables import TRIGGER_DELIVERIES, events
 from redrive.systems.triggers.values import Change
 from redrive.systems.triggers.work import Deliverer
 
@@ -56,14 +58,17 @@ class Triggers(System):
         self.inbox = EventInbox(app.database, status)
         self.endpoints = EndpointStore(app.database, status)
         self.deliverer = Deliverer(
-            app.database, self.endpoints, self.outgoing, retry_all=self.settings.delivery_retry_all
-        )
+            app.database, self.endpoints, self.outgoing,
+            retry_all=self.settings.delivery_retry_all, retry_after_max=self.settings.longest_delay,
+        )  # fmt: skip
         self.policy = policy_of(self.settings)
         self._retention: timedelta | None = None
         self._log: Any = structlog.get_logger(system="triggers")
         self._story = DeliveryLog()
         self.lane = app.adopt(TRIGGER_DELIVERIES, observers=[self._story], tune=self._tune, beside=status)
         self._story.follow(self.lane)
+        # People count events here, and not the deliveries that they are made of.
+        self.lane.headcount = Headcount(name=events.name, things="events", words=WORDS, amounts=self.inbox.amounts)
         self.lane.handler(policy=self.policy)(self.deliverer.deliver)
         self.desk = EndpointDesk(app.database, self.lane)
 
@@ -94,6 +99,8 @@ class Triggers(System):
             totals = await self.inbox.totals()
             self.metrics.received.set(totals.get("received", 0))
             self.metrics.queued.set(totals.get("queued", 0))
+            for word in STATUSES:
+                self.metrics.statuses.labels(word).set(totals.get(word, 0))
 
     async def alarms(self) -> Sequence[Alarm]:
         """See `System.alarms`: endpoints that their failures have disabled."""
@@ -144,6 +151,6 @@ def policy_of(settings: TriggerSettings) -> Policy:
     return Policy(
         Schedule(settings.delays),
         retries=settings.max_retry_attempts,
-        jitter=jitter.percent(percent) if percent else jitter.none,
+        jitter=jitter.plus_minus(percent) if percent else jitter.none,
         name="triggers",
     )

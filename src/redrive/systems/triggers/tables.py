@@ -172,7 +172,7 @@ counts = Table(
     Column("shard", Integer, primary_key=True),
     Column("amount", BigInteger, nullable=False),
 )
-"""How many events a user has in each status, in shards so that writers do not wait for each other."""
+"""How many events a user has in each status, in shards so that writers do not wait for each other; without a name, all users together."""
 
 limits = Table(
     "trigger_limits",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, get_args
 
 
@@ -71,6 +71,10 @@ class DeliveryFailed(NamedTuple):
     retry_attempts: int
     error: str | None
     next_retry_at: datetime | None
+    at: datetime
+    """When that was written down."""
+    latency: timedelta | None
+    """From the end of the try until then; None where its worker was lost, so that nobody knows its end."""
 
 
 Change = StatusChanged | DeliveryFailed

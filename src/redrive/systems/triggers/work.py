@@ -32,12 +32,19 @@ class Deliverer(OnDatabase):
     """The handler of the lane of deliveries."""
 
     def __init__(
-        self, database: Database, endpoints: EndpointStore, outgoing: Outgoing, *, retry_all: bool = False
+        self,
+        database: Database,
+        endpoints: EndpointStore,
+        outgoing: Outgoing,
+        *,
+        retry_all: bool,
+        retry_after_max: timedelta,
     ) -> None:
         super().__init__(database)
         self._endpoints = endpoints
         self._outgoing = outgoing
         self._retry_all = retry_all
+        self._retry_after_max = retry_after_max
         self._loads: Gather[tuple[str, str], tuple[Any, Endpoint | None]] = Gather(self._load, items_max=500)
         self._log: Any = structlog.get_logger(system="triggers")
         self._under_way = 0
@@ -109,12 +116,18 @@ class Deliverer(OnDatabase):
         if 200 <= status < 300:
             return
         said = f"the endpoint answered {status}"
-        patience = retry_after(answer.headers.get("Retry-After"))
+        patience = self._bounded(retry_after(answer.headers.get("Retry-After")), endpoint)
         if status == 429:
             raise RateLimitedError(said, retry_after=patience)
         if status in RETRIED_STATUSES or status >= 500:
             raise TransientError(said, retry_after=patience)
         raise self._final(said, endpoint, gone=status == 410, patience=patience)
+
+    def _bounded(self, patience: timedelta | None, endpoint: Endpoint) -> timedelta | None:
+        """What an answer asks for, up to what its endpoint's owner lets it have; without a word of theirs, the longest wait."""
+        limit = endpoint.policy.get("retry_after_max_seconds")
+        most = self._retry_after_max if limit is None else timedelta(seconds=limit)
+        return None if patience is None else min(patience, most)
 
     def _final(
         self, said: str, endpoint: Endpoint, *, gone: bool = False, patience: timedelta | None = None

@@ -24,6 +24,8 @@ FRESH_SECONDS = 1.0
 """How long an answer holds: however many look, the database is asked this often."""
 CARRIED_STEPS_MAX = 10
 """A depth that was not counted in a step is that of the step before, for so many steps; then it is not known."""
+TASKS = "tasks"
+OWN_WORDS = {state.value: state.value for state in State}
 DRAWN = ("added", "done", "retried", "dead", "cancelled")
 
 router = APIRouter(prefix="/api", route_class=KeyFirstRoute, tags=["overview"], dependencies=LOOKING)
@@ -62,7 +64,10 @@ RangeQuery = Annotated[Range, Query(description="How far back")]
 
 @router.get("/overview", summary="Tasks by state, the success rate, and how long tasks take")
 async def overview(request: Request, ledger: LedgerQuery = None, range: RangeQuery = Range.HOUR) -> dict[str, Any]:
-    """Counted by the census and carried on by the minutes: `counted_at` says when the oldest of the counts was taken."""
+    """Counted by the census and carried on by the minutes: `counted_at` says when the oldest of the counts was taken.
+
+    `of` says what is counted: tasks, or events where a ledger holds their deliveries, and `words` what their states are called there.
+    """
     lanes, systems = lanes_of(request, ledger), system_names(app_of(request))
     return await answers_of(request).get(
         ("overview", ledger or None, range), FRESH_SECONDS, lambda: _overview(request, lanes, systems, ledger, range)
@@ -76,11 +81,15 @@ async def _overview(
     figures, now = Figures(app.database), await app.database.read(app.database.present)
     counted = await figures.states()
     starts = STEPS[range].starts(now)
-    sums = await figures.sums([lane.name for lane in lanes], starts[0])
+    sums = await figures.sums([lane.counted_as for lane in lanes], starts[0])
     took = [int(sums[name]) for name in TOOK]
     by_ledger = [await _ledger(lane, systems.get(lane.name), counted.get(lane.name)) for lane in lanes]
     ended = sums["done"] + sums["dead"]
-    counted_ats = [counted[lane.name].counted_at for lane in lanes if lane.name in counted]
+    counted_ats = [
+        now if lane.headcount else counted[lane.name].counted_at
+        for lane in lanes
+        if lane.headcount or lane.name in counted
+    ]
     ages = [one["oldest_due_seconds"] for one in by_ledger if one["oldest_due_seconds"] is not None]
     return {
         "range": range.value,
@@ -89,6 +98,9 @@ async def _overview(
         "generated_at": instant_json(now),
         "counted_at": instant_json(min(counted_ats)) if len(counted_ats) == len(lanes) else None,
         "states": {state.value: sum(one["states"][state.value] for one in by_ledger) for state in State},
+        # Of several ledgers together people are told of tasks.
+        "of": by_ledger[0]["of"] if len(by_ledger) == 1 else TASKS,
+        "words": by_ledger[0]["words"] if len(by_ledger) == 1 else OWN_WORDS,
         "success_rate": sums["done"] / ended if ended else None,
         "tries": [{"tries": name.removeprefix("tries_"), "amount": int(sums[name])} for name in TRIES],
         "took": {
@@ -107,11 +119,17 @@ async def _ledger(lane: Lane, system: str | None, counted: States | None) -> dic
     kinds = await ledger.open_kinds()
     known = set(lane.handlers.among(kinds))
     oldest = await ledger.oldest_due()
-    amounts = await amounts_now(ledger, counted) if counted is not None else dict.fromkeys(State, 0)
+    headcount = lane.headcount
+    if headcount is not None:
+        amounts = dict(await headcount.amounts())
+    else:
+        amounts = await amounts_now(ledger, counted) if counted is not None else {}
     return {
         "ledger": lane.name,
         "system": system,
-        "states": {state.value: amounts[state] for state in State},
+        "of": TASKS if headcount is None else headcount.things,
+        "words": OWN_WORDS if headcount is None else {state.value: word for state, word in headcount.words.items()},
+        "states": {state.value: amounts.get(state, 0) for state in State},
         "counted_at": None if counted is None else instant_json(counted.counted_at),
         "oldest_due_seconds": None if oldest is None else oldest.total_seconds(),
         "without_handler": [kind for kind in kinds if kind not in known],
@@ -131,10 +149,10 @@ async def _series(request: Request, lanes: Sequence[Lane], range: Range) -> dict
     app, steps = app_of(request), STEPS[range]
     figures, now = Figures(app.database), await app.database.read(app.database.present)
     starts = steps.starts(now)
-    points = await figures.series([lane.name for lane in lanes], starts[0], steps.step, DRAWN)
+    points = await figures.series([lane.counted_as for lane in lanes], starts[0], steps.step, DRAWN)
     # From a little earlier, so that the first steps know the depth before them.
     early = starts[0] - steps.step * CARRIED_STEPS_MAX
-    depths = [await figures.depths([lane.name], early, steps.step) for lane in lanes]
+    depths = [await figures.depths([lane.counted_as], early, steps.step) for lane in lanes]
     return {
         "range": range.value,
         "step_seconds": int(steps.step.total_seconds()),

@@ -57,8 +57,10 @@ class LinearBody(Body):
 class JitterBody(Body):
     """How the waits are spread."""
 
-    kind: Literal["none", "full", "equal", "decorrelated", "percent", "additive"] = "equal"
-    percent: float = Field(default=10.0, ge=0, le=100, description="For percent: up to this much earlier")
+    kind: Literal["none", "full", "equal", "decorrelated", "percent", "plus_minus", "additive"] = "equal"
+    percent: float = Field(
+        default=10.0, ge=0, le=100, description="For percent: up to this much earlier; for plus_minus: earlier or later"
+    )
     most: Span = Field(default="30s", validate_default=True, description="For additive: up to this much later")
 
 
@@ -102,6 +104,8 @@ def _jitter(body: JitterBody) -> Jitter:
     match body.kind:
         case "percent":
             return jitters.percent(body.percent)
+        case "plus_minus":
+            return jitters.plus_minus(body.percent)
         case "additive":
             return jitters.additive(body.most)
         case plain:

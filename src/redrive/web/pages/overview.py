@@ -7,7 +7,7 @@ from fastapi.responses import HTMLResponse
 
 from redrive.core.states import State
 from redrive.http.panel import query_of
-from redrive.web.api.overview import Range
+from redrive.web.api.overview import OWN_WORDS, TASKS, Range
 from redrive.web.api.overview import overview as figures
 from redrive.web.pages.frame import Looker, page_router, render
 from redrive.web.pages.static import PLOTLY_VERSION, plotly_style_ids
@@ -17,12 +17,12 @@ ORDER = (State.DEAD, State.WAITING, State.CLAIMED, State.DONE, State.CANCELLED)
 """What needs a person comes first."""
 MEANING = {
     State.WAITING: "will be tried, now or later",
-    State.CLAIMED: "running now",
+    State.CLAIMED: "running now, or an event under delivery",
     State.DONE: "succeeded",
     State.DEAD: "failed for good: review and redrive",
     State.CANCELLED: "ended by a person or a system",
 }
-NOTHING: dict[str, Any] = {"states": {}, "by_ledger": []}
+NOTHING: dict[str, Any] = {"states": {}, "by_ledger": [], "of": TASKS, "words": OWN_WORDS}
 
 router = page_router()
 
@@ -41,7 +41,7 @@ async def overview(
     return render(
         request, "overview.html", visitor, title="Overview",
         ledger=ledger, ledgers=list(service.app.lanes), range=range, ranges=list(Range), order=ORDER, meaning=MEANING,
-        states=numbers["states"], by_ledger=by_ledger,
+        states=numbers["states"], of=numbers["of"], words=numbers["words"], by_ledger=by_ledger,
         places={state: _place(state.value, ledger, by_ledger) for state in State},
         without_handler=[kind for one in by_ledger for kind in one["without_handler"]],
         blocked=request.app.state.blocked_loops.said(),

@@ -33,19 +33,25 @@ function axes({ points, step_seconds: step }, y = {}) {
   return { xaxis: { type: "date", nticks: innerWidth < 700 ? 4 : 6, tickangle: 0, range: [points[0].start, end] }, yaxis: { rangemode: "tozero", ...y } };
 }
 
+/** What is counted is called what its ledger calls it: an event is received, queued, delivered or failed. */
+const called = ({ words }) => (state) => words[state] ?? state;
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
+
 export function states({ overview }) {
-  const amounts = STATES.map((state) => overview.states[state] ?? 0);
+  const shown = STATES.filter((state) => state in overview.words);
+  const amounts = shown.map((state) => overview.states[state] ?? 0);
+  const names = shown.map(called(overview));
   if (!sum(amounts)) return null;
   return {
     data: [{
-      type: "pie", hole: 0.62, sort: false, direction: "clockwise", labels: STATES, values: amounts,
-      marker: { colors: STATES.map(colour), line: { color: colour("card"), width: 2 } },
+      type: "pie", hole: 0.62, sort: false, direction: "clockwise", labels: names, values: amounts,
+      marker: { colors: shown.map(colour), line: { color: colour("card"), width: 2 } },
       textinfo: "none", hovertemplate: "%{label}: %{value:,} (%{percent})<extra></extra>",
     }],
     layout: { showlegend: true, legend: { orientation: "v", x: 1.02, y: 0.5, xanchor: "left" }, margin: { l: 8, r: 8, t: 8, b: 8 },
       annotations: [{ text: number(sum(amounts)), showarrow: false, font: { size: 20 }, x: 0.5, y: 0.5 }] },
-    sentence: STATES.map((state, at) => `${number(amounts[at])} ${state}`).join(", "),
-    columns: ["State", "Tasks"], rows: STATES.map((state, at) => [state, number(amounts[at])]),
+    sentence: names.map((name, at) => `${number(amounts[at])} ${name}`).join(", "),
+    columns: ["State", capital(overview.of)], rows: names.map((name, at) => [name, number(amounts[at])]),
   };
 }
 
@@ -53,13 +59,14 @@ export function flow({ overview, series }) {
   const { points } = series;
   if (!points.some((one) => one.added || one.done || one.dead)) return null;
   const x = points.map((one) => one.start);
-  const names = ["added", "done", "dead"];
-  const rates = names.map((name) => perMinute(name, series, overview));
+  const flows = ["added", "done", "dead"];
+  const names = flows.map(called(overview));
+  const rates = flows.map((name) => perMinute(name, series, overview));
   return {
-    data: names.map((name, at) => line(name, x, rates[at], name, { hovertemplate: `%{y:,} ${name} per minute<extra></extra>` })),
+    data: flows.map((flow, at) => line(names[at], x, rates[at], flow, { hovertemplate: `%{y:,} ${names[at]} per minute<extra></extra>` })),
     layout: { ...axes(series), hovermode: "x unified", showlegend: true },
-    sentence: `In this range ${names.map((name) => `${number(sum(points.map((one) => one[name])))} ${name}`).join(", ")}.`,
-    columns: ["From (UTC)", "Added per minute", "Done per minute", "Dead per minute"],
+    sentence: `In this range ${flows.map((flow, at) => `${number(sum(points.map((one) => one[flow])))} ${names[at]}`).join(", ")}.`,
+    columns: ["From (UTC)", ...names.map((name) => `${capital(name)} per minute`)],
     rows: points.map((one, at) => [moment(one.start), ...rates.map((rate) => number(rate[at]))]),
   };
 }
@@ -77,7 +84,7 @@ export function success({ overview }) {
       },
     }],
     layout: { margin: { l: 28, r: 28, t: 24, b: 8 }, annotations: [{ text: share(rate), showarrow: false, x: 0.5, y: 0.12, xref: "paper", yref: "paper", font: { size: 28, color: colour(mark) } }] },
-    sentence: `${share(rate)} of the tasks that ended in this range were done; the mark is at 95 %.`,
+    sentence: `${share(rate)} of the ${overview.of} that ended in this range were ${called(overview)("done")}; the mark is at 95 %.`,
     columns: ["Figure", "Value"], rows: [["Success rate", share(rate)]],
   };
 }
@@ -88,10 +95,10 @@ export function tries({ overview }) {
   const names = overview.tries.map((one, at) => (one.tries === "more" ? `${at}+` : String(at)));
   return {
     data: [{ type: "bar", x: names, y: amounts, marker: { color: names.map((_, at) => colour(at === 0 ? "done" : at < 3 ? "waiting" : "dead")) },
-      hovertemplate: "%{x} failures: %{y:,} tasks<extra></extra>" }],
+      hovertemplate: `%{x} failures: %{y:,} ${overview.of}<extra></extra>` }],
     layout: { xaxis: { type: "category", title: { text: "failures before the last try", font: { size: 12 } } }, yaxis: { rangemode: "tozero" }, bargap: 0.25 },
     sentence: names.map((name, at) => `${number(amounts[at])} with ${name} failures`).join(", "),
-    columns: ["Failures before the last try", "Tasks"], rows: names.map((name, at) => [name, number(amounts[at])]),
+    columns: ["Failures before the last try", capital(overview.of)], rows: names.map((name, at) => [name, number(amounts[at])]),
   };
 }
 
@@ -114,7 +121,7 @@ export function took({ overview }) {
   const marks = ["p50", "p95", "p99"].filter((name) => rest[name] !== null && rest[name] !== undefined);
   return {
     data: [{ type: "bar", x: shown.map((_, at) => from + at), y: amounts.slice(from, to + 1), marker: { color: colour("claimed") },
-      customdata: shown, hovertemplate: "%{customdata}: %{y:,} tasks<extra></extra>" }],
+      customdata: shown, hovertemplate: `%{customdata}: %{y:,} ${overview.of}<extra></extra>` }],
     layout: {
       bargap: 0.08, yaxis: { rangemode: "tozero" },
       xaxis: { tickangle: 0, range: [from - 0.6, to + 0.6], tickvals: shown.map((_, at) => from + at).filter((_, at) => at % every === 0), ticktext: shown.filter((_, at) => at % every === 0) },
@@ -122,7 +129,7 @@ export function took({ overview }) {
     },
     figures: marks.map((name) => [name, span(rest[name])]),
     sentence: marks.map((name) => `${name} ${span(rest[name])}`).join(", "),
-    columns: ["From stored to done", "Tasks"],
+    columns: [`From stored to ${called(overview)("done")}`, capital(overview.of)],
     rows: [...names.slice(from, to + 1).map((name, at) => [name, number(amounts[from + at])]), ...marks.map((name) => [name, span(rest[name])])],
   };
 }
@@ -132,29 +139,32 @@ export function dead({ overview, day }) {
   const total = sum(points.map((one) => one.dead));
   if (!points.some((one) => one.added || one.done || one.dead || one.retried)) return null; // none dead is a fact, nothing is not
   const y = perMinute("dead", day, overview);
+  const word = called(overview)("dead");
   return {
-    data: [{ type: "bar", x: points.map((one) => one.start), y, marker: { color: colour("dead") }, hovertemplate: "%{x|%H:%M}: %{y} dead per minute<extra></extra>" }],
+    data: [{ type: "bar", x: points.map((one) => one.start), y, marker: { color: colour("dead") }, hovertemplate: `%{x|%H:%M}: %{y} ${word} per minute<extra></extra>` }],
     layout: { ...axes(day, total ? {} : { range: [0, 1] }), bargap: 0.1 },
     figures: [["in 24 h", number(total)], ["at most per minute", number(Math.round(Math.max(0, ...y) * 10) / 10)]],
-    sentence: `${number(total)} tasks died in the last 24 hours.`,
-    columns: ["From (UTC)", "Dead per minute"], rows: points.map((one, at) => [moment(one.start), number(y[at])]),
+    sentence: `${number(total)} ${overview.of} ${word === "dead" ? "died" : word} in the last 24 hours.`,
+    columns: ["From (UTC)", `${capital(word)} per minute`], rows: points.map((one, at) => [moment(one.start), number(y[at])]),
   };
 }
 
 /** Steps in which somebody counted. */
 const counted = (series) => series.depth.filter((one) => one.waiting !== null);
 
-export function depth({ series }) {
+export function depth({ overview, series }) {
   const points = counted(series);
   if (!points.length) return null;
   const x = points.map((one) => one.start);
   const last = points.at(-1);
+  const drawn = ["waiting", "claimed", "dead"];
+  const names = drawn.map(called(overview));
   return {
-    data: ["waiting", "claimed", "dead"].map((name) => line(name, x, points.map((one) => one[name]), name,
-      { mode: points.length < 3 ? "lines+markers" : "lines", hovertemplate: `%{y:,} ${name}<extra></extra>` })),
+    data: drawn.map((state, at) => line(names[at], x, points.map((one) => one[state]), state,
+      { mode: points.length < 3 ? "lines+markers" : "lines", hovertemplate: `%{y:,} ${names[at]}<extra></extra>` })),
     layout: { ...axes(series), hovermode: "x unified", showlegend: true },
-    sentence: `At last ${number(last.waiting)} waiting, ${number(last.claimed)} claimed, ${number(last.dead)} dead.`,
-    columns: ["From (UTC)", "Waiting", "Claimed", "Dead"],
+    sentence: `At last ${drawn.map((state, at) => `${number(last[state])} ${names[at]}`).join(", ")}.`,
+    columns: ["From (UTC)", ...names.map(capital)],
     rows: points.map((one) => [moment(one.start), number(one.waiting), number(one.claimed), number(one.dead)]),
   };
 }

@@ -67,9 +67,11 @@ function place(state, all) {
   return address("/tasks", { ledger: ledger || most?.ledger, state });
 }
 
-function tiles({ states, counted_at: counted, by_ledger: all }) {
+function tiles({ states, words, counted_at: counted, by_ledger: all }) {
   for (const [state, amount] of Object.entries(states)) {
     const tile = document.getElementById(`tile-${state}`);
+    tile.hidden = !(state in words);
+    tile.querySelector("a").textContent = words[state] ?? state;
     tile.classList.toggle("none", !amount);
     tile.querySelector("[data-amount]").textContent = number(amount);
     tile.querySelector("a").href = place(state, all);
@@ -100,7 +102,7 @@ function lanes({ by_ledger: all }) {
   const body = document.querySelector("#lanes tbody");
   body.replaceChildren(...all.map((one) => make("tr", {},
     make("th", { scope: "row", "data-name": "Ledger" }, make("a", { className: "mono", href: address("/tasks", { ledger: one.ledger }), textContent: one.ledger })),
-    make("td", { "data-name": "System", textContent: one.system ?? "–" }),
+    make("td", { "data-name": "System", textContent: (one.system ?? "–") + (one.of === "tasks" ? "" : `, in ${one.of}`) }),
     ...["dead", "waiting", "claimed", "done", "cancelled"].map((state) => make("td", { className: "number", "data-name": state, textContent: number(one.states[state] ?? 0) })),
     make("td", { className: "number", "data-name": "oldest due", textContent: one.oldest_due_seconds ? span(one.oldest_due_seconds) : "–" }))));
   const missing = all.flatMap((one) => one.without_handler.map((kind) => `${kind}`));
