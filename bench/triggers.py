@@ -62,7 +62,8 @@ def serving(url: str, **environment: str) -> Iterator[int]:
         port = int(free.getsockname()[1])
     settings = {
         "DATABASE_URL": url, "REDRIVE_SYSTEMS": "triggers", "HTTP_PORT": str(port), "LOG_FORMAT": "json",
-        "DELIVERY_ALLOW_NETWORKS": "127.0.0.0/8", "RATE_LIMIT_PER_MINUTE": "10000000", **environment,
+        "DELIVERY_ALLOW_NETWORKS": "127.0.0.0/8", "RATE_LIMIT_PER_MINUTE": "10000000",
+        "REDRIVE_SECRET_KEY": "A" * 43 + "=", **environment,
     }  # fmt: skip
     service = subprocess.Popen(
         [sys.executable, "-m", "redrive", "serve"], env=os.environ | settings, stdin=subprocess.DEVNULL,

@@ -15,6 +15,7 @@ from dotenv import dotenv_values
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from redrive.access.secret_keys import read_keys
 from redrive.core.durations import DURATION_MAX, format_duration, parse_duration
 from redrive.core.failure import redact
 from redrive.core.states import State
@@ -73,7 +74,13 @@ def _networks(given: tuple[str, ...]) -> tuple[str, ...]:
     return given
 
 
+def _readable(keys: SecretStr) -> SecretStr:
+    read_keys(keys.get_secret_value())
+    return keys
+
+
 AdminKey = Annotated[SecretStr, AfterValidator(_sendable)]
+SecretKey = Annotated[SecretStr, AfterValidator(_readable)]
 Lease = Annotated[timedelta, BeforeValidator(span(timedelta(seconds=1)))]
 Poll = Annotated[timedelta, BeforeValidator(span(timedelta(milliseconds=10)))]
 Grace = Annotated[timedelta, BeforeValidator(span(timedelta(0)))]
@@ -126,6 +133,10 @@ class Settings(Section):
         default=None,
         min_length=ADMIN_KEY_CHARS_MIN,
         description="The first admin key; without it one is made at the first start and printed once",
+    )
+    redrive_secret_key: SecretKey | None = Field(
+        default=None,
+        description="Encrypts stored secrets: 32 bytes in base64, or several with commas, the first of which encrypts; SQLite can do without",
     )
     redrive_systems: Systems = Field(
         default=SYSTEMS, description="The systems that `redrive serve` runs and `redrive migrate` makes tables for"

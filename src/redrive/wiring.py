@@ -5,12 +5,11 @@ import gc
 import importlib
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import text
+from sqlalchemy import Column, text
 
 from redrive.access.keys import Keys
 from redrive.alerting import Watch
@@ -18,7 +17,7 @@ from redrive.app import Redrive, Workers
 from redrive.chores import repeat
 from redrive.engine.patience import Patience
 from redrive.engine.worker import WorkerSettings
-from redrive.errors import MissingExtraError
+from redrive.errors import needs_extra as needs_extra
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.observe.logs import LogObserver, configure_logs
 from redrive.observe.metrics import MetricsObserver
@@ -30,6 +29,7 @@ from redrive.settings import Section, Settings, load
 from redrive.systems.commands.settings import CommandSettings
 from redrive.systems.flags.settings import FlagSettings
 from redrive.systems.relay.settings import DeadLetterSettings, RelaySettings
+from redrive.systems.triggers import tables as trigger_tables
 from redrive.systems.triggers.settings import TriggerSettings
 from redrive.systems.webhooks.settings import WebhookSettings
 
@@ -96,17 +96,8 @@ class KnownSystem(NamedTuple):
 
     make: Callable[[Redrive], object]
     settings: tuple[type[Section], ...]
-
-
-@contextmanager
-def needs_extra(what: str, extra: str) -> Iterator[None]:
-    """Say which extra to install if an import inside fails for want of a package."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "redrive":
-            raise
-        raise MissingExtraError(what, extra) from error
+    secrets: tuple[Column[Any], ...] = ()
+    """The columns whose values are encrypted."""
 
 
 def _made_by(path: str, extra: str) -> Callable[[Redrive], object]:
@@ -132,7 +123,9 @@ KNOWN_SYSTEMS = {
     "commands": KnownSystem(_made_by("redrive.systems.commands:Commands", "commands"), (CommandSettings,)),
     "flags": KnownSystem(_made_by("redrive.systems.flags:Flags", "service"), (FlagSettings,)),
     "relay": KnownSystem(_make_relay, (RelaySettings, DeadLetterSettings)),
-    "triggers": KnownSystem(_made_by("redrive.systems.triggers.system:Triggers", "service"), (TriggerSettings,)),
+    "triggers": KnownSystem(
+        _made_by("redrive.systems.triggers.system:Triggers", "service"), (TriggerSettings,), trigger_tables.SECRETS
+    ),
     "webhooks": KnownSystem(_made_by("redrive.systems.webhooks:Webhooks", "service"), (WebhookSettings,)),
 }
 SECTIONS: tuple[type[Section], ...] = (

@@ -18,6 +18,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from redrive._version import __version__
+from redrive.access.secret_keys import is_private
 from redrive.app import Redrive
 from redrive.cli.common import (
     PROBLEM,
@@ -30,9 +31,10 @@ from redrive.cli.common import (
     run,
     sqlite_path,
 )
+from redrive.cli.secrets import secret_columns
 from redrive.core.durations import format_duration
 from redrive.core.failure import describe_error, redact
-from redrive.errors import NewerSchemaError, RedriveError, TableError
+from redrive.errors import MissingExtraError, NewerSchemaError, RedriveError, SettingsError, TableError
 from redrive.lane import Lane
 from redrive.ledgers.adopt.notices import ROWS_AT_START, notices
 from redrive.ledgers.sql import migrate
@@ -139,6 +141,8 @@ async def examine(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding
     migrated = await _migrated(app)
     yield migrated
     if migrated.status == "ok":
+        async for finding in _secrets(database):
+            yield finding
         async for finding in _lanes(app, with_handlers=with_handlers):
             yield finding
 
@@ -158,6 +162,45 @@ async def _migrated(app: Redrive) -> Finding:
         said = ", ".join(f"{branch} {version}" for branch, version in needed.items())
         return Finding("tables", "ok", f"at version {said}")
     return Finding("tables", "problem", ", ".join(wrong), "run `redrive migrate`")
+
+
+async def _secrets(database: Database) -> AsyncIterator[Finding]:
+    """Whether stored secrets are encrypted, and can be read."""
+    columns = await secret_columns(database)
+    if not columns:
+        return
+    try:
+        from redrive.access.stored_secrets import look_at_secrets
+        from redrive.systems.kit.secret_keeper import NO_KEY, SecretKeeper
+    except MissingExtraError as error:
+        yield Finding("secrets", "notice", f"they are not looked at: {error}")
+        return
+    keeper = SecretKeeper(database.url)
+    try:
+        has_key = keeper.has_key()
+        found = await look_at_secrets(database, columns, keeper.box() if has_key else None)
+    except SettingsError as error:
+        yield Finding("secrets", "problem", str(error))
+        return
+    if found.unreadable:
+        remedy = "add the key that they were encrypted with to REDRIVE_SECRET_KEY, behind the others"
+        yield Finding(
+            "secrets", "problem", f"{found.unreadable} of {found.total} open with no key that is given", remedy
+        )
+    if found.plain:
+        remedy = (
+            "" if has_key or keeper.file is not None else "set REDRIVE_SECRET_KEY, then "
+        ) + "run `redrive secrets rotate`"
+        yield Finding("secrets", "problem", f"{found.plain} of {found.total} are stored in the clear", remedy)
+    if not has_key and keeper.file is None:
+        yield Finding("secrets", "notice", "there is no key to encrypt them with", NO_KEY)
+    if found.older:
+        remedy = "run `redrive secrets rotate`, then take the old key away"
+        yield Finding("secrets", "notice", f"{found.older} of {found.total} are encrypted with an older key", remedy)
+    if keeper.file is not None and keeper.file.exists() and not is_private(keeper.file):
+        yield Finding("secrets", "problem", f"others may read the keys in {keeper.file}", f"chmod 600 {keeper.file}")
+    if found.total and not (found.unreadable or found.plain or found.older):
+        yield Finding("secrets", "ok", f"{found.total} are encrypted")
 
 
 def _is_locked(path: Path) -> bool:

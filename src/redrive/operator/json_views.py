@@ -1,6 +1,6 @@
 """Tasks and their history as JSON values, for the command line and the web: instants in ISO 8601 UTC, spans in seconds.
 
-Payloads are shown redacted: what looks like a secret leaves neither by a terminal nor by a page.
+Payloads and errors are shown redacted: what looks like a secret leaves neither by a terminal nor by a page, whoever wrote it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from redrive.core.decide import Explanation
-from redrive.core.failure import ErrorClass, redact
+from redrive.core.failure import HIDDEN, ErrorClass, redact
 from redrive.core.policy import Policy
 from redrive.core.preview import Try
 from redrive.core.task import Attempt, Deed, Task, TaskId
@@ -16,7 +16,6 @@ from redrive.core.task import encode_payload as encode_payload  # for systems th
 
 T = TypeVar("T")
 
-HIDDEN = "[redacted]"
 PAYLOAD_DEPTH_MAX = 50
 SHOWN_CHARS_MAX = 1 << 20
 """So much of a payload is shown. Looking through 16 MiB for secrets takes four seconds, in which nobody else is served."""
@@ -48,7 +47,8 @@ def id_json(id: TaskId) -> int | str:
 
 def task_json(task: Task, *, payload: bool = False) -> dict[str, Any]:
     """A task; its payload only where it is asked for."""
-    shown = fields_json(task, TASK_FIELDS, id=id_json(task.id), state=task.state.value)
+    error = None if task.last_error is None else redact(task.last_error)
+    shown = fields_json(task, TASK_FIELDS, id=id_json(task.id), state=task.state.value, last_error=error)
     return shown | {"payload": redacted(task.payload)} if payload else shown
 
 
@@ -65,7 +65,7 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
         "delay_seconds": _seconds(attempt.delay),
         "worker": attempt.worker,
         "error_class": attempt.error_class,
-        "error": attempt.error,
+        "error": None if attempt.error is None else redact(attempt.error),
         "explanation": attempt.explanation and dict(attempt.explanation),
         "sentence": explained(attempt.explanation),
     }

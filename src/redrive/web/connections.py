@@ -9,15 +9,15 @@ import asyncio
 import json
 import math
 import resource
+import secrets
 from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from redrive.operator.json_views import instant_json
+from redrive.http.errors import error_body
 
 FILES_WANTED = 65_536
 FILES_RESERVED = 256
@@ -26,6 +26,8 @@ BACKLOG_MAX = 2048
 LINGER_SECONDS = 2.0
 """How long a refused connection may still send: closed under its hands, it would never see the answer."""
 SAID_EVERY_SECONDS = 10.0
+LATER = (408, 503)
+"""Refusals after which the same request may be sent again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,17 +243,22 @@ class HttpConnection(HttpToolsProtocol):
             message = f"the request line and the headers may have {most // 1024} KiB in all"
             self._refuse(431, "head_too_large", message)
 
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
+        """See `HttpToolsProtocol`: in the form of all errors."""
+        self._refuse(400, "not_http", "this cannot be read as a request of HTTP/1.1")
+
     def _refuse(self, status: int, code: str, message: str) -> None:
         """Answer, and close when the client has read it, or soon."""
         if self._refused:
             return
         self._refused = True
         self.doorkeeper.turned_away(code)
-        said = {"code": code, "message": message, "timestamp": instant_json(datetime.now(UTC))}
-        body = json.dumps({"error": said}).encode()
+        request_id = secrets.token_hex(16)
+        body = json.dumps(error_body(code, message, request_id=request_id)).encode()
+        later = b"retry-after: 5\r\n" if status in LATER else b""
         head = (
-            b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\nretry-after: 5\r\n\r\n"
-            % len(body)
+            b"content-type: application/json\r\ncontent-length: %d\r\nx-request-id: %s\r\nconnection: close\r\n%s\r\n"
+            % (len(body), request_id.encode(), later)
         )
         self.transport.write(STATUS_LINE[status] + head + body)
         if self.cycle is not None and not self.cycle.response_complete:

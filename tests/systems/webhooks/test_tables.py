@@ -14,7 +14,7 @@ from redrive.extend import NAMES, ledger_indexes
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.migrate import migrate
-from redrive.systems.webhooks.tables import EVENTS, events, handlers
+from redrive.systems.webhooks.tables import EVENTS, bodies, events, handlers
 from redrive.testing import VirtualClock, drain
 
 from .conftest import Inbox, Make, execute, rows
@@ -22,40 +22,38 @@ from .conftest import Inbox, Make, execute, rows
 CATALOGUES = {
     "postgresql": {
         "columns": "SELECT column_name, data_type, is_nullable, column_default FROM information_schema.columns"
-        " WHERE table_schema = 'public' AND table_name IN ('events', 'webhook_handlers')",
-        "constraints": "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint"
-        " WHERE conrelid IN ('events'::regclass, 'webhook_handlers'::regclass)",
-        "indexes": "SELECT indexname, indexdef FROM pg_indexes WHERE tablename IN ('events', 'webhook_handlers')",
+        " WHERE table_schema = 'public' AND table_name = 'events'",
+        "constraints": "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'events'::regclass",
+        "indexes": "SELECT indexname, indexdef FROM pg_indexes WHERE tablename = 'events'",
     },
     "sqlite": {
-        "columns": "SELECT name, upper(type), \"notnull\", dflt_value, pk FROM pragma_table_info('events')"
-        " UNION ALL SELECT name, upper(type), \"notnull\", dflt_value, pk FROM pragma_table_info('webhook_handlers')",
-        "constraints": "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name IN ('events', 'webhook_handlers')",
+        "columns": "SELECT name, upper(type), \"notnull\", dflt_value, pk FROM pragma_table_info('events')",
+        "constraints": "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = 'events'",
         "indexes": "SELECT name, sql FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'events' AND sql IS NOT NULL",
     },
 }
 
 
-def catalogue(connection: Connection) -> dict[str, set[Any]]:
-    """What the database says of the table."""
+def catalogue(connection: Connection, table: str) -> dict[str, set[Any]]:
+    """What the database says of a table."""
     found = {}
     for name, sql in CATALOGUES[connection.dialect.name].items():
-        said = {tuple(row) for row in connection.execute(text(sql))}
+        said = {tuple(row) for row in connection.execute(text(sql.replace("'events'", f"'{table}'")))}
         if (connection.dialect.name, name) == ("sqlite", "constraints"):
-            lines = [line.strip() for (whole,) in said for line in whole.splitlines()]
-            said = {line.rstrip(",") for line in lines if line.startswith("CONSTRAINT")}
+            [[whole]] = said
+            said = {line.strip().rstrip(",") for line in whole.splitlines() if line.strip().startswith("CONSTRAINT")}
         found[name] = said
     return found
 
 
 def create(connection: Connection) -> None:
-    """The table as the code says."""
+    """The tables as the code says."""
     table = events.to_metadata(MetaData(naming_convention=NAMES))
     ledger_indexes(EVENTS, table)
-    connection.execute(CreateTable(handlers))
-    connection.execute(CreateTable(table))
-    for index in table.indexes:
-        connection.execute(CreateIndex(index))
+    for made in (table, bodies, handlers):
+        connection.execute(CreateTable(made))
+        for index in made.indexes:
+            connection.execute(CreateIndex(index))
 
 
 async def test_migration_and_table_agree(url: str, store: str, tmp_path: Any, request: Any):
@@ -66,9 +64,10 @@ async def test_migration_and_table_agree(url: str, store: str, tmp_path: Any, re
     migrated, created = open_database(url), open_database(other)
     try:
         await created.write(create)
-        ours, theirs = await migrated.read(catalogue), await created.read(catalogue)
-        assert len(theirs["indexes"]) >= 7
-        assert ours == theirs
+        for table, indexes in (("events", 8), ("webhook_bodies", 1), ("webhook_handlers", 0)):
+            ours, theirs = await migrated.read(catalogue, table), await created.read(catalogue, table)
+            assert len(theirs["indexes"]) >= indexes
+            assert ours == theirs
     finally:
         await migrated.close()
         await created.close()

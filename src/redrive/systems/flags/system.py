@@ -86,6 +86,11 @@ class Flags(System):
 
         return make_routers(self._cache, self._store, self._intake, self._desk)
 
+    def error_styles(self) -> Sequence[Any]:
+        from redrive.systems.flags.routes import STYLES
+
+        return STYLES
+
     async def close(self) -> None:
         await self._cache.close()
 

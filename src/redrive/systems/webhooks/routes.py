@@ -27,6 +27,7 @@ from redrive.systems.webhooks.desk import WebhookDesk
 from redrive.systems.webhooks.desk_routes import make_desk_router
 from redrive.systems.webhooks.intake import WebhookInbox
 from redrive.systems.webhooks.logs import WebhookLogs, WebhookMetrics
+from redrive.systems.webhooks.replays import Replays, signed
 from redrive.systems.webhooks.settings import WebhookSettings
 from redrive.systems.webhooks.signatures import SignatureError
 from redrive.systems.webhooks.sources import Place, Source
@@ -78,13 +79,14 @@ def make_routes(
     logs: WebhookLogs,
     metrics: WebhookMetrics,
     now: Callable[[], datetime],
+    replays: Replays,
 ) -> list[Route | APIRouter]:
     """The routes of one inbox: first those that answer POSTs, then those that describe them, and the others.
 
     FastAPI's own way to a function costs more than all that is done here for a webhook. So plain routes answer; the routes
     of the same paths that follow are not reached by a request: they describe, and would do the same.
     """
-    door = _Door(inbox, settings, sources, logs, now)
+    door = _Door(inbox, settings, sources, logs, now, replays)
     ways = (("/webhooks", door.take), ("/webhooks/in/{source}", door.take_signed))
     lean = [Route(path, _lean(take, metrics), methods=["POST"], include_in_schema=False) for path, take in ways]
     return [*lean, make_desk_router(desk), _described(door, desk, lane, is_open=settings.webhook_open)]
@@ -213,8 +215,10 @@ class _Door:
         sources: Mapping[str, Source],
         logs: WebhookLogs,
         now: Callable[[], datetime],
+        replays: Replays,
     ) -> None:
         self._inbox = inbox
+        self._replays = replays
         self._settings = settings
         self._sources = sources
         self._logs = logs
@@ -247,7 +251,13 @@ class _Door:
         read = await _parse(body)
         identity = _value(source.identity, "identity", request.headers, read, shapes.KEY_CHARS_MAX - len(name) - 1)
         event_type = _value(source.event_type, "event type", request.headers, read, shapes.TYPE_CHARS_MAX)
-        return await self._store(event_type, read, f"{name}:{identity}", len(body))
+        key = f"{name}:{identity}"
+        if source.replay_window:
+            known = await self._replays.first_key(signed(name, body, key, source.replay_window))
+            if known != key:
+                self._logs.replayed(source=name, idempotency_key=key, known_key=known)
+                key = known
+        return await self._store(event_type, read, key, len(body))
 
     async def _read(self, request: Request) -> bytes:
         check_is_json(request)

@@ -18,6 +18,7 @@ from redrive.systems.webhooks.desk import WebhookDesk
 from redrive.systems.webhooks.handled import HandledTypes
 from redrive.systems.webhooks.intake import Receipt, WebhookInbox
 from redrive.systems.webhooks.logs import WebhookLogs, WebhookMetrics
+from redrive.systems.webhooks.replays import Replays
 from redrive.systems.webhooks.settings import WebhookSettings
 from redrive.systems.webhooks.sources import Source, load_sources
 from redrive.systems.webhooks.tables import EVENTS
@@ -55,6 +56,7 @@ class Webhooks(System):
         self.policy = retry_policy(self.settings)
         super().__init__(app)
         self._now = app.database.now
+        self._database = app.database
         self.logs = WebhookLogs()
         self.metrics = WebhookMetrics()
         self.lane = app.adopt(EVENTS, observers=[self.logs, self.metrics], tune=self._tune)
@@ -119,8 +121,9 @@ class Webhooks(System):
         from redrive.systems.webhooks.routes import make_routes
 
         return make_routes(
-            self.inbox, self.desk, self.lane, self.settings, self.sources, self.logs, self.metrics, self._now
-        )
+            self.inbox, self.desk, self.lane, self.settings, self.sources, self.logs, self.metrics, self._now,
+            Replays(self._database),
+        )  # fmt: skip
 
     def measure(self, registry: CollectorRegistry) -> None:
         self.metrics.register(registry)

@@ -1,4 +1,4 @@
-"""The table `events`. The migration creates it; a test holds the two equal on both databases.
+"""The table `events`, and beside it what is remembered of signed bodies. Migrations create them; a test holds both equal on both databases.
 
 Ids are UUIDs of version 7 in text: their order is the order in which the webhooks came.
 """
@@ -9,7 +9,7 @@ from sqlalchemy import CheckConstraint, Column, ColumnElement, Index, Integer, M
 
 from redrive import LedgerTable, Words
 from redrive.extend import NAMES, When
-from redrive.sql import comparable
+from redrive.sql import Instant, comparable
 
 WORDS = Words(waiting="pending", claimed="processing", done="completed", dead="failed", cancelled="cancelled")
 
@@ -59,6 +59,17 @@ handlers = Table(
     Column("seen_at", When, nullable=False),
 )
 """Which types workers handle, `*` for any text, and when one of them last said so."""
+
+bodies = Table(
+    "webhook_bodies",
+    MetaData(naming_convention=NAMES),
+    Column("source", Text, primary_key=True),
+    Column("sha256", Text, primary_key=True),
+    Column("idempotency_key", Text, nullable=False),
+    Column("forget_at", Instant, nullable=False),
+    Index("webhook_bodies_forget_at_idx", "forget_at"),
+)
+"""Signed bodies, by which replays are recognised: see `replays`."""
 
 due_since: ColumnElement[Any] = func.coalesce(comparable(events.c.retry_after), comparable(events.c.created_at))
 """Since when a waiting row is due, or from when on.

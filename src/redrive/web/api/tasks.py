@@ -4,7 +4,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 
-from redrive.core.failure import redact
 from redrive.core.states import State
 from redrive.core.task import KEY_CHARS_MAX, KIND_CHARS_MAX, TaskId
 from redrive.errors import UsageError
@@ -72,17 +71,12 @@ async def one(request: Request, ledger: str, id: str) -> dict[str, Any]:
     to_come = lane.to_come(task)
     return {
         "task": shown(task, lane.name, payload=True),
-        "attempts": [_redacted(attempt_json(attempt)) for attempt in attempts[-ATTEMPTS_MAX:]],
+        "attempts": [attempt_json(attempt) for attempt in attempts[-ATTEMPTS_MAX:]],
         "attempts_before": max(0, len(attempts) - ATTEMPTS_MAX),
         "deeds": [deed_json(deed) for deed in (await lane.deeds(task_id))[-ATTEMPTS_MAX:]],
         "has_handler": to_come is not None,
         "preview": [{"number": one.number, "at": instant_json(one.at)} for one in to_come or ()],
     }
-
-
-def _redacted(attempt: dict[str, Any]) -> dict[str, Any]:
-    error = attempt["error"]
-    return attempt | {"error": redact(error)} if error else attempt
 
 
 async def read_id(lane: Lane, text: str) -> TaskId:

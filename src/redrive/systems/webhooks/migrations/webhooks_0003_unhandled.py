@@ -7,7 +7,7 @@ from redrive.extend import When
 from redrive.systems.kit.remake import remake
 
 revision = "webhooks_0003"
-down_revision = "webhooks_0001"
+down_revision = "webhooks_0002"
 branch_labels = None
 
 _COLUMNS = (
