@@ -45,7 +45,7 @@ def configure_logs(*, service: str = "redrive", level: str = "info", format: str
     if format not in FORMATS:
         raise SettingsError(f"LOG_FORMAT must be json or pretty, not {format!r}")
     render: list[Any] = (
-        [structlog.processors.JSONRenderer(ensure_ascii=False)]
+        [_with_message, structlog.processors.JSONRenderer(ensure_ascii=False)]
         if format == "json"
         else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), timestamp_key=TIME_OF_LINE)]
     )
@@ -128,6 +128,12 @@ def _redacted(_logger: Any, _method: str, fields: structlog.typing.EventDict) ->
     for name, value in fields.items():
         if isinstance(value, str):
             fields[name] = visible(redact(value))
+    return fields
+
+
+def _with_message(_logger: Any, _method: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """What happened under the name that most collectors of logs look for, beside ours."""
+    fields.setdefault("message", fields.get("event"))
     return fields
 
 

@@ -142,18 +142,37 @@ _REFUSED = {
 
 
 def _add_config(router: APIRouter, cache: FlagCache) -> None:
-    @router.get("", summary="Which flags are on", responses={200: {"content": _MAP_EXAMPLE}})
-    async def all_flags(environment: Environment = PRODUCTION, user_id: UserId | None = None) -> dict[str, bool]:
+    @router.get("", summary="Which flags are on", responses={200: {"content": _MAP_EXAMPLE, "headers": _AGE}})
+    async def all_flags(
+        response: Response, environment: Environment = PRODUCTION, user_id: UserId | None = None
+    ) -> dict[str, bool]:
         """Open to all. Every flag of the environment by its key, and whether it is on for this user."""
-        return await cache.all_enabled(environment=environment, user_id=user_id)
+        enabled = await cache.all_enabled(environment=environment, user_id=user_id)
+        _say_age(response, cache)
+        return enabled
 
-    @router.get("/{key}", summary="Whether one flag is on")
+    @router.get("/{key}", summary="Whether one flag is on", responses={200: {"headers": _AGE}})
     async def one_flag(
-        key: Key, environment: Environment = PRODUCTION, user_id: UserId | None = None
+        key: Key, response: Response, environment: Environment = PRODUCTION, user_id: UserId | None = None
     ) -> shapes.Evaluated:
         """Open to all. A flag that does not exist is off."""
         enabled = await cache.is_enabled(key, environment=environment, user_id=user_id)
+        _say_age(response, cache)
         return shapes.Evaluated(flag_key=key, environment=environment, enabled=enabled)
+
+
+AGE = "X-Flags-Age"
+_AGE = {
+    AGE: {
+        "description": "Only while the store is away: how many seconds old the last known state is that answers",
+        "schema": {"type": "integer"},
+    }
+}
+
+
+def _say_age(response: Response, cache: FlagCache) -> None:
+    if (age := cache.age_seconds) is not None:
+        response.headers[AGE] = str(int(age))
 
 
 _MAP_EXAMPLE = {"application/json": {"example": {"new-checkout": True, "dark-mode": False}}}

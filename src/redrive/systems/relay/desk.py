@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, LargeBinary, bindparam, func, literal_column, select
+from sqlalchemy import ColumnElement, Connection, LargeBinary, bindparam, cast, func, literal_column, select
 
 from redrive import State
 from redrive.errors import TooSlowError
@@ -69,10 +69,12 @@ class Waiting:
     """Whether messages of queues wait that are not named."""
 
 
+# SQLite keeps what was inserted as text as such: its bytes are meant.
+_PAYLOAD = cast(_c.original_payload, LargeBinary)
 _SHOWN = (
-    _c.id, _c.message_id, _c.original_queue, _c.error_reason, _c.retry_count, _c.max_retries, _c.status, _c.last_error,
-    _c.next_retry_at, _c.lease_until, _c.created_at, _c.updated_at, _c.content_type,
-    func.length(_c.original_payload).label("payload_bytes"),
+    _c.id, _c.message_id, _c.original_queue, _c.retry_count, _c.max_retries, _c.status, _c.last_error, _c.next_retry_at,
+    _c.lease_until, _c.created_at, _c.updated_at, _c.content_type, func.length(_PAYLOAD).label("payload_bytes"),
+    func.coalesce(_c.error_reason, "").label("error_reason"),
 )  # fmt: skip
 """What a list shows of a row: never its payload."""
 
@@ -114,7 +116,7 @@ class ReviewDesk(OnDatabase):
 
     async def get(self, id: int) -> Any | None:
         """A message, wherever it stands now, with its headers and the beginning of its payload (`head`)."""
-        head = func.substr(_c.original_payload, 1, READ_BYTES_MAX, type_=LargeBinary).label("head")
+        head = func.substr(_PAYLOAD, 1, READ_BYTES_MAX, type_=LargeBinary).label("head")
         found = select(*_SHOWN, _c.headers, head).where(_c.id == id)
         return await self._look(lambda connection: connection.execute(found).one_or_none())
 

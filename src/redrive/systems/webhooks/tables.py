@@ -11,7 +11,7 @@ from redrive import LedgerTable, Words
 from redrive.extend import NAMES, When
 from redrive.sql import Instant, comparable
 
-WORDS = Words(waiting="pending", claimed="processing", done="completed", dead="failed")
+WORDS = Words(waiting="pending", claimed="processing", done="completed", dead="failed", cancelled="cancelled")
 
 EVENTS = LedgerTable(
     "events",
@@ -44,13 +44,21 @@ events = Table(
     Column("updated_at", When, nullable=False),
     Column("lease_until", When),
     Column("claim_id", Uuid().with_variant(Text(), "sqlite")),
-    CheckConstraint("status IN ('pending', 'processing', 'completed', 'failed')", name="status"),
+    CheckConstraint("status IN ('pending', 'processing', 'completed', 'failed', 'cancelled')", name="status"),
     CheckConstraint("length(idempotency_key) BETWEEN 1 AND 500", name="key_length"),
     CheckConstraint("length(event_type) BETWEEN 1 AND 200", name="type_length"),
     CheckConstraint("attempts >= 0", name="attempts"),
     CheckConstraint("status IN ('pending', 'processing') OR retry_after IS NULL", name="retry_after"),
 )
 """The three indexes that claims need are added by `ledger_indexes`."""
+
+handlers = Table(
+    "webhook_handlers",
+    MetaData(naming_convention=NAMES),
+    Column("event_type", Text, primary_key=True),
+    Column("seen_at", When, nullable=False),
+)
+"""Which types workers handle, `*` for any text, and when one of them last said so."""
 
 bodies = Table(
     "webhook_bodies",
@@ -80,3 +88,4 @@ _index("events_due_idx", due_since, "pending")
 _index("events_failed_idx", events.c.id, "failed")
 _index("events_completed_at_idx", comparable(events.c.updated_at), "completed")
 _index("events_failed_at_idx", comparable(events.c.updated_at), "failed")
+_index("events_cancelled_at_idx", comparable(events.c.updated_at), "cancelled")
