@@ -93,6 +93,21 @@ async def test_abandoned_is_handed_out_by_claim_marked(home: Home) -> None:
     assert (await home.row(id_))["count"] == 0
 
 
+@pytest.mark.parametrize("data", ["[" * 5000 + "]" * 5000, f"1{'0' * 5000}"], ids=["deep", "long"])
+async def test_a_message_that_cannot_be_read_costs_no_other(home: Home, data: str) -> None:
+    """It is claimed with the others and marked, so that it ends as its own failure; also when its worker was lost."""
+    [bad, good] = await home.put(2)
+    first = (await messages(home))[0].msg_id
+    spoil = f"UPDATE pgmq.q_{QUEUE} SET message = jsonb_set(message, '{{data}}', CAST(:data AS jsonb)) WHERE msg_id = :first"
+    await home.database.write(lambda connection: connection.execute(text(spoil), {"data": data, "first": first}))
+    for claim_all in (home.ledger.claim, home.reclaim):
+        claims = {claim.task.id: claim for claim in await claim_all(9, LEASE)}
+        assert claims.keys() == {bad, good}
+        assert claims[good].unreadable is None
+        assert f"message {first} cannot be read" in (claims[bad].unreadable or "")
+        home.clock.advance(LEASE)
+
+
 async def test_a_queue_recalls_nothing(home: Home) -> None:
     """A queue cannot be asked by a fence: the answer is empty, and the task comes back by itself when its lease ends."""
     fence = uuid4()

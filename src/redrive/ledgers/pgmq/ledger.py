@@ -22,6 +22,7 @@ from uuid import UUID, uuid4
 from sqlalchemy import ColumnElement, Connection, Table
 
 from redrive.core.decide import Settlement
+from redrive.core.failure import describe_error
 from redrive.core.states import Act, State
 from redrive.core.table import LedgerTable
 from redrive.core.task import Claim, ClaimLocked, ClaimLost, TaskId, Unwritten
@@ -93,8 +94,8 @@ class PgmqLedger(SqlLedger):
             if len(claims) < limit:
                 claims += self._claim_from(connection, queue, fields, limit - len(claims), lease, fence, held)
         fresh = self._suspects.marked(connection, [claim for claim in claims if claim.abandoned is None])
-        if self._tells_claims and fresh:
-            self.beside.claimed(connection, fresh)
+        if self._tells_claims and (told := [claim for claim in fresh if claim.unreadable is None]):
+            self.beside.claimed(connection, told)
         return fresh + [claim for claim in claims if claim.abandoned is not None]
 
     def _by_queue(self, kinds: Iterable[str]) -> Mapping[str, list[str]]:
@@ -122,9 +123,7 @@ class PgmqLedger(SqlLedger):
         id_at = wide + [column.name for column in self._queued.columns].index(self._mapped.id.name)
         held = [row for row in rows if row[id_at] is not None]
         claims = self._claim_reader.claims((row[wide:] for row in held), fence, lease)
-        for claim, row in zip(claims, held, strict=True):
-            claim.task.payload["read_ct"] = row[1]
-            claim.task.payload[self._layout.data_field] = _data(row[2])
+        claims = [self._with_message(claim, row) for claim, row in zip(claims, held, strict=True)]
         if len(held) < len(rows):
             rest = [row for row in rows if row[id_at] is None]
             own = {(claim.task.id, claim.claim_id) for claim in holding()}
@@ -174,10 +173,17 @@ class PgmqLedger(SqlLedger):
         parameters = {"ids": sorted(free), "fence": fence, **self._times(lease=lease)}
         taken = connection.execute(self._queued.take_over, parameters)
         claims = self._claim_reader.claims(taken, fence, lease, abandoned)
-        for claim in claims:
-            claim.task.payload["read_ct"] = message_of[claim.task.id][1]
-            claim.task.payload[self._layout.data_field] = _data(message_of[claim.task.id][2])
-        return claims
+        return [self._with_message(claim, message_of[claim.task.id]) for claim in claims]
+
+    def _with_message(self, claim: Claim, row: Any) -> Claim:
+        """The claim with what a handler needs of its message; one that cannot be read costs no other."""
+        msg_id, claim.task.payload["read_ct"], data = row[:3]
+        try:
+            claim.task.payload[self._layout.data_field] = None if data is None else _decode_json(data)[0]
+        except (RecursionError, ValueError) as error:
+            said = f"message {msg_id} cannot be read ({describe_error(error)}). Correct it, then redrive the task"
+            return claim._replace(unreadable=said)
+        return claim
 
     async def recall(self, fence: UUID, lease: timedelta) -> list[Claim]:  # noqa: ARG002
         """See `Ledger.recall`: no index finds rows by their fence here, and the queue brings them back by itself."""
@@ -406,10 +412,6 @@ class PgmqLedger(SqlLedger):
         """The message of a claim, and which reading of it is the claim's."""
         row = claim.task.payload
         return row[self._layout.queue], row[self._layout.msg_id], row["read_ct"]
-
-
-def _data(text: str | None) -> Any:
-    return None if text is None else _decode_json(text)[0]
 
 
 _decode_json = json.JSONDecoder().raw_decode

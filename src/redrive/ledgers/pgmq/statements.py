@@ -261,10 +261,11 @@ class QueueStatements:
 
     @cached_property
     def open_counts(self) -> Select[Any]:
-        """How many rows are claimed, as `claimed_count` says, and how many messages there are, up to twice `limit`, at one instant."""
-        few = select(self.messages.c.msg_id).limit(2 * bindparam("limit", type_=Integer)).subquery("few")
-        messages = select(func.count()).select_from(few)
-        return select(self.claimed_count.scalar_subquery(), messages.scalar_subquery())
+        """How many rows are claimed, as `claimed_count` says, and how many messages there are, up to `limit` more, at one instant."""
+        claimed = self.claimed_count.with_only_columns(func.count().label("amount")).cte("claimed")
+        most = bindparam("limit", type_=Integer) + select(claimed.c.amount).scalar_subquery()
+        few = select(self.messages.c.msg_id).limit(most).subquery("few")
+        return select(claimed.c.amount, select(func.count()).select_from(few).scalar_subquery())
 
     @cached_property
     def in_archive(self) -> Select[Any]:
