@@ -1,5 +1,6 @@
 """The homes that the conformance suite runs in: every shape on SQLite and on PostgreSQL, there with the server's clock."""
 
+import os
 import shutil
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
@@ -83,9 +84,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 @pytest.fixture(scope="session")
-def moto() -> Iterator[str]:
-    """The URL of a server of DynamoDB and SQS."""
-    with aws_server("moto") as url:
+def aws() -> Iterator[str]:
+    """The URL of a server of DynamoDB and SQS: moto, or the one that `REDRIVE_TEST_AWS` names."""
+    with aws_server(os.environ.get("REDRIVE_TEST_AWS", "moto")) as url:
         yield url
 
 
@@ -109,7 +110,7 @@ async def home(
     known = (store, shape.name, clock_kind)
     if known not in grounds:
         if store == "aws":
-            grounds[known] = await ItemGround.at(request.getfixturevalue("moto"))
+            grounds[known] = await ItemGround.at(request.getfixturevalue("aws"))
         elif store == "sqlite":
             if known not in _built:
                 location = tmp_path_factory.mktemp("built") / "built.db"

@@ -79,8 +79,8 @@ class ItemBase:
     ) -> Change | None:
         """Change a head as planned; None where the plan, seeing how it is now, finds nothing to do.
 
-        Whoever is refused gets the head as it is and plans again. `ours` tells whether a head shows our own mark: then the
-        write whose answer was lost was made.
+        Whoever is refused gets the head as it is and plans again, unless it is as we would have left it or shows our own mark,
+        which `ours` knows: then the write whose answer was lost was made.
         """
         for _ in range(TRIES_MAX):
             change = plan(head)
@@ -93,7 +93,9 @@ class ItemBase:
                 fresh = head_from(item) if item else (await self.heads([head.id])).get(head.id)
                 if fresh is None or fresh.tombstone:
                     return None
-                if not (error.uncertain and ours(fresh)):
+                left = change.after
+                mine = ours(fresh) or (fresh.version, fresh.parts) == (left.version, left.parts)
+                if not (error.uncertain and mine):
                     head = fresh
                     continue
             self._written([change])

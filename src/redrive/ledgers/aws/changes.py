@@ -207,7 +207,7 @@ def _note(
     error: str | None = None,
 ) -> None:
     made.parts[number] = new
-    made.beside.append(deed_action(head.id, number, deed, act.value, actor, now))
+    made.beside.append(deed_action(head, number, deed, act.value, actor, now))
     failure = failure_action(head, number, new, now, error)
     if failure is not None:
         made.beside.append(failure)

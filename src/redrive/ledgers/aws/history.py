@@ -118,19 +118,19 @@ def failure_action(head: Head, number: str, part: Part, now: datetime, error: st
 # --- deeds --------------------------------------------------------------------------------------------------------------
 
 
-def deed_action(head_id: str, number: str, deed: str, act: str, actor: Actor, now: datetime) -> Action:
-    """Write who did what to a task, and why."""
+def deed_action(head: Head, number: str, deed: str, act: str, actor: Actor, now: datetime) -> Action:
+    """Write who did what to a task, and why. The version puts deeds in their order, also those of one instant."""
     at = to_iso(now)
     values = {
         "act": act,
         "actor": actor.name,
         "reason": actor.reason,
         "done_at": at,
-        "task_id": task_id(head_id, number),
+        "task_id": task_id(head.id, number),
         "listing": f"audit#{at[:7]}",
         "listing_at": f"{at}#{deed}",
     }
-    return put((f"E#{head_id}", f"H#{number}#{at}#{deed}"), values)
+    return put((f"E#{head.id}", f"H#{number}#{head.version:010}#{deed}"), values)
 
 
 def deed_from(item: Item) -> Deed:
