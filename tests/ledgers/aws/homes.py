@@ -156,7 +156,8 @@ def new_event(id: str, parts: dict[str, Part], now: Any) -> Head:
 
 def make_ledger(dynamo: Dynamo, queue: Any, clock: Any) -> DynamoLedger:
     """A ledger that looks the moment that something is due or over, as the suite does."""
-    return DynamoLedger(dynamo, queue, DELIVERIES.table, clock=clock, follower=EventFollower(), slack=ZERO, grace=ZERO)
+    at_once = {"slack": ZERO, "grace": ZERO, "sweep_every": ZERO}
+    return DynamoLedger(dynamo, queue, DELIVERIES.table, clock=clock, follower=EventFollower(), **at_once)
 
 
 @dataclass(slots=True)

@@ -11,7 +11,9 @@
 """
 
 import asyncio
+import math
 import random
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
@@ -46,6 +48,8 @@ AT_ONCE_MAX = 32
 """How many calls of one batch are under way at once."""
 SWEPT_MAX = 100
 """How many heads of a shard one sweep looks at."""
+SWEEP_EVERY = timedelta(seconds=10)
+"""How often a process sweeps, however often it is asked to: each sweep asks every shard."""
 LOOK_AGAIN = timedelta(seconds=120)
 """When a sweep looks again at what it has just sent another message for."""
 DUE_LOOKED_AT = 10
@@ -57,6 +61,8 @@ class ItemClaiming(ItemBase):
 
     _fences: OrderedDict[UUID, set[str]]
     _arrived: list[ReceivedMessage]
+    _sweep_every: float
+    _swept_at = -math.inf
 
     async def claim(
         self,
@@ -190,9 +196,12 @@ class ItemClaiming(ItemBase):
     # --- the sweep ----------------------------------------------------------------------------------------------------
 
     async def reclaim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
-        """See `Ledger.reclaim`. It also sends another message for what is long due."""
+        """See `Ledger.reclaim`. It also sends another message for what is long due, and looks every `SWEEP_EVERY` only."""
         if limit < 1 or not self._handles(kinds):
             return []
+        if time.monotonic() < self._swept_at + self._sweep_every:
+            return []
+        self._swept_at = time.monotonic()
         now, found = self._now(), list[Claim]()
         for shard in random.sample(range(SHARDS), SHARDS):
             asked = query(

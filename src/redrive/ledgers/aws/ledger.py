@@ -14,7 +14,7 @@ from redrive.core.task import Added, NewTask
 from redrive.errors import LedgerAwayError, UsageError
 from redrive.ledgers.aws.acts import ItemActing
 from redrive.ledgers.aws.base import GRACE, SLACK, no_transaction
-from redrive.ledgers.aws.claim import ItemClaiming
+from redrive.ledgers.aws.claim import SWEEP_EVERY, ItemClaiming
 from redrive.ledgers.aws.client import Dynamo, RefusedError
 from redrive.ledgers.aws.expressions import Action, put_new
 from redrive.ledgers.aws.follow import Follower
@@ -23,6 +23,8 @@ from redrive.ledgers.aws.queue import BATCH_MAX, Queue, ReceivedMessage
 from redrive.ledgers.aws.reader import ItemReading
 from redrive.ledgers.aws.settle import ItemSettling
 from redrive.ports import Clock, Page, Transaction, Within
+
+WAIT_MIN = timedelta(seconds=1)
 
 
 class DynamoLedger(ItemClaiming, ItemSettling, ItemActing, ItemReading):
@@ -40,10 +42,12 @@ class DynamoLedger(ItemClaiming, ItemSettling, ItemActing, ItemReading):
         follower: Follower | None = None,
         slack: timedelta = SLACK,
         grace: timedelta = GRACE,
+        sweep_every: timedelta = SWEEP_EVERY,
     ) -> None:
         super().__init__(dynamo, queue, ledger_table, clock=clock, follower=follower, slack=slack, grace=grace)
         self._fences = OrderedDict()
         self._arrived = []
+        self._sweep_every = sweep_every.total_seconds()
 
     async def take(self, head: Head, *, beside: Sequence[Action] = (), counts: Mapping[str, int] | None = None) -> None:
         """Store a new head with what belongs to it, then send its message. Item first: a sweep finds what has no message.
@@ -88,7 +92,11 @@ class DynamoLedger(ItemClaiming, ItemSettling, ItemActing, ItemReading):
 
 
 class QueueWaiter:
-    """Waits at the queue itself. What comes is kept for the next claim."""
+    """Waits at the queue itself. What comes is kept for the next claim.
+
+    It waits at least `WAIT_MIN`, however short a nap was asked for: whatever becomes due ends it by a message, and a worker that knows of
+    something due whose message is late must not ask for it a hundred times a second.
+    """
 
     def __init__(self, queue: Queue, arrived: list[ReceivedMessage]) -> None:
         self._queue = queue
@@ -100,5 +108,5 @@ class QueueWaiter:
     async def wait(self, timeout: timedelta) -> bool:
         """Wait for messages, at most `timeout`; whether there were any."""
         if not self._arrived:
-            self._arrived += await self._queue.receive(BATCH_MAX, timeout)
+            self._arrived += await self._queue.receive(BATCH_MAX, max(timeout, WAIT_MIN))
         return bool(self._arrived)
