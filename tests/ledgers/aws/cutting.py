@@ -7,7 +7,12 @@ from typing import Any
 from botocore.exceptions import ConnectionClosedError
 
 Cut = Callable[[int, str], str | None]
-"""From the number of a call and its name: is it cut `before` it has an effect, `after`, or not at all?"""
+"""From the number of a call and its name: is it cut `before` it has an effect, `after`, or not at all? Or is whoever made it
+killed, `killed before` or `killed after`?"""
+
+
+class KilledError(Exception):
+    """The process is no more."""
 
 
 class CuttingClient:
@@ -18,11 +23,15 @@ class CuttingClient:
         self._cut = cut
         self.calls: Counter[str] = Counter()
         self.cuts = 0
+        self.killed = False
 
     def __getattr__(self, call: str) -> Any:
         async def asked(**request: Any) -> Any:
-            where = self._cut(self.calls.total(), call)
+            where = "killed before" if self.killed else self._cut(self.calls.total(), call)
             self.calls[call] += 1
+            if where == "killed before":
+                self.killed = True
+                raise KilledError
             if where == "before":
                 self.cuts += 1
                 raise ConnectionClosedError(endpoint_url="http://cut.before")
@@ -30,6 +39,9 @@ class CuttingClient:
             if where == "after":
                 self.cuts += 1
                 raise ConnectionClosedError(endpoint_url="http://cut.after")
+            if where == "killed after":
+                self.killed = True
+                raise KilledError
             return answer
 
         return asked

@@ -8,9 +8,6 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from aiobotocore.config import AioConfig
-from aiobotocore.session import get_session
-
 from redrive.core.durations import ZERO
 from redrive.core.task import TaskId
 from redrive.ledgers.aws.attributes import from_iso, from_item
@@ -18,6 +15,7 @@ from redrive.ledgers.aws.client import Dynamo
 from redrive.ledgers.aws.expressions import put
 from redrive.ledgers.aws.heads import Head, Part, part_number, split_id, task_id
 from redrive.ledgers.aws.ledger import DynamoLedger
+from redrive.ledgers.aws.open import AwsClients, open_clients
 from redrive.ledgers.aws.queue import DELAY_MAX, Message, ReceivedMessage
 from redrive.ledgers.aws.table import definition
 from redrive.ledgers.rollup import MEASURED
@@ -72,6 +70,7 @@ class ItemHome(Home):
     """The same verbs as of a home on SQL, with values instead of rows."""
 
     ledger: DynamoLedger = field(default=None)  # type: ignore[assignment]
+    clients: AwsClients = field(default=None)  # type: ignore[assignment]
 
     async def another(self) -> DynamoLedger:
         return make_ledger(self.ledger.dynamo, self.ledger.queue, self.clock)
@@ -165,38 +164,28 @@ class ItemGround:
     """What the tests on one server share: a client."""
 
     url: str
-    client: Any
+    clients: AwsClients
     _leave: Any
     intact: bool = True
 
     @classmethod
     async def at(cls, url: str) -> "ItemGround":
-        made = open_client("dynamodb", url)
-        return cls(url, await made.__aenter__(), made.__aexit__)
+        os.environ.update({name: value for name, value in AWS.items() if name not in os.environ})
+        opened = open_clients(region="us-east-1", endpoint_url=url)
+        return cls(url, await opened.__aenter__(), opened.__aexit__)
 
     async def home(self) -> ItemHome:
         """An empty ledger at the start of time."""
         table = f"t-{secrets.token_hex(6)}"
-        await self.client.create_table(**definition(table))
+        await self.clients.dynamodb.create_table(**definition(table))
         clock = VirtualClock()
         clock.advance(START - clock.now())
-        dynamo = Dynamo(self.client, table)
+        dynamo = Dynamo(self.clients.dynamodb, table)
         await dynamo.write([put((f"U#{USER}", "U"), {"listing": "users", "listing_at": USER})])
         ledger = make_ledger(dynamo, ClockQueue(clock), clock)
-        return ItemHome(store="aws", shape=DELIVERIES, url=self.url, clock=clock, database=None, ledger=ledger)  # type: ignore[arg-type]
+        return ItemHome(
+            store="aws", shape=DELIVERIES, url=self.url, clock=clock, database=None, ledger=ledger, clients=self.clients
+        )  # type: ignore[arg-type]
 
     async def close(self) -> None:
         await self._leave(None, None, None)
-
-
-def open_client(service: str, url: str) -> Any:
-    """A client that tries nothing again by itself; to be entered."""
-    os.environ.update({name: value for name, value in AWS.items() if name not in os.environ})
-    config = AioConfig(
-        retries={"total_max_attempts": 1}, connect_timeout=5, read_timeout=30, max_pool_connections=50,
-        parameter_validation=False,
-    )  # fmt: skip
-    return get_session().create_client(
-        service, endpoint_url=url, region_name="us-east-1", aws_access_key_id="test", aws_secret_access_key="test",
-        config=config,
-    )  # fmt: skip

@@ -1,7 +1,7 @@
 """moto as a server of its own that keeps what it has promised: `python -m tests.ledgers.aws.moto_server PORT`.
 
 As it comes, moto copies the whole table for each action of a transaction, and puts the copy back when the transaction is cancelled:
-what others wrote meanwhile is gone. Here one request is served at a time, and a transaction saves only the items that it touches.
+what others wrote meanwhile is gone. Here one request is served at a time, but those to queues, and a transaction saves only the items that it touches.
 
 It never answers what a busy DynamoDB answers. `PUT /faults {"conflicts": 0.1, "throttles": 0.1, "seed": 7}` makes it answer that share
 of the transactions and calls with `TransactionConflict` and throttling, before they had an effect. `GET /calls` tells how often each
@@ -81,10 +81,12 @@ class OneAtATime:
                 return self._set(environ, start_response)
             case "/calls":
                 return _answer(start_response, "200 OK", dict(self._calls))
+        service, _, call = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")
+        self._calls[call] += 1
+        if service == "AmazonSQS":  # who waits at a queue does not hold up the others
+            return self._served(environ, start_response)
         with self._lock:
-            call = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
-            self._calls[call] += 1
-            if environ.get("HTTP_X_AMZ_TARGET", "").startswith("DynamoDB") and (fault := self._fault(call)):
+            if service.startswith("DynamoDB") and (fault := self._fault(call)):
                 return _answer(start_response, "400 Bad Request", fault)
             return list(self._served(environ, start_response))
 

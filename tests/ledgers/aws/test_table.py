@@ -7,8 +7,8 @@ import pytest
 
 from redrive.errors import SettingsError
 from redrive.ledgers.aws.table import INDEXES, check, definition, problems_of, queue_problems
-from tests.ledgers.aws.homes import ItemHome, open_client
-from tests.ledgers.aws.test_queue import sqs
+from tests.ledgers.aws.homes import ItemHome
+from tests.ledgers.aws.test_queue import make_queue
 
 STORES = ("aws",)
 
@@ -46,12 +46,13 @@ def test_a_queue_that_does_not_fit() -> None:
 async def test_the_look_at_start(home: ItemHome) -> None:
     """What fits passes; what is missing or does not fit names its setting and the remedy."""
     table = home.ledger.dynamo.table
-    async with sqs(home.url, VisibilityTimeout="60") as (client, url), open_client("dynamodb", home.url) as dynamo:
-        await check(dynamo, client, table, url, handler_seconds=60)
-        for wrong, said in (
-            ((table + "x", url, 60), "EVENTS_TABLE_NAME.*ResourceNotFound"),
-            ((table, url + "x", 60), "DELIVERY_QUEUE_URL.*cannot be used"),
-            ((table, url, 61), "DELIVERY_QUEUE_URL.*set it to at least 61 s"),
-        ):
-            with pytest.raises(SettingsError, match=said):
-                await check(dynamo, client, *wrong[:2], handler_seconds=wrong[2])
+    dynamo, client = home.clients
+    url = (await make_queue(home, VisibilityTimeout="60")).url
+    await check(dynamo, client, table, url, handler_seconds=60)
+    for wrong, said in (
+        ((table + "x", url, 60), "EVENTS_TABLE_NAME.*ResourceNotFound"),
+        ((table, url + "x", 60), "DELIVERY_QUEUE_URL.*cannot be used"),
+        ((table, url, 61), "DELIVERY_QUEUE_URL.*set it to at least 61 s"),
+    ):
+        with pytest.raises(SettingsError, match=said):
+            await check(dynamo, client, *wrong[:2], handler_seconds=wrong[2])

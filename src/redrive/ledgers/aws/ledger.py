@@ -3,6 +3,7 @@
 What DynamoDB and SQS cannot do is refused with one sentence: a transaction to join, tasks that are added without an event, pruning.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
@@ -19,7 +20,7 @@ from redrive.ledgers.aws.client import Dynamo, RefusedError
 from redrive.ledgers.aws.expressions import Action, put_new
 from redrive.ledgers.aws.follow import Follower
 from redrive.ledgers.aws.heads import Head, earliest, head_key, head_values, look_after
-from redrive.ledgers.aws.queue import BATCH_MAX, Queue, ReceivedMessage
+from redrive.ledgers.aws.queue import BATCH_MAX, WAIT_MAX, Queue, ReceivedMessage
 from redrive.ledgers.aws.reader import ItemReading
 from redrive.ledgers.aws.settle import ItemSettling
 from redrive.ports import Clock, Page, Transaction, Within
@@ -88,19 +89,25 @@ class DynamoLedger(ItemClaiming, ItemSettling, ItemActing, ItemReading):
     @contextmanager
     def waiter(self) -> Iterator["QueueWaiter"]:
         """See `Ledger.waiter`."""
-        yield QueueWaiter(self.queue, self._arrived)
+        waiter = QueueWaiter(self.queue, self._arrived)
+        try:
+            yield waiter
+        finally:
+            waiter.close()
 
 
 class QueueWaiter:
     """Waits at the queue itself. What comes is kept for the next claim.
 
-    It waits at least `WAIT_MIN`, however short a nap was asked for: whatever becomes due ends it by a message, and a worker that knows of
-    something due whose message is late must not ask for it a hundred times a second.
+    The question to the queue outlives a nap that is cut short: a question that is taken back may have been answered, and what it took
+    would be hidden from everybody for a while. A nap takes at least `WAIT_MIN`: whatever becomes due ends it by a message, and a worker
+    that knows of something due whose message is late must not ask for it a hundred times a second.
     """
 
     def __init__(self, queue: Queue, arrived: list[ReceivedMessage]) -> None:
         self._queue = queue
         self._arrived = arrived
+        self._asking: asyncio.Task[list[ReceivedMessage]] | None = None
 
     def clear(self) -> None:
         """Nothing to forget: a message stays until it is claimed."""
@@ -108,5 +115,14 @@ class QueueWaiter:
     async def wait(self, timeout: timedelta) -> bool:
         """Wait for messages, at most `timeout`; whether there were any."""
         if not self._arrived:
-            self._arrived += await self._queue.receive(BATCH_MAX, max(timeout, WAIT_MIN))
+            self._asking = self._asking or asyncio.create_task(self._queue.receive(BATCH_MAX, WAIT_MAX))
+            await asyncio.wait({self._asking}, timeout=max(timeout, WAIT_MIN).total_seconds())
+            if self._asking.done():
+                asked, self._asking = self._asking, None
+                self._arrived += asked.result()
         return bool(self._arrived)
+
+    def close(self) -> None:
+        """Ask no more. What an answer under way has taken is seen again when the queue shows it again."""
+        if self._asking is not None:
+            self._asking.cancel()
