@@ -13,8 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk 'BEGIN {FS = ":.*## "} {printf "  make %-9s %s\n", $$1, $$2}'
 
-run: $(READY)  ## set up and serve on http://127.0.0.1:8086 with SQLite and a sample application
-	@HTTP_TRUST_LOOPBACK=$${HTTP_TRUST_LOOPBACK:-true} $(BIN)/redrive serve --app examples.sample:app
+run: $(READY)  ## set up and serve on http://127.0.0.1:8086 with SQLite, a sample application and all systems
+	@HTTP_TRUST_LOOPBACK=$${HTTP_TRUST_LOOPBACK:-true} REDRIVE_SYSTEMS=$${REDRIVE_SYSTEMS:-all} $(BIN)/redrive serve --app examples.sample:app
 
 demo: $(READY)  ## the same with sample traffic in demo.db: flaky destinations, poison, an outage that heals
 	@rm -f demo.db demo.db-wal demo.db-shm

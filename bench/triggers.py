@@ -7,11 +7,8 @@ figure is the load that was run.
 import argparse
 import asyncio
 import json
-import os
 import signal
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,7 +25,8 @@ from rich.table import Table
 from sqlalchemy import Connection, func, select, text
 
 from bench.load import Measured, get, in_process, more_files, post
-from bench.servers import servers
+from bench.servers import free_ports, servers
+from bench.serving import serving as start
 from bench.venv import BUILD
 from redrive import Redrive
 from redrive.access.keys import Keys, digest
@@ -57,39 +55,14 @@ class Figure:
 @contextmanager
 def serving(url: str, **environment: str) -> Iterator[int]:
     """`redrive serve` on a free port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
+    [port] = free_ports(1)
     settings = {
-        "DATABASE_URL": url, "REDRIVE_SYSTEMS": "triggers", "HTTP_PORT": str(port), "LOG_FORMAT": "json",
-        "DELIVERY_ALLOW_NETWORKS": "127.0.0.0/8", "RATE_LIMIT_PER_MINUTE": "10000000", **environment,
+        "DATABASE_URL": url, "LOG_FORMAT": "json", "DELIVERY_ALLOW_NETWORKS": "127.0.0.0/8",
+        "RATE_LIMIT_PER_MINUTE": "10000000", "REDRIVE_SECRET_KEY": "A" * 43 + "=", **environment,
     }  # fmt: skip
-    service = subprocess.Popen(
-        [sys.executable, "-m", "redrive", "serve"], env=os.environ | settings, stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        _until_ready(port)
+    command = [sys.executable, "-m", "redrive", "serve", "--systems", "triggers", "--port", str(port)]
+    with start(command, port, settings, folder=Path.cwd()):
         yield port
-    finally:
-        service.terminate()
-        try:
-            service.wait(30)
-        except subprocess.TimeoutExpired:
-            service.kill()
-            service.wait()
-
-
-def _until_ready(port: int) -> None:
-    ends = time.monotonic() + 60
-    while time.monotonic() < ends:
-        try:
-            if httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.05)
-    raise RuntimeError("the service did not start")
 
 
 # --- preparing ----------------------------------------------------------------------------------------------------------

@@ -17,9 +17,7 @@ import json
 import os
 import random
 import re
-import signal
 import statistics
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -34,11 +32,12 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.servers import free_ports, servers
+from bench.serving import ask
+from bench.serving import serving as start
 from bench.venv import BUILD
 
 ROOT = Path(__file__).parent.parent
 P99_BOUND_MS = 500.0
-START_SECONDS_MAX = 60
 PAYLOAD = {"order": 7, "customer": "ada@example.com", "items": [{"sku": "A-100", "amount": 2}], "total": "41.80"}
 
 
@@ -110,44 +109,9 @@ def serving(kind: str, url: str, folder: Path, **environment: str) -> Iterator[i
     command = [sys.executable, "-m", "bench.webhooks", "--bare", str(port)]
     if kind != "bare":
         command = [sys.executable, "-m", "redrive", "serve", "--app", f"bench.webhooks:{kind}", "--port", str(port)]
-    log = folder / f"{kind}-{port}.log"
-    settings = {"DATABASE_URL": url, "REDRIVE_SYSTEMS": "webhooks", "LOG_FORMAT": "json", **environment}
-    with log.open("wb") as said:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=os.environ | settings, stdin=subprocess.DEVNULL, stdout=said, stderr=said
-        )
-    try:
-        wait_until_ready(port, process, log)
+    settings = {"DATABASE_URL": url, "LOG_FORMAT": "json", "HTTP_TRUST_LOOPBACK": "true", **environment}
+    with start(command, port, settings, folder=ROOT, log=folder / f"{kind}-{port}.log"):
         yield port
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def wait_until_ready(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    ends = time.monotonic() + START_SECONDS_MAX
-    while time.monotonic() < ends and process.poll() is None:
-        with contextlib.suppress(OSError):
-            if b" 200 " in ask(port, "/ready").partition(b"\r\n")[0]:
-                return
-        time.sleep(0.1)
-    raise RuntimeError(f"the server did not start:\n{log.read_text(errors='replace')[-2000:]}")
-
-
-def ask(port: int, path: str) -> bytes:
-    """A GET on a connection of its own."""
-    import socket
-
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
-        answer = b""
-        while piece := connection.recv(65536):
-            answer += piece
-    return answer
 
 
 # --- who sends --------------------------------------------------------------------------------------------------------

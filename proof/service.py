@@ -2,9 +2,7 @@
 
 import os
 import re
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -16,7 +14,9 @@ from pathlib import Path
 
 import httpx
 
-STARTS_WITHIN_SECONDS = 60
+from bench.servers import free_ports
+from bench.serving import serving as start
+
 ASKED_EVERY_SECONDS = 0.05
 
 
@@ -67,25 +67,11 @@ class Watched:
 def serving(files_max: int = 1024) -> Iterator[Served]:
     """`redrive serve` on SQLite and a free port, with as few files as many systems give a process."""
     with tempfile.TemporaryDirectory(prefix="redrive-proof-") as folder:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = int(free.getsockname()[1])
-        settings = {"DATABASE_URL": f"sqlite:///{folder}/proof.db", "HTTP_PORT": str(port), "LOG_LEVEL": "error"}
-        limited = f"ulimit -n {files_max} && exec {sys.executable} -m redrive serve"
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", limited], env=os.environ | settings, cwd=folder,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        try:
-            _until_ready(port)
-            yield Served(process.pid, port)
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        [port] = free_ports(1)
+        settings = {"DATABASE_URL": f"sqlite:///{folder}/proof.db", "LOG_LEVEL": "error", "REDRIVE_SYSTEMS": "all"}
+        limited = f"ulimit -n {files_max} && exec {sys.executable} -m redrive serve --port {port}"
+        with start(["/bin/sh", "-c", limited], port, settings, folder=Path(folder)) as pid:
+            yield Served(pid, port)
 
 
 @contextmanager
@@ -112,15 +98,3 @@ def watching(served: Served) -> Iterator[Watched]:
     finally:
         over.set()
         thread.join()
-
-
-def _until_ready(port: int) -> None:
-    ends = time.monotonic() + STARTS_WITHIN_SECONDS
-    while time.monotonic() < ends:
-        try:
-            if httpx.get(f"http://127.0.0.1:{port}/ready", timeout=5).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
-    raise RuntimeError(f"the service was not ready within {STARTS_WITHIN_SECONDS} s")

@@ -4,9 +4,12 @@
 """
 
 import gc
+import logging
 import os
 import shutil
+import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
@@ -32,6 +35,8 @@ RABBITMQ_URL = os.environ.pop("RABBITMQ_URL", None)
 """Which broker to use. Out of the environment, or every service that a test starts would run the relay."""
 os.environ["HTTP_TRUST_LOOPBACK"] = "true"
 """As `make run` has it; what is open without it is tested in `web/test_guard.py`."""
+os.environ["REDRIVE_SECRET_KEY"] = "A" * 43 + "="
+"""PostgreSQL keeps no secrets without one; what happens then is tested in `systems/triggers/test_secrets.py`."""
 
 
 @pytest.hookimpl(trylast=True)
@@ -52,6 +57,21 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """What was forked for the tests ends with them."""
     forks.end()
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    """Whoever sets up the log of a process sets up this one too, where a command runs in it."""
+    ours, last = [logging.getLogger(name) for name in ("redrive", "py.warnings")], logging.lastResort
+    before = [(one.handlers, one.propagate) for one in ours]
+    hooks = sys.excepthook, threading.excepthook
+    yield
+    logging.lastResort = last
+    for one, (handlers, propagates) in zip(ours, before, strict=True):
+        one.handlers, one.propagate = handlers, propagates
+    if hooks != (sys.excepthook, threading.excepthook):
+        sys.excepthook, threading.excepthook = hooks
+        logging.captureWarnings(False)
 
 
 @pytest.fixture(scope="session")

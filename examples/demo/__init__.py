@@ -20,7 +20,7 @@ from redrive import Redrive, State
 from redrive.errors import SettingsError
 from redrive.ledgers.sql.migrate import migrate
 from redrive.operator.census import Census
-from redrive.settings import Settings, load, load_settings
+from redrive.settings import SYSTEMS, Settings, load, load_settings
 from redrive.system import System
 
 __all__ = ["Broom", "DemoApp", "app", "is_out", "make_app"]
@@ -126,10 +126,10 @@ class Demo(System):
 
 
 def make_app(settings: Settings) -> DemoApp:
-    """The application with traffic for each system that the settings ask for."""
+    """The application with traffic for each system that the settings ask for; for all if they ask for none."""
     made = DemoApp(settings.database_url)
     made.traffic += [Tasks(made), Invoices(made), Broom(made), Counting(made)]
-    for name in settings.redrive_systems:
+    for name in settings.redrive_systems or SYSTEMS:
         made.traffic += _make_traffic(made, name)
     Demo(made)
     return made

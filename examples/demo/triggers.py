@@ -7,6 +7,7 @@ disabled. Deliveries may go to 127.0.0.1 here, which the service otherwise refus
 import asyncio
 import contextlib
 import json
+import os
 import secrets
 from datetime import datetime
 from ipaddress import ip_network
@@ -16,6 +17,7 @@ from sqlalchemy import Connection, select
 from examples.demo.traffic import Traffic, chance, is_out, span
 from redrive import Redrive
 from redrive.settings import load
+from redrive.systems.kit.secret_keeper import key_file_of
 from redrive.systems.triggers import TriggerSettings
 from redrive.systems.triggers.endpoints import new_secret
 from redrive.systems.triggers.system import Triggers
@@ -33,6 +35,8 @@ ENDPOINTS = {
 }
 """By the path: which events they want, and what they are."""
 SWEPT_MAX = 500
+KEY = "A" * 43 + "="
+"""A demo on a server has no secrets worth a better one, and its endpoints must still open in the next demo there."""
 ANSWER_SECONDS_MAX = 15
 
 
@@ -92,6 +96,8 @@ class TriggerTraffic(Traffic):
             "retry_delays": tuple(f"{span(wait).total_seconds():g}" for wait in (2, 4, 6)),
             "delivery_allow_networks": (*settings.delivery_allow_networks, ip_network(f"{HERE}/32")),
         }
+        if key_file_of(app.database.url) is None:
+            os.environ.setdefault("REDRIVE_SECRET_KEY", KEY)
         self._triggers = Triggers(app, settings.model_copy(update=changed))
         self._database = app.database
         self._sink = Sink()

@@ -27,6 +27,8 @@ The second tree is yours to raise, so `except RedriveError` around a call of red
 say. Handlers may raise anything; a policy maps foreign exceptions to the same four classes.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 
@@ -84,6 +86,17 @@ class MissingExtraError(RedriveError, ImportError):
     def __init__(self, what: str, extra: str) -> None:
         self.extra = extra
         super().__init__(f"{what} needs an extra: pip install 'redrive[{extra}]'")
+
+
+@contextmanager
+def needs_extra(what: str, extra: str) -> Iterator[None]:
+    """Say which extra to install if an import inside fails for want of a package."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "redrive":
+            raise
+        raise MissingExtraError(what, extra) from error
 
 
 class LedgerError(RedriveError):

@@ -15,7 +15,7 @@ from redrive.core.policy import Policy, read_policy
 from redrive.core.preview import Try, preview
 from redrive.core.states import Act, State
 from redrive.core.table import TASKS, Counts, LedgerTable
-from redrive.core.task import Added, Attempt, Deed, NewTask, Task, TaskId
+from redrive.core.task import PAYLOAD_BYTES_MAX, Added, Attempt, Deed, NewTask, Task, TaskId
 from redrive.engine.announce import announce
 from redrive.engine.handlers import Handlers, function_name, make_handler
 from redrive.engine.worker import WorkerSettings
@@ -309,7 +309,7 @@ class Lane:
         if handler.policy.deadline is not None and task.created_at is not None:
             ends.append(task.created_at + handler.policy.deadline)
         tries = preview(
-            handler.policy, task.key, max(task.due_at or now, now) if task.state is State.WAITING else now,
+            handler.policy.for_task(task), task.key, max(task.due_at or now, now) if task.state is State.WAITING else now,
             failures=task.failures, failures_max=task.failures_max, deadline_at=min(ends, default=None),
         )  # fmt: skip
         if self.table.counts is Counts.DONE:
@@ -372,8 +372,12 @@ def make_task(
     delay: Span = ZERO,
     attempts: int | None = None,
     deadline: Span | None = None,
+    payload_bytes_max: int = PAYLOAD_BYTES_MAX,
 ) -> NewTask:
-    """A task to be added; without a key it gets a random one, and adding it again makes another task."""
+    """A task to be added; without a key it gets a random one, and adding it again makes another task.
+
+    `payload_bytes_max` is for a system whose payloads may be larger than 1 MiB.
+    """
     return NewTask(
         kind=kind,
         key=secrets.token_hex(16) if key is None else key,
@@ -382,4 +386,5 @@ def make_task(
         failures_max=attempts,
         deadline=None if deadline is None else read_span("deadline", deadline),
         trace=current_trace(),
+        payload_bytes_max=payload_bytes_max,
     )

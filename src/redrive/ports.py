@@ -212,7 +212,7 @@ class Ledger(Protocol):
 class Filter:
     """Which tasks: all conditions must hold, None asks nothing.
 
-    `error` is part of the last error. `cause` is a group of dead tasks. `older_than` is how long a task has not changed.
+    `error` is part of the last error, as people are shown it: what is redacted is not found. `cause` is a group of dead tasks. `older_than` is how long a task has not changed.
     `until` takes only tasks that were in this state at that instant already: whoever acts on what was shown acts on
     nothing else. `text` is part of the key, kind, last error or payload; only a search in the background reads it.
     """

@@ -15,6 +15,7 @@ from dotenv import dotenv_values
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from redrive.access.secret_keys import read_keys
 from redrive.core.durations import DURATION_MAX, format_duration, parse_duration
 from redrive.core.failure import redact
 from redrive.core.states import State
@@ -25,6 +26,8 @@ ADMIN_KEY_CHARS_MIN = 16
 ENV_FILE = ".env"
 SYSTEMS: tuple[str, ...] = ("commands", "flags", "relay", "triggers", "webhooks")
 """The systems that there are."""
+ALL_SYSTEMS = "all"
+"""What stands for all of them where systems are named."""
 
 
 def span(least: timedelta) -> Callable[[Any], timedelta]:
@@ -59,9 +62,14 @@ def listed(given: Any) -> Any:
 
 def _known_systems(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
-        if name not in SYSTEMS:
-            raise ValueError(f"there is no system {name!r}: choose from {', '.join(SYSTEMS)}")
-    return tuple(dict.fromkeys(names))
+        if name not in (*SYSTEMS, ALL_SYSTEMS):
+            raise ValueError(f"there is no system {name!r}: choose from {', '.join(SYSTEMS)}, or {ALL_SYSTEMS}")
+    return SYSTEMS if ALL_SYSTEMS in names else tuple(dict.fromkeys(names))
+
+
+def read_systems(text: str) -> tuple[str, ...]:
+    """The systems that somebody names, with commas between them; a `ValueError` where there is no such system."""
+    return _known_systems(listed(text))
 
 
 def _networks(given: tuple[str, ...]) -> tuple[str, ...]:
@@ -73,7 +81,13 @@ def _networks(given: tuple[str, ...]) -> tuple[str, ...]:
     return given
 
 
+def _readable(keys: SecretStr) -> SecretStr:
+    read_keys(keys.get_secret_value())
+    return keys
+
+
 AdminKey = Annotated[SecretStr, AfterValidator(_sendable)]
+SecretKey = Annotated[SecretStr, AfterValidator(_readable)]
 Lease = Annotated[timedelta, BeforeValidator(span(timedelta(seconds=1)))]
 Poll = Annotated[timedelta, BeforeValidator(span(timedelta(milliseconds=10)))]
 Grace = Annotated[timedelta, BeforeValidator(span(timedelta(0)))]
@@ -118,7 +132,10 @@ class Settings(Section):
         default=10_000, ge=16, le=1_000_000, description="How many connections are open at once, if files allow it"
     )
     http_connections_per_address: int = Field(
-        default=500, ge=16, le=1_000_000, description="How many of them one address may have; a proxy is one address"
+        default=500,
+        ge=16,
+        le=1_000_000,
+        description="How many of them one address, or one /64 of IPv6, may have; a proxy is one",
     )
     log_level: LogLevel = Field(default="info", description="debug, info, warning or error")
     log_format: LogFormat = Field(default="json", description="json or pretty")
@@ -127,8 +144,13 @@ class Settings(Section):
         min_length=ADMIN_KEY_CHARS_MIN,
         description="The first admin key; without it one is made at the first start and printed once",
     )
+    redrive_secret_key: SecretKey | None = Field(
+        default=None,
+        description="Encrypts stored secrets: 32 bytes in base64, or several with commas, the first of which encrypts; SQLite can do without",
+    )
     redrive_systems: Systems = Field(
-        default=SYSTEMS, description="The systems that `redrive serve` runs and `redrive migrate` makes tables for"
+        default=(),
+        description="The systems that `redrive serve` runs and `redrive migrate` makes tables for, beside the application's own",
     )
     worker_concurrency: int = Field(default=100, ge=1, le=10_000, description="How many handlers run at once")
     worker_lease: Lease = Field(

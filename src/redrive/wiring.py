@@ -5,31 +5,43 @@ import gc
 import importlib
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from datetime import timedelta
-from typing import NamedTuple
+from enum import StrEnum
+from typing import Any, NamedTuple
 
-from sqlalchemy import text
+from sqlalchemy import Column, text
 
 from redrive.access.keys import Keys
 from redrive.alerting import Watch
 from redrive.app import Redrive, Workers
 from redrive.chores import repeat
+from redrive.core import jitter
+from redrive.core.backoff import Exponential, Schedule
+from redrive.core.durations import minutes, seconds
+from redrive.core.policy import Policy
+from redrive.core.states import State
 from redrive.engine.patience import Patience
 from redrive.engine.worker import WorkerSettings
-from redrive.errors import MissingExtraError
+from redrive.errors import MissingExtraError, SettingsError
+from redrive.errors import needs_extra as needs_extra
 from redrive.ledgers.sql.ledger import SqlLedger
+from redrive.ledgers.sql.migrate import versions
 from redrive.observe.logs import LogObserver, configure_logs
 from redrive.observe.metrics import MetricsObserver
 from redrive.operator.alert_rules import EVERY as ALERTS_EVERY
 from redrive.operator.bookkeeper import EVERY as BOOKS_EVERY
 from redrive.operator.bookkeeper import Bookkeeper
+from redrive.operator.census import amounts_now
+from redrive.operator.figures import Figures
 from redrive.operator.headcount import Headcount
 from redrive.settings import Section, Settings, load
 from redrive.systems.commands.settings import CommandSettings
+from redrive.systems.flags.policy import POLICY as FLAGS
 from redrive.systems.flags.settings import FlagSettings
 from redrive.systems.relay.settings import DeadLetterSettings, RelaySettings
+from redrive.systems.triggers import tables as trigger_tables
 from redrive.systems.triggers.settings import TriggerSettings
 from redrive.systems.webhooks.settings import WebhookSettings
 
@@ -92,21 +104,19 @@ async def open_patiently(app: Redrive, stopped: asyncio.Event) -> bool:
 
 
 class KnownSystem(NamedTuple):
-    """A system that comes with redrive: how it is made for an application, and what it can be told."""
+    """A system that comes with redrive: how it is made for an application, what it can be told, and what a service must be told."""
 
     make: Callable[[Redrive], object]
     settings: tuple[type[Section], ...]
+    secrets: tuple[Column[Any], ...] = ()
+    """The columns whose values are encrypted."""
+    needs: str | None = None
+    """A setting without which no service runs it: where its server is, which is not there unless somebody says so."""
 
-
-@contextmanager
-def needs_extra(what: str, extra: str) -> Iterator[None]:
-    """Say which extra to install if an import inside fails for want of a package."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "redrive":
-            raise
-        raise MissingExtraError(what, extra) from error
+    @property
+    def can_run(self) -> bool:
+        """Whether a service has been told what it must be told."""
+        return self.needs is None or self.needs.lower() in load(self.settings[0]).model_fields_set
 
 
 def _made_by(path: str, extra: str) -> Callable[[Redrive], object]:
@@ -122,17 +132,16 @@ def _made_by(path: str, extra: str) -> Callable[[Redrive], object]:
 
 
 def _make_relay(app: Redrive) -> None:
-    # It needs a broker, which is not there unless somebody says where.
-    settings = load(RelaySettings)
-    if "rabbitmq_url" in settings.model_fields_set:
-        attach_relay(app, settings, service=load(Settings).service_name)
+    attach_relay(app, load(RelaySettings), service=load(Settings).service_name)
 
 
 KNOWN_SYSTEMS = {
     "commands": KnownSystem(_made_by("redrive.systems.commands:Commands", "commands"), (CommandSettings,)),
     "flags": KnownSystem(_made_by("redrive.systems.flags:Flags", "service"), (FlagSettings,)),
-    "relay": KnownSystem(_make_relay, (RelaySettings, DeadLetterSettings)),
-    "triggers": KnownSystem(_made_by("redrive.systems.triggers.system:Triggers", "service"), (TriggerSettings,)),
+    "relay": KnownSystem(_make_relay, (RelaySettings, DeadLetterSettings), needs="RABBITMQ_URL"),
+    "triggers": KnownSystem(
+        _made_by("redrive.systems.triggers.system:Triggers", "service"), (TriggerSettings,), trigger_tables.SECRETS
+    ),
     "webhooks": KnownSystem(_made_by("redrive.systems.webhooks:Webhooks", "service"), (WebhookSettings,)),
 }
 SECTIONS: tuple[type[Section], ...] = (
@@ -143,10 +152,64 @@ SECTIONS: tuple[type[Section], ...] = (
 
 
 def attach_systems(app: Redrive, names: Iterable[str]) -> None:
-    """Give the application the systems with these names that it does not have yet, with the settings of the environment."""
+    """Give the application the systems with these names that it does not have yet, with the settings of the environment.
+
+    One that has not been told what it needs is left out.
+    """
     for name in names:
-        if name not in app.systems:
+        if name not in app.systems and KNOWN_SYSTEMS[name].can_run:
             KNOWN_SYSTEMS[name].make(app)
+
+
+class PublishedPolicy(StrEnum):
+    """The system whose policy is meant."""
+
+    COMMANDS = "commands"
+    FLAGS = "flags"
+    RELAY = "relay"
+    TRIGGERS = "triggers"
+    WEBHOOKS = "webhooks"
+
+
+PUBLISHED: dict[str, Policy] = {
+    "commands": Policy(Schedule([seconds(60), seconds(300)]), attempts=3, jitter=jitter.none, name="commands"),
+    "flags": FLAGS,
+    "relay": Policy(Exponential(seconds(2), seconds(60)), retries=3, jitter=jitter.additive(seconds(1)), name="relay"),
+    "triggers": Policy(Schedule([minutes(1), minutes(5), minutes(15)]), retries=3, jitter=jitter.none, name="triggers"),
+    "webhooks": Policy(Exponential(seconds(10), seconds(300)), attempts=5, jitter=jitter.none, name="webhooks"),
+}
+"""The policies of the five systems with their defaults, for previews."""
+
+
+async def attach_found(app: Redrive) -> dict[str, str]:
+    """Give an application the systems whose tables its database has, to look and to act there: nothing of them runs.
+
+    Returns those that cannot be looked at from here, and why.
+    """
+    await app.database.open()
+    unseen = {}
+    for name in sorted(await versions(app.database)):
+        if name in KNOWN_SYSTEMS and name not in app.systems:
+            try:
+                KNOWN_SYSTEMS[name].make(app)
+            except MissingExtraError as error:
+                unseen[name] = str(error)
+    return unseen
+
+
+def check_settings(systems: Iterable[str] = ()) -> Settings:
+    """The settings of the service. Every wrong one is named at once, those of these systems and of the named ones too."""
+    settings = load(Settings)
+    wrong = []
+    for name in sorted({*settings.redrive_systems, *systems}):
+        for section in KNOWN_SYSTEMS[name].settings:
+            try:
+                load(section)
+            except SettingsError as error:
+                wrong.append(str(error))
+    if wrong:
+        raise SettingsError("; ".join(wrong))
+    return settings
 
 
 def attach_relay(app: Redrive, settings: RelaySettings, *, service: str) -> None:
@@ -156,35 +219,25 @@ def attach_relay(app: Redrive, settings: RelaySettings, *, service: str) -> None
     Relay(app, settings, service=service)
 
 
-class Service:
-    """An application with what stands around it in `redrive serve`: keys, metrics, its systems, and its workers."""
+class Running:
+    """An application that works, as monitoring sees it: whether its store is open, its workers run, and what it depends on answers."""
 
-    def __init__(self, app: Redrive, settings: Settings, worker: WorkerSettings | None = None) -> None:
+    def __init__(self, app: Redrive, workers: Workers | None, *, measured: bool = True) -> None:
+        """Only who is `measured` counts what happens: it costs a little with every task."""
         self.app = app
-        self.settings = settings
-        self.metrics = observe_with_metrics(app)
-        self.keys = Keys(app.database)
-        for system in app.systems.values():
-            system.measure(self.metrics.registry)
-        works = bool(app.systems) or any(len(lane.handlers) for lane in app.lanes.values())
-        self.workers: Workers | None = app.workers(worker or settings.worker()) if works else None
+        self.workers = workers
+        self.metrics = observe_with_metrics(app) if measured else None
+        if self.metrics is not None:
+            for system in app.systems.values():
+                system.measure(self.metrics.registry)
         self.is_open = False
-        self.first_key: str | None = None
-        """The admin key that was made at this start, until somebody has printed it."""
         self.opened = asyncio.Event()
         self._started = time.monotonic()
         self._stopped = asyncio.Event()
-        self._at_end: list[Callable[[], Awaitable[None]]] = []
-        self._bookkeeper = Bookkeeper(app.database, self._ledgers)
-        self._watch = Watch(app, settings)
-
-    def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Have something closed when the service ends, while its store is still open."""
-        self._at_end.append(close)
 
     @property
     def uptime(self) -> timedelta:
-        """How long this service has been running."""
+        """How long it has been running."""
         return timedelta(seconds=time.monotonic() - self._started)
 
     @property
@@ -197,7 +250,7 @@ class Service:
         return self.workers is None or self.workers.ready.is_set()
 
     def stop(self) -> None:
-        """Ask the service to stop gracefully; `run` then returns."""
+        """Ask it to stop gracefully; `run` then returns."""
         self._stopped.set()
         if self.workers is not None:
             self.workers.stop()
@@ -205,35 +258,26 @@ class Service:
     async def run(self) -> None:
         """Open the store, however long it is away, and work until told to stop."""
         try:
-            if not await open_patiently(self.app, self._stopped):
-                return
-            given = self.settings.redrive_admin_key
-            self.first_key = await self.keys.ensure_first(given.get_secret_value() if given is not None else None)
-            self.is_open = True
-            self.opened.set()
-            chores = [
-                asyncio.create_task(repeat("books", BOOKS_EVERY, self._bookkeeper.round)),
-                asyncio.create_task(repeat("alerts", ALERTS_EVERY, self._watch.round)),
-            ]
-            try:
-                if self.workers is not None:
-                    await self.workers.run(then_exit=True)
-                else:
-                    await self._stopped.wait()
-            finally:
-                for chore in chores:
-                    chore.cancel()
-                await asyncio.gather(*chores, self.close_all(), return_exceptions=True)
+            if await open_patiently(self.app, self._stopped):
+                await self.prepare()
+                self.is_open = True
+                self.opened.set()
+                await self.work()
         finally:
             self.is_open = False
 
-    async def close_all(self) -> None:
-        """Close what was to be closed at the end; once."""
-        closing, self._at_end = self._at_end, []
-        await asyncio.gather(*(close() for close in closing), return_exceptions=True)
+    async def prepare(self) -> None:
+        """What is to be done once the store is open, and before anybody is told so."""
 
-    async def _ledgers(self) -> list[tuple[SqlLedger, Headcount | None]]:
-        return [(await lane.ledger(), lane.headcount) for lane in self.app.lanes.values()]
+    async def work(self) -> None:
+        """Work until told to stop."""
+        if self.workers is not None:
+            await self.workers.run(then_exit=True)
+        else:
+            await self._stopped.wait()
+
+    async def set_gauges(self) -> None:
+        """Ask for what is not counted as it happens. Many workers share a ledger: how much waits there is asked by a service."""
 
     async def database_answers(self) -> bool:
         """Whether the database answers now."""
@@ -243,3 +287,70 @@ class Service:
         except Exception:  # whatever a driver says instead of an answer
             return False
         return True
+
+
+class Service(Running):
+    """An application with what stands around it in `redrive serve`: keys, metrics, its systems, and its workers."""
+
+    metrics: MetricsObserver
+
+    def __init__(self, app: Redrive, settings: Settings, worker: WorkerSettings | None = None) -> None:
+        works = bool(app.systems) or any(len(lane.handlers) for lane in app.lanes.values())
+        super().__init__(app, app.workers(worker or settings.worker()) if works else None)
+        self.settings = settings
+        self.keys = Keys(app.database)
+        self.first_key: str | None = None
+        """The admin key that was made at this start, until somebody has printed it."""
+        self._at_end: list[Callable[[], Awaitable[None]]] = []
+        self._bookkeeper = Bookkeeper(app.database, self._ledgers)
+        self._watch = Watch(app, settings)
+
+    def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Have something closed when the service ends, while its store is still open."""
+        self._at_end.append(close)
+
+    async def prepare(self) -> None:
+        """See `Running.prepare`: there is a key to come in with."""
+        given = self.settings.redrive_admin_key
+        self.first_key = await self.keys.ensure_first(given.get_secret_value() if given is not None else None)
+
+    async def work(self) -> None:
+        """See `Running.work`. Beside it the books are kept, and people are told what is wrong."""
+        chores = [
+            asyncio.create_task(repeat("books", BOOKS_EVERY, self._bookkeeper.round)),
+            asyncio.create_task(repeat("alerts", ALERTS_EVERY, self._watch.round)),
+        ]
+        try:
+            await super().work()
+        finally:
+            for chore in chores:
+                chore.cancel()
+            await asyncio.gather(*chores, self.close_all(), return_exceptions=True)
+
+    async def close_all(self) -> None:
+        """Close what was to be closed at the end; once."""
+        closing, self._at_end = self._at_end, []
+        await asyncio.gather(*(close() for close in closing), return_exceptions=True)
+
+    async def set_gauges(self) -> None:
+        """See `Running.set_gauges`: how many tasks stand where. A store that is away leaves the last numbers and says that it is not up."""
+        for lane in self.app.lanes.values():
+            try:
+                ledger = await lane.ledger()
+                counted = (await Figures(self.app.database).states()).get(lane.name)
+                # Before the first census a short look must do: no scrape may count a large table.
+                counts = await lane.counts() if counted is None else await amounts_now(ledger, counted)
+                oldest = await ledger.oldest_due()
+            except Exception:  # a scrape must still get the counters
+                self.metrics.up.labels(lane.name).set(0)
+                continue
+            self.metrics.up.labels(lane.name).set(self.app.database.trouble() is None)
+            for state in State:
+                self.metrics.depth.labels(lane.name, state.value).set(counts.get(state, 0))
+            self.metrics.oldest_due.labels(lane.name).set(oldest.total_seconds() if oldest else 0)
+        for system in self.app.systems.values():
+            with suppress(Exception):
+                await system.refresh()
+
+    async def _ledgers(self) -> list[tuple[SqlLedger, Headcount | None]]:
+        return [(await lane.ledger(), lane.headcount) for lane in self.app.lanes.values()]

@@ -19,3 +19,12 @@ def test_a_caller_who_goes_on_is_not_forgotten():
     for number in range(100):
         wrong_keys.note(f"other {number}", f"other {number:06}")
     assert wrong_keys.note("me", "another one")
+
+
+def test_a_network_is_one_caller():
+    """Who has a /64 of IPv6 has as many addresses as there are keys to guess; the neighbour's network is somebody else's."""
+    wrong_keys = WrongKeys()
+    for number in range(FAILURES_MAX):
+        assert not wrong_keys.note(f"2001:db8:1:2::{number:x}", f"{number:012}")
+    assert wrong_keys.note("2001:db8:1:2::ffff", "another one")
+    assert not wrong_keys.note("2001:db8:1:3::1", "one of a neighbour")

@@ -8,7 +8,7 @@ from .conftest import log_in
 from .site import Site
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-PAGES = ("/", "/tasks", "/dead", "/systems", "/audit")
+PAGES = ("/", "/tasks", "/dead", "/systems", "/audit", "/docs")
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +104,7 @@ async def test_a_revoked_key_is_out_at_once(page: Page, site: Site):
     await page.goto(f"{elsewhere(site)}/login")
     await page.get_by_label("Key").fill(made.secret)
     await page.get_by_role("button", name="Log in").click()
-    await expect(page.get_by_text("eve")).to_be_visible()
+    await expect(page.get_by_text("eve", exact=True)).to_be_visible()
     await site.service.keys.revoke(made.key.id)
     await page.goto(f"{elsewhere(site)}/tasks")
     await expect(page.get_by_role("heading", name="Log in")).to_be_visible()

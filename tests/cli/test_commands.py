@@ -15,16 +15,18 @@ from pathlib import Path
 import asyncpg
 import pytest
 import typer.main
+from sqlalchemy import inspect
 
 from redrive import Redrive, __version__
 from redrive.access.keys import Scope
 from redrive.cli import app as command_line
 from redrive.cli import doctor
 from redrive.cli.app_path import load_app
+from redrive.cli.listen import listen
 from redrive.cli.preview import PUBLISHED, PublishedPolicy
-from redrive.cli.serve import listen
 from redrive.errors import SettingsError
 from redrive.ledgers.sql.migrate import heads, systems_with_tables
+from redrive.settings import SYSTEMS
 
 from .said import Said
 
@@ -34,15 +36,55 @@ Run = Callable[..., Said]
 # --- migrate --------------------------------------------------------------------------------------------------------
 
 
+async def tables(url: str) -> set[str]:
+    """The tables of a database."""
+    app = Redrive(url)
+    try:
+        await app.database.open()
+        return set(await app.database.read(lambda connection: inspect(connection).get_table_names()))
+    finally:
+        await app.close()
+
+
 def test_migrate_then_nothing_to_do(redrive: Run, empty_url: str):
-    """The first run migrates, the second finds nothing to do."""
+    """The first run migrates, the second finds nothing to do. Nobody gets the tables of a system that was not named."""
     assert redrive("migrate", "--database", empty_url, "--json").json == {
         "before": {},
-        "after": heads(systems_with_tables()),
+        "after": heads(),
         "changed": True,
     }
+    assert {name for name in asyncio.run(tables(empty_url)) if not name.startswith("redrive_")} == set()
     assert redrive("migrate", "--database", empty_url, "--json").json["changed"] is False
-    assert "already" in redrive("migrate", "--database", empty_url).err
+    again = redrive("migrate", "--database", empty_url)
+    assert "already" in again.err
+    assert f"--systems {','.join(systems_with_tables())}" in again.err
+
+
+def test_migrate_makes_tables_of_systems_that_are_named(
+    redrive: Run, empty_url: str, application: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+):
+    """By the option, by REDRIVE_SYSTEMS, or by the application that has one; what is there is brought along from then on."""
+    asked = ("migrate", "--database", empty_url)
+    assert redrive(*asked, "--systems", "flags", "--json").json["after"] == heads(["flags"])
+    monkeypatch.setenv("REDRIVE_SYSTEMS", "webhooks")
+    assert redrive(*asked, "--json").json["after"] == heads(["flags", "webhooks"])
+    monkeypatch.delenv("REDRIVE_SYSTEMS")
+    source = "from redrive import Redrive\nfrom redrive.systems.triggers.system import Triggers\n"
+    path = application(f"{source}app = Redrive({empty_url!r})\nTriggers(app)\n")
+    assert redrive("migrate", "--app", path, "--json").json["after"] == heads(["flags", "triggers", "webhooks"])
+    assert redrive(*asked, "--systems", "all", "--json").json["after"] == heads(systems_with_tables())
+    wrong = redrive(*asked, "--systems", "flags,mail")
+    assert (wrong.code, "there is no system 'mail': choose from commands, flags" in wrong.err) == (2, True)
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+def test_tables_that_are_missing_name_the_command(redrive: Run, empty_url: str, application: Callable[[str], str]):
+    """Who uses a system without its tables is told the very command that makes them, by whatever meets them first."""
+    source = "from redrive import Redrive\nfrom redrive.systems.flags import Flags\n"
+    path = application(f"{source}app = Redrive({empty_url!r})\nFlags(app)\n")
+    redrive("migrate", "--database", empty_url)
+    assert "run `redrive migrate --systems flags`" in redrive("tasks", "list", "--app", path).err
+    assert "run `redrive migrate --systems flags`" in redrive("doctor", "--app", path).out
 
 
 def test_migrate_prints_sql_without_a_database(redrive: Run, folder: Path):
@@ -425,6 +467,55 @@ def test_wrong_settings_are_one_line(redrive: Run, monkeypatch: pytest.MonkeyPat
         assert said.code == 2
         assert said.err.startswith("redrive: WORKER_LEASE='never' cannot be used")
         assert said.err.count("\n") == 1
+
+
+WRONG = {
+    "flags": "FLAG_SCHEDULE_MAX_RETRIES",
+    "relay": "BASE_DELAY_MS",
+    "triggers": "RATE_LIMIT_PER_MINUTE",
+    "webhooks": "QUEUE_MAXSIZE",
+    "commands": "COMMANDS_MAX_ATTEMPTS",
+}
+"""A setting of each system."""
+
+
+def on_a_database() -> list[tuple[str, ...]]:
+    """Every command that works on a database."""
+    return [
+        path
+        for path, command in leaves(typer.main.get_command(command_line))
+        if "database" in {parameter.name for parameter in command.params}
+    ]
+
+
+ARGUMENTS = {
+    ("tasks", "show"): ["1"],
+    ("tasks", "add"): ["mail"],
+    ("tasks", "redrive"): ["1", "--reason", "x"],
+    ("tasks", "cancel"): ["1", "--reason", "x"],
+    ("keys", "create"): ["--user", "ada", "--scope", "viewer"],
+    ("keys", "revoke"): ["x"],
+    ("adopt",): ["orders"],
+}
+
+
+@pytest.mark.parametrize("path", on_a_database(), ids=" ".join)
+def test_a_wrong_setting_is_said_without_a_database(
+    redrive: Run, path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, folder: Path
+):
+    """Whichever part of redrive it belongs to, and whether or not the database is there or named by an option."""
+    assert set(WRONG) == set(SYSTEMS)
+    where = ("--database", f"sqlite:///{folder}/missing.db")
+    command = (*path, *ARGUMENTS.get(path, []))
+    for system, name in [(None, "WORKER_LEASE"), *WRONG.items()]:
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "wrong")
+            if system is not None and system not in path:  # a command of a system names it itself
+                patch.setenv("REDRIVE_SYSTEMS", system)
+            for given in (command, (*command, *where)):
+                said = redrive(*given)
+                assert (said.code, f"redrive: {name}='wrong' cannot be used" in said.err) == (2, True), said
+    assert list(folder.iterdir()) == []
 
 
 def test_a_port_in_use_is_a_clear_error():

@@ -90,8 +90,9 @@ def ended_well(service: Started) -> None:
 def test_everything_lives_on_sqlite(start: Start, folder: Path):
     """As `make demo` starts it, without any server; the key that it prints lets a visitor act, and nobody else gets one."""
     service = start(
-        module="examples.demo", HTTP_PORT="0", DATABASE_URL=f"sqlite:///{folder / 'demo.db'}", DEMO_SPEED=SPEED
-    )
+        module="examples.demo", HTTP_PORT="0", DATABASE_URL=f"sqlite:///{folder / 'demo.db'}", DEMO_SPEED=SPEED,
+        LOG_FORMAT="pretty",
+    )  # fmt: skip
     service.wait_for("Ctrl-C stops")
     [key] = re.findall(r"rdk_[\w-]+", service.said)
     lives(service, LEDGERS)

@@ -14,7 +14,9 @@ from redrive.lane import NewTask
 from redrive.operator.census import Census
 from redrive.operator.figures import Figures
 
+from .everywhere import dead_everywhere
 from .said import Said
+from .test_commands import execute
 
 Run = Callable[..., Said]
 WHY = ("--reason", "mended")
@@ -138,7 +140,8 @@ def test_redrive_by_id(stored: Run, url: str):
     done = stored("tasks", "redrive", str(first), "--reason", "mail is back", "--by", "ada", "--json")
     assert done.code == 0
     assert done.json == {
-        "act": "redrive", "matched": 1, "changed": [first], "refused": {}, "until": None, "dry_run": False,
+        "act": "redrive", "matched": 1, "changed": [{"ledger": "redrive_task", "id": first}], "refused": [], "until": None,
+        "dry_run": False, "unseen": {},
     }  # fmt: skip
     shown = stored("tasks", "show", str(first), "--json").json
     assert (shown["state"], shown["failures"], shown["redrives"]) == ("waiting", 0, 1)
@@ -148,7 +151,8 @@ def test_redrive_by_id(stored: Run, url: str):
     assert stored("tasks", "show", str(second), "--json").json["state"] == "dead"
     again = stored("tasks", "redrive", str(first), "--reason", "once more", "--json")
     assert (again.code, again.json["changed"]) == (1, [])
-    assert again.json["refused"] == {str(first): "it is waiting: only dead tasks can be redriven"}
+    reason = "it is waiting: only dead tasks can be redriven"
+    assert again.json["refused"] == [{"ledger": "redrive_task", "id": first, "reason": reason}]
 
 
 def test_redrive_by_filter_asks_first(stored: Run, url: str):
@@ -175,7 +179,7 @@ def test_ids_and_keys_are_mixed(stored: Run, url: str):
     assert (wrong.code, "no task with the id or key 'typo'" in wrong.err) == (2, True)
     assert stored("tasks", "show", "mail-1", "--json").json["state"] == "dead"
     done = stored("tasks", "redrive", str(first), "mail-1", *WHY, "--yes", "--json")
-    assert done.json["changed"] == [first, second]
+    assert [one["id"] for one in done.json["changed"]] == [first, second]
     stored("tasks", "add", "mail", "--key", str(first))
     for command in (["cancel", str(first), *WHY], ["show", str(first)]):
         two = stored("tasks", *command)
@@ -251,6 +255,75 @@ def test_acting_without_a_reason_is_refused(stored: Run):
             assert "say why: --reason is kept with each task" in refused.err
     assert stored("tasks", "cancel", "m-1", "--dry-run", "--json").json["matched"] == 1
     assert stored("tasks", "show", "m-1", "--json").json["state"] == "waiting"
+
+
+# --- all ledgers of a database --------------------------------------------------------------------------------------
+
+
+def test_dead_tasks_of_all_ledgers_are_listed(stored: Run, url: str):
+    """Without an application too: whoever looks for dead tasks hears of those of every system that has tables here."""
+    keys = asyncio.run(dead_everywhere(url))
+    assert len(keys) == 6
+    listed = stored("tasks", "list", "--state", "dead", "--json").json
+    assert {task["ledger"]: task["key"] for task in listed["tasks"]} == keys
+    assert (listed["after"], listed["unseen"]) == (None, {})
+    assert all(ledger in stored("tasks", "list", "--state", "dead").out for ledger in keys)
+
+
+def test_pages_go_on_from_ledger_to_ledger(stored: Run, url: str):
+    """One task after the other, none twice, until there is no more."""
+    keys = asyncio.run(dead_everywhere(url))
+    seen, after = [], ()
+    for _ in keys:
+        page = stored("tasks", "list", "--state", "dead", "--limit", "1", "--json", *after).json
+        seen += [(task["ledger"], task["key"]) for task in page["tasks"]]
+        after = ("--after", page["after"]) if page["after"] else ()
+    assert (seen, after) == (list(keys.items()), ())
+    assert stored("tasks", "list", "--after", "nowhere:1").code == 2
+
+
+def test_keys_work_wherever_ids_do(stored: Run, url: str):
+    """In every ledger, whatever its ids are: shown, counted and redriven by key, without saying where."""
+    for ledger, key in asyncio.run(dead_everywhere(url)).items():
+        where = ("--lane", ledger) if key.isdigit() else ()  # schedules of flags have numbers alone, as others have
+        shown = stored("tasks", "show", key, *where, "--json").json
+        assert (shown["ledger"], shown["key"]) == (ledger, key)
+        by_id = stored("tasks", "show", str(shown["id"]), "--lane", ledger, "--json").json
+        assert by_id["key"] == key
+        done = stored("tasks", "redrive", key, *where, *WHY, "--json").json
+        assert done["changed"] == [{"ledger": ledger, "id": shown["id"]}]
+
+
+def test_a_name_of_two_ledgers_is_not_guessed_at(stored: Run, url: str):
+    """Two tasks with one name are told apart by their ledger alone."""
+    number = asyncio.run(dead_everywhere(url))["feature_flag_schedules"]
+    for command in (["show", number], ["redrive", number, *WHY]):
+        said = stored("tasks", *command)
+        assert (said.code, "choose one with --lane" in said.err) == (2, True)
+    assert stored("tasks", "show", number, "--lane", "redrive_task").code == 0
+
+
+def test_an_act_by_a_filter_reaches_all_ledgers(stored: Run, url: str):
+    """What was listed is what is acted on; how many are where is said before."""
+    keys = asyncio.run(dead_everywhere(url))
+    said = stored("tasks", "redrive", "--all", "--dry-run")
+    assert "would redrive 6 tasks (1 of redrive_task, " in said.err
+    some = stored("tasks", "redrive", "--all", "--at-most", "2", *WHY, "--yes", "--json").json
+    assert [one["ledger"] for one in some["changed"]] == list(keys)[:2]
+    rest = stored("tasks", "redrive", "--all", *WHY, "--yes", "--json").json
+    assert [one["ledger"] for one in rest["changed"]] == list(keys)[2:]
+    asked = stored("tasks", "cancel", "--kind", "mail", "--dry-run", "--json").json
+    assert asked["matched"] == 1
+    assert "feature_flag_schedules" in asked["unseen"]
+
+
+def test_what_cannot_be_looked_at_is_said(stored: Run, url: str):
+    """An adopted table is known to its application alone: without it nobody hears that all is well."""
+    columns = "(minute, ledger, worker, done) VALUES ('2030-01-01 00:00:00', 'shop_event', 'w', 1)"
+    asyncio.run(execute(url, f"INSERT INTO redrive_minute {columns}"))
+    said = stored("tasks", "list", "--state", "dead")
+    assert "not looked at: shop_event: only the application knows how to read it" in said.err
+    assert "shop_event" in stored("tasks", "list", "--json").json["unseen"]
 
 
 def test_adopted_tables_are_lanes(redrive: Run, url: str, application: Callable[[str], str]):

@@ -2,18 +2,23 @@
 
 import asyncio
 import os
+import re
 import signal
+import socket
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import httpx
 import pytest
 
 from redrive import Redrive
 from redrive.cli import processes
 from redrive.cli.processes import SecondPress
 from redrive.lane import make_task
+from redrive.systems.commands import Commands
+from redrive.systems.commands.registry import Registry
 
 from .said import Said, Started, until
 
@@ -27,7 +32,7 @@ app = Redrive({url!r})
 
 @app.handler("quick")
 async def quick(task):
-    print("ran", task.payload, os.getpid(), flush=True)
+    print(f"ran {{task.payload}} {{os.getpid()}}\\n", end="", flush=True)  # whole lines: processes share the file
 
 @app.handler("slow")
 async def slow(task):
@@ -197,6 +202,72 @@ def test_a_command_that_cannot_work_is_not_tried_again(start: Start):
     worker = start("worker", "no_such_module:app", "--processes", "2")
     assert worker.process.wait(60) == 2
     assert "a new one starts" not in worker.said
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+BUS = """
+from redrive import Redrive
+from redrive.systems import commands
+app = Redrive({url!r})
+bus = commands.Commands(app)
+
+@commands.handler("payments", "Debit")
+async def debit(command, context): ...
+"""
+
+
+def probes(worker: Started) -> list[str]:
+    """Where its processes answer monitoring."""
+    return re.findall(r"health and metrics are at (http://[\d.:]+)/", worker.said)
+
+
+def test_figures_of_a_worker(start: Start, url: str, application: Callable[[str], str]):
+    """Health, readiness and what it has done, commands too, on this machine alone; nothing else is served."""
+    worker = start("worker", application(BUS.format(url=url)), "--http-port", "0")
+    worker.wait_for("working on")
+    [address] = probes(worker)
+    assert address.startswith("http://127.0.0.1:")
+    with httpx.Client(base_url=address, timeout=60) as client:
+        until(lambda: client.get("/ready").status_code == 200)
+        assert client.get("/health").json()["checks"] == {"database": "ok"}
+        asyncio.run(send(url))
+        counted = 'redrive_attempts_total{kind="payments/Debit",ledger="commands",outcome="done"} 1.0'
+        until(lambda: counted in client.get("/metrics").text, lambda: client.get("/metrics").text)
+        for path in ("/", "/tasks", "/api/tasks", "/api/overview", "/api/commands", "/openapi.json", "/login"):
+            assert client.get(path).status_code == 404, path
+    assert worker.end(signal.SIGTERM) == 0
+
+
+async def send(url: str) -> None:
+    """Send a command."""
+    app = Redrive(url)
+    bus = Commands(app, handlers=Registry())
+    async with app:
+        await bus.send("payments", "Debit", "debit-1", {})
+
+
+def test_each_process_has_a_port(start: Start, file_shop: str):
+    """Figures of one process are not those of another, so each is asked at its own."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    worker = start("worker", file_shop, "--processes", "2", "--http-port", str(port))
+    worker.wait_for("working on", times=2)
+    assert sorted(probes(worker)) == [f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port + 1}"]
+    for address in probes(worker):
+        until(lambda address=address: httpx.get(f"{address}/ready", timeout=60).status_code == 200)
+    assert worker.end(signal.SIGTERM) == 0
+
+
+def test_a_port_for_figures_that_cannot_be_had(redrive: Run, file_shop: str):
+    """Says which option to change, and nothing is run."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        said = redrive("worker", file_shop, "--http-port", str(taken.getsockname()[1]))
+    assert (said.code, "choose another with --http-port" in said.err) == (2, True)
+    said = redrive("worker", file_shop, "--http-port", "0", "--http-host", "192.0.2.1")
+    assert (said.code, "change --http-host" in said.err) == (2, True)
+    said = redrive("worker", file_shop, "--http-port", "65535", "--processes", "2")
+    assert (said.code, "need as many ports" in said.err) == (2, True)
 
 
 @pytest.mark.parametrize("starts_at", [-1e6, 0.0, 1e6])

@@ -392,3 +392,15 @@ def test_exceptions_beside_exception_are_failures_too(error):
     settled = decide(claim_of(), Failed(error), Policy())
     assert (settled.state, settled.failures) == (State.WAITING, 1)
     assert settled.error.startswith(type(error).__name__)
+
+
+@pytest.mark.parametrize("outcome", [Failed(ValueError("odd")), LeaseExpired()], ids=["failed", "worker lost"])
+def test_a_task_may_bring_its_own_backoff(outcome: Outcome):
+    """It waits as the task says, and is explained so; tasks that bring none wait as the policy says. The budget is the policy's."""
+    own = {"order-1": Fixed(seconds(7))}
+    policy = Policy(Fixed(seconds(5)), retries=1, jitter=jitter.none, own_backoff=lambda task: own.get(task.key))
+    for key, wait in (("order-1", 7), ("order-2", 5)):
+        settled = decide(claim_of(key=key), outcome, policy)
+        assert settled.delay == seconds(wait)
+        assert settled.explanation is not None and settled.explanation.wait == seconds(wait)
+        assert decide(claim_of(1, key=key), outcome, policy).state is State.DEAD

@@ -149,3 +149,12 @@ def test_a_claim_counts_its_try_from_one():
     claim = Claim(task=task, claim_id=UUID(int=1), claimed_at=datetime(2026, 1, 1, tzinfo=UTC))
     assert claim.number == 3
     assert claim.abandoned is None
+
+
+def test_a_system_may_take_larger_payloads():
+    """Its own limit holds instead of the common one, and is named in the error."""
+    large = "x" * PAYLOAD_BYTES_MAX
+    made = NewTask(kind="a", key="k", payload=large, payload_bytes_max=PAYLOAD_BYTES_MAX + 2)
+    assert len(made.payload_json) == PAYLOAD_BYTES_MAX + 2
+    with pytest.raises(PayloadError, match=f"{PAYLOAD_BYTES_MAX + 1:,}"):
+        NewTask(kind="a", key="k", payload=large, payload_bytes_max=PAYLOAD_BYTES_MAX + 1)

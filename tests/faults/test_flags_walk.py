@@ -34,7 +34,7 @@ def test_the_walk_through(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log:
         service = subprocess.Popen(
             ["redrive", *serve.splitlines()[1].split()[1:]], cwd=tmp_path,
-            env=environment | settings | {"REDRIVE_SYSTEMS": "flags"}, stdout=log, stderr=log,
+            env=environment | settings, stdout=log, stderr=log,
         )  # fmt: skip
 
     def run(commands: str) -> list[Any]:

@@ -126,6 +126,19 @@ def test_all_other_facts_are_one_line_each(make_settlement, make_claim):
     ]  # fmt: skip
 
 
+def test_json_lines_have_a_message(capsys):
+    """Every line in JSON says what happened as `event` and as `message`, redacted alike; one that brings its own keeps it."""
+    configure_logs(format="json")
+    structlog.get_logger().info(f"odd {SECRET}", ledger="work")
+    structlog.get_logger().warning("told", message="as told")
+    first, second = (json.loads(line) for line in capsys.readouterr().err.splitlines())
+    assert first["message"] == first["event"] != f"odd {SECRET}"
+    assert (second["event"], second["message"]) == ("told", "as told")
+    configure_logs(format="pretty")
+    structlog.get_logger().info("plain")
+    assert "message" not in capsys.readouterr().err
+
+
 def test_payloads_are_never_logged(make_settlement, make_claim):
     """Whatever happens to a task, what it carries stays out of the logs."""
     payload = {"card": "4111111111111111"}
@@ -158,7 +171,7 @@ def test_json_lines_carry_service_level_and_time(capsys):
     shown = configured(capsys, lambda: structlog.get_logger().info("hello", amount=3), service="billing")
     line = json.loads(shown)
     assert line.pop("@timestamp").endswith("Z")
-    assert line == {"event": "hello", "amount": 3, "level": "info", "service": "billing"}
+    assert line == {"event": "hello", "message": "hello", "amount": 3, "level": "info", "service": "billing"}
 
 
 def test_the_last_gate_redacts_whatever_is_logged(capsys):

@@ -1,10 +1,11 @@
 """What people see of a payload: everything but what looks like a secret."""
 
+import json
 from typing import Any
 
 import pytest
 
-from redrive.operator.json_views import HIDDEN, redacted
+from redrive.operator.json_views import HIDDEN, SHOWN_CHARS_MAX, redacted
 
 
 @pytest.mark.parametrize(
@@ -56,3 +57,27 @@ def test_depth_has_a_limit():
     for _ in range(500):
         deep = [deep]
     assert "…" in str(redacted(deep))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"text": "x" * (16 << 20), "more": 1},
+        [{"a": number, "b": "text"} for number in range(500_000)],
+        {f"k{number}": [number] for number in range(500_000)},
+    ],
+    ids=["one text", "a list", "an object"],
+)
+def test_of_a_large_payload_the_beginning_is_shown(payload: Any):
+    """As much as can be looked through while others wait; then an ellipsis says that there is more."""
+    shown = json.dumps(redacted(payload), ensure_ascii=False)
+    assert 100_000 < len(shown) < 20 * SHOWN_CHARS_MAX
+    assert "…" in shown
+    assert shown[:50] == json.dumps(payload)[:50]
+
+
+def test_no_secret_comes_out_by_the_cut():
+    """A long secret is hidden by its name, and what stands at the cut is left out."""
+    assert redacted({"password": "h" * (2 << 20)}) == {"password": "[redacted]"}
+    text = "x" * (SHOWN_CHARS_MAX - 20) + " password=hunter2hunter2"
+    assert "hunt" not in redacted([text])[0]

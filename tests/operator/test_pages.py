@@ -13,6 +13,7 @@ from redrive.core.states import State
 from redrive.core.task import TaskId
 from redrive.errors import PermanentError, TooSlowError, UsageError
 from redrive.operator.census import Census
+from redrive.operator.figures import Figures
 from redrive.operator.pages import TaskPages
 from redrive.ports import Filter
 from tests.ledgers.homes import ADA, LEASE, PERMANENT, TRANSIENT, Home, settlement
@@ -252,3 +253,42 @@ async def test_what_others_brought_back_is_not_counted_as_dead(home: Home) -> No
     await home.change(first, status=home.table.words.done)
     assert await pages.count(Filter(state=State.DEAD)) == 2
     assert len((await pages.ids(Filter(state=State.DEAD))).items) == 2
+
+
+LEAKED = "OperationalError: cannot log in with password=hunter2, host db1"
+
+
+@pytest.mark.homes(lambda table: table.last_error is not None)
+@pytest.mark.parametrize("limited", [True, False])
+async def test_a_hidden_text_is_not_found_by_its_error(home: Home, limited: bool) -> None:
+    """What an error hides from people finds nothing, by page, by count, or by the cursor of a short page; what it shows does."""
+    [first, second] = sorted(await home.put(2), key=str)
+    for claim in await home.ledger.claim(2, LEASE):
+        assert await home.settle(claim, PERMANENT) == []
+    for id_ in (first, second):  # as somebody else has written it, who does not redact
+        await home.change(id_, last_error=LEAKED)
+    await Census(home.ledger).take()
+    pages = TaskPages(home.ledger, limited=limited)
+    for hidden in ("hunter2", "password=hunter2", "hunter2, host", "2, host"):
+        for state in (None, State.DEAD):
+            page = await pages.page(Filter(error=hidden, state=state), limit=1)
+            assert (page.items, page.cursor) == ([], None), hidden
+            assert await pages.count(Filter(error=hidden, state=state)) == 0
+    for shown in ("cannot log in", "host db1", "password=[redacted]", "[redacted]"):
+        for state in (None, State.DEAD):
+            asked = Filter(error=shown, state=state)
+            assert sorted(await walk(pages, asked, limit=1), key=str) == [first, second], shown
+            assert await pages.count(asked) == 2
+
+
+@pytest.mark.homes(lambda table: table.last_error is not None)
+async def test_a_cause_is_no_hash_of_a_hidden_text(home: Home) -> None:
+    """Two errors that differ in what is hidden have one cause: its id tells nothing that could be guessed at."""
+    ids = await home.put(2)
+    for claim in await home.ledger.claim(2, LEASE):
+        assert await home.settle(claim, PERMANENT) == []
+    for id_, word in zip(ids, ("hunter", "tiger"), strict=True):
+        await home.change(id_, last_error=f"cannot log in with password={word}")
+    await Census(home.ledger).take()
+    [group] = await Figures(home.database).groups([home.ledger.name], limit=10)
+    assert (group.amount, "hunter" in group.text + group.sample) == (2, False)

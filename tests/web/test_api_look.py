@@ -9,12 +9,15 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from redrive import Redrive, minutes, seconds
+from redrive.cli import app as command_line
 from redrive.core.outcome import Done, Failed
 from redrive.core.states import State
 from redrive.operator.figures import Figures
 from redrive.ports import Filter
+from redrive.settings import SYSTEMS
 from redrive.testing import VirtualClock
 from redrive.web.api import overview, searches
 from redrive.wiring import attach_systems
@@ -211,7 +214,7 @@ async def test_a_nul_is_no_id(shop: Standing):
             body = {"ledger": ledger, "ids": [NUL], "reason": "x"} | ({"state": "done"} if act == "resolve" else {})
             await shop.post(f"/api/tasks/{act}", body, status=400)
     told = (await shop.local.get("/api/tasks/events/%00")).json()["error"]["message"]
-    assert told == r"an id of 'events' is text without NUL, not '\x00'"
+    assert told == r"there is no task '\x00' in 'events'"
     cursor = base64.urlsafe_b64encode(json.dumps([None, NUL]).encode()).decode()
     assert (await shop.local.get("/api/tasks", params={"ledger": "events", "cursor": cursor})).status_code == 400
 
@@ -243,6 +246,16 @@ async def test_one_task_with_all_that_is_known(web: Standing):
     await web.app.tasks.cancel(Filter(ids=[id_]), actor="ada", reason="not needed")
     said = await web.get(f"/api/tasks/redrive_task/{id_}")
     assert (said["preview"], said["deeds"][0]["actor"], said["deeds"][0]["act"]) == ([], "ada", "cancel")
+
+
+async def test_one_task_by_its_key(shop: Standing):
+    """Wherever an id does, whatever ids look like; where a key looks like the id of another task, the id goes first."""
+    first = (await shop.app.add("mail", key="invoice-7")).id
+    await shop.app.add("mail", key=str(first))
+    assert (await shop.get("/api/tasks/redrive_task/invoice-7"))["task"]["id"] == first
+    assert (await shop.get(f"/api/tasks/redrive_task/{first}"))["task"]["key"] == "invoice-7"
+    hook = (await shop.app.lanes["events"].add("order.created", {}, key="hook/1")).id
+    assert (await shop.get("/api/tasks/events/hook/1"))["task"]["id"] == str(hook)
 
 
 async def test_one_task_without_a_handler_has_no_preview(web: Standing):
@@ -356,10 +369,24 @@ async def test_a_policy_shows_its_timeline(web: Standing, backoff: dict[str, Any
     assert said["tries"][0]["at"] == "2030-01-01T00:00:00.000000Z"
 
 
+@pytest.mark.parametrize("policy", SYSTEMS)
+async def test_a_system_has_one_timeline(web: Standing, policy: str):
+    """Its name brings the same policy here as on the command line, to the microsecond."""
+    said = await web.post(
+        "/api/preview", {"policy": policy, "key": "a", "start": "2030-01-01T00:00:00Z"}, role="viewer"
+    )
+    options = ["--policy", policy, "--key", "a", "--start", "2030-01-01T00:00:00Z", "--json"]
+    assert said == json.loads(CliRunner().invoke(command_line, ["preview", *options]).stdout)
+    assert said["policy"] == policy
+
+
 @pytest.mark.parametrize(
     "body",
     [
         {},
+        {"policy": "none"},
+        {"policy": "flags", "backoff": {"kind": "fixed", "wait": "1s"}},
+        {"policy": "flags", "retries": 7},
         {"backoff": {"kind": "magic"}},
         {"backoff": {"kind": "fixed", "wait": "-1s"}},
         {"backoff": {"kind": "fixed", "wait": "1s"}, "retries": 1, "attempts": 1},

@@ -47,11 +47,14 @@ async def status_of(reader: asyncio.StreamReader) -> int:
 
 
 async def refusal(reader: asyncio.StreamReader) -> tuple[int, str]:
-    """Status and code of an answer after which the connection ends."""
+    """Status and code of an answer after which the connection ends; it has the form of all errors."""
     answer = await reader.read()
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"connection: close" in head.lower()
-    return int(head.split()[1]), json.loads(body)["error"]["code"]
+    error = json.loads(body)["error"]
+    assert set(error) == {"code", "message", "details", "timestamp", "request_id"}
+    assert f"x-request-id: {error['request_id']}".encode() in head
+    return int(head.split()[1]), error["code"]
 
 
 async def until(true: Callable[[], Any]) -> None:
@@ -139,6 +142,19 @@ async def test_a_large_head_at_one_go_is_refused(serve: Serve, head: bytes):
     reader, writer = await served.connect()
     writer.write(head)
     assert await refusal(reader) == (431, "head_too_large")
+    assert served.asked == []
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    "sent", [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nA b\r\n\r\n"]
+)
+async def test_what_is_not_http_is_refused_like_all_else(serve: Serve, sent: bytes):
+    """TLS at a port without it, nonsense and a broken head: a 400 in the form of all errors, and the connection ends."""
+    served = await serve()
+    reader, writer = await served.connect()
+    writer.write(sent)
+    assert await refusal(reader) == (400, "not_http")
     assert served.asked == []
     writer.close()
 
@@ -281,10 +297,32 @@ async def test_a_connection_that_ended_leaves_no_trace(serve: Serve):
     served = await serve()
     assert await served.get() == 200
     await until(lambda: not served.doorkeeper._all)
-    assert served.doorkeeper._by_address == {}
+    assert served.doorkeeper._by_sender == {}
 
 
 @pytest.mark.parametrize("files", [1024, 4096, 65_536])
 def test_files_are_left_for_all_else(files: int):
     """All connections, and all that are accepted at one go on top of them, still leave files for database and broker."""
     assert connections_for(files) + backlog_for(files) <= files - 200
+
+
+class Caller(asyncio.Transport):
+    """The other end of a connection, at any address."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__({"peername": (address, 1234), "sockname": ("::", 80)})
+        self.is_gone = False
+
+    def abort(self) -> None:
+        self.is_gone = True
+
+
+async def test_a_network_is_one_sender():
+    """Connections from all over one /64 of IPv6 share one limit, and cost its neighbours none of theirs."""
+    made = guarded(Doorkeeper(ConnectionLimits(per_address=3)))
+    config = uvicorn.Config(lambda: None, log_config=None)
+    config.load()
+    callers = [Caller(f"2001:db8:1:2::{number:x}") for number in range(1, 6)] + [Caller("2001:db8:1:3::1")]
+    for caller in callers:
+        made(config=config, server_state=uvicorn.server.ServerState(), app_state={}).connection_made(caller)
+    assert [caller.is_gone for caller in callers] == [True, True, False, False, False, False]

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from sqlalchemy import update
 
-from redrive import Redrive
+from redrive import Redrive, wiring
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sqlite import write_lock
 from redrive.operator.figures import Figures
@@ -122,7 +122,7 @@ async def test_depths_are_counted_at_most_every_few_seconds(local: httpx.AsyncCl
             counted += 1
             return await super().states()
 
-    monkeypatch.setattr(health, "Figures", Counting)
+    monkeypatch.setattr(wiring, "Figures", Counting)
     monkeypatch.setattr(health, "GAUGES_FRESH_SECONDS", 1000)
     await asyncio.gather(*(local.get("/metrics") for _ in range(5)))
     assert counted == 1
@@ -135,7 +135,7 @@ async def test_metrics_of_a_store_that_went_away(local: httpx.AsyncClient, monke
         async def states(self):
             raise OSError("gone")
 
-    monkeypatch.setattr(health, "Figures", Away)
+    monkeypatch.setattr(wiring, "Figures", Away)
     answer = await local.get("/metrics")
     assert answer.status_code == 200
     assert 'redrive_ledger_up{ledger="redrive_task"} 0.0' in answer.text

@@ -30,6 +30,8 @@ WHOLE: dict[str, dict[str, Any]] = {
     "/api/tasks/cancel": {"reason": "x", "ids": [1]},
     "/api/tasks/resolve": {"reason": "x", "ids": [1], "state": "done"},
     "/api/preview": {"backoff": {"kind": "fixed", "wait": "10000d"}, "retries": 999},
+    "/webhooks/redrive": {"reason": "x", "ids": ["a"]},
+    "/webhooks/cancel": {"reason": "x", "event_type": "a"},
     "/v1/events": {"event_type": "a.b", "payload": {}},
 }
 """What is otherwise right where one field is hostile, so that it is reached."""

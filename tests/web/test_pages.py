@@ -22,12 +22,12 @@ from redrive.settings import Settings
 from redrive.system import System
 from redrive.web.pages import systems
 from redrive.web.pages.frame import ADDRESS_CHARS_MAX, templates
-from redrive.web.pages.static import STATIC
+from redrive.web.pages.static import PACKAGED, STATIC
 from redrive.wiring import Service
 
 from .conftest import client_of, running
 
-PAGES = ("/", "/tasks", "/dead", "/systems", "/audit", "/login")
+PAGES = ("/", "/tasks", "/dead", "/systems", "/audit", "/docs", "/login")
 HTML = {"Accept": "text/html"}
 
 
@@ -172,9 +172,9 @@ async def test_pages_are_well_formed(app: Redrive, local: httpx.AsyncClient, pat
 
 
 async def test_static_files_are_listed_ones_only(local: httpx.AsyncClient):
-    """Each file of the folder is served, and no path leads out of it."""
-    for file in STATIC.iterdir():
-        assert (await local.get(f"/static/{file.name}")).status_code == 200
+    """Each file of the folder and of the packages is served, and no path leads out of it."""
+    for name in (*(file.name for file in STATIC.iterdir()), *PACKAGED):
+        assert (await local.get(f"/static/{name}")).status_code == 200
     for name in ("..%2Fapp.py", "%2e%2e/app.py", "base.html", "redrive.css%00", "plotly.min.js"):
         assert (await local.get(f"/static/{name}")).status_code == 404
 

@@ -3,6 +3,8 @@
 import time
 from collections import deque
 
+from redrive.access.senders import sender_of
+
 FAILURES_MAX = 20
 SPAN_SECONDS = 60
 NOTED_MAX = 10_000
@@ -19,7 +21,7 @@ class WrongKeys:
     def note(self, caller: str, secret: str) -> bool:
         """Note a wrong key; whether there were too many of this caller or of this beginning."""
         now = time.monotonic()
-        both = [self._note(f"from {caller}", now), self._note(f"key {secret[:PREFIX_CHARS]}", now)]
+        both = [self._note(f"from {sender_of(caller)}", now), self._note(f"key {secret[:PREFIX_CHARS]}", now)]
         return any(both)
 
     def _note(self, what: str, now: float) -> bool:

@@ -5,16 +5,19 @@ import json
 import os
 import pwd
 import sys
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+import structlog
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
+from rich.text import Text
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from typer.core import TyperGroup
@@ -27,7 +30,10 @@ from redrive.core.failure import redact
 from redrive.core.visible import visible, visible_json
 from redrive.errors import RedriveError, SettingsError, TableError, UsageError
 from redrive.lane import Lane
-from redrive.settings import load_settings
+from redrive.observe import logs
+from redrive.operator.figures import Figures
+from redrive.settings import SYSTEMS, Settings, read_systems
+from redrive.wiring import attach_found, check_settings
 
 R = TypeVar("R")
 
@@ -40,6 +46,7 @@ class ClearErrors(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; our errors become a line on stderr and an exit code."""
+        structlog.reset_defaults()  # until a command has set up its log, people are spoken to
         try:
             return super().invoke(ctx)
         except TableError as error:
@@ -77,12 +84,23 @@ def err() -> Console:
 
 def complain(message: str) -> None:
     """One clear line on stderr."""
-    err().print(f"[bold red]redrive:[/] {escape(redact(message))}")
+    _print(f"[bold red]redrive:[/] {escape(redact(message))}", "error")
 
 
 def say(message: str) -> None:
     """A line for people, with markup, on stderr."""
-    err().print(message)
+    _print(message, "info")
+
+
+def _print(message: str, level: str) -> None:
+    """Where the log is JSON, one object for each line, as collectors of logs expect of all that a process prints."""
+    if not logs.is_json():
+        err().print(message)
+        return
+    for line in Text.from_markup(message).plain.splitlines():
+        if line.strip():
+            sys.stderr.write(logs.said_json(line.strip(), level) + "\n")
+    sys.stderr.flush()
 
 
 def print_json(value: Any) -> None:
@@ -151,10 +169,29 @@ DatabaseOption = Annotated[
     typer.Option("--database", metavar="URL", help="The database; without it DATABASE_URL or sqlite:///redrive.db."),
 ]
 LaneOption = Annotated[
-    str | None, typer.Option("--lane", metavar="TABLE", help="A table that the application has adopted.")
+    str | None,
+    typer.Option(
+        "--lane", metavar="TABLE", help="One table, such as redrive_task or one that the application adopted."
+    ),
+]
+SystemsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--systems",
+        metavar="NAMES",
+        help=f"Systems, with commas between them: {', '.join(SYSTEMS)}, or all; without it REDRIVE_SYSTEMS.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def named_systems(given: str | None, settings: Settings) -> tuple[str, ...]:
+    """The systems that `--systems` names; without it those of the settings."""
+    try:
+        return settings.redrive_systems if given is None else read_systems(given)
+    except ValueError as error:
+        raise UsageError(f"--systems {given}: {error}") from None
 
 
 # --- the store ------------------------------------------------------------------------------------------------------
@@ -165,16 +202,15 @@ def run(work: Coroutine[Any, Any, R]) -> R:
     return asyncio.run(work)
 
 
-def database_url(database: str | None) -> str:
-    """The URL that was given, or the one of the environment."""
-    return database if database is not None else load_settings().database_url
+def choose_app(database: str | None, app: str | None, systems: Iterable[str] = ()) -> Redrive:
+    """The application that a command works on: the one that `--app` names, or a plain one on the database.
 
-
-def choose_app(database: str | None, app: str | None) -> Redrive:
-    """The application that a command works on: the one that `--app` names, or a plain one on the database."""
+    A setting that is wrong is said here, whether or not the command gets as far as using it.
+    """
     if database is not None and app is not None:
         raise UsageError("give either --database or --app, which brings its own database")
-    return load_app(app) if app is not None else Redrive(database_url(database))
+    settings = check_settings(systems)
+    return load_app(app) if app is not None else Redrive(settings.database_url if database is None else database)
 
 
 @asynccontextmanager
@@ -185,6 +221,38 @@ async def opened_store(database: str | None, app: str | None = None, *, create: 
         require_file(chosen.database.url)
     try:
         yield await chosen.open()
+    finally:
+        await chosen.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Ledgers:
+    """The lanes that a command looks at: the one that was named, or all of the database. And what it cannot look at, and why."""
+
+    lanes: list[Lane]
+    unseen: dict[str, str]
+
+
+@asynccontextmanager
+async def opened_ledgers(
+    database: str | None, app: str | None, lane: str | None, *, create: bool = False
+) -> AsyncIterator[Ledgers]:
+    """The ledgers of a database, open: redrive's own, those of its systems, and with `--app` those that it adopted."""
+    chosen = choose_app(database, app)
+    if not create:
+        require_file(chosen.database.url)
+    try:
+        unseen = await attach_found(chosen)
+        await chosen.open()
+        if lane is not None:
+            yield Ledgers([choose_lane(chosen, lane)], {})
+            return
+        # A system may count what are no tasks, such as events, under a name of its own.
+        known = {*chosen.lanes, *(one.counted_as for one in chosen.lanes.values())}
+        for name in await Figures(chosen.database).ledgers():
+            if name not in known:
+                unseen[name] = "only the application knows how to read it: --app MODULE:APP"
+        yield Ledgers(list(chosen.lanes.values()), unseen)
     finally:
         await chosen.close()
 
@@ -210,10 +278,8 @@ def sqlite_path(url: str) -> Path | None:
     return Path(parsed.database).expanduser().resolve()
 
 
-def choose_lane(app: Redrive, name: str | None) -> Lane:
-    """The lane with this name; redrive's own without one."""
-    if name is None:
-        return app.tasks
+def choose_lane(app: Redrive, name: str) -> Lane:
+    """The lane with this name."""
     if name not in app.lanes:
         there = ", ".join(app.lanes)
         raise UsageError(f"there is no lane {name!r}: the application has {there}; adopted tables need --app")

@@ -5,7 +5,7 @@ import platform
 import shutil
 import sqlite3
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,6 +18,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from redrive._version import __version__
+from redrive.access.secret_keys import is_private
 from redrive.app import Redrive
 from redrive.cli.common import (
     PROBLEM,
@@ -30,9 +31,10 @@ from redrive.cli.common import (
     run,
     sqlite_path,
 )
+from redrive.cli.secrets import secret_columns
 from redrive.core.durations import format_duration
 from redrive.core.failure import describe_error, redact
-from redrive.errors import NewerSchemaError, RedriveError, TableError
+from redrive.errors import MissingExtraError, NewerSchemaError, RedriveError, SettingsError, TableError
 from redrive.lane import Lane
 from redrive.ledgers.adopt.notices import ROWS_AT_START, notices
 from redrive.ledgers.sql import migrate
@@ -40,6 +42,7 @@ from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sqlite.database import SYNCHRONOUS
 from redrive.settings import load_settings
+from redrive.wiring import attach_found
 
 SQLITE_OLDEST = (3, 35, 0)
 """The first with RETURNING."""
@@ -136,16 +139,20 @@ async def examine(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding
         for finding in await database.read(_postgres):
             yield finding
         yield await _clock(database)
+    handled = set(app.lanes) if with_handlers else set()
     migrated = await _migrated(app)
     yield migrated
     if migrated.status == "ok":
-        async for finding in _lanes(app, with_handlers=with_handlers):
+        async for finding in _secrets(database):
+            yield finding
+        async for finding in _lanes(app, handled):
             yield finding
 
 
 async def _migrated(app: Redrive) -> Finding:
     try:
         versions = await migrate.versions(app.database)
+        await attach_found(app)
     except NewerSchemaError as error:
         return Finding("tables", "problem", str(error), "upgrade redrive")
     needed = migrate.heads(app.systems_with_tables)
@@ -157,7 +164,46 @@ async def _migrated(app: Redrive) -> Finding:
     if not wrong:
         said = ", ".join(f"{branch} {version}" for branch, version in needed.items())
         return Finding("tables", "ok", f"at version {said}")
-    return Finding("tables", "problem", ", ".join(wrong), "run `redrive migrate`")
+    return Finding("tables", "problem", ", ".join(wrong), f"run `{migrate.migrate_command(app.systems_with_tables)}`")
+
+
+async def _secrets(database: Database) -> AsyncIterator[Finding]:
+    """Whether stored secrets are encrypted, and can be read."""
+    columns = await secret_columns(database)
+    if not columns:
+        return
+    try:
+        from redrive.access.stored_secrets import look_at_secrets
+        from redrive.systems.kit.secret_keeper import NO_KEY, SecretKeeper
+    except MissingExtraError as error:
+        yield Finding("secrets", "notice", f"they are not looked at: {error}")
+        return
+    keeper = SecretKeeper(database.url)
+    try:
+        has_key = keeper.has_key()
+        found = await look_at_secrets(database, columns, keeper.box() if has_key else None)
+    except SettingsError as error:
+        yield Finding("secrets", "problem", str(error))
+        return
+    if found.unreadable:
+        remedy = "add the key that they were encrypted with to REDRIVE_SECRET_KEY, behind the others"
+        yield Finding(
+            "secrets", "problem", f"{found.unreadable} of {found.total} open with no key that is given", remedy
+        )
+    if found.plain:
+        remedy = (
+            "" if has_key or keeper.file is not None else "set REDRIVE_SECRET_KEY, then "
+        ) + "run `redrive secrets rotate`"
+        yield Finding("secrets", "problem", f"{found.plain} of {found.total} are stored in the clear", remedy)
+    if not has_key and keeper.file is None:
+        yield Finding("secrets", "notice", "there is no key to encrypt them with", NO_KEY)
+    if found.older:
+        remedy = "run `redrive secrets rotate`, then take the old key away"
+        yield Finding("secrets", "notice", f"{found.older} of {found.total} are encrypted with an older key", remedy)
+    if keeper.file is not None and keeper.file.exists() and not is_private(keeper.file):
+        yield Finding("secrets", "problem", f"others may read the keys in {keeper.file}", f"chmod 600 {keeper.file}")
+    if found.total and not (found.unreadable or found.plain or found.older):
+        yield Finding("secrets", "ok", f"{found.total} are encrypted")
 
 
 def _is_locked(path: Path) -> bool:
@@ -258,7 +304,8 @@ def _retention(lane: Lane, ledger: SqlLedger) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-async def _lanes(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding]:
+async def _lanes(app: Redrive, handled: Collection[str]) -> AsyncIterator[Finding]:
+    """All ledgers of the database, as far as they are known; of those that are handled here also whether all kinds are."""
     for lane in app.lanes.values():
         try:
             ledger = await lane.ledger()
@@ -282,7 +329,7 @@ async def _lanes(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding]
             said = format_duration(timedelta(seconds=int(waited.total_seconds())))
             remedy = "see that a worker runs that knows its kind, and that it keeps up"
             yield Finding(lane.name, "notice", f"the oldest due task has been waiting for {said}", remedy)
-        if with_handlers and lane.table.kind is not None:
+        if lane.name in handled and lane.table.kind is not None:
             known = set(lane.handlers.among(kinds := await ledger.open_kinds()))
             unknown = [kind for kind in kinds if kind not in known]
             if unknown:

@@ -1,7 +1,6 @@
 """`redrive preview`: when a task would be tried again, by any policy, to the microsecond."""
 
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -12,40 +11,19 @@ from redrive.cli.app_path import load_app
 from redrive.cli.common import AppOption, JsonOption, as_duration, duration_option, exactly, out, print_json
 from redrive.core import jitter as jitters
 from redrive.core.backoff import Backoff, Exponential, Fixed, Schedule
-from redrive.core.durations import format_duration, minutes, parse_duration, seconds
+from redrive.core.durations import format_duration, parse_duration
 from redrive.core.jitter import Jitter
 from redrive.core.policy import Policy
 from redrive.core.preview import Try
 from redrive.core.preview import preview as tries_of
 from redrive.errors import UsageError
 from redrive.operator.json_views import preview_json
-from redrive.systems.flags.policy import POLICY as FLAGS
+from redrive.wiring import PUBLISHED, PublishedPolicy
 
 DRAWN_CELLS = 48
 TABLE_CELLS = 62
 """What the columns before the drawing need; times are never cut."""
 ROWS_DRAWN_MAX = 100
-
-PUBLISHED = {
-    "flags": FLAGS,
-    "webhooks": Policy(Exponential(seconds(10), seconds(300)), attempts=5, jitter=jitters.none, name="webhooks"),
-    "commands": Policy(Schedule([seconds(60), seconds(300)]), attempts=3, jitter=jitters.none, name="commands"),
-    "triggers": Policy(
-        Schedule([minutes(1), minutes(5), minutes(15)]), retries=3, jitter=jitters.none, name="triggers"
-    ),
-    "relay": Policy(Exponential(seconds(2), seconds(60)), retries=3, jitter=jitters.additive(seconds(1)), name="relay"),
-}
-"""The policies of the five systems with their defaults."""
-
-
-class PublishedPolicy(StrEnum):
-    """Whose policy is meant."""
-
-    FLAGS = "flags"
-    WEBHOOKS = "webhooks"
-    COMMANDS = "commands"
-    TRIGGERS = "triggers"
-    RELAY = "relay"
 
 
 def preview(
@@ -77,7 +55,7 @@ def preview(
     if policy is not None or app is not None or kind is not None:
         if any(given is not None for given in by_options) or (policy is not None and (app or kind)):
             raise UsageError("give one of --policy, --app with --kind, or the options of a policy")
-        chosen = PUBLISHED[policy.value] if policy is not None else _policy_of(app, kind)
+        chosen = PUBLISHED[policy] if policy is not None else _policy_of(app, kind)
     else:
         chosen = Policy(
             _backoff(first, cap, factor, schedule, fixed),

@@ -4,7 +4,7 @@ import asyncio
 import math
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from redrive.cli.common import complain, say
@@ -44,7 +44,8 @@ class Supervisor:
     end of a pipe whose other end the parent holds, so that they stop when it is gone, however it ended.
     """
 
-    def __init__(self, command: Sequence[str], amount: int, grace: timedelta) -> None:
+    def __init__(self, command: Callable[[int], Sequence[str]], amount: int, grace: timedelta) -> None:
+        """`command` is that of each child, which are counted from zero."""
         self._command = command
         self._amount = amount
         self._patience = (2 * grace + STOP_MARGIN).total_seconds()
@@ -88,7 +89,9 @@ class Supervisor:
         tries = 0
         while not self._stopping.is_set():
             started = time.monotonic()
-            child = await asyncio.create_subprocess_exec(*self._command, stdin=asyncio.subprocess.PIPE, process_group=0)
+            child = await asyncio.create_subprocess_exec(
+                *self._command(slot), stdin=asyncio.subprocess.PIPE, process_group=0
+            )
             self._children[slot] = child
             if self._stopping.is_set():
                 child.send_signal(signal.SIGTERM)

@@ -11,7 +11,8 @@ from rich.markup import escape
 
 from redrive.app import Redrive
 from redrive.cli.common import JsonOption, print_json, say
-from redrive.cli.serve import listen, require_extra, serve_app, url_of
+from redrive.cli.listen import listen, require_extra, serve_beside, url_of
+from redrive.cli.serve import serve_app
 from redrive.cli.worker import run_to_the_end, stop_on_signals
 from redrive.core.failure import redact
 from redrive.settings import Settings, load, load_settings
@@ -113,23 +114,12 @@ def dead_letters(
 
 async def _hand_over(made: "DeadLetters", settings: Settings, listening: socket.socket) -> None:
     from redrive.web.probes import make_probes
-    from redrive.web.server import make_server
 
     stopped = asyncio.Event()
     stop_on_signals(stopped.set)
-    server = make_server(make_probes(made, made.metrics.registry), settings)
-    serving = asyncio.create_task(server.serve(sockets=[listening]))
-    working = asyncio.create_task(made.run(stopped))
     _introduce_dead_letters(made, settings, url_of(listening))
-    try:
-        await asyncio.wait({serving, working}, return_when=asyncio.FIRST_COMPLETED)
-        stopped.set()
-        await asyncio.wait({working})
-    finally:
-        server.should_exit = True
-        await asyncio.wait({serving})
-    await working
-    await serving
+    probes = make_probes(made, made.metrics.registry)
+    await serve_beside(probes, settings, listening, made.run(stopped), stopped.set)
 
 
 def _introduce_dead_letters(made: "DeadLetters", settings: Settings, url: str) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-import errno
+import json
 import shutil
 import socket
 import sys
@@ -15,13 +15,14 @@ from rich.markup import escape
 from redrive._version import __version__
 from redrive.app import Redrive
 from redrive.cli.app_path import load_app
-from redrive.cli.common import say
+from redrive.cli.common import SystemsOption, named_systems, say
+from redrive.cli.listen import listen, require_extra, serve_beside, url_of
 from redrive.cli.worker import run_to_the_end, stop_on_signals
 from redrive.core.failure import redact
-from redrive.errors import SettingsError
 from redrive.ledgers.open import open_database
 from redrive.settings import Settings, load_settings
-from redrive.wiring import Service, attach_systems, needs_extra, observe_with_logs, set_up_logs
+from redrive.systems.webhooks.tables import EVENTS
+from redrive.wiring import KNOWN_SYSTEMS, Service, attach_systems, observe_with_logs, set_up_logs
 
 SAMPLE = "examples.sample:app"
 """The application of `make run`, which is in the repository and not in the package."""
@@ -30,20 +31,26 @@ SAMPLE = "examples.sample:app"
 def serve(
     app: Annotated[
         str | None,
-        typer.Option("--app", metavar="MODULE:APP", help="Your application; without it nothing is run, only shown."),
+        typer.Option("--app", metavar="MODULE:APP", help="Your application; without it no handlers of yours run."),
     ] = None,
+    systems: SystemsOption = None,
     host: Annotated[str | None, typer.Option(help="Where to listen; without it HTTP_HOST or 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="Without it HTTP_PORT or 8086.", min=0, max=65535)] = None,
 ) -> None:
-    """Run an application's workers and serve its page, health and metrics, until SIGTERM or Ctrl-C.
+    """Serve the dashboard, the operator API, health and metrics; run handlers and systems. Until SIGTERM or Ctrl-C.
 
-    Example: [cyan]redrive serve --app shop.tasks:app[/]
+    Handlers are those of [cyan]--app[/]; without it tasks are shown and can be acted on, but nothing runs them. Systems run
+    if they are named by [cyan]--systems[/] or REDRIVE_SYSTEMS, or if the application has them; relay only where RABBITMQ_URL
+    is set. At the start it says which run and which do not.
+
+    Example: [cyan]redrive serve --app shop.tasks:app --systems flags[/]
     """
     settings = load_settings()
+    named = named_systems(systems, settings)
     set_up_logs(settings)
     require_extra("`redrive serve`")
     loaded = load_app(app) if app is not None else Redrive(settings.database_url)
-    attach_systems(loaded, settings.redrive_systems)
+    attach_systems(loaded, named)
     observe_with_logs(loaded)
     serve_app(loaded, settings, host, port, lambda service, url: _introduce(service, url, app))
 
@@ -59,70 +66,17 @@ def serve_app(app: Redrive, settings: Settings, host: str | None, port: int | No
         run_to_the_end(lambda: _serve(app, settings, listening, introduce))
 
 
-def require_extra(what: str) -> None:
-    """Raise a `MissingExtraError` unless there is what a service needs."""
-    with needs_extra(what, "service"):
-        import uvicorn  # noqa: F401
-
-        import redrive.web.app  # noqa: F401
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket, or a `SettingsError` that says why there cannot be one."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except socket.gaierror:
-        raise SettingsError(f"{host!r} is not an address of this machine: change --host or HTTP_HOST") from None
-    listening = socket.socket(family, kind, protocol)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen()
-    except OSError as error:
-        listening.close()
-        raise SettingsError(_why_not(error, host, port)) from None
-    listening.setblocking(False)
-    return listening
-
-
-def _why_not(error: OSError, host: str, port: int) -> str:
-    match error.errno:
-        case errno.EADDRINUSE:
-            return (
-                f"port {port} of {host} is in use: stop what listens there, or choose another with --port or HTTP_PORT"
-            )
-        case errno.EACCES:
-            return f"port {port} needs more rights than this user has: choose one above 1023 with --port or HTTP_PORT"
-        case errno.EADDRNOTAVAIL:
-            return f"{host!r} is not an address of this machine: change --host or HTTP_HOST"
-        case _:
-            return f"cannot listen on {host} port {port}: {error.strerror}"
-
-
 async def _serve(app: Redrive, settings: Settings, listening: socket.socket, introduce: Introduce) -> None:
     from redrive.web.app import make_web
-    from redrive.web.server import make_server
 
     service = Service(app, settings)
-    server = make_server(make_web(service), settings)
     stop_on_signals(service.stop)
-    serving = asyncio.create_task(server.serve(sockets=[listening]))
-    working = asyncio.create_task(service.run())
     greeting = asyncio.create_task(_greet(service, listening, introduce))
     try:
-        await asyncio.wait({serving, working}, return_when=asyncio.FIRST_COMPLETED)
-        service.stop()
-        # Health and page stay until the workers have finished; an error of the work is told after both have ended.
-        await asyncio.wait({working})
+        await serve_beside(make_web(service), settings, listening, service.run(), service.stop)
     finally:
         greeting.cancel()
-        server.should_exit = True
-        await asyncio.wait({serving})
         await app.close()
-    await working
-    await serving
 
 
 async def _greet(service: Service, listening: socket.socket, introduce: Introduce) -> None:
@@ -131,8 +85,7 @@ async def _greet(service: Service, listening: socket.socket, introduce: Introduc
     await service.opened.wait()
     app = service.app
     say(f"  database     {escape(redact(app.database.url))} ({await app.database.describe()})")
-    if app.systems:
-        say(f"  systems      {', '.join(sorted(app.systems))}")
+    say(f"  systems      {', '.join(sorted(app.systems)) or 'none'}")
     if service.first_key is not None:
         say(f"  admin key    [bold]{service.first_key}[/] (made now and shown this once: keep it)")
         service.first_key = None
@@ -141,11 +94,24 @@ async def _greet(service: Service, listening: socket.socket, introduce: Introduc
 
 def _introduce(service: Service, url: str, path: str | None) -> None:
     handlers = sum(len(lane.handlers) for lane in service.app.lanes.values())
+    if off := how_to_turn_on(service.app):
+        say(f"  not running  {off}")
     if path is None:
         say("  application  none: tasks are shown but not run; give one with [cyan]--app MODULE:APP[/]")
     else:
         say(f"  application  {escape(path)}, {handlers} handler{'' if handlers == 1 else 's'}")
     _suggest(service, url, path)
+
+
+def how_to_turn_on(app: Redrive) -> str:
+    """The systems that do not run in this service, and what makes them run; nothing where all run."""
+    off = [name for name in KNOWN_SYSTEMS if name not in app.systems]
+    if not off:
+        return ""
+    untold = [name for name in off if not KNOWN_SYSTEMS[name].can_run]
+    needs = "".join(f"; {name} needs {KNOWN_SYSTEMS[name].needs} too" for name in untold)
+    named = ",".join(sorted({*app.systems, *off} & set(KNOWN_SYSTEMS)))
+    return f"{', '.join(off)}: turn on those you want with [cyan]--systems[/] or REDRIVE_SYSTEMS={named}{needs}"
 
 
 def _suggest(service: Service, url: str, path: str | None) -> None:
@@ -164,23 +130,26 @@ def _suggest(service: Service, url: str, path: str | None) -> None:
     width = max(len(command) for command, _ in lines)
     for command, why in lines:
         say(f"  [cyan]{command.ljust(width)}[/]  [dim]{why}[/]")
-    if "webhooks" in service.app.systems:
-        _suggest_webhook(url, path)
+    _suggest_webhook(service.app, url, path)
     if shutil.which("redrive") is None:
         say(f"[dim]redrive is not on your PATH; here it is {escape(sys.argv[0])}[/]")
     say("[dim]Ctrl-C stops.[/]\n")
 
 
-def _suggest_webhook(url: str, path: str | None) -> None:
-    given = '{"idempotency_key": "hello-1", "event_type": "flaky.hello", "payload": {"to": "you"}}'
+def _suggest_webhook(app: Redrive, url: str, path: str | None) -> None:
+    """One that somebody handles; where nobody does, that."""
+    webhooks = app.systems.get("webhooks")
+    if webhooks is None:
+        return
+    webhooks.prepare()  # forwarding is a handler too
+    kinds = [handler.kind for handler in app.lanes[EVENTS.name].handlers]
+    if not kinds:
+        say("Webhooks are taken in and wait, but nobody handles them here: give handlers with [cyan]--app[/], or a")
+        say("WEBHOOK_FORWARD_URL.")
+        return
+    kind = ("flaky.*" if path == SAMPLE else kinds[0]).replace("*", "hello")
+    given = json.dumps({"idempotency_key": "hello-1", "event_type": kind, "payload": {"to": "you"}})
     fails = ", which fails twice and then succeeds" if path == SAMPLE else ""
     say(f"Send a webhook{fails}; sent again it is known, and not processed twice:")
     say(f"  [cyan]curl {url}webhooks -H 'Content-Type: application/json' -d '{escape(given)}'[/]")
     say(f"  [cyan]curl '{url}webhooks?idempotency_key=hello-1'[/]  [dim]what became of it[/]")
-
-
-def url_of(listening: socket.socket) -> str:
-    """Where to look from this machine."""
-    host, port = listening.getsockname()[:2]
-    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
-    return f"http://{shown}:{port}/"

@@ -14,7 +14,9 @@ from redrive.cli.common import (
     AppOption,
     DatabaseOption,
     JsonOption,
+    SystemsOption,
     choose_app,
+    named_systems,
     out,
     print_json,
     require_file,
@@ -34,25 +36,29 @@ from redrive.settings import load_settings
 def migrate(
     database: DatabaseOption = None,
     app: AppOption = None,
+    systems: SystemsOption = None,
     sql: Annotated[bool, typer.Option("--sql", help="Print the SQL instead of running it.")] = False,  # noqa: FBT002
     json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """Bring redrive's own tables, and those of the systems in REDRIVE_SYSTEMS, to the version of this code.
+    """Bring redrive's own tables to the version of this code, and those of the systems that are named.
 
-    SQLite files are migrated by themselves when they are opened; PostgreSQL only here.
+    Systems are named by [cyan]--systems[/] or REDRIVE_SYSTEMS, or are the application's own. Those that have tables here already
+    are brought along; no others get any. SQLite files are migrated by themselves when they are opened; PostgreSQL only here.
 
-    Example: [cyan]redrive migrate --database postgresql://shop@db/shop[/]
+    Example: [cyan]redrive migrate --database postgresql://shop@db/shop --systems flags,webhooks[/]
     """
-    chosen = choose_app(database, app)
-    named = {*load_settings().redrive_systems, *chosen.systems}
-    systems = [name for name in migrations.systems_with_tables() if name in named]
+    named = named_systems(systems, load_settings())
+    chosen = choose_app(database, app, named)
+    wanted = {*named, *chosen.systems_with_tables}
     if sql:
-        sys.stdout.write(migrations.migration_sql(make_url(chosen.database.url).get_backend_name(), systems))
+        sys.stdout.write(migrations.migration_sql(make_url(chosen.database.url).get_backend_name(), wanted))
         return
 
     async def work() -> tuple[migrations.Versions, migrations.Versions]:
         try:
-            return await migrations.migrate(chosen.database, systems)
+            await chosen.database.open()
+            there = set(await migrations.versions(chosen.database)) - {migrations.ENGINE}
+            return await migrations.migrate(chosen.database, wanted | there)
         finally:
             await chosen.database.close()
 
@@ -65,6 +71,9 @@ def migrate(
         say(f"{shown} is up to date already ({_listed(after)})")
     else:
         say(f"{shown} was brought to {_listed(changed)}")
+    if not json and set(after) == {migrations.ENGINE}:
+        known = ",".join(migrations.systems_with_tables())
+        say(f"[dim]no system has tables there: name those that you use, such as --systems {known}[/]")
 
 
 def _listed(versions: migrations.Versions) -> str:

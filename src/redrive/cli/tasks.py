@@ -4,7 +4,7 @@ import json as json_module
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -20,13 +20,13 @@ from redrive.cli.common import (
     DatabaseOption,
     JsonOption,
     LaneOption,
+    Ledgers,
     YesOption,
-    choose_lane,
     complain,
     duration_option,
     err,
     exactly,
-    opened_store,
+    opened_ledgers,
     os_user,
     out,
     print_json,
@@ -37,7 +37,8 @@ from redrive.cli.common import (
 from redrive.core.durations import ZERO, format_duration
 from redrive.core.preview import Try
 from redrive.core.states import Act, State
-from redrive.core.task import Added, Attempt, Deed, Task
+from redrive.core.table import TASKS
+from redrive.core.task import Added, Attempt, Deed, Task, TaskId
 from redrive.errors import UsageError
 from redrive.lane import Lane
 from redrive.operator.acts import PAST, Acted
@@ -52,8 +53,8 @@ from redrive.operator.json_views import (
     task_json,
     try_json,
 )
-from redrive.operator.names import find_named, read_names
-from redrive.ports import Filter, Page
+from redrive.operator.names import find_meant, find_named, read_names
+from redrive.ports import Filter
 
 REFUSED_SHOWN_MAX = 20
 COLOURS = {
@@ -97,44 +98,96 @@ def list_tasks(
     older_than: OlderOption = None,
     until: UntilOption = None,
     limit: Annotated[int, typer.Option(help="How many to show.", min=1, max=1000)] = 50,
-    after: Annotated[str | None, typer.Option(help="Continue after this id, as the last page said.")] = None,
+    after: Annotated[str | None, typer.Option(help="Continue there, as the last page said.")] = None,
     lane: LaneOption = None,
     database: DatabaseOption = None,
     app: AppOption = None,
     json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """List tasks in the order of their ids.
+    """List the tasks of all ledgers of the database, those of systems too, ledger by ledger and in the order of their ids.
+
+    Tables that your application has adopted are known with [cyan]--app[/] only. What could not be looked at is said.
 
     Example: [cyan]redrive tasks list --state dead --error Timeout --older-than 1h[/]
     """
 
     asked = read_filter(state=state, kind=kind, key=key, error=error, cause=cause, older_than=older_than, until=until)
 
-    async def work() -> Page[Task]:
-        async with opened_store(database, app) as store:
-            return await choose_lane(store, lane).find(asked, cursor=after, limit=limit)
+    async def work() -> _Listing:
+        async with opened_ledgers(database, app, lane) as ledgers:
+            return await _listed(ledgers, asked, after=after, limit=limit)
 
-    page = run(work())
+    found = run(work())
     if json:
-        following = None if page.cursor is None else id_json(page.cursor)
-        print_json({"tasks": [task_json(task) for task in page.items], "after": following})
-        return
-    if not page.items:
+        tasks = [{"ledger": ledger} | task_json(task) for ledger, task in found.tasks]
+        print_json({"tasks": tasks, "after": found.after, "unseen": found.unseen})
+    elif found.tasks:
+        out().print(_table(found.tasks))
+    else:
         say("no task matches")
-        return
+    for name, reason in found.unseen.items():
+        say(f"[yellow]not looked at: {escape(name)}[/]: {escape(reason)}")
+    if found.after is not None and not json:
+        say(f"[dim]there are more: --after {escape(found.after)}[/]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """A page of tasks with the ledgers that they are in, and where the next one begins: at `LEDGER:` or behind `LEDGER:ID`."""
+
+    tasks: list[tuple[str, Task]]
+    after: str | None
+    unseen: dict[str, str]
+
+
+async def _listed(ledgers: Ledgers, asked: Filter, *, after: str | None, limit: int) -> _Listing:
+    lanes, cursor = _begin(ledgers.lanes, after)
+    tasks: list[tuple[str, Task]] = []
+    unseen = dict(ledgers.unseen)
+    for lane in lanes:
+        left = limit - len(tasks)
+        try:
+            page = await lane.find(asked, cursor=cursor, limit=max(1, left))
+        except UsageError as error:  # this ledger cannot be asked so; the others can
+            if len(ledgers.lanes) == 1 or cursor is not None:
+                raise
+            unseen[lane.name] = str(error)
+            continue
+        cursor = None
+        if page.items and not left:
+            return _Listing(tasks, f"{lane.name}:", unseen)
+        tasks += [(lane.name, task) for task in page.items]
+        if page.cursor is not None:
+            return _Listing(tasks, f"{lane.name}:{page.cursor}", unseen)
+    return _Listing(tasks, None, unseen)
+
+
+def _begin(lanes: list[Lane], after: str | None) -> tuple[list[Lane], str | None]:
+    """The lanes that are still to be listed, and behind which task of the first of them."""
+    if after is None:
+        return lanes, None
+    name, colon, id_ = after.partition(":")
+    for number, lane in enumerate(lanes):
+        if colon and lane.name == name:
+            return lanes[number:], id_ or None
+    raise UsageError(f"--after {after}: no page ended there; take what the last one said")
+
+
+def _table(tasks: list[tuple[str, Task]]) -> Table:
+    # At home ids and states must be whole in a narrow terminal; where there are others, their ledger comes first.
+    ledgers = any(ledger != TASKS.name for ledger, _ in tasks)
     now = datetime.now(UTC)
     table = Table(box=None, header_style="bold", expand=True)
-    for name in ("id", "state", "kind", "key", "failures", "due"):
+    for name in (*(["ledger"] if ledgers else []), "id", "state", "kind", "key", "failures", "due"):
         table.add_column(name, no_wrap=True)
     table.add_column("last error", no_wrap=True, overflow="ellipsis", ratio=1)
-    for task in page.items:
+    for ledger, task in tasks:
         table.add_row(
+            *([escape(ledger)] if ledgers else []),
             str(task.id), _coloured(task.state), escape(_cut(task.kind, 32)), escape(_cut(task.key, 20)), _failures(task),
             when(task.due_at, now=now), escape((task.last_error or "").replace("\n", " ")),
         )  # fmt: skip
-    out().print(table)
-    if page.cursor is not None:
-        say(f"[dim]there are more: --after {escape(str(page.cursor))}[/]")
+    return table
 
 
 def _cut(text: str, chars: int) -> str:
@@ -167,22 +220,23 @@ def show(
     Example: [cyan]redrive tasks show invoice-7 --app shop.tasks:app[/]
     """
 
-    async def work() -> tuple[Task, list[Attempt], list[Deed], list[Try] | None] | None:
-        async with opened_store(database, app) as store:
-            chosen = choose_lane(store, lane)
+    async def work() -> tuple[str, Task, list[Attempt], list[Deed], list[Try] | None] | None:
+        async with opened_ledgers(database, app, lane) as ledgers:
+            [(chosen, _)] = (await _by_lane(ledgers.lanes, [id])).items()
             task = await find_named(await chosen.ledger(), id)
             if task is None:
                 return None
-            return task, await chosen.attempts(task.id), await chosen.deeds(task.id), chosen.to_come(task)
+            return chosen.name, task, await chosen.attempts(task.id), await chosen.deeds(task.id), chosen.to_come(task)
 
     found = run(work())
     if found is None:
         complain(f"there is no task with the id or key {id!r}")
         raise typer.Exit(PROBLEM)
-    task, attempts, deeds, to_come = found
+    ledger, task, attempts, deeds, to_come = found
     if json:
         print_json(
-            task_json(task, payload=True)
+            {"ledger": ledger}
+            | task_json(task, payload=True)
             | {
                 "attempts": [attempt_json(one) for one in attempts],
                 "deeds": [deed_json(deed) for deed in deeds],
@@ -191,17 +245,31 @@ def show(
         )
         return
     console = out()
-    _show_row(console, task)
+    _show_row(console, ledger, task)
     _show_attempts(console, attempts)
     _show_deeds(console, deeds)
     _show_to_come(console, task, to_come)
 
 
-def _show_row(console: Console, task: Task) -> None:
+async def _by_lane(lanes: list[Lane], names: list[str]) -> dict[Lane, list[str]]:
+    """In which lane each of these tasks is, by id or key; what is nowhere is left to the first. Two tasks are never guessed at."""
+    meant = {lane: await find_meant(await lane.ledger(), names) for lane in lanes}
+    by_lane: dict[Lane, list[str]] = {}
+    for name in names:
+        holders = [lane for lane in lanes if meant[lane][name]]
+        if len(holders) > 1:
+            there = " and of ".join(lane.name for lane in holders)
+            raise UsageError(f"{name!r:.80} is a task of {there}: choose one with --lane")
+        by_lane.setdefault((holders or lanes)[0], []).append(name)
+    return by_lane
+
+
+def _show_row(console: Console, ledger: str, task: Task) -> None:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
     rows: list[tuple[str, str | None]] = [
+        ("ledger", escape(ledger)),
         ("id", str(task.id)),
         ("key", escape(task.key)),
         ("kind", escape(task.kind)),
@@ -283,8 +351,8 @@ def add(
         raise UsageError(f"the payload is not JSON ({error}): quote it, such as '{{\"invoice\": 7}}'") from None
 
     async def work() -> Added:
-        async with opened_store(database, app, create=True) as store:
-            chosen = choose_lane(store, lane)
+        async with opened_ledgers(database, app, lane or TASKS.name, create=True) as ledgers:
+            [chosen] = ledgers.lanes
             return await chosen.add(kind, given, key=key, delay=delay, attempts=attempts, deadline=deadline)
 
     added = run(work())
@@ -394,63 +462,135 @@ class _Act:
     def run(self, database: str | None, app: str | None, lane: str | None, *, json: bool) -> None:
         """Do it, and say what it came to."""
 
-        async def work() -> Acted:
-            async with opened_store(database, app) as opened:
-                return await self._work(choose_lane(opened, lane))
+        async def work() -> _Done:
+            async with opened_ledgers(database, app, lane) as ledgers:
+                return await self._work(ledgers)
 
-        acted = run(work())
+        done = run(work())
         if json:
-            self._print_json(acted)
+            self._print_json(done)
         else:
-            self._say(acted)
-        if not (acted.matched if self.dry_run else acted.changed):
+            self._say(done)
+        if not (done.matched if self.dry_run else done.changed):
             raise typer.Exit(PROBLEM)
 
-    async def _work(self, lane: Lane) -> Acted:
-        change = lane.redrive if self.act is Act.REDRIVE else lane.cancel
-        asked = self.asked
-        said: dict[str, Any] = {"actor": self.actor, "reason": self.reason.strip()}
+    async def _work(self, ledgers: Ledgers) -> "_Done":
+        done = _Done(unseen=dict(ledgers.unseen))
+        asked = dict.fromkeys(ledgers.lanes, self.asked)
         if self.names:
-            ids, unknown = await read_names(await lane.ledger(), self.names)
-            if unknown:  # a mistake in one name stops it all: nobody wants half of what was meant
-                raise UsageError("; ".join(unknown.values()))
-            asked = replace(asked, ids=ids)
-        seen = await change(asked, dry_run=True, at_most=self.at_most, **said)
-        if self.dry_run or not seen.matched:
-            return seen
-        if seen.matched > 1 and not self.yes and not _confirmed(self.act, seen.matched):
-            return seen
-        with _progress(self.act, seen.matched) as advance:
-            return await change(asked, until=seen.until, at_most=seen.matched, progress=advance, **said)
+            asked = {}
+            for lane, names in (await _by_lane(ledgers.lanes, self.names)).items():
+                ids, unknown = await read_names(await lane.ledger(), names)
+                if unknown:  # a mistake in one name stops it all: nobody wants half of what was meant
+                    raise UsageError("; ".join(unknown.values()))
+                asked[lane] = replace(self.asked, ids=ids)
+        seen = await self._count(asked, done)
+        if self.dry_run or not done.matched:
+            return done
+        if done.matched > 1 and not self.yes and not _confirmed(self.act, seen):
+            return done
+        with _progress(self.act, done.matched) as advance:
+            for lane, before in seen.items():
+                if before.matched:
+                    how: dict[str, Any] = {"until": before.until, "at_most": before.matched, "progress": advance}
+                    done.by_ledger[lane.name] = await self._change(lane, asked[lane], **how)
+        return done
 
-    def _print_json(self, acted: Acted) -> None:
-        changed = [id_json(id_) for id_ in acted.changed]
-        refused = {str(id_): reason for id_, reason in acted.refused.items()}
+    async def _count(self, asked: dict[Lane, Filter], done: "_Done") -> dict[Lane, Acted]:
+        """What would be changed in each ledger, all as of one instant."""
+        seen: dict[Lane, Acted] = {}
+        until = None
+        for lane, which in asked.items():
+            left = None if self.at_most is None else self.at_most - done.matched
+            try:
+                counted = await self._change(lane, which, dry_run=True, at_most=left, until=until)
+            except UsageError as error:  # this ledger knows no such act or filter; the others may
+                if len(asked) == 1:
+                    raise
+                done.unseen[lane.name] = str(error)
+                continue
+            until = until or counted.until
+            seen[lane] = done.by_ledger[lane.name] = counted
+        return seen
+
+    async def _change(self, lane: Lane, which: Filter, **how: Any) -> Acted:
+        change = lane.redrive if self.act is Act.REDRIVE else lane.cancel
+        return await change(which, actor=self.actor, reason=self.reason.strip(), **how)
+
+    def _print_json(self, done: "_Done") -> None:
         print_json(
             {
                 "act": self.act.value,
-                "matched": acted.matched,
-                "changed": changed,
-                "refused": refused,
-                "until": instant_json(acted.until),
+                "matched": done.matched,
+                "changed": [{"ledger": ledger, "id": id_json(id_)} for ledger, id_ in done.changed],
+                "refused": [
+                    {"ledger": ledger, "id": id_json(id_), "reason": reason} for ledger, id_, reason in done.refused
+                ],
+                "until": instant_json(done.until),
                 "dry_run": self.dry_run,
+                "unseen": done.unseen,
             }
         )
 
-    def _say(self, acted: Acted) -> None:
-        for id_, reason in [*acted.refused.items()][:REFUSED_SHOWN_MAX]:
+    def _say(self, done: "_Done") -> None:
+        for _, id_, reason in done.refused[:REFUSED_SHOWN_MAX]:
             say(f"task {escape(str(id_))} was left alone: {escape(reason)}")
+        for name, reason in done.unseen.items():
+            say(f"[yellow]left alone: {escape(name)}[/]: {escape(reason)}")
         if self.dry_run:
-            say(f"would {self.act} {acted.matched} task{'' if acted.matched == 1 else 's'}")
-        elif acted.matched:
-            say(f"{self.act}: {len(acted.changed)} of {acted.matched} changed, by {escape(self.actor)}")
-        elif not acted.refused:
+            say(f"would {self.act} {done.matched} task{'' if done.matched == 1 else 's'}{done.where}")
+        elif done.matched:
+            say(f"{self.act}: {len(done.changed)} of {done.matched} changed, by {escape(self.actor)}")
+        elif not done.refused:
             before = "dead" if self.act is Act.REDRIVE else "waiting"
             say(f"no task matches: only {before} tasks can be {PAST[self.act]}")
 
 
-def _confirmed(act: Act, amount: int) -> bool:
-    return typer.confirm(f"{act} {amount} tasks?", err=True)
+@dataclass(slots=True)
+class _Done:
+    """What an act came to, or would come to, in each ledger; and which ledgers it could not be asked of."""
+
+    by_ledger: dict[str, Acted] = field(default_factory=dict)
+    unseen: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def matched(self) -> int:
+        """In all."""
+        return sum(acted.matched for acted in self.by_ledger.values())
+
+    @property
+    def changed(self) -> list[tuple[str, TaskId]]:
+        """The tasks that changed."""
+        return [(ledger, id_) for ledger, acted in self.by_ledger.items() for id_ in acted.changed]
+
+    @property
+    def refused(self) -> list[tuple[str, TaskId, str]]:
+        """The tasks that were left alone, and why."""
+        return [(name, id_, why) for name, acted in self.by_ledger.items() for id_, why in acted.refused.items()]
+
+    @property
+    def until(self) -> datetime | None:
+        """The instant that it was frozen at."""
+        return next((acted.until for acted in self.by_ledger.values() if acted.until is not None), None)
+
+    @property
+    def where(self) -> str:
+        """How many in which ledger, where that is not just redrive's own."""
+        return _where({name: acted.matched for name, acted in self.by_ledger.items()})
+
+
+def _where(amounts: dict[str, int]) -> str:
+    told = {name: amount for name, amount in amounts.items() if amount}
+    return (
+        ""
+        if set(told) <= {TASKS.name}
+        else f" ({', '.join(f'{amount} of {escape(name)}' for name, amount in told.items())})"
+    )
+
+
+def _confirmed(act: Act, seen: dict[Lane, Acted]) -> bool:
+    amounts = {lane.name: acted.matched for lane, acted in seen.items()}
+    return typer.confirm(f"{act} {sum(amounts.values())} tasks{_where(amounts)}?", err=True)
 
 
 @contextmanager

@@ -1,8 +1,10 @@
 """`redrive worker`: run an application's handlers until told to stop."""
 
 import asyncio
+import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -16,13 +18,17 @@ from rich.markup import escape
 from redrive.app import Redrive
 from redrive.cli.app_path import load_app
 from redrive.cli.common import AppArgument, duration_option, say
+from redrive.cli.listen import listen, require_extra, serve_beside, url_of
 from redrive.cli.processes import SecondPress, Supervisor
 from redrive.core.durations import format_duration
 from redrive.core.failure import redact
 from redrive.engine.worker import WorkerSettings
-from redrive.settings import load_settings
-from redrive.wiring import observe_with_logs, open_patiently, set_up_logs, tuned_runner
+from redrive.errors import UsageError
+from redrive.settings import Settings, load_settings
+from redrive.wiring import Running, observe_with_logs, set_up_logs, tuned_runner
 
+LOOPBACK = "127.0.0.1"
+PORT_MAX = 65535
 THREAD_PATIENCE_SECONDS = 0.5
 """How long idle threads get to end by themselves before the process ends without them."""
 
@@ -36,23 +42,46 @@ def worker(
     batch: Annotated[int | None, typer.Option(help="How many tasks one statement takes.", min=1, max=5_000)] = None,
     grace: Annotated[timedelta | None, duration_option("--grace", "How long handlers may go on when stopping.")] = None,
     processes: Annotated[int, typer.Option(help="How many processes to run, for more cores.", min=1, max=256)] = 1,
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Serve /health, /ready and /metrics there; each process takes the next port.", min=0, max=65535
+        ),
+    ] = None,
+    http_host: Annotated[str, typer.Option(help="Where to listen for them.")] = LOOPBACK,
     child: Annotated[bool, typer.Option("--child", hidden=True)] = False,  # noqa: FBT002
 ) -> None:
-    """Run the handlers of an application until SIGTERM or Ctrl-C.
+    """Run the handlers of an application, and the systems that it has, until SIGTERM or Ctrl-C.
 
     The first signal stops gracefully: no new claims, up to [cyan]--grace[/] for what runs, the rest goes back to waiting. A
     second signal ends at once; what ran is then charged when its lease runs out.
+
+    With [cyan]--http-port[/] monitoring can ask whether it is well and what it has done; on this machine alone, unless
+    [cyan]--http-host[/] says otherwise. Nothing else is served there.
 
     Example: [cyan]redrive worker shop.tasks:app --concurrency 50 --processes 2[/]
     """
     configured = load_settings()
     settings = configured.worker(concurrency=concurrency, lease=lease, batch=batch, grace=grace)
     if processes > 1:
-        raise typer.Exit(Supervisor(_child_command(app, settings), processes, settings.grace).run())
+        if http_port and http_port + processes - 1 > PORT_MAX:
+            raise UsageError(f"{processes} processes need as many ports: --http-port {http_port} leaves too few")
+
+        def command(number: int) -> list[str]:
+            port = http_port and http_port + number
+            return _child_command(app, settings) + ([] if port is None else _probes(port, http_host))
+
+        raise typer.Exit(Supervisor(command, processes, settings.grace).run())
     set_up_logs(configured)
+    if http_port is not None:
+        require_extra("`redrive worker --http-port`")
     loaded = load_app(app)
     observe_with_logs(loaded)
-    run_to_the_end(lambda: _work(loaded, settings, child=child))
+    with contextlib.ExitStack() as opened:
+        listening = None
+        if http_port is not None:
+            listening = opened.enter_context(contextlib.closing(listen(http_host, http_port, "--http-port")))
+        run_to_the_end(lambda: _work(loaded, configured, settings, listening, child=child))
 
 
 def _child_command(app: str, settings: WorkerSettings) -> list[str]:
@@ -65,26 +94,39 @@ def _child_command(app: str, settings: WorkerSettings) -> list[str]:
     ]  # fmt: skip
 
 
-async def _work(app: Redrive, settings: WorkerSettings, *, child: bool) -> None:
-    workers = app.workers(settings)
-    stopped = asyncio.Event()
+def _probes(port: int, host: str) -> list[str]:
+    return ["--http-port", str(port), "--http-host", host]
 
-    def stop() -> None:
-        workers.stop()
-        stopped.set()
 
-    stop_on_signals(stop)
+async def _work(
+    app: Redrive, configured: Settings, settings: WorkerSettings, listening: socket.socket | None, *, child: bool
+) -> None:
+    running = Running(app, app.workers(settings), measured=listening is not None)
+    stop_on_signals(running.stop)
     if child:
-        stop_with_parent(stop)
+        stop_with_parent(running.stop)
+    greeting = asyncio.create_task(_greet(running, settings, listening))
     try:
-        if await open_patiently(app, stopped):
-            say(
-                f"[dim]working on {escape(redact(app.database.url))} with {settings.concurrency} slots, "
-                f"lease {format_duration(settings.lease)}; Ctrl-C stops[/]"
-            )
-            await workers.run(then_exit=True)
+        if listening is None:
+            await running.run()
+        else:
+            from redrive.web.probes import make_worker_probes
+
+            probes = make_worker_probes(running, configured)
+            await serve_beside(probes, configured, listening, running.run(), running.stop)
     finally:
+        greeting.cancel()
         await app.close()
+
+
+async def _greet(running: Running, settings: WorkerSettings, listening: socket.socket | None) -> None:
+    if listening is not None:
+        say(f"[dim]health and metrics are at {url_of(listening)}[/]")
+    await running.opened.wait()
+    say(
+        f"[dim]working on {escape(redact(running.app.database.url))} with {settings.concurrency} slots, "
+        f"lease {format_duration(settings.lease)}; Ctrl-C stops[/]"
+    )
 
 
 def stop_on_signals(stop: Callable[[], None]) -> None:

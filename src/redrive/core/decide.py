@@ -202,6 +202,7 @@ def _fail(
     patience: timedelta | None,
     raised: BaseException | None = None,
 ) -> Settlement:
+    policy = policy.for_task(claim.task)
     failures = claim.task.failures + 1
     failures_max = failures_max_of(claim, policy)
     if error_class not in RETRIED:

@@ -174,7 +174,8 @@ def _safe_text(text: str) -> str:
 
 _REMEMBERED_CHARS_MAX = 500
 _LOOKED_AT_CHARS_MAX = ERROR_CHARS_MAX * 4
-_HIDDEN = "[redacted]"
+HIDDEN = "[redacted]"
+"""What stands where a secret was."""
 _NOT_YET = r"(?!\[redacted\])"
 _NAME = (
     r"(?=[acepst])(?:api[_-]?key|secret|passw(?:or)?d|passphrase|pwd|credential|signature|session[_-]?id|"
@@ -194,56 +195,56 @@ _SECRETS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = tuple(
         (
             "-----begin",
             r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|\Z)",
-            _HIDDEN,
+            HIDDEN,
         ),
         # ("name", "value"), as lists of headers are printed
         (
             f"{_NAME_CLUES} authorization cookie",
             rf"(?i)(\(b?[\"'][\w-]{{0,40}}?(?:authorization|cookie|{_NAME})[\"'],\s*)b?(?:\"[^\"\n]*\"|'[^'\n]*')",
-            rf"\1{_HIDDEN}",
+            rf"\1{HIDDEN}",
         ),
         # name=value, name: value, "name": "value", <name>value with a name that says secret; before the patterns that
         # hide words, because a name that is hidden no longer says so
         (
             _NAME_CLUES,
             rf"(?i)({_NAME}\\*[\"']?\]?(?:\s*+[:=]++>?+[^\S\n]*+|>(?=[^\s<]))){_VALUE}",
-            rf"\1{_HIDDEN}",
+            rf"\1{HIDDEN}",
         ),
         # user:password@host in any URL or DSN; digits before a slash or a quote are a port
         (
             "://",
             r"(://[^\s:/\[]*):(?!\d{1,5}[/?#\"'])(?:[^\s@:\"]|:(?!//))*+@(?:[^\s@/\"]*@)*",
-            rf"\1:{_HIDDEN}@",
+            rf"\1:{HIDDEN}@",
         ),
         # Authorization: Basic …, "Authorization": "Bearer …", Authorization: Digest a="b", c="d"
         (
             "authorization",
             rf"(?i)(authorization\\*[\"']?\s*+[:=]++>?+\s*+(?:[bru]?\\*[\"'])?+){_NOT_YET}(?:[\w-]+\s+)?[^\s\"',;\\]+"
             r"(?:(?<==)\"[^\"]*\")?(?:\s*,\s*[\w-]+=(?:\"[^\"]*\"|[^\s,\"']+))*",
-            rf"\1{_HIDDEN}",
+            rf"\1{HIDDEN}",
         ),
-        ("cookie", rf"(?i)(cookie\\*[\"']?\s*+[:=]\s*+(?:\\*[\"'])?+){_NOT_YET}[^\n\"']+", rf"\1{_HIDDEN}"),
-        ("bearer", r"(?i)\b(bearer)\s+(?!auth|credential|scheme)[a-z0-9._~+/=-]{8,}", rf"\1 {_HIDDEN}"),
+        ("cookie", rf"(?i)(cookie\\*[\"']?\s*+[:=]\s*+(?:\\*[\"'])?+){_NOT_YET}[^\n\"']+", rf"\1{HIDDEN}"),
+        ("bearer", r"(?i)\b(bearer)\s+(?!auth|credential|scheme)[a-z0-9._~+/=-]{8,}", rf"\1 {HIDDEN}"),
         # base64 holds a digit, a sign or a capital inside; "basic authentication" does not
         (
             "basic",
             r"(?i)\b(basic)\s+(?=[a-z]*(?:[0-9+/=]|(?-i:[a-z][A-Z])))[a-z0-9+/=]{8,}",
-            rf"\1 {_HIDDEN}",
+            rf"\1 {HIDDEN}",
         ),
         # known by their look: redrive's own keys, Stripe, GitHub, GitLab, Slack, AWS, Google, Azure, OpenAI, JWT
-        ("rdk_", r"(?<![A-Za-z0-9])rdk_[\w-]{8,}", _HIDDEN),
-        ("_live_ _test_ whsec_", r"\b(?:(?:sk|pk|rk)_(?:live|test)|whsec)_[\w+/=]{8,}", _HIDDEN),
-        ("ghp_ gho_ ghu_ ghs_ ghr_", r"\bgh[pousr]_[A-Za-z0-9]{16,}", _HIDDEN),
-        ("github_pat_", r"\bgithub_pat_\w{16,}", _HIDDEN),
-        ("glpat-", r"\bglpat-[\w-]{16,}", _HIDDEN),
-        ("xox", r"\bxox[abeoprs](?:\.xox[bp])?-[A-Za-z0-9-]{8,}", _HIDDEN),
-        ("xapp-", r"\bxapp-[A-Za-z0-9-]{8,}", _HIDDEN),
-        ("hooks.slack.com", r"(hooks\.slack\.com/(?:services|workflows)/)[\w/]+", rf"\1{_HIDDEN}"),
-        ("akia asia", r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b", _HIDDEN),
-        ("aiza", r"\bAIza[\w-]{35}", _HIDDEN),
-        ("sig=", r"(?i)(?<=[?&;])(sig=)[^\s&\"']+", rf"\1{_HIDDEN}"),
-        ("sk-", r"(?<![\w-])sk-(?=[a-z-]*[A-Z0-9])[\w-]{20,}", _HIDDEN),
-        ("eyj", r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)+", _HIDDEN),
+        ("rdk_", r"(?<![A-Za-z0-9])rdk_[\w-]{8,}", HIDDEN),
+        ("_live_ _test_ whsec_", r"\b(?:(?:sk|pk|rk)_(?:live|test)|whsec)_[\w+/=]{8,}", HIDDEN),
+        ("ghp_ gho_ ghu_ ghs_ ghr_", r"\bgh[pousr]_[A-Za-z0-9]{16,}", HIDDEN),
+        ("github_pat_", r"\bgithub_pat_\w{16,}", HIDDEN),
+        ("glpat-", r"\bglpat-[\w-]{16,}", HIDDEN),
+        ("xox", r"\bxox[abeoprs](?:\.xox[bp])?-[A-Za-z0-9-]{8,}", HIDDEN),
+        ("xapp-", r"\bxapp-[A-Za-z0-9-]{8,}", HIDDEN),
+        ("hooks.slack.com", r"(hooks\.slack\.com/(?:services|workflows)/)[\w/]+", rf"\1{HIDDEN}"),
+        ("akia asia", r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b", HIDDEN),
+        ("aiza", r"\bAIza[\w-]{35}", HIDDEN),
+        ("sig=", r"(?i)(?<=[?&;])(sig=)[^\s&\"']+", rf"\1{HIDDEN}"),
+        ("sk-", r"(?<![\w-])sk-(?=[a-z-]*[A-Z0-9])[\w-]{20,}", HIDDEN),
+        ("eyj", r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)+", HIDDEN),
     )
 )
 _ANY_CLUE = re.compile("|".join(sorted({re.escape(clue) for clues, _, _ in _SECRETS for clue in clues})))

@@ -1,7 +1,7 @@
 """How often, how long, and for which errors a task is tried again."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ from redrive.core.backoff import Backoff, Exponential, read_backoff
 from redrive.core.durations import OptionalSpanField, Span, SpanField
 from redrive.core.failure import ErrorClass, Rule, matches, read_rules, rule_name, spoken_class
 from redrive.core.jitter import Jitter
+from redrive.core.task import Task
 from redrive.errors import PolicyError
 
 FAILURES_MAX = 1_000_000
@@ -34,6 +35,8 @@ class Policy:
 
     `permanent`, `business`, `rate_limited` and `transient` take an exception type, an HTTP status or a function of the
     exception, or a list of them. They are asked in this order; an error that none of them matches is `otherwise`.
+
+    `own_backoff` may find another backoff in a task, where each brings its own; None takes the policy's. It must not raise.
     """
 
     backoff: Backoff = BACKOFF_DEFAULT
@@ -48,6 +51,7 @@ class Policy:
     otherwise: ErrorClass | str = ErrorClass.TRANSIENT
     retry_after_max: SpanField = SpanField(timedelta(days=1))
     deadline: OptionalSpanField = OptionalSpanField()
+    own_backoff: Callable[[Task], Backoff | None] | None = None
     name: str = "default"
     failures_max: int = field(init=False)
     _rules: tuple[tuple[ErrorClass, tuple[Rule, ...]], ...] = field(init=False, repr=False, compare=False)
@@ -71,6 +75,11 @@ class Policy:
         set_field("otherwise", ErrorClass(self.otherwise))
         set_field("backoff_words", self.backoff.describe())
         set_field("jitter_words", self.jitter.describe())
+
+    def for_task(self, task: Task) -> "Policy":
+        """The policy as it holds for one task."""
+        own = None if self.own_backoff is None else self.own_backoff(task)
+        return self if own is None else replace(self, backoff=own)
 
     def delay(self, failures: int, key: str) -> timedelta:
         """The delay after this many failures of the task with this key. Pure and total."""

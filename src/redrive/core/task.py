@@ -5,7 +5,7 @@ A task is one row and its current state, whatever the table; see `docs/concepts.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -51,7 +51,10 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTask:
-    """A task to be added. Checked here, so that a ledger only sees what it can store."""
+    """A task to be added. Checked here, so that a ledger only sees what it can store.
+
+    `payload_bytes_max` is for a system that lets its payloads be larger than others.
+    """
 
     kind: str
     key: str
@@ -61,8 +64,9 @@ class NewTask:
     deadline: timedelta | None = None
     trace: str | None = None
     payload_json: str = field(init=False, repr=False)
+    payload_bytes_max: InitVar[int] = PAYLOAD_BYTES_MAX
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, payload_bytes_max: int) -> None:
         # Not fields that read a span by themselves: each read of such a field is a call, and a ledger reads many.
         if self.delay is not ZERO:
             object.__setattr__(self, "delay", read_span("delay", self.delay))
@@ -73,7 +77,7 @@ class NewTask:
         most = self.failures_max
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= 1_000_000):
             raise UsageError(f"attempts must be a whole number from 1 to 1,000,000, not {most!r}")
-        object.__setattr__(self, "payload_json", encode_payload(self.payload))
+        object.__setattr__(self, "payload_json", encode_payload(self.payload, payload_bytes_max))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +182,7 @@ class Deed:
     reason: str
 
 
-def encode_payload(payload: Any) -> str:
+def encode_payload(payload: Any, bytes_max: int = PAYLOAD_BYTES_MAX) -> str:
     """The payload as JSON text, or a `PayloadError` that says where it stops being JSON."""
     try:
         text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -187,9 +191,9 @@ def encode_payload(payload: Any) -> str:
         raise PayloadError(
             f"the payload is not JSON: {error}; use dicts with text keys, lists, text, finite numbers, booleans, None"
         ) from error
-    if size > PAYLOAD_BYTES_MAX:
+    if size > bytes_max:
         raise PayloadError(
-            f"the payload is {size:,} bytes, more than {PAYLOAD_BYTES_MAX:,}: store it elsewhere and add a reference"
+            f"the payload is {size:,} bytes, more than {bytes_max:,}: store it elsewhere and add a reference"
         )
     return text
 

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from redrive.core.failure import redact
-from redrive.errors import LedgerAwayError, TooSlowError, UsageError
+from redrive.errors import LedgerAwayError, SettingsError, TooSlowError, UsageError
 from redrive.operator.json_views import instant_json
 
 AWAY_RETRY_AFTER_SECONDS = 5
@@ -77,6 +77,23 @@ class ErrorStyle:
         return self.codes.get(status, code.upper())
 
 
+CAPITALS = {
+    400: "VALIDATION_ERROR",
+    401: "UNAUTHORIZED",
+    403: "FORBIDDEN",
+    404: "NOT_FOUND",
+    405: "METHOD_NOT_ALLOWED",
+    408: "REQUEST_TIMEOUT",
+    409: "CONFLICT",
+    413: "PAYLOAD_TOO_LARGE",
+    415: "UNSUPPORTED_MEDIA_TYPE",
+    429: "RATE_LIMIT_EXCEEDED",
+}
+"""The codes of systems whose requirement has them in capitals: one for each status, the same in all of them."""
+_CODES = {413: "too_large"}
+"""What the framework calls by another name than we do."""
+
+
 def style_of(scope: Scope) -> ErrorStyle | None:
     """The style of the path that is asked for; None for the common one."""
     styles: Sequence[ErrorStyle] = getattr(scope["app"].state, "error_styles", ()) if "app" in scope else ()
@@ -94,6 +111,18 @@ def problems_of(error: RequestValidationError) -> list[dict[str, Any]]:
     ]
 
 
+def error_body(code: str, message: str, *, request_id: str, details: Any = None) -> dict[str, Any]:
+    """The one form of an error."""
+    told = {
+        "code": code,
+        "message": message,
+        "details": jsonable_encoder(details),
+        "timestamp": instant_json(datetime.now(UTC)),
+        "request_id": request_id,
+    }
+    return {"error": told}
+
+
 def error_response(
     status: int,
     code: str,
@@ -103,15 +132,9 @@ def error_response(
     details: Any = None,
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    """The one form of an error."""
-    body = {
-        "code": code,
-        "message": message,
-        "details": jsonable_encoder(details),
-        "timestamp": instant_json(datetime.now(UTC)),
-        "request_id": request_id,
-    }
-    return JSONResponse({"error": body}, status_code=status, headers=dict(headers or {}))
+    """The same as an answer."""
+    body = error_body(code, message, request_id=request_id, details=details)
+    return JSONResponse(body, status_code=status, headers=dict(headers or {}))
 
 
 def add_error_handlers(web: FastAPI) -> None:
@@ -139,7 +162,7 @@ def add_error_handlers(web: FastAPI) -> None:
             404: f"there is nothing at {request.url.path}",
             405: f"{request.method} is not allowed at {request.url.path}",
         }.get(error.status_code, str(error.detail))
-        code = phrase.lower().replace(" ", "_").replace("-", "_")
+        code = _CODES.get(error.status_code, phrase.lower().replace(" ", "_").replace("-", "_"))
         return answer(request, ApiError(error.status_code, code, message, headers=error.headers))
 
     @web.exception_handler(RequestValidationError)
@@ -151,6 +174,11 @@ def add_error_handlers(web: FastAPI) -> None:
     @web.exception_handler(UsageError)
     async def misused(request: Request, error: UsageError) -> JSONResponse:
         return answer(request, ApiError(400, "bad_request", redact(str(error))))
+
+    @web.exception_handler(SettingsError)
+    async def unset(request: Request, error: SettingsError) -> JSONResponse:
+        # Not the caller's mistake: whoever runs the service has to set something first.
+        return answer(request, ApiError(503, "not_configured", redact(str(error))))
 
     @web.exception_handler(LedgerAwayError)
     async def away(request: Request, _error: LedgerAwayError) -> JSONResponse:

@@ -1,14 +1,18 @@
 """Structured logs: one event per transition, with the same field names everywhere. Payloads are never logged."""
 
+import json
 import logging
 import sys
+import threading
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from types import TracebackType
 from typing import Any, assert_never
 
 import structlog
 
 from redrive.core.decide import SUSPECT, Settlement
-from redrive.core.failure import redact
+from redrive.core.failure import describe_error, redact
 from redrive.core.states import State
 from redrive.core.task import Claim
 from redrive.core.visible import visible
@@ -41,13 +45,14 @@ def configure_logs(*, service: str = "redrive", level: str = "info", format: str
     if format not in FORMATS:
         raise SettingsError(f"LOG_FORMAT must be json or pretty, not {format!r}")
     render: list[Any] = (
-        [structlog.processors.JSONRenderer(ensure_ascii=False)]
+        [_with_message, structlog.processors.JSONRenderer(ensure_ascii=False)]
         if format == "json"
         else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), timestamp_key=TIME_OF_LINE)]
     )
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            _of_service(service),
             structlog.processors.add_log_level,
             _stamped,
             structlog.processors.format_exc_info,
@@ -61,6 +66,58 @@ def configure_logs(*, service: str = "redrive", level: str = "info", format: str
     structlog.contextvars.bind_contextvars(service=service)
     # It prints a traceback for each broken connection that it throws away; an outage is one `ledger_away` instead.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
+    _take_in_the_rest()
+
+
+class ToStructlog(logging.Handler):
+    """Lines of the standard library's logging, ours and those of libraries, in the form of all others."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler.emit`."""
+        try:
+            log: Any = structlog.get_logger(system="engine" if record.name == "redrive" else record.name)
+            log.log(record.levelno, "warned", message=record.getMessage(), exc_info=record.exc_info or None)
+        except Exception:
+            self.handleError(record)
+
+
+def _take_in_the_rest() -> None:
+    """Let nothing else of this process reach the log in a form of its own. Loggers that the application sets up stay as they are."""
+    handler = ToStructlog(logging.WARNING)
+    for name in ("redrive", "py.warnings"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+    logging.lastResort = handler
+    logging.captureWarnings(True)
+    sys.excepthook = _crashed
+    threading.excepthook = lambda told: _crashed(told.exc_type, told.exc_value, told.exc_traceback)
+
+
+def _crashed(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+    log: Any = structlog.get_logger(system="engine")
+    log.critical("crashed", error=describe_error(error or kind()), exc_info=(kind, error, trace))
+
+
+def is_json() -> bool:
+    """Whether log lines are JSON, and all else that this process says must be too."""
+    return isinstance(structlog.get_config()["processors"][-1], structlog.processors.JSONRenderer)
+
+
+def said_json(message: str, level: str) -> str:
+    """What is said to people at the terminal as a line of the log: whatever the level, and with the key that is shown this once."""
+    said = {"system": "cli", "event": "said", "message": visible(message), "level": level}
+    at = {"@timestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
+    return json.dumps(said | structlog.contextvars.get_contextvars() | at, ensure_ascii=False)
+
+
+def _of_service(service: str) -> structlog.typing.Processor:
+    """In every line, whichever thread writes it: a thread does not have the context of the one that started it."""
+
+    def add(_logger: Any, _method: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        fields.setdefault("service", service)
+        return fields
+
+    return add
 
 
 _stamped = structlog.processors.MaybeTimeStamper(fmt="iso", utc=True, key=TIME_OF_LINE)
@@ -71,6 +128,12 @@ def _redacted(_logger: Any, _method: str, fields: structlog.typing.EventDict) ->
     for name, value in fields.items():
         if isinstance(value, str):
             fields[name] = visible(redact(value))
+    return fields
+
+
+def _with_message(_logger: Any, _method: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """What happened under the name that most collectors of logs look for, beside ours."""
+    fields.setdefault("message", fields.get("event"))
     return fields
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Select, and_, bindparam, delete, func, null, select, update
 
 from redrive.core.cause import cause_of
+from redrive.core.failure import redact
 from redrive.core.states import State
 from redrive.core.task import TaskId
 from redrive.ledgers.sql import schema
@@ -269,11 +270,13 @@ class Census:
         now = self._ledger.present(connection)
         dead, causes = [], {}
         for row in found:
-            cause, since = cause_of(row.error), row.since or now
+            # Redacted first: the id of a cause is a hash of its text, which somebody could try guesses against.
+            shown, since = redact(row.error or ""), row.since or now
+            cause = cause_of(shown)
             listed = {"ledger": self._ledger.name, "task_id": str(row.id), "cause": cause.id}
             dead.append({**listed, "since": since, "listed_at": now})
             causes[cause.id] = {
-                "ledger": self._ledger.name, "id": cause.id, "text": cause.text, "sample": row.error or "",
+                "ledger": self._ledger.name, "id": cause.id, "text": cause.text, "sample": shown,
                 "first_seen": since, "last_seen": since, "amount": 0,
             }  # fmt: skip
         connection.execute(upsert(self._ledger.database, schema.dead, keep=True), dead)

@@ -107,6 +107,11 @@ class Figures(OnDatabase):
         return found
 
     @reads
+    def ledgers(self, connection: Connection) -> list[str]:
+        """Every ledger in which anything was counted."""
+        return list(connection.execute(select(schema.minute.c.ledger).distinct().order_by("ledger")).scalars())
+
+    @reads
     def series(
         self,
         connection: Connection,

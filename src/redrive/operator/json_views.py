@@ -1,21 +1,27 @@
 """Tasks and their history as JSON values, for the command line and the web: instants in ISO 8601 UTC, spans in seconds.
 
-Payloads are shown redacted: what looks like a secret leaves neither by a terminal nor by a page.
+Payloads and errors are shown redacted: what looks like a secret leaves neither by a terminal nor by a page, whoever wrote it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from redrive.core.decide import Explanation
-from redrive.core.failure import ErrorClass, redact
+from redrive.core.failure import HIDDEN, ErrorClass, redact
 from redrive.core.policy import Policy
 from redrive.core.preview import Try
 from redrive.core.task import Attempt, Deed, Task, TaskId
 from redrive.core.task import encode_payload as encode_payload  # for systems that keep payloads themselves
 
-HIDDEN = "[redacted]"
+T = TypeVar("T")
+
 PAYLOAD_DEPTH_MAX = 50
+SHOWN_CHARS_MAX = 1 << 20
+"""So much of a payload is shown. Looking through 16 MiB for secrets takes four seconds, in which nobody else is served."""
+CUT_CHARS = 256
+"""So much is left out before a cut: half a secret does not look like one."""
+MORE = "…"
 _SAMPLE = "x7Kq2pLz"
 TASK_FIELDS = (
     "id", "key", "kind", "state", "failures", "failures_max", "redrives", "due_at", "deadline_at", "lease_until", "claimed_at",
@@ -41,7 +47,8 @@ def id_json(id: TaskId) -> int | str:
 
 def task_json(task: Task, *, payload: bool = False) -> dict[str, Any]:
     """A task; its payload only where it is asked for."""
-    shown = fields_json(task, TASK_FIELDS, id=id_json(task.id), state=task.state.value)
+    error = None if task.last_error is None else redact(task.last_error)
+    shown = fields_json(task, TASK_FIELDS, id=id_json(task.id), state=task.state.value, last_error=error)
     return shown | {"payload": redacted(task.payload)} if payload else shown
 
 
@@ -58,7 +65,7 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
         "delay_seconds": _seconds(attempt.delay),
         "worker": attempt.worker,
         "error_class": attempt.error_class,
-        "error": attempt.error,
+        "error": None if attempt.error is None else redact(attempt.error),
         "explanation": attempt.explanation and dict(attempt.explanation),
         "sentence": explained(attempt.explanation),
     }
@@ -112,29 +119,64 @@ def explained(explanation: Mapping[str, Any] | None) -> str | None:
         return None
 
 
-def redacted(value: Any, *, depth: int = 0) -> Any:
-    """A JSON value without what looks like a secret, by its name or by itself; of other types, their text."""
+def redacted(value: Any) -> Any:
+    """A JSON value without what looks like a secret, by its name or by itself; of other types, their text.
+
+    Of a large one the beginning: what follows is an ellipsis.
+    """
+    return _redacted(value, 0, _Shown())
+
+
+class _Shown:
+    """How many characters may still be shown."""
+
+    def __init__(self) -> None:
+        self.left = SHOWN_CHARS_MAX
+
+    def text(self, text: str) -> str:
+        """As much of a text as may be shown."""
+        fits = len(text) <= self.left
+        shown = redact(text) if fits else redact(text[: self.left])[:-CUT_CHARS] + MORE
+        self.left = max(0, self.left - len(text))
+        return shown
+
+    def some(self, members: Iterable[T]) -> Iterator[T]:
+        """Members for as long as there is room."""
+        for member in members:
+            if self.left <= 0:
+                return
+            self.left -= 1
+            yield member
+
+
+def _redacted(value: Any, depth: int, shown: _Shown) -> Any:
     if depth > PAYLOAD_DEPTH_MAX:
-        return "…"
+        return MORE
     if isinstance(value, Mapping):
-        return {redact(str(name)): _member(str(name), member, depth) for name, member in value.items()}
+        named = {
+            shown.text(str(name)): _member(str(name), one, depth, shown) for name, one in shown.some(value.items())
+        }
+        return named if len(named) == len(value) or shown.left else named | {MORE: MORE}
     if isinstance(value, list | tuple):
-        return [redacted(member, depth=depth + 1) for member in value]
+        listed = [_redacted(member, depth + 1, shown) for member in shown.some(value)]
+        return listed if len(listed) == len(value) else [*listed, MORE]
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, datetime):
         return instant_json(value)
-    return redact(str(value))
+    return shown.text(str(value))
 
 
-def _member(name: str, value: Any, depth: int) -> Any:
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
+def _member(name: str, value: Any, depth: int, shown: _Shown) -> Any:
+    is_long = isinstance(value, str) and len(value) > shown.left
+    if is_long or (isinstance(value, Mapping | list | tuple) and value):
+        if redact(f"{name}={_SAMPLE}") != f"{name}={_SAMPLE}":
+            return HIDDEN  # whatever is in there, its name says what it is
+    elif isinstance(value, str | int | float) and not isinstance(value, bool):
         written = f"{name}={value}"
         if redact(str(value)) == str(value) and redact(written) != written:
             return HIDDEN
-    elif isinstance(value, Mapping | list | tuple) and value and redact(f"{name}={_SAMPLE}") != f"{name}={_SAMPLE}":
-        return HIDDEN  # whatever is in there, its name says what it is
-    return redacted(value, depth=depth + 1)
+    return _redacted(value, depth + 1, shown)
 
 
 def _seconds(span: timedelta | None) -> float | None:

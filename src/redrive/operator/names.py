@@ -24,10 +24,7 @@ async def read_names(ledger: SqlLedger, names: Names) -> tuple[list[TaskId], dic
     What could be an id is taken for one, even where no task has it: whoever acts on it hears that there is no such task.
     """
     given = [names] if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
-    texts = list(dict.fromkeys(name for name in given if isinstance(name, str)))
-    meant = dict[str, set[TaskId]]()
-    for start in range(0, len(texts), CHUNK):
-        meant |= await ledger.database.read(_meant, ledger, texts[start : start + CHUNK])
+    meant = await find_meant(ledger, (name for name in given if isinstance(name, str)))
     found, refused = dict[TaskId, None](), dict[TaskId, str]()
     for name in dict.fromkeys(given):
         try:
@@ -37,9 +34,18 @@ async def read_names(ledger: SqlLedger, names: Names) -> tuple[list[TaskId], dic
     return list(found), refused
 
 
+async def find_meant(ledger: SqlLedger, names: Iterable[str]) -> dict[str, set[TaskId]]:
+    """The tasks that have each name as their id or as their key: none, one or two."""
+    texts = list(dict.fromkeys(names))
+    meant = dict[str, set[TaskId]]()
+    for start in range(0, len(texts), CHUNK):
+        meant |= await ledger.database.read(_meant, ledger, texts[start : start + CHUNK])
+    return meant
+
+
 async def find_named(ledger: SqlLedger, name: str) -> Task | None:
     """The task with this id or key; `UsageError` where these are two tasks."""
-    meant = (await ledger.database.read(_meant, ledger, [name]))[name]
+    meant = (await find_meant(ledger, [name]))[name]
     return await ledger.get(_only(ledger, name, meant)) if meant else None
 
 
@@ -55,7 +61,6 @@ def _only(ledger: SqlLedger, name: TaskId, meant: set[TaskId]) -> TaskId:
 
 
 def _meant(connection: Connection, ledger: SqlLedger, names: Sequence[str]) -> dict[str, set[TaskId]]:
-    """The tasks that have each name as their id or as their key: none, one or two."""
     by_id, by_key = _by_id(connection, ledger, names), _by_key(connection, ledger, names)
     return {name: {*by_id.get(name, ()), *by_key.get(name, ())} for name in names}
 

@@ -2,12 +2,15 @@
 
 For people who wait, a page is in the order of the instant that matters: when waiting tasks are due, when leases end, when
 tasks ended. Indexes hold them so (`index_order`), or the census's list of the dead does (`dead_list`); what neither serves is
-read by id. Every look is limited: who asks for more than an index can give gets a `TooSlowError`, not a wait.
+read by id. Every look is limited: who asks for more than an index can give gets a `TooSlowError`, not a wait. A part of the error
+is looked for in the error as it is shown (`shown_errors`).
 
 For code and commands a page is in the order of the ids and takes as long as it takes: it needs no census, and a table that
 somebody has just adopted is read like any other.
 """
 
+import time
+from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import Connection, func, select
@@ -15,15 +18,18 @@ from sqlalchemy import Connection, func, select
 from redrive.core.states import State
 from redrive.core.table import TASKS
 from redrive.core.task import Task, TaskId
-from redrive.errors import UsageError
+from redrive.errors import TooSlowError, UsageError
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.reader import PAGE_MAX
 from redrive.ledgers.sql.sift import is_unreadable
 from redrive.operator.cursors import Position, read_cursor, write_cursor
 from redrive.operator.dead_list import DeadList
 from redrive.operator.index_order import IndexOrder
-from redrive.operator.reads import Reads
+from redrive.operator.reads import COUNT_WITHIN, LOOK_WITHIN, Reads
+from redrive.operator.shown_errors import shows, sifted
 from redrive.ports import Filter, Page
+
+COUNTED_AT_ONCE = 500
 
 
 class TaskPages:
@@ -43,7 +49,7 @@ class TaskPages:
         """A page of tasks; pass its `cursor` for the next one."""
         if not 1 <= limit <= PAGE_MAX:
             raise UsageError(f"limit must lie between 1 and {PAGE_MAX}, not {limit!r}")
-        if self._is_plain(asked):
+        if self._is_plain(asked) and asked.error is None:
             behind = None if cursor is None else self._ledger.read_id(str(cursor))
             return await self._ledger.find(asked, cursor=behind, limit=limit, newest_first=newest_first)
         ids = await self.ids(asked, cursor=cursor, limit=limit, newest_first=newest_first)
@@ -58,19 +64,23 @@ class TaskPages:
     ) -> Page[TaskId]:
         """The same with ids alone."""
         self._ledger.conditions.check(asked)
-        if self._is_plain(asked):
-            after = None if cursor is None else Position(None, self._ledger.read_id(str(cursor)))
-            positions = await self._reads.page(self._by_id, asked, after, limit + 1, newest_first=newest_first)
-            following: TaskId | None = positions[limit - 1].id if len(positions) > limit else None
-        else:
-            after = None if cursor is None else read_cursor(str(cursor), self._ledger.read_id)
-            positions = await self._positions(asked, after, limit + 1, newest_first=newest_first)
-            following = write_cursor(positions[limit - 1]) if len(positions) > limit else None
+        plain, after, following = self._is_plain(asked), None, None
+        if cursor is not None:
+            written = str(cursor)
+            after = (
+                Position(None, self._ledger.read_id(written)) if plain else read_cursor(written, self._ledger.read_id)
+            )
+        positions = await self._shown(asked, after, limit + 1, newest_first=newest_first)
+        if len(positions) > limit:
+            last = positions[limit - 1]
+            following = last.id if plain else write_cursor(last)
         return Page(items=[position.id for position in positions[:limit]], cursor=following)
 
     async def count(self, asked: Filter) -> int:
         """How many tasks there are. Exact."""
         self._ledger.conditions.check(asked)
+        if asked.error is not None:
+            return await self._count_shown(asked)
         if self._is_listed(asked):
             return await self._dead.count(asked)
         amount = await self._indexes.count(asked)
@@ -91,9 +101,42 @@ class TaskPages:
         """Whether the table is read in the order of the ids, and a cursor is just the last of them."""
         return not self._limited and not self._is_listed(asked)
 
+    async def _shown(self, asked: Filter, after: Position | None, limit: int, *, newest_first: bool) -> list[Position]:
+        """The next rows that match, their errors as people see them."""
+        text = asked.error
+        if text is None:
+            return await self._positions(asked, after, limit, newest_first=newest_first)
+
+        async def look(behind: Position | None, amount: int) -> Sequence[Position]:
+            return await self._positions(asked, behind, amount, newest_first=newest_first)
+
+        async def fitting(some: Sequence[Position]) -> Sequence[Position]:
+            fit = await self._reads.page(self._showing, text, [one.id for one in some]) if some else ()
+            return [one for one in some if one.id in fit]
+
+        return await sifted(look, fitting, after, limit, LOOK_WITHIN if self._limited else None)
+
+    async def _count_shown(self, asked: Filter) -> int:
+        amount, after, ends = 0, None, time.monotonic() + COUNT_WITHIN.total_seconds()
+        while True:
+            positions = await self._shown(asked, after, COUNTED_AT_ONCE, newest_first=False)
+            amount += len(positions)
+            if len(positions) < COUNTED_AT_ONCE:
+                return amount
+            if self._limited and time.monotonic() > ends:
+                raise TooSlowError(f"there are more than {amount:,} tasks to look at")
+            after = positions[-1]
+
+    def _showing(self, connection: Connection, text: str, ids: Sequence[TaskId]) -> set[TaskId]:
+        error = self._ledger.predicates.column("last_error")
+        rows = connection.execute(select(self._id, error).where(self._id.in_(ids)))
+        return {id_ for id_, error in rows if shows(error, text)}
+
     async def _positions(
         self, asked: Filter, after: Position | None, limit: int, *, newest_first: bool
     ) -> list[Position]:
+        if self._is_plain(asked):
+            return await self._reads.page(self._by_id, asked, after, limit, newest_first=newest_first)
         if self._is_listed(asked):
             return await self._dead.positions(asked, after, limit, newest_first=newest_first)
         if self._indexes.serves(asked):

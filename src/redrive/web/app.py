@@ -10,6 +10,7 @@ from starlette.routing import Route
 from redrive._version import __version__
 from redrive.access.wrong_keys import WrongKeys
 from redrive.http.body import BodyLimit
+from redrive.http.described import describe_refusals
 from redrive.http.envelope import Envelope
 from redrive.http.errors import add_error_handlers
 from redrive.web import api, health, session
@@ -27,7 +28,7 @@ def make_web(service: Service) -> FastAPI:
         title="redrive",
         version=__version__,
         description="Durable retries: health, metrics and what waits.",
-        # Their pages load scripts from elsewhere; the description itself is at /openapi.json, written once.
+        # The framework's own pages load scripts from elsewhere; ours is `pages/docs.py`. The description is at /openapi.json, written once.
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
@@ -73,16 +74,13 @@ def make_web(service: Service) -> FastAPI:
 
 
 def _described(web: FastAPI) -> Callable[[], dict[str, Any]]:
-    """The description without the framework's 422, where what does not fit is refused in another way."""
+    """The framework's description with every refusal named; made once, as it keeps it."""
     framework = web.openapi
+    made: list[dict[str, Any]] = []
 
     def describe() -> dict[str, Any]:
-        described = framework()
-        for style in web.state.error_styles:
-            for path, operations in described["paths"].items():
-                if style.invalid_status != 422 and f"{path}/".startswith(f"{style.prefix}/"):
-                    for operation in operations.values():
-                        operation["responses"].pop("422", None)
-        return described
+        if not made:
+            made.append(describe_refusals(framework(), web.state.error_styles))
+        return made[0]
 
     return describe

@@ -1,6 +1,6 @@
 """Connections as strangers open them: one that is slow, endless or one of a thousand must not cost the others.
 
-Each has a deadline for its head, for its body, and for reading our answer. There are so many at most, and so many from one address.
+Each has a deadline for its head, for its body, and for reading our answer. There are so many at most, and so many from one sender.
 Where a limit is reached, the one that has kept us waiting longest for a request makes room for the next: half a request, or none, is
 worth less than a whole one. One sweep a second looks at all deadlines, so that a request costs no timer.
 """
@@ -9,15 +9,16 @@ import asyncio
 import json
 import math
 import resource
+import secrets
 from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from redrive.operator.json_views import instant_json
+from redrive.access.senders import sender_of
+from redrive.http.errors import error_body
 
 FILES_WANTED = 65_536
 FILES_RESERVED = 256
@@ -26,11 +27,13 @@ BACKLOG_MAX = 2048
 LINGER_SECONDS = 2.0
 """How long a refused connection may still send: closed under its hands, it would never see the answer."""
 SAID_EVERY_SECONDS = 10.0
+LATER = (408, 503)
+"""Refusals after which the same request may be sent again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """What one connection, one address and all of them may take."""
+    """What one connection, one sender and all of them may take."""
 
     head_bytes: int = 64 * 1024
     head_seconds: float = 10
@@ -48,14 +51,14 @@ class Doorkeeper:
         self.limits = limits
         # In the order in which they began to keep us waiting: who has waited longest is found without a look at all.
         self._all: dict[HttpConnection, None] = {}
-        self._by_address: dict[str, dict[HttpConnection, None]] = {}
+        self._by_sender: dict[str, dict[HttpConnection, None]] = {}
         self._turned_away: Counter[str] = Counter()
         self._said_at = -math.inf
         self._log: Any = structlog.get_logger().bind(system="web")
 
     def enter(self, connection: "HttpConnection") -> bool:
         """Let a connection in, at the cost of an idle one if there is no room; False if all are at work."""
-        ours = self._by_address.setdefault(connection.address, {})
+        ours = self._by_sender.setdefault(connection.sender, {})
         if len(ours) >= self.limits.per_address and not self._make_room(ours):
             return False
         if len(self._all) >= self.limits.connections and not self._make_room(self._all):
@@ -67,15 +70,15 @@ class Doorkeeper:
     def leave(self, connection: "HttpConnection") -> None:
         """Forget a connection."""
         self._all.pop(connection, None)
-        ours = self._by_address.get(connection.address)
+        ours = self._by_sender.get(connection.sender)
         if ours is not None:
             ours.pop(connection, None)
             if not ours:
-                del self._by_address[connection.address]
+                del self._by_sender[connection.sender]
 
     def rests(self, connection: "HttpConnection") -> None:
         """Note that a connection has had its answer, and keeps us waiting from now on."""
-        for among in (self._all, self._by_address.get(connection.address, {})):
+        for among in (self._all, self._by_sender.get(connection.sender, {})):
             if connection in among:
                 del among[connection]
                 among[connection] = None
@@ -109,7 +112,8 @@ class HttpConnection(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._limits = self.doorkeeper.limits
-        self.address = ""
+        self.sender = ""
+        """The address, or the network, that it counts for."""
         self.due_at = math.inf
         """When what we wait for must have come."""
         self.read_until = math.inf
@@ -128,7 +132,7 @@ class HttpConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See `asyncio.Protocol`."""
         super().connection_made(transport)
-        self.address = self.client[0] if self.client else ""
+        self.sender = sender_of(self.client[0]) if self.client else ""
         self._wait_for_head()
         if not self.doorkeeper.enter(self):
             self._refuse(503, "too_many_connections", "too many connections are open: try again")
@@ -241,17 +245,22 @@ class HttpConnection(HttpToolsProtocol):
             message = f"the request line and the headers may have {most // 1024} KiB in all"
             self._refuse(431, "head_too_large", message)
 
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
+        """See `HttpToolsProtocol`: in the form of all errors."""
+        self._refuse(400, "not_http", "this cannot be read as a request of HTTP/1.1")
+
     def _refuse(self, status: int, code: str, message: str) -> None:
         """Answer, and close when the client has read it, or soon."""
         if self._refused:
             return
         self._refused = True
         self.doorkeeper.turned_away(code)
-        said = {"code": code, "message": message, "timestamp": instant_json(datetime.now(UTC))}
-        body = json.dumps({"error": said}).encode()
+        request_id = secrets.token_hex(16)
+        body = json.dumps(error_body(code, message, request_id=request_id)).encode()
+        later = b"retry-after: 5\r\n" if status in LATER else b""
         head = (
-            b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\nretry-after: 5\r\n\r\n"
-            % len(body)
+            b"content-type: application/json\r\ncontent-length: %d\r\nx-request-id: %s\r\nconnection: close\r\n%s\r\n"
+            % (len(body), request_id.encode(), later)
         )
         self.transport.write(STATUS_LINE[status] + head + body)
         if self.cycle is not None and not self.cycle.response_complete:

@@ -1,20 +1,17 @@
 """For monitoring: `/health`, `/ready`, `/metrics`."""
 
-import contextlib
+from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from redrive.core.states import State
 from redrive.http.guard import require_unless_loopback
-from redrive.operator.census import amounts_now
-from redrive.operator.figures import Figures
 from redrive.web.answers import answers_of
-from redrive.web.probes import health_answer
-from redrive.web.service import service_of
-from redrive.wiring import Service
+from redrive.web.service import running_of
+from redrive.wiring import Running
 
 HEALTH_FRESH_SECONDS = 1.0
 GAUGES_FRESH_SECONDS = 5.0
@@ -25,10 +22,22 @@ router = APIRouter(tags=["health"])
 _unwell: dict[int | str, dict[str, Any]] = {503: {"description": "Not now"}}
 
 
+def health_answer(checks: Mapping[str, bool | str], uptime: timedelta) -> JSONResponse:
+    """What `/health` answers, with or without a store. A check is whether it is well, or a sentence that says what is not."""
+    well = all(check is True for check in checks.values())
+    said = {True: "ok", False: "away"}
+    body = {
+        "status": "ok" if well else "unwell",
+        "uptime_seconds": round(uptime.total_seconds(), 3),
+        "checks": {name: check if isinstance(check, str) else said[check] for name, check in checks.items()},
+    }
+    return JSONResponse(body, status_code=200 if well else 503)
+
+
 @router.get("/health", summary="Whether the service is alive and what it depends on answers", responses=_unwell)
 async def health(request: Request) -> JSONResponse:
     """Open to all: it tells nothing but this."""
-    service = service_of(request)
+    service = running_of(request)
     checks = await answers_of(request).get("health", HEALTH_FRESH_SECONDS, lambda: _checks(service))
     return health_answer(checks, service.uptime)
 
@@ -36,7 +45,7 @@ async def health(request: Request) -> JSONResponse:
 @router.get("/ready", summary="Whether the store is open and the worker loop runs", responses=_unwell)
 async def ready(request: Request) -> JSONResponse:
     """Open to all."""
-    service = service_of(request)
+    service = running_of(request)
     is_ready = service.is_open and service.works
     worker = "none" if service.workers is None else "running" if service.works else "not running"
     body = {
@@ -55,36 +64,16 @@ async def ready(request: Request) -> JSONResponse:
 )
 async def metrics(request: Request) -> Response:
     """Open to this machine where HTTP_TRUST_LOOPBACK is set; else with a key of scope `viewer`."""
-    service = service_of(request)
-    if service.is_open:
-        await answers_of(request).get("gauges", GAUGES_FRESH_SECONDS, lambda: _set_gauges(service))
-    return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+    running = running_of(request)
+    assert running.metrics is not None, "who is asked for figures counts them"
+    if running.is_open:
+        await answers_of(request).get("gauges", GAUGES_FRESH_SECONDS, running.set_gauges)
+    return Response(generate_latest(running.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-async def _checks(service: Service) -> dict[str, bool | str]:
+async def _checks(service: Running) -> dict[str, bool | str]:
     """Whether the database, and whatever else the systems depend on, answers, and what keeps the database from working."""
     checks: dict[str, bool | str] = {"database": service.app.database.trouble() or await service.database_answers()}
     for system in service.app.systems.values():
         checks |= await system.checks()
     return checks
-
-
-async def _set_gauges(service: Service) -> None:
-    """How many tasks stand where in each lane. A store that is away leaves the last numbers and says that it is not up."""
-    for lane in service.app.lanes.values():
-        try:
-            ledger = await lane.ledger()
-            counted = (await Figures(service.app.database).states()).get(lane.name)
-            # Before the first census a short look must do: no scrape may count a large table.
-            counts = await lane.counts() if counted is None else await amounts_now(ledger, counted)
-            oldest = await ledger.oldest_due()
-        except Exception:  # a scrape must still get the counters
-            service.metrics.up.labels(lane.name).set(0)
-            continue
-        service.metrics.up.labels(lane.name).set(service.app.database.trouble() is None)
-        for state in State:
-            service.metrics.depth.labels(lane.name, state.value).set(counts.get(state, 0))
-        service.metrics.oldest_due.labels(lane.name).set(oldest.total_seconds() if oldest else 0)
-    for system in service.app.systems.values():
-        with contextlib.suppress(Exception):
-            await system.refresh()

@@ -1,41 +1,50 @@
-"""`/health`, `/ready` and `/metrics` of a process without a store, and so without keys: they are for monitoring only."""
+"""`/health`, `/ready` and `/metrics` of processes that serve nothing else: workers, and the handler of dead letters."""
 
-from collections.abc import Mapping
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from redrive.access.keys import Keys
+from redrive.access.wrong_keys import WrongKeys
 from redrive.http.envelope import Envelope
 from redrive.http.errors import add_error_handlers
+from redrive.settings import Settings
+from redrive.web import health
+from redrive.web.answers import Answers
+from redrive.wiring import Running
 
 if TYPE_CHECKING:
     from redrive.systems.relay.dead_letters import DeadLetters
 
 
-def health_answer(checks: Mapping[str, bool | str], uptime: timedelta) -> JSONResponse:
-    """What `/health` answers, with or without a store. A check is whether it is well, or a sentence that says what is not."""
-    well = all(check is True for check in checks.values())
-    said = {True: "ok", False: "away"}
-    body = {
-        "status": "ok" if well else "unwell",
-        "uptime_seconds": round(uptime.total_seconds(), 3),
-        "checks": {name: check if isinstance(check, str) else said[check] for name, check in checks.items()},
-    }
-    return JSONResponse(body, status_code=200 if well else 503)
+def make_worker_probes(running: Running, settings: Settings) -> FastAPI:
+    """Those of a worker: the very routes of `redrive serve`, with the same keys for `/metrics`, and no others."""
+    web = _bare()
+    web.state.service = running
+    web.state.keys = Keys(running.app.database)
+    web.state.trusts_loopback = settings.http_trust_loopback
+    web.state.wrong_keys = WrongKeys()
+    web.state.answers = Answers()
+    web.include_router(health.router)
+    return web
 
 
-def make_probes(watched: "DeadLetters", registry: CollectorRegistry) -> FastAPI:
-    """The ASGI application; what it answers has the form that `redrive serve` gives it."""
+def _bare() -> FastAPI:
     web = FastAPI(title="redrive", docs_url=None, redoc_url=None, openapi_url=None)
     web.add_middleware(Envelope)
     add_error_handlers(web)
+    return web
+
+
+def make_probes(watched: "DeadLetters", registry: CollectorRegistry) -> FastAPI:
+    """Those of a process without a store, and so without keys; the answers have the form that `redrive serve` gives them."""
+    web = _bare()
 
     @web.get("/health")
-    async def health() -> JSONResponse:
-        return health_answer(watched.checks(), watched.uptime)
+    async def is_well() -> JSONResponse:
+        return health.health_answer(watched.checks(), watched.uptime)
 
     @web.get("/ready")
     async def ready() -> JSONResponse:

@@ -2,7 +2,13 @@
 
 from fastapi import Request
 
-from redrive.wiring import Service
+from redrive.wiring import Running, Service
+
+
+def running_of(request: Request) -> Running:
+    """The application at work that the request is for: in a service, or in a worker that is asked for its figures."""
+    running: Running = request.app.state.service
+    return running
 
 
 def service_of(request: Request) -> Service:

@@ -18,7 +18,8 @@ from fastapi.responses import JSONResponse, RedirectResponse
 
 from redrive.access import sessions
 from redrive.access.keys import ApiKey, Scope
-from redrive.http.errors import ApiError
+from redrive.http.described import GUARDED
+from redrive.http.errors import ApiError, refusals
 from redrive.http.guard import KeyFirstRoute, find_key, require_unless_loopback
 from redrive.ledgers.sql.database import Database
 from redrive.operator.json_views import instant_json
@@ -138,7 +139,7 @@ def sessions_of(request: Request) -> Sessions:
 # --- routes -------------------------------------------------------------------------------------------------------------
 
 
-@router.post("/login", summary="Log in with a key", response_class=Response)
+@router.post("/login", summary="Log in with a key", response_class=Response, responses=refusals(GUARDED))
 async def login(
     request: Request,
     key: Annotated[str, Form(description="A key of scope viewer, operator or admin")] = "",
@@ -173,7 +174,9 @@ async def _check(request: Request, secret: str) -> ApiKey:
     return found
 
 
-@router.post("/logout", summary="Log out", response_class=Response)
+@router.post(
+    "/logout", summary="Log out", response_class=Response, responses=refusals({403: "The session's token is missing"})
+)
 async def logout(request: Request) -> Response:
     """End the session. Needs its token, so that no other page can do it."""
     if await sessions_of(request).key_of(request) is not None:

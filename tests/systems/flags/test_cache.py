@@ -125,7 +125,13 @@ async def test_what_was_read_before_a_change_is_not_kept(home: Home) -> None:
 
     cache._read_flags = slow  # type: ignore[method-assign]
     await cache.flags()
-    assert cache._flags is None
+    cache._read_flags = real  # type: ignore[method-assign]
+    await home.app.database.write(
+        lambda connection: connection.exec_driver_sql(
+            "UPDATE feature_flags SET enabled = true, rollout_percentage = 100"
+        )
+    )
+    assert await cache.is_enabled("promo"), "it was read again"
 
 
 async def test_a_cache_that_cannot_be_told_fails_no_change(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,3 +166,121 @@ async def test_a_watch_that_breaks_is_taken_up_again(home: Home, monkeypatch: py
         while len(broken) < 3:
             await asyncio.sleep(0.01)
     assert await home.flags.is_enabled("promo")
+
+
+# --- outages ----------------------------------------------------------------------------------------------------------
+
+
+class Outage:
+    """A store that goes away and comes back, and a clock for the cache alone."""
+
+    def __init__(self, home: Home, monkeypatch: pytest.MonkeyPatch, **given: Any) -> None:
+        self.now, self.is_away, self.asked, self._real = 1000.0, False, 0, home.app.database.read
+        self.cache = FlagCache(home.app, now=lambda: self.now, **given)
+        monkeypatch.setattr(home.app.database, "read", self._read)
+
+        async def silent(_cache: Any) -> None:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(FlagCache, "_watch", silent)
+
+    async def _read(self, *arguments: Any, **options: Any) -> Any:
+        self.asked += 1
+        if self.is_away:
+            raise LedgerAwayError("the store is away")
+        return await self._real(*arguments, **options)
+
+
+async def prepared(home: Home) -> None:
+    """A flag for all but one."""
+    await home.flags.put("promo", enabled=True, rollout_percentage=100, actor="ada")
+    await home.flags.put_override("promo", "eve", "exclude", actor="ada")
+
+
+async def test_an_outage_is_answered_from_the_last_known_state(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it lasts, also after a change was announced; the store is asked about once a second, and believed again at once."""
+    await prepared(home)
+    outage = Outage(home, monkeypatch)
+    cache = outage.cache
+    try:
+        assert await cache.is_enabled("promo", user_id="ann")
+        assert not await cache.is_enabled("promo", user_id="eve")
+        assert cache.age_seconds is None
+        outage.is_away = True
+        cache.forget()
+        outage.now += 7200
+        outage.asked = 0
+        for _ in range(50):
+            assert await cache.is_enabled("promo", user_id="ann")
+            assert not await cache.is_enabled("promo", user_id="eve")
+            assert await cache.all_enabled(user_id="eve") == {"promo": False}
+            assert await cache.is_enabled("promo", user_id="nobody asked for him before")
+        assert outage.asked == 1
+        assert cache.age_seconds == 7200
+        outage.is_away = False
+        outage.now += 1
+        await home.flags.put("promo", enabled=False, actor="ada")
+        assert not await cache.is_enabled("promo", user_id="ann")
+        assert cache.age_seconds is None
+    finally:
+        await cache.close()
+
+
+async def test_an_outage_is_answered_for_as_long_as_the_setting_says(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After FLAG_OUTAGE_MAX the error comes through, or what the caller takes for right."""
+    await prepared(home)
+    outage = Outage(home, monkeypatch, outage_max=MINUTE)
+    cache = outage.cache
+    try:
+        assert await cache.is_enabled("promo")
+        outage.is_away = True
+        outage.now += 3600  # it is old, and that the store is away is noticed now
+        assert await cache.is_enabled("promo", default=False)
+        outage.now += 59
+        assert await cache.is_enabled("promo", default=False)
+        outage.now += 1
+        with pytest.raises(LedgerAwayError):
+            await cache.is_enabled("promo")
+        assert not await cache.is_enabled("promo", default=False)
+        assert await cache.is_enabled("unknown", default=True)
+        assert await cache.all_enabled(default={"promo": False}) == {"promo": False}
+    finally:
+        await cache.close()
+
+
+async def test_without_a_last_known_state_the_default_answers(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that starts while the store is away knows nothing: it says so, or what the caller says."""
+    await prepared(home)
+    outage = Outage(home, monkeypatch)
+    outage.is_away = True
+    try:
+        with pytest.raises(LedgerAwayError):
+            await outage.cache.is_enabled("promo")
+        assert await outage.cache.is_enabled("promo", default=True)
+        assert outage.cache.age_seconds is None
+        outage.is_away = False
+        outage.now += 1
+        assert not await outage.cache.is_enabled("promo", user_id="eve", default=True)
+    finally:
+        await outage.cache.close()
+
+
+async def test_a_store_that_hangs_is_not_waited_for(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has a last known state waits for a moment at most, however long a connection takes to fail."""
+    monkeypatch.setattr("redrive.systems.flags.cache.ANSWER_WITHIN_SECONDS", 0.01)
+    await prepared(home)
+    outage = Outage(home, monkeypatch)
+    try:
+        assert await outage.cache.is_enabled("promo")
+
+        async def hangs(*arguments: Any, **options: Any) -> Any:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(home.app.database, "read", hangs)
+        outage.cache.forget()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await outage.cache.is_enabled("promo", user_id="ann")
+    finally:
+        await outage.cache.close()

@@ -40,11 +40,12 @@ async def test_one_run_applies_what_is_due(home: Home, tmp_path: Path) -> None:
     ran = process(tmp_path, "--database", home.url, "--json")
     assert ran.returncode == 0, ran.stderr
     said = json.loads(ran.stdout)
-    assert list(said) == ["processed", "failed", "retried", "duration_ms"]
-    assert (said["processed"], said["failed"], said["retried"]) == (2, 0, 1)
+    assert list(said) == ["processed", "applied", "retried", "failed", "superseded", "duration_ms"]
+    assert [*said.values()][:-1] == [2, 1, 1, 0, 0]
     lines = [json.loads(line) for line in ran.stderr.splitlines() if line.startswith("{")]
     assert {line["event"] for line in lines} >= {"Schedule applied", "Retrying failed schedule"}
     assert all((line["system"], line["service"]) == ("flags", "redrive") for line in lines)
+    assert all(line["message"] == line["event"] for line in lines)
     assert (await home.schedule(made.id)).status == "applied"
     assert await home.actions(made.id) == ["created", "applied"]
 

@@ -2,6 +2,7 @@
 
 import itertools
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -116,3 +117,87 @@ def test_formula_without_more() -> None:
     assert 2 * MINUTE <= calculate_next_retry_at(0) - before < 2 * MINUTE + JITTER_MAX + MINUTE
     with pytest.raises(ValueError, match="time zone"):
         calculate_next_retry_at(0, now=datetime(2030, 1, 1))
+
+
+# --- a backoff of a schedule's own ------------------------------------------------------------------------------------
+
+
+async def test_own_backoff(home: Home, api: Api) -> None:
+    """A schedule that says so waits 5, 10 and then 12 s, and its jitter; what is told beforehand is what happens, lost workers included."""
+    await home.flags.put("broken", actor="ada")
+    body = {"scheduledAt": (home.now + MINUTE).isoformat(), "updates": {"enabled": True},
+            "backoff": {"first": "5s", "cap": "12s"}}  # fmt: skip
+    answer = await api.admin("POST", "broken/schedule", body)
+    assert answer.status_code == 201, answer.text
+    made = answer.json()
+    assert made["backoff"] == {"first": "5s", "cap": "12s"}
+    told = (await api.admin("GET", f"broken/schedule/{made['id']}/retries")).json()
+    task = await home.flags.lane.get_by_id(made["id"])
+    assert task is not None
+    also_told = [one.at for one in home.flags.lane.to_come(task) or ()]
+    await home.break_()
+    await home.drain()
+    tries = await home.flags.lane.attempts(made["id"])
+    for one, least in zip(tries[:-1], (5, 10, 12), strict=True):
+        assert one.delay is not None and timedelta(0) <= one.delay - timedelta(seconds=least) < JITTER_MAX
+    times = [datetime.fromisoformat(one["at"]) for one in told["upcoming"]]
+    assert times == also_told
+    assert all(abs(one.started_at - at) < timedelta(milliseconds=2) for one, at in zip(tries, times, strict=True))
+    assert tries[0].explanation is not None and "5s" in tries[0].explanation["backoff"]
+    [entry] = await home.audit(made["id"], "created")
+    assert entry.details["backoff"] == {"first": "5s", "cap": "12s"}
+    assert tries[0].ended_at + tries[0].delay == calculate_next_retry_at(
+        0, made["id"], now=tries[0].ended_at, first=timedelta(seconds=5), cap=timedelta(seconds=12)
+    )
+
+
+@pytest.mark.parametrize(
+    ("backoff", "waits"),
+    [
+        ({"first": "5m"}, (5, 10, 20, 40, 60)),
+        ({"cap": "3m"}, (2, 3, 3, 3, 3)),
+        ({"first": "2h"}, (120,) * 5),
+        (None, (2, 4, 8, 16, 32)),
+    ],
+)
+async def test_what_a_backoff_does_not_say_is_as_for_all(home: Home, backoff: Any, waits: tuple[int, ...]) -> None:
+    """Two minutes at first, an hour at most."""
+    made = await home.plan(backoff=backoff, max_retries=5)
+    times = [one.at for one in made.upcoming()]
+    for (before, after), wait in zip(itertools.pairwise(times), waits, strict=True):
+        assert wait * MINUTE <= after - before < wait * MINUTE + JITTER_MAX
+
+
+@pytest.mark.parametrize(
+    "backoff",
+    [
+        {},
+        {"first": "0s"},
+        {"first": "8d"},
+        {"first": "soon"},
+        {"first": "2m", "cap": "1m"},
+        {"second": "2m"},
+        {"first": 5},
+        "2m",
+    ],
+    ids=str,
+)
+async def test_a_backoff_that_cannot_be_is_refused(home: Home, api: Api, backoff: Any) -> None:
+    """400, and nothing is planned."""
+    await home.flags.put("promo", actor="ada")
+    body = {"scheduledAt": (home.now + MINUTE).isoformat(), "updates": {"enabled": True}, "backoff": backoff}
+    answer = await api.admin("POST", "promo/schedule", body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "VALIDATION_ERROR"), answer.text
+    assert "backoff" in answer.json()["error"]["message"]
+    assert await home.flags.schedules("promo") == []
+
+
+async def test_a_backoff_that_others_spoilt_is_as_for_all(home: Home) -> None:
+    """A schedule is retried whatever stands in its column."""
+    made = await home.plan_broken()
+    statement = 'UPDATE feature_flag_schedules SET backoff = \'{"first": "never"}\''
+    await home.app.database.write(lambda connection: connection.exec_driver_sql(statement))
+    await home.drain(until=MINUTE)
+    schedule = await home.schedule(made.id)
+    assert schedule.backoff is None
+    assert schedule.next_retry_at is not None and schedule.next_retry_at - made.scheduled_at >= 2 * MINUTE

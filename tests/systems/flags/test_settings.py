@@ -1,5 +1,7 @@
 """What a wrong setting says."""
 
+from datetime import timedelta
+
 import pytest
 
 from redrive.errors import SettingsError
@@ -13,3 +15,13 @@ def test_a_wrong_default_is_told_at_the_start(number: str, monkeypatch: pytest.M
     monkeypatch.setenv("FLAG_SCHEDULE_MAX_RETRIES", number)
     with pytest.raises(SettingsError, match=r"FLAG_SCHEDULE_MAX_RETRIES.*cannot be used"):
         load(FlagSettings)
+
+
+@pytest.mark.parametrize(("given", "read"), [(None, None), ("10m", timedelta(minutes=10)), ("0", timedelta(0))])
+def test_how_long_an_outage_is_answered(
+    given: str | None, read: timedelta | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the store is back, unless FLAG_OUTAGE_MAX says for how long."""
+    if given is not None:
+        monkeypatch.setenv("FLAG_OUTAGE_MAX", given)
+    assert load(FlagSettings).flag_outage_max == read

@@ -117,8 +117,21 @@ async def test_a_run_counts_what_it_did(home: Home) -> None:
     await home.break_()
     home.clock.advance(MINUTE)
     ran = await home.flags.process()
-    assert (ran.processed, ran.failed, ran.retried) == (4, 2, 1)
-    assert list(ran.as_json()) == ["processed", "failed", "retried", "duration_ms"]
+    assert (ran.processed, ran.applied, ran.retried, ran.failed, ran.superseded) == (4, 1, 1, 2, 0)
+    assert list(ran.as_json()) == ["processed", "applied", "retried", "failed", "superseded", "duration_ms"]
+
+
+async def test_a_run_counts_what_gave_way(home: Home) -> None:
+    """A retry that still waits is ended by the newer schedule that the run applies: one applied, one superseded."""
+    await home.plan_broken(backoff={"first": "10m"})
+    newer = NewSchedule(scheduled_at=home.now + 2 * MINUTE, updates={"enabled": False})
+    await home.flags.schedule("broken", newer, actor="ada")
+    home.clock.advance(MINUTE)
+    assert (await home.flags.process()).retried == 1
+    await home.mend()
+    home.clock.advance(MINUTE)
+    ran = await home.flags.process()
+    assert (ran.processed, ran.applied, ran.retried, ran.failed, ran.superseded) == (2, 1, 0, 0, 1)
 
 
 async def test_a_killed_run_is_made_up_for_by_the_next(home: Home) -> None:

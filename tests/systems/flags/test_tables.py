@@ -218,6 +218,31 @@ async def test_another_table_of_the_name_is_in_the_way(empty_url: str) -> None:
         await database.close()
 
 
+@pytest.mark.parametrize("table", ["feature_flags", "feature_flag_schedules", "feature_flag_user_overrides"])
+async def test_ids_that_are_no_numbers_are_told_before_anything_is_changed(
+    empty_url: str, store: str, table: str
+) -> None:
+    """Tables with UUIDs are left as they are, and the error names the column and the remedies."""
+    uuid = "TEXT" if store == "sqlite" else "uuid"
+    by_uuid = {
+        "feature_flags": [re.sub(r"\(id \w+ PRIMARY", f"(id {uuid} PRIMARY", OLD[store][0])],
+        "feature_flag_schedules": [OLD[store][0], re.sub(r"\(id \w+ PRIMARY", f"(id {uuid} PRIMARY", OLD[store][1])],
+        "feature_flag_user_overrides": [
+            f"CREATE TABLE feature_flag_user_overrides (flag_id {uuid}, user_id text, override_type text, reason text,"
+            " created_by text, created_at text)"
+        ],
+    }
+    database = open_database(empty_url)
+    try:
+        await execute(database, by_uuid[table])
+        before = await database.read(catalogue)
+        with pytest.raises(NotMigratedError, match=rf"{table}\.(flag_)?id .*Nothing was changed.*REDRIVE_SYSTEMS"):
+            await migrate(database, ["flags"])
+        assert await database.read(catalogue) == before
+    finally:
+        await database.close()
+
+
 async def test_the_printed_sql_migrates(empty_url: str, store: str) -> None:
     """The SQL for people who migrate by hand makes what the code needs."""
     sql = migration_sql("sqlite" if store == "sqlite" else "postgresql", ["flags"])

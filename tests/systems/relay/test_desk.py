@@ -46,6 +46,22 @@ async def test_acts_are_logged(app: Redrive, relay: Relay) -> None:
     assert (line["act"], line["amount"], line["actor"], line["system"]) == ("redrive", 2, "ada", "relay")
 
 
+async def test_a_hidden_text_is_not_found_by_its_error(app: Redrive, relay: Relay) -> None:
+    """What an upstream's error hides from people finds nothing: no message, no number, and nothing is acted on."""
+    ids = await in_review(app, "m-1", "m-2", error_reason="refused: token=abcdefgh12 for bob")
+    for asked, found in (
+        (Asked(error="abcdefgh"), []),
+        (Asked(error="for bob"), ids),
+        (Asked(error="[redacted]"), ids),
+    ):
+        rows, cursor = await relay.desk.page(asked, limit=2)
+        assert ([row.id for row in rows], cursor) == (found[::-1], None)
+        assert await relay.desk.count(asked) == len(found)
+        assert [row.id for row in (await relay.desk.page(asked, limit=1))[0]] == found[-1:]
+    assert (await relay.desk.act_on_all(Act.RESOLVE, Asked(error="abcdefgh"), ADA)).changed == []
+    assert list((await relay.desk.act_on_all(Act.RESOLVE, Asked(error="for bob"), ADA)).changed) == ids
+
+
 # --- two of everything ------------------------------------------------------------------------------------------------
 
 
@@ -201,16 +217,16 @@ async def test_a_page_that_takes_too_long(
     """After others have changed it is an act that is not complete; before, it is a refusal."""
     monkeypatch.setattr(acts, "CHUNK", 2)
     await in_review(app, *(f"m-{n}" for n in range(5)))
-    find, pages = review._ids, 0
+    find, pages = review.ReviewDesk._ids, 0
 
-    def slow(*given: Any, **named: Any) -> list[int]:
+    async def slow(*given: Any, **named: Any) -> list[int]:
         nonlocal pages
         pages += 1
         if pages % 2 == 0:
             raise TooSlowError("it takes too long")
-        return find(*given, **named)
+        return await find(*given, **named)
 
-    monkeypatch.setattr(review, "_ids", slow)
+    monkeypatch.setattr(review.ReviewDesk, "_ids", slow)
     asked = {"filter": {"error": "broke"}, "reason": "all"}
     done = (await client.post(f"{PATH}/resolve", json=asked)).json()
     assert (done["matched"], done["changed"], done["complete"]) == (2, 2, False)

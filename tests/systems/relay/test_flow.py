@@ -110,20 +110,19 @@ async def test_a_spent_count_goes_to_people_at_once(app: Redrive, broker: Broker
 
 
 async def test_a_hint_raises_the_due_time_and_never_lowers_it(app: Redrive, broker: Broker) -> None:
-    """Ten minutes ahead is waited for; an instant in the past, or beyond all calendars, is no reason to come early or never."""
+    """Ten minutes ahead is waited for; an instant in the past is no reason to come early."""
     relay = Relay(app, settings := broker.settings(base_delay_ms=60_000, max_delay_ms=60_000))
     now = datetime.now(UTC)
     hints = {"ahead": now + timedelta(minutes=10), "past": now - timedelta(hours=1)}
-    given = {name: int(instant.timestamp() * 1000) for name, instant in hints.items()} | {"beyond": 2**62, "none": 0}
+    given = {name: int(instant.timestamp() * 1000) for name, instant in hints.items()} | {"none": 0}
     async with running(app, relay):
         await broker.send(settings, *(retry(name, "q", next_retry_at_ms=hint) for name, hint in given.items()))
-        await until(lambda: _amount(app, 4), "all are stored")
+        await until(lambda: _amount(app, 3), "all are stored")
         took = (datetime.now(UTC) - now).total_seconds()
         waits = {each["message_id"]: (each["next_retry_at"] - now).total_seconds() for each in await rows(app)}
     assert waits["ahead"] == pytest.approx(600, abs=3)
     assert 59 < waits["past"] < 61 + took
     assert 59 < waits["none"] < 61 + took
-    assert waits["beyond"] == pytest.approx(366 * 86_400, abs=5 + took)
 
 
 async def _amount(app: Redrive, amount: int) -> bool:

@@ -55,3 +55,33 @@ def test_headers_that_would_lead_elsewhere_are_dropped() -> None:
     """Copies by CC would hide that the queue is missing; deaths and our own headers begin anew."""
     given = {"CC": ["a"], "BCC": ["b"], "x-death": [], "x-retry-count": 9, "x-original-queue": "q", "cc": 1, "mine": 2}
     assert amqp.kept(given) == {"cc": 1, "mine": 2}
+
+
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def test_headers_of_the_last_round_go_on() -> None:
+    """What an upstream does not send again stays, what it does is newer; what was said of one failure alone is not carried on."""
+    of_one_round = {
+        "x-resubmitted-by": "ada",
+        "x-resubmitted-at": "now",
+        "x-dead-letter-class": "business",
+        "x-dead-letter-rule": "r",
+    }
+    stored = {"tenant": "a", "step": 1, "traceparent": TRACEPARENT, **of_one_round}
+    assert amqp.carried(stored, {"step": 2}) == {"tenant": "a", "step": 2, "traceparent": TRACEPARENT}
+    assert amqp.carried(stored, {"x-dead-letter-class": "transient"})["x-dead-letter-class"] == "transient"
+
+
+def test_headers_that_do_not_fit_together_are_those_that_came() -> None:
+    """A message must be able to go out: rather without what was stored before than not at all."""
+    stored, arrived = {"old": "x" * 40_000}, {"new": "y" * 40_000}
+    assert amqp.carried(stored, arrived) == arrived
+    assert amqp.carried(stored, {"new": "y"}) == {**stored, "new": "y"}
+
+
+def test_a_trace_is_read_where_there_is_one() -> None:
+    """Only what W3C Trace Context calls a traceparent."""
+    assert amqp.trace_of({"traceparent": TRACEPARENT}) == TRACEPARENT
+    for headers in ({}, {"traceparent": 5}, {"traceparent": TRACEPARENT.upper()}, {"traceparent": TRACEPARENT + "\n"}):
+        assert amqp.trace_of(headers) is None

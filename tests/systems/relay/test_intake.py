@@ -152,6 +152,24 @@ async def test_each_state_of_a_row(relay: Relay, app: Redrive) -> None:
     assert due["failed"] <= datetime.now(UTC), "its retries are spent: no wait"
 
 
+async def test_headers_and_content_type_are_kept_over_all_rounds(relay: Relay, app: Redrive) -> None:
+    """An upstream that sends the bare message again loses neither; what it does send is newer. The trace goes on with them."""
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    first = {"tenant": "a", "step": 1, "traceparent": trace}
+    await relay._intake.store([arrival("m-1", headers=first, content_type="text/csv")])
+    for round_, (headers, content_type) in enumerate(
+        [({}, None), ({"step": 2}, None), ({"step": 2}, "text/plain")], start=1
+    ):
+        claimed = await claim(relay)
+        assert claimed.task.trace == trace
+        await settle(relay, claimed)
+        await relay._intake.store([arrival("m-1", retry_count=round_, headers=headers, content_type=content_type)])
+        found = await row(app, "m-1")
+        assert (found["status"], found["retry_count"]) == ("pending", round_)
+        assert found["headers"] == first | headers
+        assert found["content_type"] == (content_type or "text/csv")
+
+
 async def test_the_same_message_many_times_at_once(app: Redrive, broker: Broker) -> None:
     """From two producers at once it is one row and goes out once; a forgotten count does not start it anew."""
     settings = broker.settings(base_delay_ms=300, max_delay_ms=300)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from base64 import b64encode
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,7 +45,10 @@ def as_json(**given: Any) -> bytes:
     return json.dumps(fields | given).encode()
 
 
-@pytest.mark.parametrize("content_type", [PROTOBUF, None, "", "application/protobuf", "application/octet-stream"])
+@pytest.mark.parametrize(
+    "content_type",
+    [PROTOBUF, None, "", "application/protobuf", "application/vnd.google.protobuf", "application/octet-stream"],
+)
 def test_protobuf(content_type: str | None) -> None:
     """Protobuf is read also where nobody says that it is; what is absent has its default."""
     arrival = read(proto(error_reason="too slow", retry_count=2), content_type)
@@ -71,6 +75,11 @@ POISON: dict[str, tuple[str, bytes, dict[str, Any]]] = {
     "no queue": ("no_original_queue", proto(original_queue=""), {}),
     "negative count": ("negative_count", proto(retry_count=-1), {}),
     "negative maximum": ("negative_count", proto(max_retries=-3), {}),
+    "hint in microseconds": ("bad_hint", proto(next_retry_at_ms=1_800_000_000_000_000), {}),
+    "hint in seconds": ("bad_hint", proto(next_retry_at_ms=1_800_000_000), {}),
+    "hint before all time": ("bad_hint", proto(next_retry_at_ms=-5), {}),
+    "hint beyond all calendars": ("bad_hint", proto(next_retry_at_ms=2**63 - 1), {}),
+    "hint in two years": ("bad_hint", proto(next_retry_at_ms=int(time.time() + 2 * 366 * 86_400) * 1000), {}),
     "too large": ("too_large", proto(original_payload=bytes(SETTINGS.relay_max_message_bytes)), {}),
     "id with NUL": ("bad_field", proto(message_id="a\0b"), {}),
     "id too long": ("bad_field", proto(message_id="x" * 501), {}),
@@ -129,11 +138,17 @@ def test_a_payload_is_not_told() -> None:
 
 def test_numbers_beyond_the_engines_own_are_bounded() -> None:
     """The largest counts that fit the contract neither overflow nor let a row die of failures."""
-    arrival = read(proto(retry_count=INT32_MAX, max_retries=INT32_MAX, next_retry_at_ms=2**63 - 1))
+    arrival = read(proto(retry_count=INT32_MAX, max_retries=INT32_MAX))
     assert (arrival.retry_count, arrival.max_retries) == (COUNT_MAX, RETRIES_MAX)
     assert arrival.retry_count >= arrival.max_retries
-    assert arrival.not_before is not None
-    assert read(proto(next_retry_at_ms=-5)).not_before is None
+
+
+def test_a_hint_within_a_year_is_taken() -> None:
+    """None for 0; the past, and the future up to the longest wait that there is, are instants like any other."""
+    assert read(proto(next_retry_at_ms=0)).not_before is None
+    for ahead_days in (-3650, -1, 0, 1, 365):
+        hint_ms = int((time.time() + ahead_days * 86_400) * 1000)
+        assert read(proto(next_retry_at_ms=hint_ms)).not_before == datetime.fromtimestamp(hint_ms / 1000, UTC)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from opentelemetry import trace
 
 from redrive import Redrive, TransientError, minutes, seconds
 from redrive.systems.relay import Relay, RelaySettings
 from redrive.systems.relay.broker import Published
-from redrive.systems.relay.work import QUEUES_MAX, MissingQueues
+from redrive.systems.relay.work import QUEUES_MAX, MissingQueues, retry_message
 
 HOUR_MS = 3_600_000
 
@@ -27,6 +28,18 @@ def due(queue: str = "gone", failures: int = 0) -> Any:
         "original_payload": b"",
     }  # fmt: skip
     return SimpleNamespace(key="m-1", failures=failures, payload=row)
+
+
+def test_a_retry_continues_the_trace_that_it_runs_in() -> None:
+    """With tracing the header names the span that published it, without it is handed on as it came."""
+    came = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    task = due()
+    task.payload["headers"] = {"traceparent": came}
+    assert retry_message(task, "relay").headers["traceparent"] == came
+    ours = trace.SpanContext(0x0AF7651916CD43DD8448EB211C80319C, 0xB7, is_remote=False, trace_flags=trace.TraceFlags(1))
+    with trace.use_span(trace.NonRecordingSpan(ours)):
+        published = retry_message(task, "relay").headers["traceparent"]
+    assert published == "00-0af7651916cd43dd8448eb211c80319c-00000000000000b7-01"
 
 
 class Answers:

@@ -51,7 +51,6 @@ class Place:
         self.port, self.hooks = free_port(), free_port()
         self.environment = os.environ | {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "REDRIVE_SYSTEMS": "triggers",
             "DELIVERY_ALLOW_NETWORKS": "127.0.0.0/8",
             "HTTP_PORT": str(self.port),
             "PYTHONUNBUFFERED": "1",
@@ -100,7 +99,7 @@ def until(holds: Callable[[], bool], why: Callable[[], str]) -> None:
 def place(tmp_path: Path) -> Iterator[Place]:
     made = Place(tmp_path)
     try:
-        said = made.start(sys.executable, "-m", "redrive", "serve")
+        said = made.start(sys.executable, "-m", "redrive", "serve", "--systems", "triggers")
 
         def ready() -> bool:
             try:

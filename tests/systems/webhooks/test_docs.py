@@ -16,7 +16,7 @@ from redrive.cli import app as cli
 from redrive.cli.app_path import load_app
 from redrive.settings import Settings
 from redrive.systems.webhooks import WebhookSettings
-from redrive.systems.webhooks.shapes import WebhookIn
+from redrive.systems.webhooks.shapes import WebhookActIn, WebhookIn
 from redrive.systems.webhooks.sources import DEFAULTS, load_sources
 from redrive.testing import drain
 
@@ -103,7 +103,8 @@ def test_the_settings_of_the_page_are_there():
     assert {name.upper() for name in WebhookSettings.model_fields} <= variables
 
 
-def test_the_body_of_the_page_is_a_webhook():
-    """What the page sends with curl is JSON that fits."""
-    [given] = re.findall(r"-d '(\{.*\})'", PAGE)
+def test_the_bodies_of_the_page_fit():
+    """What the page sends with curl is a webhook, or an act on some."""
+    [given, *acts] = re.findall(r"-d '(\{.*\})'", PAGE)
     WebhookIn.model_validate(json.loads(given))
+    assert len([WebhookActIn.model_validate(json.loads(act)) for act in acts]) == 2

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from redrive import Task, hours
+from redrive import Filter, Task, hours
 from redrive.testing import VirtualClock, drain
 
 from .conftest import Inbox, Make, at_work, client_of, error_of, execute, rows, webhook
@@ -146,6 +146,54 @@ async def test_only_what_is_due_fills_the_queue(make: Make, clock: VirtualClock)
     assert await webhooks.accept("a", {}, idempotency_key="3") is None
     clock.advance(hours(2))
     assert await webhooks.inbox.depth(100) == 4
+
+
+async def test_types_without_a_handler_have_a_queue_of_their_own(make: Make, clock: VirtualClock):
+    """They are refused when it is full, and fill it for no other type; nor do those that are handled fill theirs."""
+    app, webhooks = make(clock=clock, queue_maxsize=3)
+
+    @webhooks.handler("order.*")
+    async def handle(task: Task) -> None:
+        pass
+
+    async def send(client: httpx.AsyncClient, event_type: str, amount: int) -> list[int]:
+        return [
+            (await client.post("/webhooks", json=webhook(f"{event_type}-{number}", event_type))).status_code
+            for number in range(amount)
+        ]
+
+    async with client_of(app) as client:
+        assert await send(client, "unknown", 6) == [202] * 4 + [429] * 2
+        assert await send(client, "strange", 1) == [429]
+        assert await send(client, "order.paid", 6) == [202] * 4 + [429] * 2
+        assert await send(client, "order.paid", 4) == [200] * 4
+        await drain(app)
+        assert await send(client, "order.sent", 5) == [202] * 4 + [429]
+        assert await send(client, "strange", 1) == [429]
+        await webhooks.lane.cancel(Filter(kind="unknown"), actor="ada", reason="not needed")
+        assert await send(client, "strange", 1) == [202]
+
+
+async def test_a_process_that_only_takes_in_knows_what_workers_handle(make: Make, clock: VirtualClock):
+    """A type that no worker takes does not fill the queue of the others there either."""
+    _, webhooks = make(clock=clock, queue_maxsize=3)
+    _, worker = make(clock=clock)
+
+    @worker.handler("order.*")
+    async def handle(task: Task) -> None:
+        pass
+
+    async def accept(event_type: str, amount: int) -> int:
+        taken = [
+            await webhooks.accept(event_type, {}, idempotency_key=f"{event_type}-{number}") for number in range(amount)
+        ]
+        return sum(receipt is not None for receipt in taken)
+
+    assert await accept("unknown", 6) == 4
+    assert await accept("order.paid", 1) == 0, "nobody has said yet that it is handled"
+    await worker._handled.say()
+    assert await accept("order.paid", 6) == 4
+    assert await accept("unknown-too", 1) == 0
 
 
 async def test_what_is_unusual_is_kept_as_it_is(inbox: Inbox, local: httpx.AsyncClient):

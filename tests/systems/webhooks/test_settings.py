@@ -47,7 +47,7 @@ def test_the_defaults_are_those_of_the_spec(monkeypatch: pytest.MonkeyPatch):
         ("QUEUE_MAXSIZE", "0"),
         ("MAX_ATTEMPTS", "0"),
         ("RETRY_BASE_DELAY", "soon"),
-        ("WEBHOOK_MAX_BYTES", "2000000"),
+        ("WEBHOOK_MAX_BYTES", "16777217"),
         ("WEBHOOK_FORWARD_URL", "ftp://example.com/"),
         ("CLEANUP_INTERVAL_HOURS", "0"),
     ],

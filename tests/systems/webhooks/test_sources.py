@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import select
 from standardwebhooks import Webhook as StandardWebhook
 
 from redrive import Redrive, seconds
@@ -15,6 +16,7 @@ from redrive.errors import SettingsError
 from redrive.systems.webhooks import Source, Webhooks
 from redrive.systems.webhooks.signatures import SignatureError, make_verifier
 from redrive.systems.webhooks.sources import Place, load_sources
+from redrive.systems.webhooks.tables import bodies
 from redrive.testing import VirtualClock
 
 from .conftest import (
@@ -83,6 +85,56 @@ async def test_a_signed_webhook_is_taken_in_once(door: Door, name: str):
     assert (replayed.status_code, replayed.json()["id"]) == (200, first.json()["id"])
     [row] = await rows(app)
     assert (row["event_type"], json.loads(row["payload"])) == (event_type, json.loads(body))
+
+
+async def test_a_signed_body_under_another_identity_is_a_replay(make: Any, clock: VirtualClock):
+    """GitHub signs the body alone: the same one with another delivery id is answered with the first, also after a restart.
+
+    It is remembered for a week, and per source; another body is another webhook.
+    """
+    app, _ = make(clock=clock)
+    other = {"X-GitHub-Delivery": "another"}
+    async with client_of(app, client="192.0.2.7") as client:
+        first = await client.post("/webhooks/in/github", content=PUSH, headers=github_headers(PUSH))
+        again = await client.post("/webhooks/in/github", content=PUSH, headers=github_headers(PUSH) | other)
+        assert (first.status_code, again.status_code) == (202, 200)
+        assert again.json() == first.json()
+        changed = PUSH + b" "
+        assert (
+            await client.post("/webhooks/in/github", content=changed, headers=github_headers(changed) | other)
+        ).status_code == 202
+    clock.advance(timedelta(days=6))
+    app, _ = make(clock=clock)  # as after a restart
+    async with client_of(app, client="192.0.2.7") as client:
+        again = await client.post(
+            "/webhooks/in/github", content=PUSH, headers=github_headers(PUSH) | {"X-GitHub-Delivery": "third"}
+        )
+        assert (again.status_code, again.json()["id"]) == (200, first.json()["id"])
+        clock.advance(timedelta(days=2))
+        later = await client.post(
+            "/webhooks/in/github", content=PUSH, headers=github_headers(PUSH) | {"X-GitHub-Delivery": "fourth"}
+        )
+        assert later.status_code == 202
+    kept = await app.database.read(lambda connection: connection.execute(select(bodies)).all())
+    assert [row.idempotency_key for row in kept] == ["github:fourth"]  # what is forgotten is deleted
+
+
+async def test_bodies_are_remembered_only_where_the_identity_is_not_signed(url: str):
+    """Not where the identity stands in the body, or in a header that is signed; and not where the source says so."""
+    window = timedelta(days=7)
+    assert Source.make("a", "github", [GITHUB_SECRET]).replay_window == window
+    assert Source.make("a", "stripe", [STRIPE_SECRET], identity="header:X-Id").replay_window == window
+    assert Source.make("a", "standard", [STANDARD_SECRET], identity="header:X-Id").replay_window == window
+    for source in (
+        Source.make("a", "github", [GITHUB_SECRET], identity="json:id"),
+        Source.make("a", "github", [GITHUB_SECRET], replay_window=0),
+        Source.make("a", "stripe", [STRIPE_SECRET]),
+        Source.make("a", "standard", [STANDARD_SECRET]),
+        Source.make("a", "standard", [STANDARD_SECRET], identity="header:Webhook-Id"),
+    ):
+        assert source.replay_window == timedelta(0)
+    with pytest.raises(SettingsError, match="replay_window"):
+        Source.make("a", "github", [GITHUB_SECRET], replay_window="soon")
 
 
 BAD: dict[str, tuple[str, bytes, Any]] = {

@@ -299,23 +299,25 @@ async def test_a_row_left_processing_comes_back_uncharged(inbox: Inbox, clock: V
 
 
 async def test_old_webhooks_are_deleted_and_open_ones_never(inbox: Inbox, clock: VirtualClock):
-    """Completed and failed ones after RETENTION_DAYS, in batches; those that wait or are processed stay, however old."""
+    """Completed, failed and cancelled ones after RETENTION_DAYS, in batches; those that wait or are processed stay, however old."""
     app, webhooks = inbox
     for key, payload in (("done", {}), ("dead", {"fail": True})):
         await webhooks.accept("a", payload, idempotency_key=key)
     await drain(app, clock=clock)
+    await webhooks.accept("a", {}, idempotency_key="cancelled")
+    await webhooks.lane.cancel("cancelled", actor="ada")
     await webhooks.accept("a", {}, idempotency_key="held")
     ledger = await webhooks.lane.ledger()
     [held] = await ledger.claim(1, seconds(30))
     await webhooks.accept("a", {}, idempotency_key="waits")
     tuned = webhooks.lane.tune(_worker())
-    assert tuned.retention == {State.DONE: days(30), State.DEAD: days(30)}
+    assert tuned.retention == {State.DONE: days(30), State.DEAD: days(30), State.CANCELLED: days(30)}
     assert tuned.prune_every == hours(1)
     assert tuned.concurrency == 85
     clock.advance(days(30))
     for state, span in tuned.retention.items():
         await ledger.prune([state], span)
-    assert len(await rows(app)) == 4 - 2
+    assert len(await rows(app)) == 5 - 3
     assert {row["idempotency_key"] for row in await rows(app)} == {held.task.key, "waits"}
     assert await _count(app, "redrive_attempt") == 0
 

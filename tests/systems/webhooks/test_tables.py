@@ -14,7 +14,7 @@ from redrive.extend import NAMES, ledger_indexes
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.migrate import migrate
-from redrive.systems.webhooks.tables import EVENTS, events
+from redrive.systems.webhooks.tables import EVENTS, bodies, events, handlers
 from redrive.testing import VirtualClock, drain
 
 from .conftest import Inbox, Make, execute, rows
@@ -34,11 +34,11 @@ CATALOGUES = {
 }
 
 
-def catalogue(connection: Connection) -> dict[str, set[Any]]:
-    """What the database says of the table."""
+def catalogue(connection: Connection, table: str) -> dict[str, set[Any]]:
+    """What the database says of a table."""
     found = {}
     for name, sql in CATALOGUES[connection.dialect.name].items():
-        said = {tuple(row) for row in connection.execute(text(sql))}
+        said = {tuple(row) for row in connection.execute(text(sql.replace("'events'", f"'{table}'")))}
         if (connection.dialect.name, name) == ("sqlite", "constraints"):
             [[whole]] = said
             said = {line.strip().rstrip(",") for line in whole.splitlines() if line.strip().startswith("CONSTRAINT")}
@@ -47,12 +47,13 @@ def catalogue(connection: Connection) -> dict[str, set[Any]]:
 
 
 def create(connection: Connection) -> None:
-    """The table as the code says."""
+    """The tables as the code says."""
     table = events.to_metadata(MetaData(naming_convention=NAMES))
     ledger_indexes(EVENTS, table)
-    connection.execute(CreateTable(table))
-    for index in table.indexes:
-        connection.execute(CreateIndex(index))
+    for made in (table, bodies, handlers):
+        connection.execute(CreateTable(made))
+        for index in made.indexes:
+            connection.execute(CreateIndex(index))
 
 
 async def test_migration_and_table_agree(url: str, store: str, tmp_path: Any, request: Any):
@@ -63,12 +64,47 @@ async def test_migration_and_table_agree(url: str, store: str, tmp_path: Any, re
     migrated, created = open_database(url), open_database(other)
     try:
         await created.write(create)
-        ours, theirs = await migrated.read(catalogue), await created.read(catalogue)
-        assert len(theirs["indexes"]) >= 7
-        assert ours == theirs
+        for table, indexes in (("events", 8), ("webhook_bodies", 1), ("webhook_handlers", 0)):
+            ours, theirs = await migrated.read(catalogue, table), await created.read(catalogue, table)
+            assert len(theirs["indexes"]) >= indexes
+            assert ours == theirs
     finally:
         await migrated.close()
         await created.close()
+
+
+async def test_webhooks_of_an_older_inbox_are_taken_along(empty_url: str):
+    """Every row is as it was, of whatever status, and can be cancelled then where it waits."""
+    from alembic import command
+
+    from redrive.ledgers.sql import migrate as migrations
+
+    database = open_database(empty_url)
+
+    def older(connection: Connection) -> None:
+        config = migrations._config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "webhooks_0001")
+        for number, status in enumerate(("pending", "processing", "completed", "failed")):
+            connection.execute(
+                text(
+                    "INSERT INTO events (id, idempotency_key, event_type, payload, status, created_at, updated_at) VALUES"
+                    f" ('{number}', 'k{number}', 'a', '{{}}', '{status}', '2029-01-01T00:00:00Z', '2029-01-01T00:00:00Z')"
+                )
+            )
+
+    def look(connection: Connection) -> list[Any]:
+        return connection.execute(text("SELECT * FROM events ORDER BY id")).all()
+
+    try:
+        await migrate(database)
+        await database.write(older)
+        before = await database.read(look)
+        await migrate(database, ["webhooks"])
+        assert await database.read(look) == before
+        await database.write(lambda connection: connection.execute(text("UPDATE events SET status = 'cancelled'")))
+    finally:
+        await database.close()
 
 
 async def test_a_table_in_the_way_is_left_alone(empty_url: str):

@@ -5,8 +5,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Integer, Text, Uuid, bindparam, cast, exists, false, literal_column, or_
+from sqlalchemy import ColumnElement, Integer, Text, Uuid, and_, bindparam, cast, exists, false, literal_column, or_
 
+from redrive.core.failure import HIDDEN
 from redrive.core.states import TERMINAL, State
 from redrive.core.table import TASKS
 from redrive.errors import UsageError
@@ -14,6 +15,11 @@ from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.predicates import Predicates
 from redrive.ledgers.sql.times import comparable
 from redrive.ports import Filter
+
+
+def may_show(column: ColumnElement[Any], text: str) -> ColumnElement[bool]:
+    """Whether an error may show this text once it is redacted: it must hold all of it that is not hidden."""
+    return and_(*(column.contains(part, autoescape=True) for part in text.split(HIDDEN)))
 
 
 class Conditions:
@@ -56,7 +62,7 @@ class Conditions:
             of_group = (d.c.ledger == self._ledger, d.c.cause == asked.cause)
             where.append(exists().where(*of_group, d.c.task_id == cast(self._id, Text)))
         if asked.error is not None:
-            where.append(rows.column("last_error").contains(asked.error, autoescape=True))
+            where.append(may_show(rows.column("last_error"), asked.error))
         if asked.older_than is not None:
             # As old as it was when somebody looked: what grows old meanwhile is not what was shown.
             at = (asked.until or now()) - asked.older_than

@@ -60,11 +60,19 @@ async def migrate(database: Database, systems: Iterable[str] = ()) -> tuple[Vers
 async def check(database: Database, systems: Iterable[str] = ()) -> None:
     """Raise unless the database has exactly the versions of this code."""
     current = await database.read(_current)
-    for branch, needed in heads(systems).items():
+    needs = heads(systems)
+    for branch, needed in needs.items():
         if current.get(branch) != needed:
             has = current.get(branch)
             was = "not there" if has is None else f"at version {has}, this code needs {needed}"
-            raise NotMigratedError(f"the tables of {branch} in {database.url} are {was}: run `redrive migrate`")
+            command = migrate_command(name for name in needs if name != ENGINE)
+            raise NotMigratedError(f"the tables of {branch} in {database.url} are {was}: run `{command}`")
+
+
+def migrate_command(systems: Iterable[str]) -> str:
+    """What makes the tables of the engine and of these systems."""
+    named = ",".join(systems)
+    return f"redrive migrate --systems {named}" if named else "redrive migrate"
 
 
 async def versions(database: Database) -> Versions:

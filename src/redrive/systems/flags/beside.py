@@ -20,6 +20,7 @@ from redrive.lane import Actor
 from redrive.operator.json_views import instant_json
 from redrive.operator.words import describe_error
 from redrive.systems.flags import tables
+from redrive.systems.flags.aftermath import Aftermath
 from redrive.systems.flags.values import FlagSchedule
 
 PROCESSOR = Actor(name="processor")
@@ -40,14 +41,18 @@ class FlagBeside(Beside):
 
     refused_ends = frozenset({State.DONE})
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, aftermath: Aftermath) -> None:
         self._database = database
+        self._aftermath = aftermath
         self._log: Any = structlog.get_logger(system="flags")
 
     def settled(self, connection: Connection, settlements: Sequence[Settlement]) -> None:
         """Record what a try came to. One that was given back was not a try."""
         ended = {one.claim.task.id: one for one in settlements if one.state is not State.WAITING or one.explanation}
-        entries = [_outcome(schedule, ended[schedule.id]) for schedule in tables.read_by_id(connection, ended).values()]
+        schedules = tables.read_by_id(connection, ended).values()
+        for schedule in schedules:
+            self._aftermath.planned(ended[schedule.id], schedule.next_retry_at)
+        entries = [_outcome(schedule, ended[schedule.id]) for schedule in schedules]
         gave_way = [one.schedule.id for one in entries if one.action == "cancelled"]
         if gave_way:
             self._mark_cancelled(connection, gave_way, PROCESSOR, error_message="superseded")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, insert, null, select
 
 from redrive import Redrive
 from redrive.lane import Actor
@@ -13,6 +13,7 @@ from redrive.systems.flags import tables
 from redrive.systems.flags.beside import AuditEntry, FlagBeside
 from redrive.systems.flags.changes import read_values, updates_of
 from redrive.systems.flags.errors import InvalidChangeError
+from redrive.systems.flags.policy import read_backoff
 from redrive.systems.flags.settings import RETRIES_MAX
 from redrive.systems.flags.tables import FLAG_SCHEDULES
 from redrive.systems.flags.values import PRODUCTION, FlagSchedule, NewSchedule
@@ -74,10 +75,12 @@ class FlagIntake:
             if new.expires_at is not None and new.expires_at <= new.scheduled_at:
                 raise InvalidChangeError("expiresAt must lie after scheduledAt")
             updates = updates_of(read_values(new.updates))
+            read_backoff(new.backoff)
         except InvalidChangeError as error:
             raise InvalidChangeError(f"schedule {number + 1}: {error}" if number else str(error)) from None
         return {
-            "scheduled_at": new.scheduled_at, "updates": updates, "max_retries": retries, "expires_at": new.expires_at
+            "scheduled_at": new.scheduled_at, "updates": updates, "max_retries": retries, "expires_at": new.expires_at,
+            "backoff": null() if new.backoff is None else dict(new.backoff),
         }  # fmt: skip
 
 
@@ -91,6 +94,6 @@ def check_retries(retries: object) -> int:
 def _created(schedule: FlagSchedule) -> AuditEntry:
     details = {
         "scheduledAt": instant_json(schedule.scheduled_at), "expiresAt": instant_json(schedule.expires_at),
-        "updates": schedule.updates, "maxRetries": schedule.max_retries,
+        "updates": schedule.updates, "maxRetries": schedule.max_retries, "backoff": schedule.backoff,
     }  # fmt: skip
     return AuditEntry(schedule=schedule, action="created", details=details)

@@ -1,25 +1,30 @@
 """What is told when a try of a schedule has ended: a log line, and the cache that must forget."""
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Iterable, Sequence
 
 from redrive import State
 from redrive.events import AttemptEnded, Event, SettleFailed
-from redrive.extend import Database
-from redrive.observe.logs import LogObserver
 from redrive.operator.json_views import instant_json
+from redrive.systems.flags.aftermath import Aftermath, Superseded
 from redrive.systems.flags.cache import FlagCache
+from redrive.systems.kit.own_log import OwnLog
 
 LIMIT_VERDICTS = frozenset({"exhausted", "worker_lost"})
 """Those of a failure that might have passed, and came once too often."""
+SUPERSEDED = "Schedule superseded"
 
 
-class FlagLogs(LogObserver):
+class FlagLogs(OwnLog):
     """The log lines of schedules; all that is not theirs alone is said as everywhere."""
 
-    def __init__(self, database: Database) -> None:
-        super().__init__(system="flags")
-        self._database = database
+    def __init__(self, aftermath: Aftermath) -> None:
+        super().__init__("flags")
+        self._aftermath = aftermath
+
+    def superseded(self, gave_way: Iterable[Superseded]) -> None:
+        """Tell which schedules a newer change has ended."""
+        for one in gave_way:
+            self.say("info", SUPERSEDED, scheduleId=one.schedule_id, flagKey=one.flag_key, reason=one.reason)
 
     def _write(self, event: Event) -> None:
         match event:
@@ -27,6 +32,9 @@ class FlagLogs(LogObserver):
                 self._failed(event)
             case AttemptEnded() if event.settlement.state is State.DONE:
                 self._applied(event)
+            case AttemptEnded() if event.settlement.state is State.CANCELLED:
+                task = event.settlement.claim.task
+                self._log.info(SUPERSEDED, scheduleId=task.id, flagKey=_flag_key(event), reason=event.settlement.error)
             case SettleFailed():
                 task = event.settlement.claim.task
                 self._log.error(
@@ -46,6 +54,7 @@ class FlagLogs(LogObserver):
             self._log.info("Schedule applied on retry", **named, retryCount=task.failures)
         else:
             self._log.info("Schedule applied", **named)
+        self.superseded(self._aftermath.superseded_by(ended.settlement))
 
     def _failed(self, ended: AttemptEnded) -> None:
         settlement, explained = ended.settlement, ended.settlement.explanation
@@ -53,7 +62,7 @@ class FlagLogs(LogObserver):
         named = {"scheduleId": settlement.claim.task.id, "flagKey": _flag_key(ended)}
         ended_with = {"retryCount": stored_count(ended), "lastError": settlement.error}
         if settlement.delay is not None:
-            next_retry_at = instant_json(ended_at(self._database, ended) + settlement.delay)
+            next_retry_at = instant_json(self._aftermath.next_retry_at(settlement))
             self._log.info(
                 "Retrying failed schedule", **named, retryCount=settlement.failures, nextRetryAt=next_retry_at
             )
@@ -64,24 +73,21 @@ class FlagLogs(LogObserver):
 
 
 class Forgetting:
-    """Lets the cache of this process forget what a schedule has changed; other processes hear of it by its commit."""
+    """Lets the cache of this process forget what a schedule has changed; other processes hear of it by its commit.
 
-    def __init__(self, cache: FlagCache) -> None:
+    It is told last, so it also forgets what the others have told.
+    """
+
+    def __init__(self, cache: FlagCache, aftermath: Aftermath) -> None:
         self._cache = cache
+        self._aftermath = aftermath
 
     def observe(self, events: Sequence[Event]) -> None:
-        if any(isinstance(event, AttemptEnded) and event.settlement.state is State.DONE for event in events):
+        ended = [event.settlement for event in events if isinstance(event, AttemptEnded)]
+        if any(settlement.state is State.DONE for settlement in ended):
             self._cache.forget()
-
-
-def ended_at(database: Database, ended: AttemptEnded) -> datetime:
-    """When the try ended; its next one is planned from then on.
-
-    Where the server's clock wrote that, it is told from the claim, which has that clock's time: a few milliseconds early,
-    by what writing took.
-    """
-    settlement = ended.settlement
-    return settlement.claim.claimed_at + settlement.elapsed if database.server_clock else database.now()
+        for settlement in ended:
+            self._aftermath.told(settlement)
 
 
 def stored_count(ended: AttemptEnded) -> int:

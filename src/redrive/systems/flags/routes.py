@@ -7,13 +7,13 @@ do across all flags takes ids and a reason, and answers how many changed, and of
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import AfterValidator
 
 from redrive.http.body import read_body
-from redrive.http.errors import ApiError, ErrorAnswer, problems_of
+from redrive.http.errors import CAPITALS, ApiError, ErrorAnswer, ErrorStyle, problems_of
 from redrive.http.guard import KeyFirstRoute, require, require_unless_loopback
 from redrive.systems.flags import shapes
 from redrive.systems.flags.cache import FlagCache
@@ -31,7 +31,11 @@ from redrive.systems.flags.values import LISTED_MAX, PRODUCTION, ScheduleStatus
 
 BODY_BYTES_MAX = 64 * 1024
 BODY_SECONDS_MAX = 30.0
-BODY_CODES = {"too_large": "BODY_TOO_LARGE", "body_too_slow": "BODY_TOO_SLOW", "disconnected": "VALIDATION_ERROR"}
+STYLES = tuple(
+    ErrorStyle(prefix=prefix, codes=CAPITALS, invalid_status=400)
+    for prefix in ("/api/config/flags", "/api/admin/flags", "/api/flags")
+)
+"""The requirement has its codes in capitals, and 400 for what does not fit."""
 STATUS: dict[type[FlagsError], tuple[int, str]] = {
     FlagNotFoundError: (404, "FLAG_NOT_FOUND"),
     ScheduleNotFoundError: (404, "SCHEDULE_NOT_FOUND"),
@@ -61,16 +65,11 @@ class _FlagsAnswers(APIRoute):
         handle = super().get_route_handler()
 
         async def answer(request: Request) -> Response:
-            try:
-                await read_body(request, BODY_BYTES_MAX, seconds_max=BODY_SECONDS_MAX)
-            except ApiError as error:
-                raise ApiError(error.status, BODY_CODES.get(error.code, error.code), error.message) from None
+            await read_body(request, BODY_BYTES_MAX, seconds_max=BODY_SECONDS_MAX)
             try:
                 return await handle(request)
             except RequestValidationError as error:
                 raise _misfit(error) from None
-            except HTTPException as error:  # a body that cannot even be taken apart
-                raise ApiError(error.status_code, "VALIDATION_ERROR", error.detail, headers=error.headers) from None
             except FlagsError as error:
                 status, code = STATUS[type(error)]
                 raise ApiError(status, code, str(error)) from None
@@ -143,18 +142,37 @@ _REFUSED = {
 
 
 def _add_config(router: APIRouter, cache: FlagCache) -> None:
-    @router.get("", summary="Which flags are on", responses={200: {"content": _MAP_EXAMPLE}})
-    async def all_flags(environment: Environment = PRODUCTION, user_id: UserId | None = None) -> dict[str, bool]:
+    @router.get("", summary="Which flags are on", responses={200: {"content": _MAP_EXAMPLE, "headers": _AGE}})
+    async def all_flags(
+        response: Response, environment: Environment = PRODUCTION, user_id: UserId | None = None
+    ) -> dict[str, bool]:
         """Open to all. Every flag of the environment by its key, and whether it is on for this user."""
-        return await cache.all_enabled(environment=environment, user_id=user_id)
+        enabled = await cache.all_enabled(environment=environment, user_id=user_id)
+        _say_age(response, cache)
+        return enabled
 
-    @router.get("/{key}", summary="Whether one flag is on")
+    @router.get("/{key}", summary="Whether one flag is on", responses={200: {"headers": _AGE}})
     async def one_flag(
-        key: Key, environment: Environment = PRODUCTION, user_id: UserId | None = None
+        key: Key, response: Response, environment: Environment = PRODUCTION, user_id: UserId | None = None
     ) -> shapes.Evaluated:
         """Open to all. A flag that does not exist is off."""
         enabled = await cache.is_enabled(key, environment=environment, user_id=user_id)
+        _say_age(response, cache)
         return shapes.Evaluated(flag_key=key, environment=environment, enabled=enabled)
+
+
+AGE = "X-Flags-Age"
+_AGE = {
+    AGE: {
+        "description": "Only while the store is away: how many seconds old the last known state is that answers",
+        "schema": {"type": "integer"},
+    }
+}
+
+
+def _say_age(response: Response, cache: FlagCache) -> None:
+    if (age := cache.age_seconds) is not None:
+        response.headers[AGE] = str(int(age))
 
 
 _MAP_EXAMPLE = {"application/json": {"example": {"new-checkout": True, "dark-mode": False}}}

@@ -103,6 +103,14 @@ class Updates(CamelBody):
         return self.model_dump(by_alias=True, exclude_none=True)
 
 
+class BackoffRequest(CamelBody):
+    """How long retries wait: `first`, then twice as long each time, up to `cap`. At least one of both."""
+
+    model_config = _example(first="2m", cap="60m")
+    first: Annotated[str, Field(max_length=20)] | None = Field(default=None, description="Before the first retry; 2m")
+    cap: Annotated[str, Field(max_length=20)] | None = Field(default=None, description="No wait is longer; 60m")
+
+
 class ScheduleRequest(CamelBody):
     """A change that is to take effect at a set time."""
 
@@ -111,6 +119,7 @@ class ScheduleRequest(CamelBody):
         updates={"enabled": True, "rolloutPercentage": 100},
         maxRetries=5,
         expiresAt="2026-12-01T12:00:00.000000Z",
+        backoff={"first": "2m", "cap": "60m"},
     )
     scheduled_at: Given = Field(description="When it takes effect: in the future")
     updates: Updates
@@ -118,12 +127,14 @@ class ScheduleRequest(CamelBody):
         default=None, description="How often it is retried if it fails; FLAG_SCHEDULE_MAX_RETRIES by default"
     )
     expires_at: Given | None = Field(default=None, description="From then on it is too late: it fails as expired")
+    backoff: BackoffRequest | None = Field(default=None, description="How long its retries wait, if not as for all")
 
     def new(self) -> NewSchedule:
         """The schedule to be made."""
         return NewSchedule(
             scheduled_at=self.scheduled_at, updates=self.updates.given(),
             max_retries=self.max_retries, expires_at=self.expires_at,
+            backoff=None if self.backoff is None else self.backoff.model_dump(exclude_none=True),
         )  # fmt: skip
 
 
@@ -221,6 +232,7 @@ _SCHEDULE: dict[str, Any] = {
     "cancelledAt": None,
     "createdAt": "2026-11-02T09:00:00.000000Z",
     "expiresAt": None,
+    "backoff": None,
 }
 
 
@@ -243,6 +255,7 @@ class ScheduleBody(CamelBody):
     cancelled_at: Shown | None
     created_at: Shown | None
     expires_at: Shown | None
+    backoff: dict[str, Any] | None = Field(description="How long its retries wait, where it says so itself")
 
 
 class ScheduleList(CamelBody):

@@ -13,10 +13,13 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from redrive import Redrive
 from redrive.extend import DEEDS, OnDatabase, reads, writes
 from redrive.lane import Acted, Lane
+from redrive.sql import after_commit
 from redrive.systems.flags import tables
+from redrive.systems.flags.aftermath import Superseded
 from redrive.systems.flags.cache import FLAGS_MAX, FlagCache
 from redrive.systems.flags.changes import LastSet, Stamp, Values, read_values, readable_values, superseded
 from redrive.systems.flags.errors import FlagNotFoundError, InvalidChangeError
+from redrive.systems.flags.logs import FlagLogs
 from redrive.systems.flags.values import LISTED_MAX, PRODUCTION, Flag, Override
 
 OVERRIDES_MAX = 10_000
@@ -27,10 +30,11 @@ NOTE_CHARS_MAX = 500
 class FlagStore(OnDatabase):
     """The flags and overrides of one database."""
 
-    def __init__(self, app: Redrive, cache: FlagCache, lane: Lane) -> None:
+    def __init__(self, app: Redrive, cache: FlagCache, lane: Lane, logs: FlagLogs) -> None:
         super().__init__(app.database, open=app.open)
         self._cache = cache
         self._lane = lane
+        self._logs = logs
 
     # --- flags ------------------------------------------------------------------------------------------------------
 
@@ -136,30 +140,39 @@ class FlagStore(OnDatabase):
 
     def change(
         self, connection: Connection, row: Row[Any], values: Values, stamp: Stamp, fields: set[str], actor: str
-    ) -> None:
-        """Change a flag that is locked, end older retries of the same fields, and let all caches know at the commit."""
+    ) -> list[Superseded]:
+        """Change a flag that is locked, end older retries of the same fields, and let all caches know at the commit.
+
+        Returns the retries that were ended. They are told after the commit, where the transaction is ours.
+        """
         t, last_set = tables.flags, LastSet(row.last_set)
         last_set.mark(fields, stamp)
         new = values | {"last_set": last_set.as_json(), "updated_at": self._database.present(connection)}
         connection.execute(update(t).where(t.c.id == row.id).values(new))
-        if fields:
-            self._end_older(connection, row.id, fields, stamp, actor)
+        ended = self._end_older(connection, row.id, fields, stamp, actor) if fields else []
+        if ended:
+            after_commit(connection, lambda: self._logs.superseded(ended))
         self._cache.announce(connection)
+        return ended
 
-    def _end_older(self, connection: Connection, flag_id: int, fields: set[str], stamp: Stamp, actor: str) -> None:
+    def _end_older(
+        self, connection: Connection, flag_id: int, fields: set[str], stamp: Stamp, actor: str
+    ) -> list[Superseded]:
         """End the retries that wait to set what was just set by a newer change."""
         t = tables.schedules
         retries = tables.WAITS & t.c.next_retry_at.is_not(None) & (t.c.flag_id == flag_id)
-        older = dict[str, list[int]]()
+        older, gave_way = dict[str, dict[Any, str]](), list[Superseded]()
         for schedule in tables.read_schedules(connection, retries):
             shared = [column for column in readable_values(schedule.updates) if column in fields]
             if shared and stamp.is_newer_than(schedule.scheduled_at, schedule.id):
-                older.setdefault(superseded(shared[0], stamp), []).append(schedule.id)
-        for reason, ids in older.items():
+                older.setdefault(superseded(shared[0], stamp), {})[schedule.id] = schedule.flag_key
+        for reason, keys in older.items():
             # Only those that nobody has claimed meanwhile: they see for themselves when they run.
-            ended = self._lane.cancel_sync(ids, actor=actor, reason=reason, within=connection)
+            ended: list[Any] = self._lane.cancel_sync([*keys], actor=actor, reason=reason, within=connection)
             values = {"last_error": reason, "error_message": "superseded"}
             connection.execute(update(t).where(t.c.id.in_(ended)).values(values))
+            gave_way += [Superseded(id_, keys[id_], reason) for id_ in ended]
+        return gave_way
 
     def _note(self, connection: Connection, act: str, environment: str, key: str, *, actor: str, reason: str) -> None:
         """Write down what a person did to a flag, in the commit that does it."""

@@ -1,6 +1,7 @@
 """The system: flags, the schedules that change them, and the lane that applies these."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -12,6 +13,7 @@ from redrive.events import AttemptEnded, Event
 from redrive.extend import System
 from redrive.lane import Lane
 from redrive.settings import load
+from redrive.systems.flags.aftermath import Aftermath
 from redrive.systems.flags.beside import FlagBeside
 from redrive.systems.flags.cache import FlagCache
 from redrive.systems.flags.desk import FlagDesk
@@ -50,16 +52,18 @@ class Flags(System):
     def __init__(self, app: Redrive, settings: FlagSettings | None = None) -> None:
         given = load(FlagSettings) if settings is None else settings
         super().__init__(app)
-        beside = FlagBeside(app.database)
+        self._aftermath = aftermath = Aftermath()
+        beside, logs = FlagBeside(app.database, aftermath), FlagLogs(aftermath)
         self._app = app
-        self._cache = cache = FlagCache(app)
+        self._cache = cache = FlagCache(app, outage_max=given.flag_outage_max)
         self.lane: Lane = app.adopt(
-            FLAG_SCHEDULES, observers=[FlagLogs(app.database), Forgetting(cache)], tune=_tuned, beside=beside
+            FLAG_SCHEDULES, observers=[logs, Forgetting(cache, aftermath)], tune=_tuned, beside=beside
         )
-        self._store = store = FlagStore(app, cache, self.lane)
+        logs.follow(self.lane)
+        self._store = store = FlagStore(app, cache, self.lane, logs)
         self._intake = intake = FlagIntake(app, beside, max_retries=given.flag_schedule_max_retries)
         self._desk = desk = FlagDesk(app, self.lane)
-        self.lane.handler(policy=POLICY, transactional=True)(Applier(app.database, store).apply)
+        self.lane.handler(policy=POLICY, transactional=True)(Applier(app.database, store, aftermath).apply)
 
         # All that can be asked of flags, each from the part that does it.
         self.is_enabled, self.all_enabled = cache.is_enabled, cache.all_enabled
@@ -82,34 +86,47 @@ class Flags(System):
 
         return make_routers(self._cache, self._store, self._intake, self._desk)
 
+    def error_styles(self) -> Sequence[Any]:
+        from redrive.systems.flags.routes import STYLES
+
+        return STYLES
+
     async def close(self) -> None:
         await self._cache.close()
 
     async def process(self, settings: WorkerSettings | None = None) -> Processed:
         """Apply all that is due and come back: one run, for cron and the like."""
-        tally, began = _Tally(), time.monotonic()
-        self.lane.own_observers.append(tally)
+        tally, began = _Tally(self._aftermath), time.monotonic()
+        self.lane.own_observers.insert(0, tally)
         try:
             await self._app.open()
             await self._app.work_off(self.lane, settings)
         finally:
             self.lane.own_observers.remove(tally)
         took = round((time.monotonic() - began) * 1000)
-        return Processed(processed=tally.ended, failed=tally.dead, retried=tally.retried, duration_ms=took)
+        return tally.processed(took)
 
 
 class _Tally:
     """Counts what a run comes to."""
 
-    def __init__(self) -> None:
-        self.ended = self.dead = self.retried = 0
+    def __init__(self, aftermath: Aftermath) -> None:
+        self._aftermath = aftermath
+        self._ended = Counter[State]()
 
     def observe(self, events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, AttemptEnded) and event.settlement.outcome != "released":
-                self.ended += 1
-                self.dead += event.settlement.state is State.DEAD
-                self.retried += event.settlement.explanation is not None and event.settlement.state is State.WAITING
+                self._ended[event.settlement.state] += 1
+                self._ended[State.CANCELLED] += len(self._aftermath.superseded_by(event.settlement))
+
+    def processed(self, duration_ms: int) -> Processed:
+        """What it came to."""
+        ended = self._ended
+        return Processed(
+            processed=ended.total(), applied=ended[State.DONE], retried=ended[State.WAITING], failed=ended[State.DEAD],
+            superseded=ended[State.CANCELLED], duration_ms=duration_ms,
+        )  # fmt: skip
 
 
 def _tuned(settings: WorkerSettings) -> WorkerSettings:

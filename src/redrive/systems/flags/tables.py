@@ -112,6 +112,7 @@ schedules = Table(
     Column("expires_at", When),
     Column("lease_until", When),
     Column("claim_id", Uuid().with_variant(Text(), "sqlite")),
+    Column("backoff", JSON),
     CheckConstraint("status IN ('pending', 'applied', 'failed', 'cancelled')", name="status"),
     CheckConstraint("retry_count >= 0", name="retry_count"),
     CheckConstraint("max_retries BETWEEN 0 AND 10", name="max_retries"),

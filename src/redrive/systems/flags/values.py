@@ -1,7 +1,7 @@
 """What flags are made of: flags, overrides and schedules as they stand, and what comes of looking at them or acting on them."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -10,7 +10,8 @@ from sqlalchemy import Row
 
 from redrive.lane import Attempt
 from redrive.policies import Try, preview
-from redrive.systems.flags.policy import POLICY
+from redrive.systems.flags.errors import InvalidChangeError
+from redrive.systems.flags.policy import POLICY, read_backoff
 
 PRODUCTION = "production"
 """The environment that is meant where none is named."""
@@ -53,6 +54,8 @@ class NewSchedule:
     updates: dict[str, Any]
     max_retries: int | None = None
     expires_at: datetime | None = None
+    backoff: Mapping[str, Any] | None = None
+    """How long its retries wait, such as `{"first": "2m", "cap": "60m"}`; as it is for all where it is None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +81,18 @@ class FlagSchedule:
     updated_at: datetime | None
     expires_at: datetime | None
     lease_until: datetime | None
+    backoff: dict[str, Any] | None
 
     @classmethod
     def of(cls, row: Row[Any]) -> "FlagSchedule":
         """A row of the table. What others wrote and nobody can read: such a time is due, such updates set nothing."""
         known = {name: getattr(row, name) for name in cls.__slots__}
         updates = row.updates if isinstance(row.updates, dict) else {}
-        return cls(**known | {"scheduled_at": row.scheduled_at or LONG_AGO, "updates": updates})
+        try:
+            backoff = None if read_backoff(row.backoff) is None else row.backoff
+        except InvalidChangeError:
+            backoff = None
+        return cls(**known | {"scheduled_at": row.scheduled_at or LONG_AGO, "updates": updates, "backoff": backoff})
 
     @property
     def is_open(self) -> bool:
@@ -104,8 +112,9 @@ class FlagSchedule:
         """The exact times of the tries to come, if each of them fails."""
         if self.due_at is None or self.expires_by(self.due_at):
             return []
+        own = read_backoff(self.backoff)
         return preview(
-            POLICY, str(self.id), self.due_at, failures=self.retry_count, failures_max=self.max_retries + 1,
+            POLICY if own is None else replace(POLICY, backoff=own), str(self.id), self.due_at, failures=self.retry_count, failures_max=self.max_retries + 1,
             deadline_at=self.expires_at,
         )  # fmt: skip
 
@@ -171,11 +180,15 @@ class Processed:
     """What one run of the processor did."""
 
     processed: int
-    """How many tries ended, in whatever way."""
-    failed: int
-    """How many schedules failed for good."""
+    """How many schedules there were: the sum of the following."""
+    applied: int
+    """How many changed their flag."""
     retried: int
     """How many failed and will be retried."""
+    failed: int
+    """How many failed for good."""
+    superseded: int
+    """How many gave way to a newer change of the same flag."""
     duration_ms: int
 
     def as_json(self) -> dict[str, int]:

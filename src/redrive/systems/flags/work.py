@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from redrive import Cancelled, Context, PermanentError, Task
 from redrive.extend import Database
 from redrive.systems.flags import tables
+from redrive.systems.flags.aftermath import Aftermath
 from redrive.systems.flags.changes import LastSet, Stamp, read_values, superseded
 from redrive.systems.flags.errors import InvalidChangeError
 from redrive.systems.flags.store import FlagStore
@@ -25,9 +26,10 @@ class FlagDeleted(PermanentError):  # noqa: N818 - the same
 class Applier:
     """Applies schedules, each in the transaction that the engine has begun for it."""
 
-    def __init__(self, database: Database, store: FlagStore) -> None:
+    def __init__(self, database: Database, store: FlagStore, aftermath: Aftermath) -> None:
         self._database = database
         self._store = store
+        self._aftermath = aftermath
 
     def apply(self, task: Task, context: Context) -> Cancelled | None:
         """Set what the schedule says, unless it is too late, the flag is gone, or a newer change has been made."""
@@ -53,5 +55,6 @@ class Applier:
         if newer is not None:
             return Cancelled(superseded(*newer))
         stamp = Stamp(schedule.scheduled_at, schedule.id)
-        self._store.change(connection, flag, values, stamp, set(values), f"schedule {schedule.id}")
+        ended = self._store.change(connection, flag, values, stamp, set(values), f"schedule {schedule.id}")
+        self._aftermath.gave_way(schedule.id, ended)
         return None

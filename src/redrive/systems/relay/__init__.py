@@ -5,6 +5,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from redrive.errors import needs_extra
 from redrive.systems.relay.settings import RelaySettings
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ __all__ = ["Relay", "RelaySettings"]
 def __getattr__(name: str) -> Any:
     if name != "Relay":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from redrive.systems.relay.system import Relay
+    with needs_extra("the relay", "rabbitmq"):
+        from redrive.systems.relay.system import Relay
 
     return Relay

@@ -4,13 +4,13 @@ Both are acts of the ledger, so the tasks page, the command line and the routes 
 resubmission, wherever somebody asks for it. What is written in the same commit is in `beside`.
 """
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, LargeBinary, bindparam, func, literal_column, select
+from sqlalchemy import ColumnElement, Connection, LargeBinary, bindparam, cast, func, literal_column, select
 
 from redrive import State
 from redrive.errors import TooSlowError
@@ -18,6 +18,7 @@ from redrive.events import Act, TasksChanged
 from redrive.extend import Database, OnDatabase, When, reads
 from redrive.lane import Actor, Lane, Page
 from redrive.operator.acts import Acted, act_on_pages
+from redrive.operator.shown_errors import may_show, shows, sifted
 from redrive.sql import comparable
 from redrive.systems.relay.tables import RETRY_QUEUE, retry_queue
 
@@ -30,6 +31,7 @@ ACT_WITHIN = timedelta(seconds=8)
 DEPTH_MAX = 1_000_000
 READ_BYTES_MAX = 65_536
 """So much of a payload is read to be shown."""
+COUNTED_AT_ONCE = 500
 COUNTED_MAX = 10_000
 """Beyond this a number is shown as “or more”. An act on all that match takes all of them."""
 QUEUES_MAX = 20
@@ -67,10 +69,12 @@ class Waiting:
     """Whether messages of queues wait that are not named."""
 
 
+# SQLite keeps what was inserted as text as such: its bytes are meant.
+_PAYLOAD = cast(_c.original_payload, LargeBinary)
 _SHOWN = (
-    _c.id, _c.message_id, _c.original_queue, _c.error_reason, _c.retry_count, _c.max_retries, _c.status, _c.last_error,
-    _c.next_retry_at, _c.lease_until, _c.created_at, _c.updated_at, _c.content_type,
-    func.length(_c.original_payload).label("payload_bytes"),
+    _c.id, _c.message_id, _c.original_queue, _c.retry_count, _c.max_retries, _c.status, _c.last_error, _c.next_retry_at,
+    _c.lease_until, _c.created_at, _c.updated_at, _c.content_type, func.length(_PAYLOAD).label("payload_bytes"),
+    func.coalesce(_c.error_reason, "").label("error_reason"),
 )  # fmt: skip
 """What a list shows of a row: never its payload."""
 
@@ -86,15 +90,33 @@ class ReviewDesk(OnDatabase):
 
     async def page(self, asked: Asked, *, before: int | None = None, limit: int = 50) -> tuple[list[Any], int | None]:
         """Messages in review, the newest first, and where the next page begins; `TooSlowError` where that takes long."""
-        found = select(*_SHOWN).where(*self._conditions(asked)).order_by(_c.id.desc()).limit(limit + 1)
-        if before is not None:
-            found = found.where(_c.id < before)
-        rows = await self._look(lambda connection: list(connection.execute(found)))
+
+        async def look(last: Any | None, amount: int) -> list[Any]:
+            found = select(*_SHOWN).where(*self._conditions(asked)).order_by(_c.id.desc()).limit(amount)
+            behind = before if last is None else last.id
+            if behind is not None:
+                found = found.where(_c.id < behind)
+            return await self._look(lambda connection: list(connection.execute(found)))
+
+        rows = await self._shown(asked, look, limit + 1)
         return rows[:limit], rows[limit - 1].id if len(rows) > limit else None
+
+    async def _shown(
+        self, asked: Asked, look: Callable[[Any | None, int], Awaitable[list[Any]]], limit: int
+    ) -> list[Any]:
+        """Rows that match, their errors as people see them."""
+        if asked.error is None:
+            return await look(None, limit)
+        error = asked.error
+
+        async def fitting(some: Sequence[Any]) -> Sequence[Any]:
+            return [row for row in some if shows(row.error_reason, error)]
+
+        return await sifted(look, fitting, None, limit, LOOK_WITHIN)
 
     async def get(self, id: int) -> Any | None:
         """A message, wherever it stands now, with its headers and the beginning of its payload (`head`)."""
-        head = func.substr(_c.original_payload, 1, READ_BYTES_MAX, type_=LargeBinary).label("head")
+        head = func.substr(_PAYLOAD, 1, READ_BYTES_MAX, type_=LargeBinary).label("head")
         found = select(*_SHOWN, _c.headers, head).where(_c.id == id)
         return await self._look(lambda connection: connection.execute(found).one_or_none())
 
@@ -104,6 +126,13 @@ class ReviewDesk(OnDatabase):
 
     async def count(self, asked: Asked) -> int:
         """How many match. Exact, and limited like every look."""
+        if asked.error is not None:
+            amount, last, ends = 0, 0, time.monotonic() + COUNT_WITHIN.total_seconds()
+            while ids := await self._ids(asked, last, COUNTED_AT_ONCE):
+                amount, last = amount + len(ids), ids[-1]
+                if time.monotonic() > ends:
+                    raise TooSlowError(f"there are more than {amount:,} messages to look at")
+            return amount
         counted = select(func.count()).select_from(retry_queue).where(*self._conditions(asked))
         return await self._look(lambda connection: int(connection.execute(counted).scalar_one()), COUNT_WITHIN)
 
@@ -126,7 +155,7 @@ class ReviewDesk(OnDatabase):
         if asked.queue is not None:
             where.append(_c.original_queue == asked.queue)
         if asked.error is not None:
-            where.append(_c.error_reason.contains(asked.error, autoescape=True))
+            where.append(may_show(_c.error_reason, asked.error))
         if asked.message_id is not None:
             where.append(_c.message_id == asked.message_id)
         if asked.ids is not None:
@@ -152,8 +181,7 @@ class ReviewDesk(OnDatabase):
         """
 
         async def next_page(cursor: Any, limit: int) -> Page[Any]:
-            where = [*self._conditions(asked), _c.id > (cursor or 0)]
-            ids = await self._look(partial(_ids, where=where, limit=limit), COUNT_WITHIN)
+            ids = await self._ids(asked, cursor or 0, limit)
             return Page(items=ids, cursor=ids[-1] if len(ids) == limit else None)
 
         done = await act_on_pages(
@@ -162,6 +190,16 @@ class ReviewDesk(OnDatabase):
         if done.changed:
             await self._lane.count_soon()
         return Acted(changed=done.changed, matched=done.matched, until=asked.until, complete=done.complete)
+
+    async def _ids(self, asked: Asked, after: int, limit: int) -> list[int]:
+        """The ids of those that match, behind this one."""
+
+        async def look(last: Any | None, amount: int) -> list[Any]:
+            behind = _c.id > (after if last is None else last.id)
+            found = select(_c.id, _c.error_reason).where(*self._conditions(asked), behind).order_by(_c.id).limit(amount)
+            return await self._look(lambda connection: list(connection.execute(found)), COUNT_WITHIN)
+
+        return [row.id for row in await self._shown(asked, look, limit)]
 
     async def _change(self, act: Act, ids: Sequence[Any], actor: Actor) -> list[Any]:
         # Not by the lane, which would look the ids up first.
@@ -183,10 +221,6 @@ class ReviewDesk(OnDatabase):
         except TooSlowError:  # the others have changed, and that must be told
             return dict.fromkeys(sorted(rest), "it was left alone; the database took too long to say why")
         return {id_: _why_not(rows.get(id_)) for id_ in sorted(rest)}
-
-
-def _ids(connection: Connection, where: Sequence[ColumnElement[bool]], limit: int) -> list[int]:
-    return list(connection.execute(select(_c.id).where(*where).order_by(_c.id).limit(limit)).scalars())
 
 
 def _why_not(row: Any | None) -> str:

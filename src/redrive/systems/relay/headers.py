@@ -4,6 +4,7 @@ Such a value becomes an object with one key that begins with `$`, such as `{"$by
 """
 
 import math
+import re
 import struct
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
@@ -39,6 +40,8 @@ LETTER_RULE = "x-dead-letter-rule"
 PROPERTIES = "x-original-properties"
 NOTES = frozenset({LETTER_CLASS, LETTER_RULE, PROPERTIES})
 """What an upstream says about a message: it is kept with the message while it waits, and does not go out with its retries."""
+TRACE = "traceparent"
+"""W3C Trace Context: the trace that a message belongs to."""
 PROPERTY_NAMES = (
     "app_id", "content_encoding", "correlation_id", "message_id", "priority", "reply_to", "timestamp", "type",
 )  # fmt: skip
@@ -67,6 +70,9 @@ _OURS = frozenset(
         INVALID_PROPERTIES,
     }
 )
+_OF_ONE_ROUND = frozenset({LETTER_CLASS, LETTER_RULE, RESUBMITTED_BY, RESUBMITTED_AT})
+"""What is said of one failure, or of one resubmission: it is not carried on to the next round."""
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _DROPPED = _OURS | _ROUTING | {"x-death"}
 
 
@@ -81,6 +87,21 @@ def fit(headers: Mapping[str, Any], *, bytes_max: int = HEADERS_BYTES_MAX) -> bo
 def kept(headers: Mapping[str, Any]) -> dict[str, Any]:
     """The headers that go on with the message: not the broker's record of deaths, none of ours."""
     return {name: value for name, value in headers.items() if name not in _DROPPED}
+
+
+def carried(stored: Mapping[str, Any], arrived: Mapping[str, Any]) -> dict[str, Any]:
+    """The headers of a message that came back, as JSON: what the upstream sent, and of the last round what it did not send again."""
+    rest = {name: value for name, value in stored.items() if name not in arrived and name not in _OF_ONE_ROUND}
+    whole = rest | dict(arrived)
+    if rest and not fit({name: from_json(value) for name, value in whole.items()}):
+        return dict(arrived)  # both together are more than a message can carry
+    return whole
+
+
+def trace_of(headers: Mapping[str, Any]) -> str | None:
+    """The trace that a message belongs to, if its headers say so."""
+    given = headers.get(TRACE)
+    return given if isinstance(given, str) and _TRACEPARENT.fullmatch(given) else None
 
 
 def properties(given: Any) -> dict[str, Any]:

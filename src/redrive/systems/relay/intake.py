@@ -5,11 +5,13 @@ held for a moment if it is being published.
 """
 
 import asyncio
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, Text, bindparam, select, type_coerce, update
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from redrive import Policy
@@ -19,9 +21,9 @@ from redrive.extend import Database
 from redrive.lane import Actor, Lane
 from redrive.operator.words import describe_error
 from redrive.queues import Return
+from redrive.systems.relay import headers as amqp
 from redrive.systems.relay.broker import pause
 from redrive.systems.relay.logs import RelayLog, RelayMetrics
-from redrive.systems.relay.message import HINT_MAX
 from redrive.systems.relay.tables import RETRY_QUEUE, retry_queue
 from redrive.systems.relay.values import Arrival, Stored
 
@@ -36,16 +38,19 @@ _CONTENT_CLASSES = ("22", "23", "54")
 """SQLSTATE: data that cannot be, constraints that do not hold, limits of the database."""
 _WORDS = RETRY_QUEUE.words
 _c = retry_queue.c
-_CONTENT = ("original_payload", "original_queue", "error_reason", "max_retries", "headers", "content_type")
+_CONTENT = ("original_payload", "original_queue", "error_reason", "max_retries", "headers", "content_type", "trace")
 
 _message_ids: Any = bindparam("message_ids", expanding=True)
-_FIND = select(_c.id, _c.message_id, _c.status, _c.lease_until, _c.retry_count).where(_c.message_id.in_(_message_ids))
+_FIND = select(
+    _c.id, _c.message_id, _c.status, _c.lease_until, _c.retry_count, _c.content_type,
+    type_coerce(_c.headers, Text).label("headers"),  # as text: one row that others spoilt must not stop all
+).where(_c.message_id.in_(_message_ids))  # fmt: skip
 _REFRESH = (
     update(retry_queue)
     .where(_c.id == bindparam("returned_id"))
     .values({name: bindparam(f"new_{name}", type_=_c[name].type) for name in _CONTENT} | {"last_error": None})
 )
-"""What has come back is what failed last: dropping it for what was stored before would lose it."""
+"""What has come back is what failed last: dropping it for what was stored before would lose it. What it does not say again stays."""
 
 
 class RelayIntake:
@@ -142,7 +147,8 @@ class RelayIntake:
         stored.held += [one for id_, one, _ in back if id_ not in changed]  # another relay was quicker
         if stored.returned:
             refreshed = [
-                {"returned_id": id_} | {f"new_{name}": value for name, value in _content(one).items()}
+                {"returned_id": id_}
+                | {f"new_{name}": value for name, value in _content(_continued(one, found[one.message_id])).items()}
                 for id_, one, _ in stored.returned
             ]
             connection.execute(_REFRESH, refreshed)
@@ -152,7 +158,7 @@ class RelayIntake:
         if count >= arrival.max_retries:
             return timedelta(0)
         delay = self._policy.delay(count + 1, arrival.message_id)
-        return delay if arrival.not_before is None else max(delay, min(arrival.not_before - now, HINT_MAX))
+        return delay if arrival.not_before is None else max(delay, arrival.not_before - now)
 
     def _row(self, arrival: Arrival, delay: timedelta, now: datetime) -> dict[str, Any]:
         times = {"next_retry_at": now + delay, "created_at": now, "updated_at": now}
@@ -193,7 +199,20 @@ def _content(arrival: Arrival) -> dict[str, Any]:
         "max_retries": arrival.max_retries,
         "headers": arrival.headers,
         "content_type": arrival.content_type,
+        "trace": amqp.trace_of(arrival.headers),
     }
+
+
+def _continued(arrival: Arrival, row: Any) -> Arrival:
+    """A message that came back, with the content type and the headers of its last round where it brings none of its own."""
+    stored = row.headers
+    if isinstance(stored, str):  # as SQLite has it
+        try:
+            stored = json.loads(stored)
+        except ValueError:
+            stored = None
+    headers = amqp.carried(stored, arrival.headers) if isinstance(stored, dict) and stored else arrival.headers
+    return replace(arrival, headers=headers, content_type=arrival.content_type or row.content_type)
 
 
 def _is_about_content(error: StatementError) -> bool:

@@ -23,14 +23,18 @@ from redrive.systems.relay.values import Arrival
 
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
-_PROTOBUF_TYPES = frozenset({"", PROTOBUF, "application/protobuf", "application/octet-stream"})
+_PROTOBUF_TYPES = frozenset(
+    {"", PROTOBUF, "application/protobuf", "application/vnd.google.protobuf", "application/octet-stream"}
+)
 RETRIES_MAX = 100_000
 COUNT_MAX = 900_000
 """Larger numbers are taken for these: the engine's own count of failures ends at a million, and no row may die of it."""
 TRANSIENT = "transient"
 """The one class of dead letters that is retried."""
 HINT_MAX = timedelta(days=366)
-"""A hint further in the future is taken for this: the longest wait that there is."""
+"""A hint further in the future is bad input: most often it is in microseconds."""
+HINT_EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
+"""A hint before this is bad input too: most often it is in seconds."""
 
 
 class InvalidMessageError(Exception):
@@ -141,7 +145,7 @@ def _checked(read: RetryMessage, headers: Mapping[str, Any], settings: RelaySett
         error_reason=safe_text(read.error_reason),
         retry_count=min(read.retry_count, COUNT_MAX),
         max_retries=_most_retries(read, headers, settings),
-        not_before=_instant(read.next_retry_at_ms),
+        not_before=_instant(read.next_retry_at_ms, datetime.now(UTC)),
         headers={str(name): amqp_headers.to_json(value) for name, value in amqp_headers.kept(headers).items()},
         content_type=_content_type(headers.get(amqp_headers.CONTENT_TYPE)),
     )
@@ -174,11 +178,16 @@ def _check_text(name: str, text: str, *, chars_max: int | None = None, bytes_max
         raise InvalidMessageError("bad_field", f"{name} is longer than {limit}")
 
 
-def _instant(hint_ms: int) -> datetime | None:
-    """The hint as an instant; none where there is none, or it lies before 1970 or beyond all calendars."""
-    if hint_ms <= 0:
+def _instant(hint_ms: int, now: datetime) -> datetime | None:
+    """The hint as an instant; none for 0. What lies in the past raises no due time; what is absurd is bad input."""
+    if hint_ms == 0:
         return None
     try:
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=hint_ms)
+        instant = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=hint_ms)
     except OverflowError:
-        return datetime.max.replace(tzinfo=UTC)
+        instant = None
+    if instant is None or not HINT_EARLIEST <= instant <= now + HINT_MAX:
+        said = "beyond all calendars" if instant is None else f"{instant:%Y-%m-%d}"
+        detail = f"next_retry_at_ms {hint_ms} is {said}: milliseconds since 1970 are meant, at most {HINT_MAX.days} days ahead"
+        raise InvalidMessageError("bad_hint", detail)
+    return instant

@@ -62,7 +62,7 @@ class RelaySettings(Section):
 
     rabbitmq_url: str = Field(
         default="amqp://localhost:5672",
-        description="The broker; `redrive serve` runs the relay only when this is set",
+        description="The broker; `redrive serve` runs the relay, where it is named, only when this is set",
     )
     retry_queue: str = Field(default="retry.scheduled", min_length=1, description="Where failed messages arrive")
     manual_review_queue: str = Field(

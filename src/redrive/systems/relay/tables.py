@@ -34,6 +34,7 @@ RETRY_QUEUE = LedgerTable(
     last_error="last_error",
     created_at="created_at",
     updated_at="updated_at",
+    trace="trace",
 )
 
 metadata = MetaData(naming_convention=NAMES)
@@ -50,18 +51,19 @@ retry_queue = Table(
     Column("message_id", Text, nullable=False, unique=True),
     Column("original_payload", LargeBinary, nullable=False),
     Column("original_queue", Text, nullable=False),
-    Column("error_reason", Text, nullable=False, server_default=text("''")),
+    Column("error_reason", Text, server_default=text("''")),
     Column("retry_count", Integer, nullable=False, server_default=text("0")),
     Column("max_retries", Integer, nullable=False, server_default=text("3")),
     Column("next_retry_at", When),
-    Column("created_at", When, nullable=False),
-    Column("updated_at", When, nullable=False),
+    Column("created_at", When, nullable=False, server_default=text("CURRENT_TIMESTAMP")),
+    Column("updated_at", When, nullable=False, server_default=text("CURRENT_TIMESTAMP")),
     Column("status", Text, nullable=False, server_default=text("'pending'")),
-    Column("headers", JSON, nullable=False),
+    Column("headers", JSON, nullable=False, server_default=text("'{}'")),
     Column("content_type", Text),
     Column("last_error", Text),
     Column("lease_until", When),
     Column("claim_id", Uuid),
+    Column("trace", Text),
     CheckConstraint("status IN ('pending', 'retried', 'failed', 'resolved')", name="status"),
     CheckConstraint(f"length(message_id) BETWEEN 1 AND {MESSAGE_ID_CHARS_MAX}", name="message_id_length"),
     CheckConstraint("retry_count >= 0 AND max_retries >= 0", name="counts"),
@@ -73,4 +75,4 @@ retry_queue = Table(
     _partial("retry_queue_failed_idx", "id", where="status = 'failed'"),
     _partial("retry_queue_review_idx", "original_queue", "id", where="status = 'failed'"),
 )
-"""What waits, what went out and what people must look at. The three indexes that claims need are added by `ledger_indexes`."""
+"""What waits, what went out and what people must look at. What others insert needs its id, payload and queue alone. The three indexes that claims need are added by `ledger_indexes`."""

@@ -6,12 +6,14 @@ Only this ends a row. A lost confirm, a broker that is away or a crash charge no
 import json
 import time
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from aio_pika import DeliveryMode, Message
 
 from redrive import PermanentError, Policy, Task, TransientError, seconds
+from redrive.observe.traces import current_trace
 from redrive.operator.words import describe_error
 from redrive.systems.relay import headers as amqp
 from redrive.systems.relay.broker import Published, Publisher
@@ -105,20 +107,28 @@ def is_spent(task: Task) -> bool:
 def retry_message(task: Task, service: str) -> Message:
     """The original message for its own queue: the payload byte for byte, its headers, and ours."""
     row = task.payload
-    ours = {
+    ours: dict[str, Any] = {
         amqp.COUNT: task.failures + 1,
         amqp.MESSAGE_ID: task.key,
-        amqp.ERROR: amqp.shortened(row["error_reason"]),
+        amqp.ERROR: amqp.shortened(row["error_reason"] or ""),
         amqp.SCHEDULER: service,
     }
+    if (trace := current_trace()) is not None:  # of our own span, which continues the one that came
+        ours[amqp.TRACE] = trace
     theirs = {name: amqp.from_json(value) for name, value in row["headers"].items()}
     return Message(
-        row["original_payload"],
+        _payload(row),
         headers={name: value for name, value in theirs.items() if name not in amqp.NOTES} | ours,
         content_type=row["content_type"],
         delivery_mode=DeliveryMode.PERSISTENT,
         **amqp.properties(theirs.get(amqp.PROPERTIES)),
     )
+
+
+def _payload(row: Mapping[str, Any]) -> bytes:
+    """The payload's bytes; SQLite keeps what was inserted as text as such."""
+    payload = row["original_payload"]
+    return payload.encode() if isinstance(payload, str) else bytes(payload)
 
 
 def review_message(task: Task) -> Message:
@@ -127,8 +137,8 @@ def review_message(task: Task) -> Message:
     body = {
         "message_id": task.key,
         "original_queue": row["original_queue"],
-        "original_payload": b64encode(row["original_payload"]).decode(),
-        "error_reason": row["error_reason"],
+        "original_payload": b64encode(_payload(row)).decode(),
+        "error_reason": row["error_reason"] or "",
         "retry_count": task.failures,
         "max_retries": row["max_retries"],
         "failed_at": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from redrive.errors import needs_extra
 from redrive.systems.triggers.settings import TriggerSettings
 
 if TYPE_CHECKING:
@@ -13,7 +14,8 @@ __all__ = ["TriggerSettings", "Triggers"]
 def __getattr__(name: str) -> Any:
     # The settings are read by every process; what delivers, httpx and the signatures, only where it is used.
     if name == "Triggers":
-        from redrive.systems.triggers.system import Triggers
+        with needs_extra("triggers", "service"):
+            from redrive.systems.triggers.system import Triggers
 
         return Triggers
     raise AttributeError(name)

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from redrive.access.keys import ApiKey, Scope, digest, read_keys
 from redrive.extend import Database, OnDatabase, reads
 from redrive.http.body import read_body
-from redrive.http.errors import ApiError, ErrorStyle
+from redrive.http.errors import CAPITALS, ApiError, ErrorStyle
 from redrive.http.guard import CHALLENGE, KEY_CHARS_MAX, wrong_key
 from redrive.http.strict_json import is_deeper_than
 from redrive.sql import Gather
@@ -31,22 +31,7 @@ BODY_SECONDS_MAX = 10.0
 JSON_DEPTH_MAX = 64
 READING = ("GET", "HEAD")
 
-STYLE = ErrorStyle(
-    prefix=PREFIX,
-    codes={
-        400: "VALIDATION_ERROR",
-        401: "UNAUTHORIZED",
-        403: "FORBIDDEN",
-        404: "NOT_FOUND",
-        405: "METHOD_NOT_ALLOWED",
-        408: "REQUEST_TIMEOUT",
-        409: "CONFLICT",
-        413: "PAYLOAD_TOO_LARGE",
-        415: "UNSUPPORTED_MEDIA_TYPE",
-        429: "RATE_LIMIT_EXCEEDED",
-    },
-    invalid_status=400,
-)
+STYLE = ErrorStyle(prefix=PREFIX, codes=CAPITALS, invalid_status=400)
 
 
 class _Ask(NamedTuple):
@@ -150,7 +135,7 @@ async def read_json(request: Request, bytes_max: int) -> None:
         body = await read_body(request, bytes_max, seconds_max=BODY_SECONDS_MAX)
     except ApiError as refused:
         headers = {"Connection": "close"} if refused.status == 408 else {}
-        raise ApiError(refused.status, STYLE.codes[refused.status], refused.message, headers=headers) from None
+        raise ApiError(refused.status, refused.code, refused.message, headers=headers) from None
     request._json = _read_json(body)  # noqa: SLF001 - where `request.json()` keeps it, too
 
 

@@ -2,6 +2,7 @@
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from secrets import token_bytes
 from typing import Any
@@ -11,6 +12,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from redrive.errors import UsageError
 from redrive.extend import Database, OnDatabase, reads, writes
 from redrive.sql import Gather
+from redrive.systems.kit.secret_keeper import SecretKeeper
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.beside import EventStatus
 from redrive.systems.triggers.ids import new_id
@@ -93,14 +95,19 @@ class TooManyEndpointsError(UsageError):
 class EndpointStore(OnDatabase):
     """The endpoints of one database."""
 
-    def __init__(self, database: Database, status: EventStatus) -> None:
+    def __init__(self, database: Database, status: EventStatus, keeper: SecretKeeper) -> None:
         super().__init__(database)
         self._status = status
+        self._keeper = keeper
         self._healths: Gather[tuple[str, bool], None] = Gather(self._note)
 
+    async def create(self, values: Mapping[str, Any]) -> Endpoint:
+        """Store a new endpoint, and give it back with its secret as it was given."""
+        made = await self._create({**values, "secret": self._keeper.seal(values["secret"])})
+        return replace(made, secret=values["secret"])
+
     @writes
-    def create(self, connection: Connection, values: Mapping[str, Any]) -> Endpoint:
-        """Store a new endpoint."""
+    def _create(self, connection: Connection, values: Mapping[str, Any]) -> Endpoint:
         e = t.endpoints
         now = self._database.present(connection)
         held = connection.execute(select(func.count()).where(e.c.user_id == values["user_id"])).scalar_one()
@@ -110,6 +117,11 @@ class EndpointStore(OnDatabase):
         if not values["enabled"]:
             row |= switched_off(now, BY_OWNER, by=values["user_id"])
         return read_endpoint(connection.execute(insert(e).values(row).returning(*e.c)).one())
+
+    @reads
+    def some_secret(self, connection: Connection) -> str | None:
+        """One of the secrets, as it is stored; None where there is none."""
+        return connection.execute(select(t.endpoints.c.secret).limit(1)).scalar()
 
     @reads
     def of_user(self, connection: Connection, user_id: str) -> list[Endpoint]:
@@ -126,11 +138,19 @@ class EndpointStore(OnDatabase):
         row = connection.execute(select(e).where(e.c.id == id, e.c.user_id == user_id)).first()
         return None if row is None else read_endpoint(row)
 
+    async def change(self, user_id: str, id: str, values: Mapping[str, Any], *, rotate: bool) -> Endpoint | None:
+        """Change an endpoint. With `rotate` its secret so far goes on signing for a while. A new secret comes back as it was given."""
+        if "secret" not in values:
+            return await self._change(user_id, id, values, rotate=rotate)
+        changed = await self._change(
+            user_id, id, {**values, "secret": self._keeper.seal(values["secret"])}, rotate=rotate
+        )
+        return None if changed is None else replace(changed, secret=values["secret"])
+
     @writes
-    def change(
+    def _change(
         self, connection: Connection, user_id: str, id: str, values: Mapping[str, Any], *, rotate: bool
     ) -> Endpoint | None:
-        """Change an endpoint. With `rotate` its secret so far goes on signing for a while."""
         e = t.endpoints
         now = self._database.present(connection)
         mine = (e.c.id == id, e.c.user_id == user_id)

@@ -19,6 +19,7 @@ from redrive.operator.alert_rules import Alarm
 from redrive.operator.headcount import Headcount
 from redrive.operator.words import describe_error
 from redrive.settings import load
+from redrive.systems.kit.secret_keeper import SecretKeeper
 from redrive.systems.triggers.beside import WORDS, EventStatus
 from redrive.systems.triggers.desk import LEDGER, EndpointDesk
 from redrive.systems.triggers.endpoints import EndpointStore
@@ -56,9 +57,10 @@ class Triggers(System):
         status = EventStatus(app.database, self._tell)
         self.intake = Intake(app.database, status, retries_max=self.settings.max_retry_attempts)
         self.inbox = EventInbox(app.database, status)
-        self.endpoints = EndpointStore(app.database, status)
+        self.keeper = SecretKeeper(app.database.url)
+        self.endpoints = EndpointStore(app.database, status, self.keeper)
         self.deliverer = Deliverer(
-            app.database, self.endpoints, self.outgoing,
+            app.database, self.endpoints, self.outgoing, self.keeper,
             retry_all=self.settings.delivery_retry_all, retry_after_max=self.settings.longest_delay,
         )  # fmt: skip
         self.policy = policy_of(self.settings)
@@ -108,10 +110,18 @@ class Triggers(System):
 
     async def run(self, stopped: asyncio.Event) -> None:
         """Forget what was delivered long ago, until told to stop."""
+        await self._check_secrets()
         await self._prune(stopped)
         # The workers stop at the same time and may still be delivering, within their grace.
         await self.deliverer.idle.wait()
         await self.outgoing.close()
+
+    async def _check_secrets(self) -> None:
+        """Stop at the start, with the remedy, where secrets are stored that no key here opens."""
+        with suppress(LedgerAwayError):
+            stored = await self.endpoints.some_secret()
+            if stored is not None:
+                self.keeper.open(stored)
 
     def _queried(self) -> None:
         if self.metrics is not None:

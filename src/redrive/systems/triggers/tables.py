@@ -191,3 +191,6 @@ secrets = Table(
     Column("value", Text, nullable=False),
 )
 """What all processes must share to read each other's cursors."""
+
+SECRETS = (endpoints.c.secret, endpoints.c.old_secret)
+"""The columns whose values are encrypted. Not what signs cursors: who knows it can make up a place in a list of their own, and no more."""

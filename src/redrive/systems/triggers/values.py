@@ -106,7 +106,7 @@ class Endpoint:
         return f"Endpoint(id={self.id!r})"  # never its secrets
 
     def secrets(self, now: datetime) -> list[str]:
-        """The secrets that sign now, the current one first."""
+        """The secrets that sign now, as they are stored, the current one first."""
         both = self.old_secret is not None and self.old_secret_until is not None and now < self.old_secret_until
         return [self.secret, *([self.old_secret] if both and self.old_secret else [])]
 

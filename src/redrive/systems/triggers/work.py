@@ -13,18 +13,20 @@ import structlog
 from sqlalchemy import Connection, select
 from standardwebhooks import Webhook
 
-from redrive import Cancelled, PermanentError, RateLimitedError, Snoozed, Task, TransientError, seconds
-from redrive.errors import LedgerAwayError
+from redrive import Cancelled, PermanentError, RateLimitedError, Snoozed, Task, TransientError, minutes, seconds
+from redrive.errors import LedgerAwayError, SettingsError
 from redrive.extend import Database, OnDatabase, reads
 from redrive.http.outgoing import Answer, Outgoing, TargetRefusedError, UnresolvedError
 from redrive.operator.json_views import instant_json
 from redrive.sql import Gather
+from redrive.systems.kit.secret_keeper import SecretKeeper
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.endpoints import FAILING_MAX, EndpointStore, read_endpoint
 from redrive.systems.triggers.values import Endpoint
 
 TIMEOUT_SECONDS = 15
 AGAIN_SOON = seconds(1)
+AGAIN_LATER = minutes(1)
 RETRIED_STATUSES = frozenset({408, 425, 429})
 
 
@@ -36,11 +38,13 @@ class Deliverer(OnDatabase):
         database: Database,
         endpoints: EndpointStore,
         outgoing: Outgoing,
+        keeper: SecretKeeper,
         *,
         retry_all: bool,
         retry_after_max: timedelta,
     ) -> None:
         super().__init__(database)
+        self._keeper = keeper
         self._endpoints = endpoints
         self._outgoing = outgoing
         self._retry_all = retry_all
@@ -75,13 +79,21 @@ class Deliverer(OnDatabase):
                 return Cancelled("the endpoint was deleted")
             if not endpoint.enabled:
                 raise PermanentError("the endpoint is disabled: enable it and retry the event")
-            await self._post(event, endpoint)
+            try:
+                await self._post(event, endpoint)
+            except (
+                SettingsError
+            ) as error:  # without its key nothing was signed and sent: the operator's fault, not the endpoint's
+                self._log.error("secret_unreadable", endpoint_id=endpoint.id, error=str(error))
+                return Snoozed(AGAIN_LATER, str(error))
         return None
 
     async def _post(self, event: Any, endpoint: Endpoint) -> None:
         try:
             answer = await self.send(event.id, body_of(event), endpoint, event.correlation_id)
             self._judge(answer, endpoint)
+        except SettingsError:
+            raise
         except Exception as error:
             await self._failed(endpoint, error)
             raise
@@ -94,7 +106,7 @@ class Deliverer(OnDatabase):
         headers = {
             "Content-Type": "application/json",
             "X-Correlation-ID": correlation_id,
-            **sign(id, body, endpoint.secrets(self._database.now())),
+            **sign(id, body, [self._keeper.open(stored) for stored in endpoint.secrets(self._database.now())]),
         }
         limit = timedelta(seconds=endpoint.policy.get("timeout_seconds", TIMEOUT_SECONDS))
         try:

@@ -2,7 +2,8 @@
 
 What comes in while one commit is under way is taken in by the next (`Gather`). In that one transaction, in this order: the
 keys that are there already are looked up, the queue is counted, and as many new webhooks are stored as it has room for. So a
-refused webhook leaves no row, and a known key is answered even when the queue is full.
+refused webhook leaves no row, and a known key is answered even when the queue is full. Types that no worker handles have a queue of
+their own: only where there is no room is it looked at what waits for whom.
 
 On SQLite the count and the insert are one with respect to all processes. On PostgreSQL processes do not wait for each other
 here: the queue may grow past its size by what the other processes are storing at that very moment.
@@ -20,6 +21,7 @@ from redrive.events import TaskAdded
 from redrive.extend import Database, When
 from redrive.lane import Lane, NewTask
 from redrive.sql import Batch, Gather, comparable
+from redrive.systems.webhooks.handled import HandledTypes
 from redrive.systems.webhooks.logs import WebhookLogs
 from redrive.systems.webhooks.tables import due_since, events
 
@@ -33,6 +35,12 @@ _few: Select[Any] = (
 )
 _DUE = select(func.count()).select_from(_few.subquery())
 """How many rows wait and are due; no more are looked at than are counted."""
+_DUE_BY_TYPE = (
+    select(events.c.event_type, func.count())
+    .where(events.c.status == literal_column("'pending'"), due_since <= comparable(bindparam("now", type_=When)))
+    .group_by(events.c.event_type)
+)
+"""The same by type. All are looked at, which are two queues full at most while handlers stay what they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +58,12 @@ class Receipt:
 class WebhookInbox:
     """The door of the table `events`."""
 
-    def __init__(self, database: Database, lane: Lane, logs: WebhookLogs, queue_maxsize: int) -> None:
+    def __init__(
+        self, database: Database, lane: Lane, handled: HandledTypes, logs: WebhookLogs, queue_maxsize: int
+    ) -> None:
         self._database = database
         self._lane = lane
+        self._handled = handled
         self._logs = logs
         self._queue_maxsize = queue_maxsize
         self._keys = Batch(database.dialect, {"key": Text()})
@@ -98,8 +109,9 @@ class WebhookInbox:
         if fresh:
             # Refused while more than the size are due: so one more than the size fits in.
             room = self._queue_maxsize + 1 - self._count_due(connection, self._queue_maxsize + 1)
+            fitting = fresh if room >= len(fresh) else self._fitting(connection, fresh)
             # In the order of their keys: two processes that store the same ones then never wait in a circle.
-            taken = sorted(fresh[:room], key=lambda task: task.key)
+            taken = sorted(fitting, key=lambda task: task.key)
             new = {one.key for one in ledger.add_sync(taken, within=connection, soon=True) if one.new}
             found |= self._find(connection, [task.key for task in taken])
             if not all(task.key in found for task in taken):
@@ -108,6 +120,22 @@ class WebhookInbox:
             Receipt(**found[task.key], new=task.key in new and first[task.key] is task) if task.key in found else None
             for task in tasks
         ]
+
+    def _fitting(self, connection: Connection, fresh: Sequence[NewTask]) -> list[NewTask]:
+        """Those that fit into their queue: that of all types that are handled, or that of all others."""
+        found = connection.execute(_DUE_BY_TYPE, {"now": self._database.present(connection)})
+        due: dict[str, int] = {row[0]: row[1] for row in found}
+        handled = self._handled.among(connection, {*due, *(task.kind for task in fresh)})
+        rooms = dict.fromkeys((True, False), self._queue_maxsize + 1)
+        for event_type, amount in due.items():
+            rooms[event_type in handled] -= amount
+        fitting = []
+        for task in fresh:
+            queue = task.kind in handled
+            if rooms[queue] > 0:
+                rooms[queue] -= 1
+                fitting.append(task)
+        return fitting
 
     def _find(self, connection: Connection, keys: Sequence[str]) -> dict[str, Any]:
         if not keys:

@@ -49,6 +49,10 @@ class WebhookLogs(OwnLog):
         """A signature did not fit."""
         self.say("warning", "webhook_signature_refused", source=source, reason=reason)
 
+    def replayed(self, *, source: str, idempotency_key: str, known_key: str) -> None:
+        """A signed body came again under another identity, and was therefore taken for the first."""
+        self.say("warning", "webhook_replayed", source=source, idempotency_key=idempotency_key, known_key=known_key)
+
     def _say_ended(self, settlement: Settlement) -> None:
         fields: dict[str, Any] = {
             **_named(settlement.claim),

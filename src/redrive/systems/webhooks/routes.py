@@ -4,8 +4,10 @@ Those that take webhooks in read the body themselves, piece by piece, and answer
 thousands of times a second. Everything they take and answer is described all the same.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
@@ -14,16 +16,18 @@ from pydantic import ValidationError
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from redrive import Filter
 from redrive.errors import LedgerAwayError, LedgerError, UsageError
 from redrive.http.body import check_is_json, read_body
 from redrive.http.errors import ApiError, ErrorAnswer, refusals
 from redrive.http.guard import require_unless_local_program, require_unless_loopback
-from redrive.http.strict_json import parse_object
-from redrive.lane import Lane, make_task
+from redrive.http.strict_json import PARSED_IN_LOOP_BYTES_MAX, parse_object
+from redrive.lane import Lane, NewTask, make_task
 from redrive.systems.webhooks import shapes
+from redrive.systems.webhooks.desk import WebhookDesk
+from redrive.systems.webhooks.desk_routes import make_desk_router
 from redrive.systems.webhooks.intake import WebhookInbox
 from redrive.systems.webhooks.logs import WebhookLogs, WebhookMetrics
+from redrive.systems.webhooks.replays import Replays, signed
 from redrive.systems.webhooks.settings import WebhookSettings
 from redrive.systems.webhooks.signatures import SignatureError
 from redrive.systems.webhooks.sources import Place, Source
@@ -34,7 +38,7 @@ FULL_RETRY_AFTER_SECONDS = 5
 PAGE_MAX = 1000
 NAME_SHOWN_CHARS_MAX = 80
 PROBLEMS_SHOWN_MAX = 20
-Status = Literal["pending", "processing", "completed", "failed"]
+Status = Literal["pending", "processing", "completed", "failed", "cancelled"]
 Described = dict[int | str, dict[str, Any]]
 
 
@@ -68,22 +72,24 @@ def _body(schema: dict[str, Any]) -> dict[str, Any]:
 
 def make_routes(
     inbox: WebhookInbox,
+    desk: WebhookDesk,
     lane: Lane,
     settings: WebhookSettings,
     sources: Mapping[str, Source],
     logs: WebhookLogs,
     metrics: WebhookMetrics,
     now: Callable[[], datetime],
+    replays: Replays,
 ) -> list[Route | APIRouter]:
     """The routes of one inbox: first those that answer POSTs, then those that describe them, and the others.
 
     FastAPI's own way to a function costs more than all that is done here for a webhook. So plain routes answer; the routes
     of the same paths that follow are not reached by a request: they describe, and would do the same.
     """
-    door = _Door(inbox, settings, sources, logs, now)
+    door = _Door(inbox, settings, sources, logs, now, replays)
     ways = (("/webhooks", door.take), ("/webhooks/in/{source}", door.take_signed))
     lean = [Route(path, _lean(take, metrics), methods=["POST"], include_in_schema=False) for path, take in ways]
-    return [*lean, _described(door, lane, is_open=settings.webhook_open)]
+    return [*lean, make_desk_router(desk), _described(door, desk, lane, is_open=settings.webhook_open)]
 
 
 def _lean(take: Callable[[Request], Awaitable[Response]], metrics: WebhookMetrics) -> ASGIApp:
@@ -101,7 +107,7 @@ def _lean(take: Callable[[Request], Awaitable[Response]], metrics: WebhookMetric
     return Lean()
 
 
-def _described(door: "_Door", lane: Lane, *, is_open: bool) -> APIRouter:
+def _described(door: "_Door", desk: WebhookDesk, lane: Lane, *, is_open: bool) -> APIRouter:
     router = APIRouter(prefix="/webhooks", tags=["webhooks"])
     may_read = [Depends(require_unless_loopback("viewer"))]
 
@@ -155,31 +161,46 @@ def _described(door: "_Door", lane: Lane, *, is_open: bool) -> APIRouter:
             str | None, Query(max_length=100, description="Where the last page said that it ended")
         ] = None,
         limit: Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many a page holds")] = 100,
+        event_type: Annotated[
+            str | None, Query(min_length=1, max_length=shapes.TYPE_CHARS_MAX, description="Only of this type")
+        ] = None,
     ) -> Response:
         """Oldest first. Open to this machine where HTTP_TRUST_LOOPBACK is set; else with a key of scope `viewer`."""
-        state = None if status is None else shapes.STATUSES[status]
+        of_type = None if event_type is None else storable(event_type)
         if idempotency_key is not None:
-            task = await lane.get(_storable(idempotency_key))
-            if task is None or state not in (None, task.state):
+            row = await desk.get(key=storable(idempotency_key))
+            if row is None or status not in (None, row.status) or of_type not in (None, row.event_type):
                 raise ApiError(404, "not_found", "there is no webhook with this idempotency key")
-            return JSONResponse(shapes.webhook_json(task))
-        page = await lane.find(Filter(state=state), cursor=None if after is None else _storable(after), limit=limit)
-        shown = [shapes.webhook_json(task) for task in page.items]
-        return JSONResponse({"webhooks": shown, "after": None if page.cursor is None else str(page.cursor)})
+            return JSONResponse(shapes.webhook_json(row))
+        begin = None if after is None else storable(after)
+        rows, following = await desk.page(status=status, event_type=of_type, after=begin, limit=limit)
+        return JSONResponse({"webhooks": [shapes.webhook_json(row) for row in rows], "after": following})
+
+    @router.get(
+        "/unhandled",
+        summary="The types that wait because no worker handles them",
+        response_model=shapes.UnhandledTypes,
+        responses=_KEYLESS,
+        dependencies=may_read,
+    )
+    async def unhandled() -> Response:
+        """How many webhooks of each wait, and since when. Cancel them, or add a handler: then they are processed."""
+        return JSONResponse(shapes.unhandled_json(await desk.unhandled()))
 
     @router.get(
         "/{id}",
         summary="One webhook and what became of it",
-        response_model=shapes.WebhookOut,
+        response_model=shapes.WebhookOne,
         responses=refusals({404: "There is no such webhook"}) | _KEYLESS | refusals({422: "The id does not fit"}),
         dependencies=may_read,
     )
     async def get(id: Annotated[str, Path(max_length=100)]) -> Response:
         """Open to this machine where HTTP_TRUST_LOOPBACK is set; else with a key of scope `viewer`."""
-        task = await lane.get_by_id(_storable(id))
-        if task is None:
+        row, task = await desk.get(id=storable(id)), await lane.get_by_id(id)
+        if row is None or task is None:
             raise ApiError(404, "not_found", "there is no webhook with this id")
-        return JSONResponse(shapes.webhook_json(task))
+        # In a thread: what is large takes its time to be looked through.
+        return JSONResponse(await asyncio.to_thread(shapes.one_json, row, task.payload))
 
     return router
 
@@ -194,8 +215,10 @@ class _Door:
         sources: Mapping[str, Source],
         logs: WebhookLogs,
         now: Callable[[], datetime],
+        replays: Replays,
     ) -> None:
         self._inbox = inbox
+        self._replays = replays
         self._settings = settings
         self._sources = sources
         self._logs = logs
@@ -207,10 +230,11 @@ class _Door:
         if not self._settings.webhook_open:
             await self.guard(request, request.headers.get("x-api-key"))
         try:
-            given = shapes.WebhookIn.model_validate(await _parse(await self._read(request)))
+            body = await self._read(request)
+            given = shapes.WebhookIn.model_validate(await _parse(body))
         except ValidationError as error:
             raise _unfit(error) from None
-        return await self._store(given.event_type, given.payload, given.idempotency_key)
+        return await self._store(given.event_type, given.payload, given.idempotency_key, len(body))
 
     async def take_signed(self, request: Request) -> Response:
         """For senders that sign."""
@@ -227,7 +251,13 @@ class _Door:
         read = await _parse(body)
         identity = _value(source.identity, "identity", request.headers, read, shapes.KEY_CHARS_MAX - len(name) - 1)
         event_type = _value(source.event_type, "event type", request.headers, read, shapes.TYPE_CHARS_MAX)
-        return await self._store(event_type, read, f"{name}:{identity}")
+        key = f"{name}:{identity}"
+        if source.replay_window:
+            known = await self._replays.first_key(signed(name, body, key, source.replay_window))
+            if known != key:
+                self._logs.replayed(source=name, idempotency_key=key, known_key=known)
+                key = known
+        return await self._store(event_type, read, key, len(body))
 
     async def _read(self, request: Request) -> bytes:
         check_is_json(request)
@@ -236,9 +266,14 @@ class _Door:
             seconds_max=BODY_SECONDS_MAX, remedy="send a reference instead, or raise WEBHOOK_MAX_BYTES",
         )  # fmt: skip
 
-    async def _store(self, event_type: str, payload: dict[str, Any], idempotency_key: str) -> Response:
+    async def _make_task(self, event_type: str, payload: dict[str, Any], key: str, size: int) -> NewTask:
+        make = partial(make_task, event_type, payload, key=key, payload_bytes_max=self._settings.payload_bytes_max)
+        # Written as JSON again, which takes as long as reading it did.
+        return make() if size <= PARSED_IN_LOOP_BYTES_MAX else await asyncio.to_thread(make)
+
+    async def _store(self, event_type: str, payload: dict[str, Any], idempotency_key: str, size: int) -> Response:
         try:
-            task = make_task(event_type, payload, key=idempotency_key)
+            task = await self._make_task(event_type, payload, idempotency_key, size)
         except UsageError as error:
             raise ApiError(422, "invalid_webhook", str(error)) from None
         try:
@@ -282,7 +317,7 @@ def _value(place: Place, what: str, headers: Mapping[str, str], body: Mapping[st
     return found
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
     """A stranger's text to look for; what no database stores is found nowhere."""
     if "\0" in text:
         raise ApiError(404, "not_found", "there is no such webhook")

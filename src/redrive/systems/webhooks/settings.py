@@ -8,8 +8,9 @@ from pydantic import AnyHttpUrl, BeforeValidator, Field
 
 from redrive.settings import Section, span
 
-BYTES_MAX = 1 << 20
-"""A ledger takes payloads up to this size."""
+BYTES_DEFAULT = 1 << 20
+BYTES_MAX = 16 << 20
+"""What a worker has in memory at once is up to WORKER_COUNT webhooks of this size."""
 
 Wait = Annotated[timedelta, BeforeValidator(span(timedelta(0)))]
 
@@ -39,7 +40,7 @@ class WebhookSettings(Section):
         default=1, ge=0.01, le=24 * 30, description="How often older ones are deleted, in hours"
     )
     webhook_max_bytes: int = Field(
-        default=BYTES_MAX, ge=1, le=BYTES_MAX, description="The largest body that a webhook may have"
+        default=BYTES_DEFAULT, ge=1, le=BYTES_MAX, description="The largest body that a webhook may have, up to 16 MiB"
     )
     webhook_open: bool = Field(default=False, description="Whether POST /webhooks is open to all, without a key")
     webhook_forward_url: AnyHttpUrl | None = Field(
@@ -48,3 +49,8 @@ class WebhookSettings(Section):
     redrive_config: Path = Field(
         default=Path("redrive.toml"), description="The file with the senders that sign: [webhooks.sources.NAME]"
     )
+
+    @property
+    def payload_bytes_max(self) -> int:
+        """What is stored may be a little larger than its body: numbers are written in our own way."""
+        return max(self.webhook_max_bytes, BYTES_DEFAULT)

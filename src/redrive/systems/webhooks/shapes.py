@@ -1,21 +1,34 @@
 """What the routes take and answer, for their description and for whoever reads the code."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from redrive import State, Task
-from redrive.operator.json_views import fields_json, instant_json
+from redrive.http.reason import Reason
+from redrive.http.shape import Body, WellFormed
+from redrive.lane import Acted
+from redrive.operator.json_views import fields_json, instant_json, redacted
+from redrive.operator.words import redact
+from redrive.systems.webhooks.desk import UnhandledType
 from redrive.systems.webhooks.intake import Receipt
-from redrive.systems.webhooks.tables import WORDS
 
 KEY_CHARS_MAX = 500
 TYPE_CHARS_MAX = 200
-STATUSES = {WORDS.word(state): state for state in (State.WAITING, State.CLAIMED, State.DONE, State.DEAD)}
-"""The states by the words of the table."""
+IDS_MAX = 1000
 
 _INSTANT = "2026-01-31T09:00:00.000000Z"
 _ID = "019c12f0-8a80-7000-8000-000000000001"
+
+
+def _storable(given: str) -> str:
+    if "\0" in given:
+        raise ValueError("no webhook holds a NUL")
+    return given
+
+
+Name = Annotated[WellFormed, AfterValidator(_storable), Field(min_length=1, max_length=KEY_CHARS_MAX)]
+"""An id, a key or a type to look for."""
 
 
 class WebhookIn(BaseModel):
@@ -41,7 +54,7 @@ class ReceiptOut(BaseModel):
 
     id: str = Field(examples=[_ID])
     idempotency_key: str = Field(examples=["order-7-paid"])
-    status: str = Field(description="pending, processing, completed or failed", examples=["pending"])
+    status: str = Field(description="pending, processing, completed, failed or cancelled", examples=["pending"])
     created_at: str = Field(description="When it was stored, in ISO 8601 UTC", examples=[_INSTANT])
 
 
@@ -51,12 +64,20 @@ class WebhookOut(BaseModel):
     id: str = Field(examples=[_ID])
     idempotency_key: str = Field(examples=["order-7-paid"])
     event_type: str = Field(examples=["order.paid"])
-    status: str = Field(description="pending, processing, completed or failed", examples=["failed"])
+    status: str = Field(description="pending, processing, completed, failed or cancelled", examples=["failed"])
     attempts: int = Field(description="How often it was tried", examples=[5])
     last_error: str | None = Field(description="What the last failed try said", examples=["TimeoutError: too slow"])
     retry_after: str | None = Field(description="When it is tried again; null: now, or never", examples=[None])
     created_at: str = Field(examples=[_INSTANT])
     updated_at: str = Field(examples=[_INSTANT])
+
+
+class WebhookOne(WebhookOut):
+    """One webhook, what became of it, and what it holds."""
+
+    payload: Any = Field(
+        description="What the handler gets; what looks like a secret is not shown", examples=[{"order": 7}]
+    )
 
 
 class WebhookPage(BaseModel):
@@ -66,6 +87,56 @@ class WebhookPage(BaseModel):
     after: str | None = Field(
         description="Give it as `after` for the next page; null: this is the last", examples=[_ID]
     )
+
+
+class UnhandledOut(BaseModel):
+    """A type that no worker handles."""
+
+    event_type: str = Field(examples=["order.archived"])
+    waiting: int = Field(description="How many webhooks of it wait", examples=[12])
+    oldest: str | None = Field(description="Since when", examples=[_INSTANT])
+
+
+class UnhandledTypes(BaseModel):
+    """Types that no worker handles, the one with most webhooks first."""
+
+    types: list[UnhandledOut]
+
+
+class WebhookActIn(Body):
+    """Which webhooks, and why: by ids or idempotency keys, or all of a type that are in the right state."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"event_type": "order.archived", "reason": "we do not need them"}}
+    )
+    ids: Annotated[list[Name], Field(min_length=1, max_length=IDS_MAX)] | None = None
+    event_type: Name | None = None
+    reason: Reason
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "WebhookActIn":
+        if (self.ids is None) == (self.event_type is None):
+            raise ValueError("give either ids or an event_type")
+        return self
+
+
+class WebhookActOut(BaseModel):
+    """What an act came to."""
+
+    changed: int = Field(description="How many webhooks changed")
+    refused: dict[str, str] = Field(description="The others by their ids, and why they were left alone")
+    complete: bool = Field(description="Whether all were looked at; if not, the same again goes on")
+
+
+def act_json(acted: Acted) -> dict[str, Any]:
+    """An act as `WebhookActOut` says."""
+    refused = {str(name): why for name, why in [*acted.refused.items()][:IDS_MAX]}
+    return {"changed": len(acted.changed), "refused": refused, "complete": acted.complete}
+
+
+def unhandled_json(types: Sequence[UnhandledType]) -> dict[str, Any]:
+    """Types as `UnhandledTypes` says."""
+    return {"types": [fields_json(one, UnhandledOut.model_fields) for one in types]}
 
 
 def receipt_json(receipt: Receipt) -> dict[str, Any]:
@@ -78,11 +149,13 @@ def receipt_json(receipt: Receipt) -> dict[str, Any]:
     }
 
 
-def webhook_json(task: Task) -> dict[str, Any]:
+def webhook_json(row: Any) -> dict[str, Any]:
     """A row as `WebhookOut` says."""
-    waits = task.due_at is not None and (task.created_at is None or task.due_at > task.created_at)
-    return fields_json(
-        task, WebhookOut.model_fields, id=str(task.id), idempotency_key=task.key, event_type=task.kind,
-        status=WORDS.word(task.state), attempts=task.failures + (task.state is State.CLAIMED),
-        retry_after=task.due_at if waits else None,
-    )  # fmt: skip
+    waits = row.retry_after is not None and (row.created_at is None or row.retry_after > row.created_at)
+    error = None if row.last_error is None else redact(row.last_error)  # others may have written it
+    return fields_json(row, WebhookOut.model_fields, retry_after=row.retry_after if waits else None, last_error=error)
+
+
+def one_json(row: Any, payload: Any) -> dict[str, Any]:
+    """A row with its payload, as `WebhookOne` says."""
+    return webhook_json(row) | {"payload": redacted(payload)}

@@ -12,11 +12,12 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from redrive.errors import SettingsError
-from redrive.settings import variable
+from redrive.settings import span, variable
 from redrive.systems.webhooks.signatures import Verify, make_verifier
 
 SECRETS_MAX = 4
@@ -28,6 +29,10 @@ DEFAULTS = {
     "stripe": ("json:id", "json:type"),
 }
 """Where each scheme's senders put the identity and the event type."""
+SIGNED_HEADERS = {"standard": frozenset({"webhook-id"})}
+"""The headers that a signature covers beside the body, by scheme: none in the others."""
+REPLAY_WINDOW = timedelta(days=7)
+"""For how long a body is remembered where its sender's identity is not signed, unless the source says otherwise."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,49}")
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,100}")
 
@@ -74,6 +79,8 @@ class Source:
     """Raises `SignatureError` unless the body is signed by the sender, just now where that can be known."""
     identity: Place
     event_type: Place
+    replay_window: timedelta = timedelta(0)
+    """For how long a body is remembered, to know it again under another identity; zero where the identity is signed."""
 
     @classmethod
     def make(
@@ -84,8 +91,13 @@ class Source:
         *,
         identity: str | None = None,
         event_type: str | None = None,
+        replay_window: timedelta | str | int = REPLAY_WINDOW,
     ) -> "Source":
-        """A source in code; `secrets` are the secrets themselves, all of them valid."""
+        """A source in code; `secrets` are the secrets themselves, all of them valid.
+
+        `replay_window` counts only where the identity stands in a header that the signature does not cover. A sender that
+        sends equal bodies and means each of them needs zero.
+        """
         if scheme not in DEFAULTS:
             raise SettingsError(f"scheme {scheme!r} is unknown: use {', '.join(DEFAULTS)}")
         if not _NAME.fullmatch(name):
@@ -95,11 +107,14 @@ class Source:
         if any(len(secret) < SECRET_CHARS_MIN for secret in secrets):
             raise SettingsError(f"a secret has {SECRET_CHARS_MIN} characters or more")
         usual = DEFAULTS[scheme]
+        place = Place.read(identity or usual[0])
+        is_signed = place.header is None or place.header.lower() in SIGNED_HEADERS.get(scheme, ())
         return cls(
             name=name,
             verify=make_verifier(scheme, secrets),
-            identity=Place.read(identity or usual[0]),
+            identity=place,
             event_type=Place.read(event_type or usual[1]),
+            replay_window=timedelta(0) if is_signed else _window(replay_window),
         )
 
 
@@ -125,7 +140,7 @@ def load_sources(file: Path) -> dict[str, Source]:
 
 
 def _source(name: str, table: dict[str, Any]) -> Source:
-    known = {"scheme", "secrets", "identity", "event_type"}
+    known = {"scheme", "secrets", "identity", "event_type", "replay_window"}
     if unknown := sorted(set(table) - known):
         raise SettingsError(f"{', '.join(unknown)} is unknown: it may have {', '.join(sorted(known))}")
     scheme, names = table.get("scheme"), table.get("secrets")
@@ -136,7 +151,17 @@ def _source(name: str, table: dict[str, Any]) -> Source:
     return Source.make(
         name, scheme, [_secret(one) for one in names],
         identity=table.get("identity"), event_type=table.get("event_type"),
+        replay_window=table.get("replay_window", REPLAY_WINDOW),
     )  # fmt: skip
+
+
+def _window(given: Any) -> timedelta:
+    try:
+        return span(timedelta(0))(given)
+    except (ValueError, TypeError):
+        raise SettingsError(
+            f"replay_window must be a span such as 7d, or 0 to remember no bodies, not {given!r:.80}"
+        ) from None
 
 
 def _secret(name: str) -> str:

@@ -1,5 +1,6 @@
 """The system: the table `events` with its policy, its handlers, its door and its routes."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -13,8 +14,11 @@ from redrive.errors import MissingExtraError
 from redrive.extend import System
 from redrive.lane import make_task
 from redrive.settings import load
+from redrive.systems.webhooks.desk import WebhookDesk
+from redrive.systems.webhooks.handled import HandledTypes
 from redrive.systems.webhooks.intake import Receipt, WebhookInbox
 from redrive.systems.webhooks.logs import WebhookLogs, WebhookMetrics
+from redrive.systems.webhooks.replays import Replays
 from redrive.systems.webhooks.settings import WebhookSettings
 from redrive.systems.webhooks.sources import Source, load_sources
 from redrive.systems.webhooks.tables import EVENTS
@@ -52,11 +56,14 @@ class Webhooks(System):
         self.policy = retry_policy(self.settings)
         super().__init__(app)
         self._now = app.database.now
+        self._database = app.database
         self.logs = WebhookLogs()
         self.metrics = WebhookMetrics()
         self.lane = app.adopt(EVENTS, observers=[self.logs, self.metrics], tune=self._tune)
         self.logs.follow(self.lane)
-        self.inbox = WebhookInbox(app.database, self.lane, self.logs, self.settings.queue_maxsize)
+        self._handled = HandledTypes(app.database, self.lane)
+        self.inbox = WebhookInbox(app.database, self.lane, self._handled, self.logs, self.settings.queue_maxsize)
+        self.desk = WebhookDesk(app.database, self.lane, self._handled)
         self._forward: Forward | None = None
 
     # --- working ----------------------------------------------------------------------------------------------------
@@ -94,7 +101,7 @@ class Webhooks(System):
         return replace(
             worker,
             concurrency=self.settings.worker_count,
-            retention={State.DONE: kept, State.DEAD: kept} if kept else {},
+            retention=dict.fromkeys((State.DONE, State.DEAD, State.CANCELLED), kept) if kept else {},
             prune_every=timedelta(hours=self.settings.cleanup_interval_hours),
         )
 
@@ -105,20 +112,28 @@ class Webhooks(System):
 
         A key that is known gives the receipt of the webhook that is there.
         """
-        return await self.inbox.accept(make_task(event_type, payload, key=idempotency_key))
+        bytes_max = self.settings.payload_bytes_max
+        return await self.inbox.accept(make_task(event_type, payload, key=idempotency_key, payload_bytes_max=bytes_max))
 
     # --- what a service asks for ------------------------------------------------------------------------------------
 
     def routes(self) -> Sequence[Any]:
         from redrive.systems.webhooks.routes import make_routes
 
-        return make_routes(self.inbox, self.lane, self.settings, self.sources, self.logs, self.metrics, self._now)
+        return make_routes(
+            self.inbox, self.desk, self.lane, self.settings, self.sources, self.logs, self.metrics, self._now,
+            Replays(self._database),
+        )  # fmt: skip
 
     def measure(self, registry: CollectorRegistry) -> None:
         self.metrics.register(registry)
 
     async def refresh(self) -> None:
         self.metrics.depth.set(await self.inbox.depth(DEPTH_COUNTED_MAX))
+
+    async def run(self, stopped: asyncio.Event) -> None:
+        """Say which types are handled here, for processes that take webhooks in."""
+        await self._handled.run(stopped)
 
     async def close(self) -> None:
         if self._forward is not None:

@@ -1,4 +1,4 @@
-"""The table `events`. The migration creates it; a test holds the two equal on both databases.
+"""The table `events`, and beside it what is remembered of signed bodies. Migrations create them; a test holds both equal on both databases.
 
 Ids are UUIDs of version 7 in text: their order is the order in which the webhooks came.
 """
@@ -9,9 +9,9 @@ from sqlalchemy import CheckConstraint, Column, ColumnElement, Index, Integer, M
 
 from redrive import LedgerTable, Words
 from redrive.extend import NAMES, When
-from redrive.sql import comparable
+from redrive.sql import Instant, comparable
 
-WORDS = Words(waiting="pending", claimed="processing", done="completed", dead="failed")
+WORDS = Words(waiting="pending", claimed="processing", done="completed", dead="failed", cancelled="cancelled")
 
 EVENTS = LedgerTable(
     "events",
@@ -44,13 +44,32 @@ events = Table(
     Column("updated_at", When, nullable=False),
     Column("lease_until", When),
     Column("claim_id", Uuid().with_variant(Text(), "sqlite")),
-    CheckConstraint("status IN ('pending', 'processing', 'completed', 'failed')", name="status"),
+    CheckConstraint("status IN ('pending', 'processing', 'completed', 'failed', 'cancelled')", name="status"),
     CheckConstraint("length(idempotency_key) BETWEEN 1 AND 500", name="key_length"),
     CheckConstraint("length(event_type) BETWEEN 1 AND 200", name="type_length"),
     CheckConstraint("attempts >= 0", name="attempts"),
     CheckConstraint("status IN ('pending', 'processing') OR retry_after IS NULL", name="retry_after"),
 )
 """The three indexes that claims need are added by `ledger_indexes`."""
+
+handlers = Table(
+    "webhook_handlers",
+    MetaData(naming_convention=NAMES),
+    Column("event_type", Text, primary_key=True),
+    Column("seen_at", When, nullable=False),
+)
+"""Which types workers handle, `*` for any text, and when one of them last said so."""
+
+bodies = Table(
+    "webhook_bodies",
+    MetaData(naming_convention=NAMES),
+    Column("source", Text, primary_key=True),
+    Column("sha256", Text, primary_key=True),
+    Column("idempotency_key", Text, nullable=False),
+    Column("forget_at", Instant, nullable=False),
+    Index("webhook_bodies_forget_at_idx", "forget_at"),
+)
+"""Signed bodies, by which replays are recognised: see `replays`."""
 
 due_since: ColumnElement[Any] = func.coalesce(comparable(events.c.retry_after), comparable(events.c.created_at))
 """Since when a waiting row is due, or from when on.
@@ -69,3 +88,4 @@ _index("events_due_idx", due_since, "pending")
 _index("events_failed_idx", events.c.id, "failed")
 _index("events_completed_at_idx", comparable(events.c.updated_at), "completed")
 _index("events_failed_at_idx", comparable(events.c.updated_at), "failed")
+_index("events_cancelled_at_idx", comparable(events.c.updated_at), "cancelled")

@@ -15,6 +15,7 @@ from redrive.access.keys import ApiKey
 from redrive.core.states import Act, State
 from redrive.core.task import TaskId
 from redrive.errors import UsageError
+from redrive.http.errors import refusals
 from redrive.http.guard import KeyFirstRoute, require
 from redrive.http.reason import Reason
 from redrive.http.shape import Body, WellFormed
@@ -23,7 +24,7 @@ from redrive.operator.acts import Acted, Acts
 from redrive.operator.json_views import instant_json
 from redrive.operator.names import read_names
 from redrive.ports import Actor, Filter
-from redrive.web.api.common import FilterBody, in_time, lane_of
+from redrive.web.api.common import NO_LEDGER, FilterBody, in_time, lane_of
 
 IDS_MAX = 1000
 NAMED_MAX = 5
@@ -31,7 +32,7 @@ NAMED_MAX = 5
 ACT_WITHIN = timedelta(seconds=8)
 """An act that takes longer stops between two pages and says that it is not complete: send it again with its `until`."""
 
-router = APIRouter(prefix="/api/tasks", route_class=KeyFirstRoute, tags=["acts"])
+router = APIRouter(prefix="/api/tasks", route_class=KeyFirstRoute, tags=["acts"], responses=refusals(NO_LEDGER))
 Operator = Annotated[ApiKey, Depends(require("operator"))]
 
 Ids = Annotated[

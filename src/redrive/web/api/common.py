@@ -10,7 +10,6 @@ from pydantic import BeforeValidator, Field
 
 from redrive.app import Redrive
 from redrive.core.durations import parse_duration
-from redrive.core.failure import redact
 from redrive.core.states import State
 from redrive.core.task import KEY_CHARS_MAX, KIND_CHARS_MAX, Task
 from redrive.errors import TooSlowError
@@ -23,6 +22,7 @@ from redrive.operator.json_views import task_json
 from redrive.ports import Filter
 from redrive.web.service import service_of
 
+NO_LEDGER = {404: "There is no such ledger, task or search"}
 LOOKING = [Depends(require_unless_loopback("viewer"))]
 
 
@@ -100,8 +100,5 @@ async def in_time() -> AsyncIterator[None]:
 
 
 def shown(task: Task, ledger: str, *, payload: bool = False) -> dict[str, Any]:
-    """A task as the API shows it. Errors that others wrote into their tables are redacted too."""
-    said = task_json(task, payload=payload) | {"ledger": ledger}
-    if task.last_error is not None:
-        said["last_error"] = redact(task.last_error)
-    return said
+    """A task as the API shows it."""
+    return task_json(task, payload=payload) | {"ledger": ledger}

@@ -1,10 +1,10 @@
-"""The timeline of a policy that is given as data."""
+"""The timeline of a policy: one of a system, or one that is given as data."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from redrive.core import jitter as jitters
 from redrive.core.backoff import Backoff, Exponential, Fixed, Linear, Schedule
@@ -16,8 +16,11 @@ from redrive.http.guard import KeyFirstRoute
 from redrive.http.shape import Body, InstantAt
 from redrive.operator.json_views import preview_json
 from redrive.web.api.common import LOOKING, Span
+from redrive.wiring import PUBLISHED, PublishedPolicy
 
 WAITS_MAX = 1000
+OF_A_PREVIEW = {"policy", "key", "start"}
+"""What can be said of any preview; all else is said of a policy."""
 
 router = APIRouter(prefix="/api", route_class=KeyFirstRoute, tags=["preview"], dependencies=LOOKING)
 
@@ -65,9 +68,12 @@ class JitterBody(Body):
 
 
 class PolicyBody(Body):
-    """A policy as data."""
+    """The policy of a system, by its name; or one as data, with a backoff."""
 
-    backoff: Annotated[ExponentialBody | WaitsBody | FixedBody | LinearBody, Field(discriminator="kind")]
+    policy: PublishedPolicy | None = Field(default=None, description="The policy of this system, as its defaults are")
+    backoff: Annotated[
+        ExponentialBody | WaitsBody | FixedBody | LinearBody | None, Field(default=None, discriminator="kind")
+    ]
     jitter: JitterBody = JitterBody()
     retries: int | None = Field(default=None, ge=0, lt=1_000_000, description="Tries after the first")
     attempts: int | None = Field(default=None, ge=1, lt=1_000_000, description="Tries in all")
@@ -76,20 +82,33 @@ class PolicyBody(Body):
     key: str = Field(default="example", max_length=KEY_CHARS_MAX, description="The task's key: draws depend on it")
     start: InstantAt | None = Field(default=None, description="When the first try is; now without it")
 
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "PolicyBody":
+        if (self.policy is None) == (self.backoff is None):
+            raise ValueError("give either a policy or a backoff")
+        if self.policy is not None and (more := self.model_fields_set - OF_A_PREVIEW):
+            raise ValueError(f"the policy of a system brings its own {', '.join(sorted(more))}: leave that out")
+        return self
+
 
 @router.post("/preview", summary="When a task that always fails would be tried under a policy")
 async def preview(body: PolicyBody) -> dict[str, Any]:
     """The very times that would happen, on any machine. Nothing is stored."""
-    policy = Policy(
-        _backoff(body), retries=body.retries, attempts=body.attempts, jitter=_jitter(body.jitter),
-        deadline=body.deadline, name=body.name,
-    )  # fmt: skip
+    policy = _policy(body) if body.policy is None else PUBLISHED[body.policy]
     start = body.start or datetime.now(UTC)
     return preview_json(policy, body.key, start, tries_of(policy, body.key, start))
 
 
-def _backoff(body: PolicyBody) -> Backoff:
-    match body.backoff:
+def _policy(body: PolicyBody) -> Policy:
+    assert body.backoff is not None, "one of both is there"
+    return Policy(
+        _backoff(body.backoff), retries=body.retries, attempts=body.attempts, jitter=_jitter(body.jitter),
+        deadline=body.deadline, name=body.name,
+    )  # fmt: skip
+
+
+def _backoff(body: ExponentialBody | WaitsBody | FixedBody | LinearBody) -> Backoff:
+    match body:
         case ExponentialBody(first=first, cap=cap, factor=factor):
             return Exponential(first, cap, factor=factor)
         case WaitsBody(waits=waits):

@@ -16,7 +16,7 @@ from redrive.core.failure import describe_error, redact
 from redrive.core.states import State
 from redrive.core.task import KIND_CHARS_MAX, Task, TaskId
 from redrive.errors import LedgerAwayError
-from redrive.http.errors import ApiError
+from redrive.http.errors import ApiError, refusals
 from redrive.http.guard import KeyFirstRoute
 from redrive.http.shape import Body
 from redrive.lane import Lane
@@ -25,7 +25,7 @@ from redrive.operator.figures import Figures
 from redrive.operator.json_views import redacted
 from redrive.operator.search import Search
 from redrive.ports import Filter
-from redrive.web.api.common import LOOKING, app_of, lane_of, shown
+from redrive.web.api.common import LOOKING, NO_LEDGER, app_of, lane_of, shown
 
 RUNNING_MAX = 4
 KEPT_MAX = 50
@@ -35,7 +35,13 @@ TASKS_MAX = 200
 PAUSE_SHARE = 0.5
 """Between two looks a search rests for half as long as the look took, so that it is never all that the database does."""
 
-router = APIRouter(prefix="/api/searches", route_class=KeyFirstRoute, tags=["searches"], dependencies=LOOKING)
+router = APIRouter(
+    prefix="/api/searches",
+    route_class=KeyFirstRoute,
+    tags=["searches"],
+    dependencies=LOOKING,
+    responses=refusals(NO_LEDGER),
+)
 
 
 class SearchBody(Body):

@@ -1,18 +1,19 @@
 """Pages of tasks, and one task with all that is known of it."""
 
+from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 
-from redrive.core.failure import redact
 from redrive.core.states import State
-from redrive.core.task import KEY_CHARS_MAX, KIND_CHARS_MAX, TaskId
+from redrive.core.task import KEY_CHARS_MAX, KIND_CHARS_MAX, Task
 from redrive.errors import UsageError
 from redrive.http.errors import ApiError
 from redrive.http.guard import KeyFirstRoute
 from redrive.lane import Lane
 from redrive.operator.asked import CAUSE_CHARS_MAX, TEXT_CHARS_MAX, read_filter
 from redrive.operator.json_views import attempt_json, deed_json, instant_json
+from redrive.operator.names import find_named
 from redrive.operator.pages import TaskPages
 from redrive.ports import Filter
 from redrive.web.api.common import LOOKING, in_time, lane_of, shown
@@ -62,32 +63,31 @@ async def page_of(
 
 @router.get("/{ledger}/{id:path}", summary="One task: its row, history, who acted on it, and its tries to come")
 async def one(request: Request, ledger: str, id: str) -> dict[str, Any]:
-    """`preview` holds the exact times of the tries to come if every one of them fails; empty where no handler is known here."""
+    """By its id or its key. `preview` holds the exact times of the tries to come if each fails; empty where no handler is known here."""
     lane = lane_of(request, ledger)
-    task_id = await read_id(lane, id)
-    task = await lane.get_by_id(task_id)
-    if task is None:
-        raise ApiError(404, "task_unknown", f"there is no task {id!r:.80} in {lane.name!r}")
-    attempts = await lane.attempts(task_id)
+    task = await find_task(lane, id)
+    attempts = await lane.attempts(task.id)
     to_come = lane.to_come(task)
     return {
         "task": shown(task, lane.name, payload=True),
-        "attempts": [_redacted(attempt_json(attempt)) for attempt in attempts[-ATTEMPTS_MAX:]],
+        "attempts": [attempt_json(attempt) for attempt in attempts[-ATTEMPTS_MAX:]],
         "attempts_before": max(0, len(attempts) - ATTEMPTS_MAX),
-        "deeds": [deed_json(deed) for deed in (await lane.deeds(task_id))[-ATTEMPTS_MAX:]],
+        "deeds": [deed_json(deed) for deed in (await lane.deeds(task.id))[-ATTEMPTS_MAX:]],
         "has_handler": to_come is not None,
         "preview": [{"number": one.number, "at": instant_json(one.at)} for one in to_come or ()],
     }
 
 
-def _redacted(attempt: dict[str, Any]) -> dict[str, Any]:
-    error = attempt["error"]
-    return attempt | {"error": redact(error)} if error else attempt
+async def find_task(lane: Lane, name: str) -> Task:
+    """The task with this id, or else with this key; 404 if there is none.
 
-
-async def read_id(lane: Lane, text: str) -> TaskId:
-    """The id that somebody wrote; 404 if no task of this ledger could have it."""
-    try:
-        return (await lane.ledger()).read_id(text)
-    except UsageError as error:
-        raise ApiError(404, "task_unknown", str(error)) from None
+    Links name ids, so an id goes first: whoever adds tasks may choose a key that looks like one.
+    """
+    ledger = await lane.ledger()
+    with suppress(UsageError):  # no id of this table could look so
+        if (task := await lane.get_by_id(ledger.read_id(name))) is not None:
+            return task
+    task = await find_named(ledger, name)
+    if task is None:
+        raise ApiError(404, "task_unknown", f"there is no task {name!r:.80} in {lane.name!r}")
+    return task

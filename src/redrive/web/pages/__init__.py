@@ -4,9 +4,10 @@
 `task` (drawn by `timeline`), `dead`, `audit`, `systems`, `login`. What people do goes through the API alone.
 """
 
-from redrive.web.pages import audit, dead, login, overview, static, systems, task, tasks
+from redrive.web.pages import audit, dead, docs, login, overview, static, systems, task, tasks
 
 PAGES = (
     static.router, login.router, overview.router, tasks.router, task.router, dead.router, systems.router, audit.router,
+    docs.router,
 )  # fmt: skip
 """The routers of all pages."""

@@ -1,4 +1,4 @@
-"""What pages load: our style sheets and scripts, and plotly's own JavaScript from its package. Nothing comes from elsewhere."""
+"""What pages load: our style sheets and scripts, and those of plotly and Swagger UI from their packages. Nothing comes from elsewhere."""
 
 import asyncio
 import gzip
@@ -18,6 +18,13 @@ STATIC = Path(__file__).parent.parent / "static"
 TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 PLOTLY = "plotly.js"
 PLOTLY_VERSION = version("plotly")
+SWAGGER_VERSION = version("fastapi-swagger")
+PACKAGED = {
+    PLOTLY: ("plotly", "package_data/plotly.min.js", PLOTLY_VERSION),
+    "swagger-ui.js": ("fastapi_swagger", "resources/swagger-ui-bundle.js", SWAGGER_VERSION),
+    "swagger-ui.css": ("fastapi_swagger", "resources/swagger-ui.css", SWAGGER_VERSION),
+}
+"""Files of installed packages: where they are, and their version."""
 COMPRESSED_FROM_BYTES = 1024
 FOR_EVER = "public, max-age=31536000, immutable"
 """For an address that names its version."""
@@ -43,13 +50,16 @@ class StaticFile:
 
 @cache
 def _listed() -> frozenset[str]:
-    return frozenset({PLOTLY, *(path.name for path in STATIC.iterdir() if path.suffix in TYPES)})
+    return frozenset({*PACKAGED, *(path.name for path in STATIC.iterdir() if path.suffix in TYPES)})
 
 
 @cache
 def _read(name: str) -> StaticFile:
-    where = files("plotly") / "package_data" / "plotly.min.js" if name == PLOTLY else STATIC / name
-    plain = where.read_bytes()
+    if name in PACKAGED:
+        package, path, _ = PACKAGED[name]
+        plain = files(package).joinpath(path).read_bytes()
+    else:
+        plain = (STATIC / name).read_bytes()
     compressed = gzip.compress(plain, 6, mtime=0) if len(plain) >= COMPRESSED_FROM_BYTES else None
     tag = f'"{hashlib.sha256(plain).hexdigest()[:32]}"'
     return StaticFile(TYPES[Path(name).suffix], tag, plain, compressed)
@@ -70,11 +80,11 @@ async def plotly_style_ids() -> tuple[str, ...]:
 
 @router.get("/static/{name}")
 async def static(request: Request, name: str) -> Response:
-    """One of the listed files. plotly's is large: it is read and compressed once, beside the loop."""
+    """One of the listed files. Some are large: each is read and compressed once, beside the loop."""
     if name not in _listed():
         raise ApiError(404, "not_found", f"there is nothing at /static/{name}")
     file = await asyncio.to_thread(_read, name)
-    lasts = name == PLOTLY and request.query_params.get("v") == PLOTLY_VERSION
+    lasts = name in PACKAGED and request.query_params.get("v") == PACKAGED[name][2]
     headers = {"Cache-Control": FOR_EVER if lasts else ASK_AGAIN, "ETag": file.tag, "Vary": "Accept-Encoding"}
     if file.tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)

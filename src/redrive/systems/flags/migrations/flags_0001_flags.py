@@ -1,6 +1,7 @@
 """Flags, their users' overrides and schedules, as they were before schedules were retried.
 
-A table that is there already from such a time is taken as it is, if it has these columns.
+A table that is there already from such a time is taken as it is, if it has these columns and whole numbers as ids. All three are
+looked at before anything is changed.
 """
 
 import sqlalchemy as sa
@@ -16,8 +17,17 @@ branch_labels = ("flags",)
 _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
+_COLUMNS = {
+    "feature_flags": "id flag_key environment enabled rollout_percentage description created_at updated_at",
+    "feature_flag_user_overrides": "flag_id user_id override_type reason created_by created_at",
+    "feature_flag_schedules": "id flag_id flag_key environment scheduled_at status updates applied_at error_message created_by"
+    " cancelled_by cancelled_at created_at updated_at",
+}
+
+
 def upgrade() -> None:
-    if _is_new("feature_flags", "id flag_key environment enabled rollout_percentage description created_at updated_at"):
+    new = [table for table, columns in _COLUMNS.items() if _is_new(table, columns)]
+    if "feature_flags" in new:
         op.create_table(
             "feature_flags",
             sa.Column("id", _ID, sa.Identity(), nullable=False),
@@ -37,7 +47,7 @@ def upgrade() -> None:
             ),
             sqlite_autoincrement=True,
         )
-    if _is_new("feature_flag_user_overrides", "flag_id user_id override_type reason created_by created_at"):
+    if "feature_flag_user_overrides" in new:
         op.create_table(
             "feature_flag_user_overrides",
             sa.Column("flag_id", _ID, nullable=False),
@@ -54,11 +64,7 @@ def upgrade() -> None:
                 "override_type IN ('include', 'exclude')", name=op.f("feature_flag_user_overrides_override_type_check")
             ),
         )
-    if _is_new(
-        "feature_flag_schedules",
-        "id flag_id flag_key environment scheduled_at status updates applied_at error_message created_by cancelled_by"
-        " cancelled_at created_at updated_at",
-    ):
+    if "feature_flag_schedules" in new:
         op.create_table(
             "feature_flag_schedules",
             sa.Column("id", _ID, sa.Identity(), nullable=False),
@@ -94,12 +100,19 @@ def _is_new(table: str, columns: str) -> bool:
     inspector = sa.inspect(op.get_bind())
     if not inspector.has_table(table):
         return True
-    missing = set(columns.split()) - {column["name"] for column in inspector.get_columns(table)}
+    there = {column["name"]: column["type"] for column in inspector.get_columns(table)}
+    missing = set(columns.split()) - set(there)
     if missing:
         raise NotMigratedError(
             f"there is a table {table} without {', '.join(sorted(missing))}, which cannot be the flags': rename it, add "
             "what is missing, or leave flags out of REDRIVE_SYSTEMS"
         )
+    for name in {"id", "flag_id"}.intersection(there):
+        if not isinstance(there[name], sa.Integer):
+            raise NotMigratedError(
+                f"{table}.{name} is {there[name]!r}, and the flags need whole numbers as ids. Nothing was changed: give the tables "
+                "integer ids, rename them and let redrive make its own, or leave flags out of REDRIVE_SYSTEMS"
+            )
     return False
 
 

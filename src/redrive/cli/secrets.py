@@ -1,0 +1,81 @@
+"""`redrive secrets`: the keys that stored secrets are encrypted with."""
+
+from dataclasses import asdict
+from typing import Any
+
+import typer
+from rich.progress import MofNCompleteColumn, Progress, TextColumn
+from sqlalchemy import Column
+
+from redrive.cli.common import (
+    PROBLEM,
+    AppOption,
+    DatabaseOption,
+    JsonOption,
+    complain,
+    err,
+    opened_store,
+    out,
+    print_json,
+    run,
+    say,
+)
+from redrive.ledgers.sql import migrate
+from redrive.ledgers.sql.database import Database
+from redrive.wiring import KNOWN_SYSTEMS
+
+secrets = typer.Typer(help="Make keys for stored secrets, and encrypt all of them anew.", no_args_is_help=True)
+
+
+@secrets.command("new-key")
+def new_key() -> None:
+    """Print a new key for REDRIVE_SECRET_KEY. It is kept nowhere.
+
+    Example: [cyan]redrive secrets new-key[/]
+    """
+    from redrive.access.secret_box import new_key
+
+    out().print(new_key(), markup=False)
+
+
+@secrets.command("rotate")
+def rotate(database: DatabaseOption = None, app: AppOption = None, json: JsonOption = False) -> None:  # noqa: FBT002
+    """Encrypt every stored secret with the first key, those that are in the clear as well. May be broken off and begun again.
+
+    To change the key put the new one before the old one, REDRIVE_SECRET_KEY=new,old, start every process with both, rotate, and take the old
+    one away. Without REDRIVE_SECRET_KEY the keys are the lines of the file beside the SQLite database, the new one first.
+
+    Example: [cyan]redrive secrets rotate[/]
+    """
+    from redrive.access.stored_secrets import KeptSecrets, rotate_secrets
+    from redrive.systems.kit.secret_keeper import SecretKeeper
+
+    async def work() -> KeptSecrets:
+        async with opened_store(database, app) as store:
+            columns = await secret_columns(store.database)
+            box = SecretKeeper(store.database.url).box(make=True)
+            bar = Progress(TextColumn("encrypting"), MofNCompleteColumn(), console=err(), transient=True)
+            with bar:
+                shown = bar.add_task("", total=None)
+                return await rotate_secrets(store.database, columns, box, lambda amount: bar.advance(shown, amount))
+
+    standing = run(work())
+    if json:
+        print_json(asdict(standing))
+    else:
+        say(
+            f"{standing.total} secrets: {standing.changed} were encrypted anew, {standing.plain} of them were in the clear before"
+        )
+    if standing.unreadable:
+        complain(
+            f"{standing.unreadable} secrets open with none of the keys: add the key that they were encrypted with, and rotate again"
+        )
+        raise typer.Exit(PROBLEM)
+    if not json:
+        say("the first key opens all of them: the others can go")
+
+
+async def secret_columns(database: Database) -> list[Column[Any]]:
+    """The columns with secrets, of the systems whose tables are there."""
+    there = await migrate.versions(database)
+    return [column for name, system in KNOWN_SYSTEMS.items() if name in there for column in system.secrets]
