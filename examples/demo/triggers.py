@@ -17,7 +17,6 @@ from sqlalchemy import Connection, select
 from examples.demo.traffic import Traffic, chance, is_out, span
 from redrive import Redrive
 from redrive.settings import load
-from redrive.systems.kit.secret_keeper import key_file_of
 from redrive.systems.triggers import TriggerSettings
 from redrive.systems.triggers.endpoints import new_secret
 from redrive.systems.triggers.system import Triggers
@@ -96,7 +95,7 @@ class TriggerTraffic(Traffic):
             "retry_delays": tuple(f"{span(wait).total_seconds():g}" for wait in (2, 4, 6)),
             "delivery_allow_networks": (*settings.delivery_allow_networks, ip_network(f"{HERE}/32")),
         }
-        if key_file_of(app.database.url) is None:
+        if app.database.file is None:
             os.environ.setdefault("REDRIVE_SECRET_KEY", KEY)
         self._triggers = Triggers(app, settings.model_copy(update=changed))
         self._database = app.database

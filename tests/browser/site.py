@@ -106,11 +106,17 @@ async def serving(folder: Path, *, join: Callable[[Redrive], object] | None = No
 
 
 class Server(uvicorn.Server):
-    """Leaves the signals alone."""
+    """Leaves the signals alone, and no connection behind."""
 
     @contextlib.contextmanager
     def capture_signals(self):
         yield
+
+    async def shutdown(self, sockets=None):
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):  # of a browser that is slow to hang up
+            connection.transport.abort()
+        await asyncio.sleep(0)
 
 
 async def fill(site: Site) -> None:

@@ -3,10 +3,11 @@
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, insert, make_url, select
 
 from redrive.access.secret_box import SecretBox, is_sealed, new_key
 from redrive.ledgers.open import open_database
@@ -88,10 +89,7 @@ def test_without_a_key(stored: Run, store: str, url: str):
         assert not is_sealed(secrets_in(url)[0])
         return
     assert said.code == 0
-    from redrive.systems.kit.secret_keeper import key_file_of
-
-    file = key_file_of(url)
-    assert file is not None
+    file = Path(f"{make_url(url).database}.key")
     assert [one["status"] for one in doctor_on_secrets(stored)] == ["ok"]
     file.chmod(0o644)
     [open_to_all, _] = doctor_on_secrets(stored)

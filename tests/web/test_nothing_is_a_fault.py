@@ -112,8 +112,8 @@ async def test_hostile_bodies(client: tuple[httpx.AsyncClient, dict[str, Any]]):
             at = path.replace("{", "").replace("}", "")
             fields = set(_fields(content["schema"], described))
             bodies = [json.dumps(value) for value in VALUES]
-            bodies += [json.dumps({"reason": "x", "ids": [1], field: value}) for field in fields for value in VALUES]
-            bodies += [json.dumps({field: value}) for field in fields for value in VALUES]
+            needed = {"reason": "x", "ids": [1]} if "reason" in fields else {}
+            bodies += [json.dumps({**needed, field: value}) for field in fields for value in VALUES]
             for body in (*bodies, "", "{", '{"a": 1' + "0" * 5000 + "}", "[" * 5000, b"\xff\xfe"):
                 answer = await asked.request(method, at, content=body, headers={"Content-Type": "application/json"})
                 amount += 1

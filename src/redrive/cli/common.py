@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import structlog
@@ -18,8 +17,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
 from rich.text import Text
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import DBAPIError
 from typer.core import TyperGroup
 
 from redrive._version import __version__
@@ -30,6 +28,7 @@ from redrive.core.failure import redact
 from redrive.core.visible import visible, visible_json
 from redrive.errors import RedriveError, SettingsError, TableError, UsageError
 from redrive.lane import Lane
+from redrive.ledgers.sql.database import Database
 from redrive.observe import logs
 from redrive.operator.figures import Figures
 from redrive.settings import SYSTEMS, Settings, read_systems
@@ -218,7 +217,7 @@ async def opened_store(database: str | None, app: str | None = None, *, create: 
     """The application, open. A SQLite file that does not exist is an error unless it may be created here."""
     chosen = choose_app(database, app)
     if not create:
-        require_file(chosen.database.url)
+        require_file(chosen.database)
     try:
         yield await chosen.open()
     finally:
@@ -240,7 +239,7 @@ async def opened_ledgers(
     """The ledgers of a database, open: redrive's own, those of its systems, and with `--app` those that it adopted."""
     chosen = choose_app(database, app)
     if not create:
-        require_file(chosen.database.url)
+        require_file(chosen.database)
     try:
         unseen = await attach_found(chosen)
         await chosen.open()
@@ -257,25 +256,13 @@ async def opened_ledgers(
         await chosen.close()
 
 
-def require_file(url: str) -> None:
-    """Raise unless the URL's SQLite file is there: looking must not make an empty one in the wrong folder."""
-    path = sqlite_path(url)
-    if path is not None and not path.exists():
+def require_file(database: Database) -> None:
+    """Raise unless the file of a SQLite database is there: looking must not make an empty one in the wrong folder."""
+    if database.file is not None and not database.file.exists():
         raise SettingsError(
-            f"there is no database file {path}: run this where the service runs, name it with --database, "
+            f"there is no database file {database.file}: run this where the service runs, name it with --database, "
             "or make it with `redrive migrate`"
         )
-
-
-def sqlite_path(url: str) -> Path | None:
-    """The file behind a SQLite URL; None for any other database."""
-    try:
-        parsed = make_url(url)
-    except ArgumentError:
-        return None
-    if parsed.get_backend_name() != "sqlite" or not parsed.database:
-        return None
-    return Path(parsed.database).expanduser().resolve()
 
 
 def choose_lane(app: Redrive, name: str) -> Lane:

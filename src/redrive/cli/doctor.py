@@ -29,7 +29,6 @@ from redrive.cli.common import (
     out,
     print_json,
     run,
-    sqlite_path,
 )
 from redrive.cli.secrets import secret_columns
 from redrive.core.durations import format_duration
@@ -110,7 +109,7 @@ async def examine(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding
     yield Finding("redrive", "ok", f"{__version__} on Python {python}, {sys.platform}")
     database = app.database
     shown = redact(database.url)
-    path = sqlite_path(database.url)
+    path = database.file
     if path is not None and not path.exists():
         remedy = "run this where the service runs, name the file with --database, or make it with `redrive migrate`"
         yield Finding("store", "problem", f"there is no file {path}", remedy)
@@ -178,7 +177,7 @@ async def _secrets(database: Database) -> AsyncIterator[Finding]:
     except MissingExtraError as error:
         yield Finding("secrets", "notice", f"they are not looked at: {error}")
         return
-    keeper = SecretKeeper(database.url)
+    keeper = SecretKeeper(database.file)
     try:
         has_key = keeper.has_key()
         found = await look_at_secrets(database, columns, keeper.box() if has_key else None)

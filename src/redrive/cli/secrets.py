@@ -53,7 +53,7 @@ def rotate(database: DatabaseOption = None, app: AppOption = None, json: JsonOpt
     async def work() -> KeptSecrets:
         async with opened_store(database, app) as store:
             columns = await secret_columns(store.database)
-            box = SecretKeeper(store.database.url).box(make=True)
+            box = SecretKeeper(store.database.file).box(make=True)
             bar = Progress(TextColumn("encrypting"), MofNCompleteColumn(), console=err(), transient=True)
             with bar:
                 shown = bar.add_task("", total=None)

@@ -97,7 +97,7 @@ def adopt(
     Example: [cyan]redrive adopt feature_flag_schedules[/]
     """
     chosen = choose_app(database, app)
-    require_file(chosen.database.url)
+    require_file(chosen.database)
     declared = [lane.table for lane in chosen.lanes.values() if lane.checked and table in (None, lane.table.name)]
     if app is None and table is None:
         raise UsageError("name a table, or your application with --app")

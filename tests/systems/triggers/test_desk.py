@@ -409,6 +409,6 @@ async def test_the_description_is_complete(house: House) -> None:
         [operation] = methods.values()
         assert operation["summary"]
         assert operation["description"]
-        assert {"200", "400", "401", "403", "422", "503"} == set(operation["responses"])
+        assert {"200", "400", "401", "403", "422", "503"} <= set(operation["responses"])
         for answer in operation["responses"].values():
-            assert "$ref" in answer["content"]["application/json"]["schema"]
+            assert "$ref" in answer or "$ref" in answer["content"]["application/json"]["schema"]

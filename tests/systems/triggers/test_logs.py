@@ -49,7 +49,7 @@ def lines(request: pytest.FixtureRequest) -> Any:
 
 
 def of(lines: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
-    frame = {"@timestamp", "service", "event", "level", "system"}
+    frame = {"@timestamp", "service", "event", "message", "level", "system"}
     assert all(frame <= set(line) for line in lines if line["event"] == event)
     return [{k: v for k, v in line.items() if k not in frame} for line in lines if line["event"] == event]
 

@@ -113,8 +113,7 @@ async def test_a_key_that_is_put_into_the_file_is_found(tmp_path: Path, monkeypa
     from redrive.systems.kit.secret_keeper import SecretKeeper
 
     monkeypatch.delenv("REDRIVE_SECRET_KEY")
-    url = f"sqlite:///{tmp_path / 'a.db'}"
-    running, other = SecretKeeper(url), SecretKeeper(url)
+    running, other = SecretKeeper(tmp_path / "a.db"), SecretKeeper(tmp_path / "a.db")
     assert running.open(running.seal("first")) == "first"
     assert other.file is not None
     other.file.write_text(f"{new_key()}\n{other.file.read_text()}")

@@ -72,6 +72,7 @@ class PostgresDatabase:
 
     migrates_itself = False
     transactions_max = 2 * POOL_SIZE
+    file = None
 
     def __init__(self, url: URL, *, clock: Clock | None = None) -> None:
         self.url = url.render_as_string(hide_password=True)

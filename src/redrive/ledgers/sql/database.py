@@ -13,6 +13,7 @@ from concurrent.futures import Executor, Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy import Connection, Table
@@ -46,6 +47,11 @@ class Database(Protocol):
     """Whether an application that opens it also brings its tables to the version of the code."""
     transactions_max: int
     """How many transactions of user code can be open at once."""
+
+    @property
+    def file(self) -> Path | None:
+        """The file that it is; None where a server has it."""
+        ...
 
     @property
     def dialect(self) -> Dialect:

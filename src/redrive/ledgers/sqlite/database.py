@@ -74,7 +74,7 @@ class SqliteDatabase:
         self._url = url
         self._clock = clock or SystemClock()
         self._synchronous = "FULL" if durable else "OFF"
-        self._file = file
+        self.file = file
         self._carried_over = False
         self._begin_anew()
         self.dialect = SqliteDialect(self._engine.dialect)
@@ -82,7 +82,7 @@ class SqliteDatabase:
 
     def _begin_anew(self) -> None:
         self._engine = self._make_engine(QueuePool, pool_size=READERS + 1, max_overflow=0)
-        self._lock = WriteLock(self._file)
+        self._lock = WriteLock(self.file)
         self._writer: Writer | None = None
         self._readers: ThreadPoolExecutor | None = None
         self._scanner: ThreadPoolExecutor | None = None
@@ -112,7 +112,7 @@ class SqliteDatabase:
         if self._writer is None:
             if self._carried_over:
                 raise UsageError(
-                    f"this process was forked while {self._file.name} was in use, and SQLite's locks do not survive that: "
+                    f"this process was forked while {self.file.name} was in use, and SQLite's locks do not survive that: "
                     "fork before the work begins, or start the process anew (multiprocessing has 'spawn')"
                 )
             self._make_file()

@@ -6,8 +6,6 @@ secret does not open, as somebody may have put a new key into the file since.
 
 from pathlib import Path
 
-from sqlalchemy import make_url
-
 from redrive.access.secret_box import CannotOpenError, SecretBox, is_sealed, new_key
 from redrive.access.secret_keys import make_key_file, read_key_file, read_keys
 from redrive.errors import SettingsError
@@ -20,10 +18,10 @@ NO_KEY = (
 
 
 class SecretKeeper:
-    """Keeps the secrets of the database with this URL."""
+    """Keeps the secrets of a database; `file` is that database, where it is one."""
 
-    def __init__(self, url: str) -> None:
-        self.file = key_file_of(url)
+    def __init__(self, file: Path | None) -> None:
+        self.file = None if file is None else file.with_name(f"{file.name}.key")
         """Where the keys may lie beside the environment; None where no file can."""
         self._box: SecretBox | None = None
 
@@ -63,12 +61,3 @@ class SecretKeeper:
         if self.file is not None:
             keys += read_keys(read_key_file(self.file) or "")
         return list(dict.fromkeys(keys))
-
-
-def key_file_of(url: str) -> Path | None:
-    """The file beside a SQLite database that may hold its keys: `redrive.db.key`. None for any other database."""
-    parsed = make_url(url)
-    if parsed.get_backend_name() != "sqlite" or not parsed.database:
-        return None
-    file = Path(parsed.database.removeprefix("file:")).expanduser().resolve()
-    return file.with_name(f"{file.name}.key")

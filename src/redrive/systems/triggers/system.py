@@ -57,7 +57,7 @@ class Triggers(System):
         status = EventStatus(app.database, self._tell)
         self.intake = Intake(app.database, status, retries_max=self.settings.max_retry_attempts)
         self.inbox = EventInbox(app.database, status)
-        self.keeper = SecretKeeper(app.database.url)
+        self.keeper = SecretKeeper(app.database.file)
         self.endpoints = EndpointStore(app.database, status, self.keeper)
         self.deliverer = Deliverer(
             app.database, self.endpoints, self.outgoing, self.keeper,
