@@ -33,9 +33,9 @@ from sqlalchemy import Connection, text
 from bench.servers import servers
 from bench.venv import BUILD
 from redrive import Redrive
+from redrive.ledgers.rollup import COUNTED
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.migrate import migrate
-from redrive.ledgers.sql.rollup import COUNTED
 from redrive.operator.census import Census
 from redrive.settings import Settings
 from redrive.web.api import overview

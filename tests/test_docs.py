@@ -18,7 +18,7 @@ import redrive
 import redrive.app
 import redrive.lane
 import redrive.policies
-from redrive import extend, queues, sql
+from redrive import extend, items, queues, sql
 from redrive.core.states import TRANSITIONS
 
 ROOT = Path(__file__).parent.parent
@@ -50,7 +50,7 @@ def test_the_guide_names_all_that_a_system_may_use() -> None:
     assert named == set(extend.__all__)
 
 
-@pytest.mark.parametrize("door", [extend, queues, sql], ids=lambda door: door.__name__)
+@pytest.mark.parametrize("door", [extend, items, queues, sql], ids=lambda door: door.__name__)
 def test_nothing_stands_in_a_door_for_systems_without_need(door: ModuleType) -> None:
     """Each name there is used by one of our systems or by the guide; the door shrinks with its users."""
     code = [path.read_text() for path in (ROOT / "src" / "redrive" / "systems").rglob("*.py")] + blocks(GUIDE, "python")

@@ -1,7 +1,8 @@
 """The homes that the conformance suite runs in: every shape on SQLite and on PostgreSQL, there with the server's clock."""
 
+import os
 import shutil
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest_asyncio
 
 from redrive.ledgers.open import open_database
 from redrive.testing import VirtualClock
+from tests.ledgers.aws.homes import DELIVERIES, ItemGround
+from tests.ledgers.aws.servers import aws_server
 from tests.ledgers.homes import Ground, Home, ServerClock, build, execute
 from tests.ledgers.shapes import EVENTS, SHAPES, Shape
 from tests.servers import Migrated
@@ -20,6 +23,7 @@ HOMES = [
     *(("postgres", shape, "server") for shape in SHAPES),
     # With a virtual clock PostgreSQL gets instants instead of spans: other statements, in users' tests only.
     *(("postgres", shape, "virtual") for shape in (EVENTS,)),
+    ("aws", DELIVERIES, "virtual"),
 ]
 
 
@@ -60,7 +64,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give each test that asks for a home those that fit it: what cannot apply is not run, rather than skipped."""
     if "home" in metafunc.fixturenames:
         fits = [mark.args[0] for mark in metafunc.definition.iter_markers("homes")]
-        stores = [mark.args[0] for mark in metafunc.definition.iter_markers("on_store")] or STORES
+        stores = [mark.args[0] for mark in metafunc.definition.iter_markers("on_store")] or getattr(
+            metafunc.module, "STORES", STORES
+        )
         chosen = [home for home in HOMES if home[0] in stores and all(fit(home[1].on(home[0])) for fit in fits)]
         metafunc.parametrize("home", chosen, ids=[_name(home) for home in chosen], indirect=True)
 
@@ -77,10 +83,17 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
+@pytest.fixture(scope="session")
+def aws() -> Iterator[str]:
+    """The URL of a server of DynamoDB and SQS: moto, or the one that `REDRIVE_TEST_AWS` names."""
+    with aws_server(os.environ.get("REDRIVE_TEST_AWS", "moto")) as url:
+        yield url
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def grounds() -> AsyncIterator[dict[tuple[str, str, str], Ground]]:
+async def grounds() -> AsyncIterator[dict[tuple[str, str, str], Ground | ItemGround]]:
     """The grounds of this run, by store, shape and clock."""
-    made: dict[tuple[str, str, str], Ground] = {}
+    made: dict[tuple[str, str, str], Ground | ItemGround] = {}
     yield made
     for ground in made.values():
         await ground.close()
@@ -89,14 +102,16 @@ async def grounds() -> AsyncIterator[dict[tuple[str, str, str], Ground]]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def home(
     request: pytest.FixtureRequest,
-    grounds: dict[tuple[str, str, str], Ground],
+    grounds: dict[tuple[str, str, str], Ground | ItemGround],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Home]:
     """A ledger of one shape on one database, empty."""
     store, shape, clock_kind = request.param
     known = (store, shape.name, clock_kind)
     if known not in grounds:
-        if store == "sqlite":
+        if store == "aws":
+            grounds[known] = await ItemGround.at(request.getfixturevalue("aws"))
+        elif store == "sqlite":
             if known not in _built:
                 location = tmp_path_factory.mktemp("built") / "built.db"
                 await build(f"sqlite:///{location}", shape, store)
@@ -113,9 +128,10 @@ async def home(
                     await database.close()
                 _built[known] = url
             url = _built[known]
-        grounds[known] = await Ground.at(
-            store, shape, url, ServerClock(url) if clock_kind == "server" else VirtualClock()
-        )
+        if store != "aws":
+            grounds[known] = await Ground.at(
+                store, shape, url, ServerClock(url) if clock_kind == "server" else VirtualClock()
+            )
     opened = await grounds[known].home()
     yield opened
     await opened.leave()

@@ -113,6 +113,16 @@ class Home:
         """Whether tasks wait in a queue, which hands out what was abandoned by itself."""
         return isinstance(self.ledger, PgmqLedger)
 
+    @property
+    def lists_all(self) -> bool:
+        """Whether tasks of every state can be listed without naming any."""
+        return True
+
+    @property
+    def keeps_errors_of_the_done(self) -> bool:
+        """Whether a task that is done still tells its last error, without a look into its history."""
+        return self.messages is None
+
     def new(self, kind: str = "mail", **given: Any) -> NewTask:
         """A task with a key that was not used before."""
         self._serial += 1
@@ -180,6 +190,10 @@ class Home:
         await self.database.write(
             lambda connection: connection.execute(update(self.sql_table).where(self._is(id)).values(named))
         )
+
+    async def wipe(self) -> None:
+        """Delete all tasks behind the ledger's back."""
+        await self.database.write(lambda connection: connection.execute(self.sql_table.delete()))
 
     def _is(self, id: TaskId) -> Any:
         return self._column(self.table.id_column) == id

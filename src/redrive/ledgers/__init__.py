@@ -1,7 +1,8 @@
 """The homes of tasks, behind the ledger port.
 
 `sql` is the one implementation, over any table; `sqlite` and `postgres` hold what differs between the two databases, behind
-`sql/seam.py`; `pgmq` is a queue as a ledger; `adopt` reads a stranger's table.
+`sql/seam.py`; `pgmq` is a queue as a ledger; `adopt` reads a stranger's table. `aws` is a ledger of its own, over items
+of DynamoDB.
 """
 
 # Both dialects teach SQLAlchemy how to spell the expressions of `sql/times.py`: tables and indexes of either database may be

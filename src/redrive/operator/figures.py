@@ -12,11 +12,11 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, and_, delete, func, literal, literal_column, select
 
 from redrive.core.states import State
+from redrive.ledgers.rollup import MEASURED
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.minute import add_up
 from redrive.ledgers.sql.on_database import OnDatabase, reads, writes
-from redrive.ledgers.sql.rollup import MEASURED
 from redrive.ledgers.sql.times import EPOCH, EpochSeconds, HourOf
 
 SUMMED = (*MEASURED, "added", "pruned")

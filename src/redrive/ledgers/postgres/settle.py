@@ -29,10 +29,10 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from redrive.core.decide import Settlement
 from redrive.errors import UsageError
+from redrive.ledgers.rollup import COUNTED, MEASURED, rolled_up
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.minute import add_up
-from redrive.ledgers.sql.rollup import COUNTED, MEASURED, rolled_up
 from redrive.ledgers.sql.seam import Columns, Dialect, Parameters, SettleRows
 from redrive.ledgers.sql.settle import started_at
 from redrive.ledgers.sql.times import Instant, comparable

@@ -20,8 +20,8 @@ from sqlalchemy import (
 from redrive.core.histograms import TOOK, TRIES
 from redrive.core.states import State
 from redrive.core.task import KEY_CHARS_MAX, KIND_CHARS_MAX
+from redrive.ledgers.rollup import STATES_AND_OUTCOMES
 from redrive.ledgers.sql.json_text import JsonText
-from redrive.ledgers.sql.rollup import STATES_AND_OUTCOMES
 from redrive.ledgers.sql.times import Instant
 
 NAMES = {

@@ -8,10 +8,10 @@ from sqlalchemy import Connection, and_, insert
 
 from redrive.core.decide import Settlement
 from redrive.core.task import TaskId
+from redrive.ledgers.rollup import MEASURED, rolled_up
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.minute import add_up
-from redrive.ledgers.sql.rollup import MEASURED, rolled_up
 from redrive.ledgers.sql.seam import Dialect, SettleRows
 from redrive.ledgers.sql.settle import started_at
 from redrive.ledgers.sql.times import EPOCH, MICROSECOND

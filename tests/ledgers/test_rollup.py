@@ -13,7 +13,7 @@ from redrive.core.failure import ErrorClass
 from redrive.core.histograms import TOOK, TRIES, took_bucket
 from redrive.core.states import State
 from redrive.core.task import Claim, Task
-from redrive.ledgers.sql.rollup import MEASURED, rolled_up
+from redrive.ledgers.rollup import MEASURED, rolled_up
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 CAUSE = Explanation(ErrorClass.TRANSIENT, "default", "test", 1, 3, "retry")

@@ -1,0 +1,151 @@
+"""What the verbs of the ledger share: its table, its queue, its clock, and the way to change a head."""
+
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import NoReturn
+
+from redrive.core.durations import ZERO
+from redrive.core.states import State
+from redrive.core.table import LedgerTable
+from redrive.errors import LedgerAwayError, UsageError
+from redrive.ledgers.aws.attributes import to_micros
+from redrive.ledgers.aws.client import Dynamo, RefusedError
+from redrive.ledgers.aws.follow import Change, Follower
+from redrive.ledgers.aws.heads import OPEN, Head, head_from, head_key
+from redrive.ledgers.aws.history import MINUTE_SHARDS, minute_action
+from redrive.ledgers.aws.queue import Message, Queue
+from redrive.ports import Clock, Within
+
+SLACK = timedelta(seconds=120)
+"""How long after something should have happened a sweep looks whether it did: a message takes its time."""
+GRACE = timedelta(seconds=5)
+"""How long after the end of a lease nobody takes it over: clocks differ."""
+KNOWN_MAX = 10_000
+"""How many heads are remembered as they were left, so that settling need not read them."""
+TRIES_MAX = 100
+"""Each refusal is somebody else's progress; as many of them mean that something is wrong."""
+
+
+class ProcessClock:
+    """The clock of this machine."""
+
+    def now(self) -> datetime:
+        """The instant."""
+        return datetime.now(UTC)
+
+
+class ItemBase:
+    """Heads in a table, and the queue in which they wait."""
+
+    def __init__(
+        self,
+        dynamo: Dynamo,
+        queue: Queue,
+        ledger_table: LedgerTable,
+        *,
+        clock: Clock | None = None,
+        follower: Follower | None = None,
+        slack: timedelta = SLACK,
+        grace: timedelta = GRACE,
+    ) -> None:
+        self.table = ledger_table
+        self.name = ledger_table.name
+        self.dynamo = dynamo
+        self.queue = queue
+        self._clock = clock or ProcessClock()
+        self._follower = follower or Follower()
+        self._slack = slack
+        self._grace = grace
+        self._known: OrderedDict[str, Head] = OrderedDict()
+
+    def _now(self) -> datetime:
+        return self._clock.now()
+
+    def _handles(self, kinds: Sequence[str] | None) -> bool:
+        """Whether tasks of these kinds are kept here: all of them have one."""
+        return kinds is None or self.name in kinds
+
+    async def heads(self, ids: Iterable[str]) -> dict[str, Head]:
+        """Those of the heads that are there, read strongly."""
+        found = await self.dynamo.get_many([head_key(id_) for id_ in ids])
+        heads = [head_from(item) for item in found.values()]
+        return {head.id: head for head in heads if not head.tombstone}
+
+    async def _change(
+        self, head: Head, plan: Callable[[Head], Change | None], ours: Callable[[Head], bool]
+    ) -> Change | None:
+        """Change a head as planned; None where the plan, seeing how it is now, finds nothing to do.
+
+        Whoever is refused gets the head as it is and plans again, unless it is as we would have left it or shows our own mark,
+        which `ours` knows: then the write whose answer was lost was made.
+        """
+        for _ in range(TRIES_MAX):
+            change = plan(head)
+            if change is None:
+                return None
+            try:
+                await self.dynamo.write(change.actions, {head.user_id: change.counts})
+            except RefusedError as error:
+                item = error.reasons[0].item
+                fresh = head_from(item) if item else (await self.heads([head.id])).get(head.id)
+                if fresh is None or fresh.tombstone:
+                    return None
+                left = change.after
+                mine = ours(fresh) or (fresh.version, fresh.parts) == (left.version, left.parts)
+                if not (error.uncertain and mine):
+                    head = fresh
+                    continue
+            self._written([change])
+            return change
+        raise LedgerAwayError(f"{head.id!r} was changed by others {TRIES_MAX} times in a row: try again")
+
+    def _written(self, changes: Sequence[Change]) -> None:
+        """Remember how heads were left, and tell."""
+        for change in changes:
+            self._known.pop(change.after.id, None)
+            if any(part.state in OPEN for part in change.after.parts.values()):
+                self._known[change.after.id] = change.after
+        while len(self._known) > KNOWN_MAX:
+            self._known.popitem(last=False)
+        self._follower.tell(changes)
+
+    async def _send_due(self, changes: Iterable[Change]) -> None:
+        """Send a message for each instant at which parts of these heads are due from now on.
+
+        A message that cannot be sent is no error: what was written is written, and a sweep sends it later.
+        """
+        dues = {
+            (change.after.id, part.due_at)
+            for change in changes
+            for number, part in change.after.parts.items()
+            if part.state is State.WAITING and part.due_at is not None and part != change.before.parts.get(number)
+        }
+        if dues:
+            with suppress(LedgerAwayError):
+                await self._send(sorted(dues))
+
+    async def _send(self, dues: Sequence[tuple[str, datetime]]) -> None:
+        now = self._now()
+        await self.queue.send([(Message(id_, to_micros(due)), max(due - now, ZERO)) for id_, due in dues])
+
+    async def _add_to_minute(self, worker: str, amounts: Mapping[str, float]) -> None:
+        """Add to the present minute of a worker. Charts may miss a point, the ledger goes on."""
+        minute = self._now().replace(second=0, microsecond=0)
+        with suppress(LedgerAwayError):
+            await self.dynamo.write(
+                [minute_action(minute, random.randrange(MINUTE_SHARDS), self.name, worker, amounts)]
+            )
+
+
+def refuse_within(within: Within | None) -> None:
+    """There is no transaction to join."""
+    if within is not None:
+        no_transaction()
+
+
+def no_transaction() -> NoReturn:
+    """Say so."""
+    raise UsageError("deliveries are kept in DynamoDB, which has no transaction to join: call it without within")

@@ -1,0 +1,259 @@
+"""Heads: items that hold what belongs together, each of its tasks as a part. Pure.
+
+All deliveries of an event are parts of one head, so taking an event in, claiming its deliveries and folding them into its status are
+changes of one item, and nobody ever sees them half done. A head has a version, which every change of its parts raises.
+
+A part is written with short names, since DynamoDB bills by the kilobyte: `ep` target, `st` state, `n` retries, `mx` most of them, `due`, `cl`
+fence, `ca` claimed at, `lu` lease until, `seq` claims so far, `rd` redrives, `up` changed at, `lo` lost with its worker, `la` lost while
+nothing ran beside it, `f` has a failure item, `dd` the deed that changed it last. What means nothing in a state is not there.
+"""
+
+import zlib
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from redrive.core.states import TERMINAL, State
+from redrive.core.task import Task, TaskId
+from redrive.ledgers.aws.attributes import Item, Key, from_iso, from_item, from_micros, to_iso, to_micros
+
+SHARDS = 16
+"""Over how many keys of an index the heads are spread: one key takes a thousand writes per second."""
+OPEN = frozenset({State.WAITING, State.CLAIMED})
+LETTERS = {State.WAITING: "w", State.CLAIMED: "c", State.DONE: "d", State.DEAD: "x", State.CANCELLED: "k"}
+STATES = {letter: state for state, letter in LETTERS.items()}
+NUMBER_WIDTH = 2
+LOOK_WIDTH = 20
+_OWN = frozenset(
+    {"pk", "sk", "event_id", "user_id", "timestamp", "ver", "parts", "due_shard", "look_at", "listing", "listing_at", "tomb"}
+)  # fmt: skip
+"""Attributes that are the ledger's own; all others are facts, which belong to whoever made the head."""
+
+
+class Part(NamedTuple):
+    """One task of a head."""
+
+    target: str
+    state: State = State.WAITING
+    retries: int = 0
+    retries_max: int = 3
+    due_at: datetime | None = None
+    fence: UUID | None = None
+    claimed_at: datetime | None = None
+    """When it was last claimed; None if it never was."""
+    lease_until: datetime | None = None
+    claims: int = 0
+    redrives: int = 0
+    updated_at: datetime | None = None
+    """When it last changed; for one that has ended, when it ended."""
+    lost: bool = False
+    """Whether its last run was lost with its worker."""
+    lost_alone: int = 0
+    failed: bool = False
+    """Whether there is a failure item beside it."""
+    deed: str | None = None
+
+
+class Head(NamedTuple):
+    """An item with its parts, as it was read."""
+
+    id: str
+    user_id: str
+    created_at: datetime
+    parts: Mapping[str, Part]
+    facts: Mapping[str, Any]
+    version: int = 1
+    look_at: datetime | None = None
+    tombstone: bool = False
+
+
+def head_key(id: str) -> Key:
+    """Where a head is kept."""
+    return f"E#{id}", "E"
+
+
+def task_id(head_id: str, number: str) -> str:
+    """The id of a task: it sorts by its head, and needs no look-up."""
+    return f"{head_id}.{number}"
+
+
+def split_id(id: TaskId) -> tuple[str, str] | None:
+    """The head and the number of a task; None if this cannot be the id of one."""
+    head_id, dot, number = str(id).rpartition(".")
+    return (head_id, number) if dot and head_id and number.isdecimal() and len(number) >= NUMBER_WIDTH else None
+
+
+def part_number(position: int) -> str:
+    """The number of a part, which sorts as text as long as there are at most a hundred."""
+    return f"{position:0{NUMBER_WIDTH}}"
+
+
+def shard_of(id: str) -> int:
+    """Which of the shards an item is in."""
+    return zlib.crc32(id.encode()) % SHARDS
+
+
+def to_map(part: Part) -> dict[str, Any]:
+    """A part as it is written."""
+    return {
+        "ep": part.target,
+        "st": LETTERS[part.state],
+        "n": part.retries,
+        "mx": part.retries_max,
+        "due": _micros(part.due_at),
+        "cl": None if part.fence is None else str(part.fence),
+        "ca": _micros(part.claimed_at),
+        "lu": _micros(part.lease_until),
+        "seq": part.claims,
+        "rd": part.redrives or None,
+        "up": _micros(part.updated_at),
+        "lo": 1 if part.lost else None,
+        "la": part.lost_alone or None,
+        "f": 1 if part.failed else None,
+        "dd": part.deed,
+    }
+
+
+def from_map(written: Mapping[str, Any]) -> Part:
+    """The part that was written so."""
+    return Part(
+        target=written["ep"],
+        state=STATES[written["st"]],
+        retries=written["n"],
+        retries_max=written["mx"],
+        due_at=_instant(written.get("due")),
+        fence=UUID(written["cl"]) if "cl" in written else None,
+        claimed_at=_instant(written.get("ca")),
+        lease_until=_instant(written.get("lu")),
+        claims=written["seq"],
+        redrives=written.get("rd", 0),
+        updated_at=_instant(written.get("up")),
+        lost="lo" in written,
+        lost_alone=written.get("la", 0),
+        failed="f" in written,
+        deed=written.get("dd"),
+    )
+
+
+def _micros(instant: datetime | None) -> int | None:
+    return None if instant is None else to_micros(instant)
+
+
+def _instant(micros: int | None) -> datetime | None:
+    return None if micros is None else from_micros(micros)
+
+
+def head_from(item: Item) -> Head:
+    """The head that an item holds."""
+    values = from_item(item)
+    look_at = values.get("look_at")
+    return Head(
+        id=values["event_id"],
+        user_id=values["user_id"],
+        created_at=from_iso(values["timestamp"]),
+        parts={number: from_map(written) for number, written in sorted(values.get("parts", {}).items())},
+        facts={name: value for name, value in values.items() if name not in _OWN},
+        version=values["ver"],
+        look_at=None if look_at is None else from_micros(int(look_at)),
+        tombstone="tomb" in values,
+    )
+
+
+def head_values(head: Head) -> dict[str, Any]:
+    """All attributes of a head but its key."""
+    return {
+        **head.facts,
+        "event_id": head.id,
+        "user_id": head.user_id,
+        "timestamp": to_iso(head.created_at),
+        "ver": head.version,
+        "parts": {number: to_map(part) for number, part in head.parts.items()},
+        **index_values(head),
+    }
+
+
+def index_values(head: Head) -> dict[str, str | None]:
+    """What puts a head into the index of what is due and into the list of what is open; None where it does not belong."""
+    is_open = any(part.state in OPEN for part in head.parts.values())
+    shard = shard_of(head.id)
+    return {
+        "due_shard": None if head.look_at is None else f"due#{shard}",
+        "look_at": None if head.look_at is None else look_text(head.look_at),
+        "listing": f"open#{shard}" if is_open else None,
+        "listing_at": head.id if is_open else None,
+    }
+
+
+def look_text(instant: datetime) -> str:
+    """An instant that sorts as text."""
+    return f"{to_micros(instant):0{LOOK_WIDTH}}"
+
+
+def earliest(parts: Iterable[Part]) -> datetime | None:
+    """When the first of the parts is due or loses its lease; None where nothing is open."""
+    ends = (part.due_at if part.state is State.WAITING else part.lease_until for part in parts if part.state in OPEN)
+    return min((end for end in ends if end is not None), default=None)
+
+
+def look_after(
+    parts: Iterable[Part], slack: timedelta, before: datetime | None = None, *, keep: bool = False
+) -> datetime | None:
+    """When a sweep must look at the head. With `keep` an earlier look is left as it is, which saves two writes of an index."""
+    first = earliest(parts)
+    if first is None:
+        return None
+    wanted = first + slack
+    return before if keep and before is not None and before <= wanted else wanted
+
+
+def look_swept(parts: Iterable[Part], now: datetime, slack: timedelta, again: timedelta) -> datetime | None:
+    """The same after a sweep: what is overdue has been sent another message, and is looked at `again` later."""
+    looks = []
+    for part in parts:
+        end = part.due_at if part.state is State.WAITING else part.lease_until
+        if part.state in OPEN and end is not None:
+            overdue = part.state is State.WAITING and end + slack <= now
+            looks.append(now + again if overdue else end + slack)
+    return min(looks, default=None)
+
+
+def due_parts(head: Head, now: datetime) -> list[str]:
+    """The parts that wait and are due, those that have waited longest first."""
+    waiting = [(part.due_at, number) for number, part in head.parts.items() if part.state is State.WAITING]
+    return [number for due_at, number in sorted((due or now, number) for due, number in waiting) if due_at <= now]
+
+
+def lost_parts(head: Head, now: datetime, grace: timedelta) -> list[str]:
+    """The parts that are held by somebody whose lease is over."""
+    held = [(number, part) for number, part in head.parts.items() if part.state is State.CLAIMED]
+    return [number for number, part in held if part.lease_until is None or part.lease_until + grace <= now]
+
+
+def task_of(head: Head, number: str, kind: str, *, last_error: str | None = None) -> Task:
+    """The task that a part stands for."""
+    part, id_ = head.parts[number], task_id(head.id, number)
+    payload = {
+        "id": id_,
+        "event_id": head.id,
+        "endpoint_id": part.target,
+        "user_id": head.user_id,
+        "correlation_id": head.facts.get("correlation_id", ""),
+    }
+    return Task(
+        id=id_,
+        key=id_,
+        kind=kind,
+        payload=payload,
+        state=part.state,
+        failures=part.retries,
+        failures_max=part.retries_max + 1,
+        redrives=part.redrives,
+        due_at=part.due_at,
+        lease_until=part.lease_until,
+        claimed_at=part.claimed_at,
+        created_at=head.created_at,
+        updated_at=part.updated_at or head.created_at,
+        ended_at=part.updated_at if part.state in TERMINAL else None,
+        last_error=last_error,
+    )

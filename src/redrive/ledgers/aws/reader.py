@@ -1,0 +1,209 @@
+"""Reading: tasks, their history, and how many there are, with what the indexes serve. Nothing here scans.
+
+An index only says where to look: every head that is shown is read strongly from the table. What was written less than a second ago may
+be missing from a page, but nothing on it is old.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from heapq import merge
+
+from redrive.core.cause import cause_of
+from redrive.core.states import State
+from redrive.core.task import Attempt, Deed, Task, TaskId
+from redrive.errors import UsageError
+from redrive.ledgers.aws.attributes import Item, from_item
+from redrive.ledgers.aws.base import ItemBase
+from redrive.ledgers.aws.expressions import query
+from redrive.ledgers.aws.heads import OPEN, SHARDS, Head, split_id, task_of
+from redrive.ledgers.aws.history import attempt_from, deed_from, ended_counts, failure_key
+from redrive.ports import Filter, Page
+
+PAGE_MAX = 1000
+ROUNDS_MAX = 10
+"""How many pages of an index one call reads; a page that is short then has a cursor all the same."""
+
+
+class ItemReading(ItemBase):
+    """The part of the ledger that shows what is there."""
+
+    async def find(
+        self, filter: Filter, *, cursor: TaskId | None = None, limit: int = 100, newest_first: bool = False
+    ) -> Page[Task]:
+        """See `LedgerReader.find`."""
+        if not 1 <= limit <= PAGE_MAX:
+            raise UsageError(f"limit must lie between 1 and {PAGE_MAX}, not {limit!r}")
+        self._check(filter)
+        after = None if cursor is None else str(cursor)
+        fits = self._fits(filter, after, backwards=newest_first)
+        if filter.ids is not None or filter.key is not None:
+            tasks = [task for task in await self.tasks(_named(filter)) if fits(task)]
+            return _page(sorted(tasks, key=lambda task: str(task.id), reverse=newest_first), limit)
+        listing = "open" if filter.state in OPEN else "dead"
+        return await self._listed(listing, fits, after, limit, backwards=newest_first)
+
+    def _check(self, filter: Filter) -> None:
+        """Raise `UsageError` for what no index serves."""
+        if filter.kind is not None:
+            raise UsageError(f"{self.name!r} has no column for kind: all of its tasks have the same")
+        if filter.text is not None:
+            raise UsageError(
+                f"{self.name!r} is kept in DynamoDB, which finds no text: ask by id, state, error or cause"
+            )
+        named = filter.ids is not None or filter.key is not None
+        served = filter.state in {State.DEAD, *OPEN} or (
+            filter.state is None and (filter.error is not None or filter.cause is not None)
+        )
+        if not named and not served:
+            raise UsageError("ended deliveries are listed by user: ask for the inbox with status=delivered")
+
+    def _fits(self, filter: Filter, after: str | None, *, backwards: bool) -> Callable[[Task], bool]:
+        """Whether a task fulfils all that the filter asks and lies behind the cursor."""
+        until = None if filter.older_than is None else self._now() - filter.older_than
+
+        def fits(task: Task) -> bool:
+            id_, changed_at = str(task.id), task.updated_at
+            return (
+                (after is None or (id_ < after if backwards else id_ > after))
+                and (filter.state is None or task.state is filter.state)
+                and (filter.error is None or filter.error.lower() in (task.last_error or "").lower())
+                and (filter.cause is None or _has_cause(task, filter.cause))
+                and (until is None or _not_after(changed_at, until))
+                and (filter.until is None or _not_after(changed_at, filter.until))
+            )
+
+        return fits
+
+    async def _listed(
+        self, listing: str, fits: Callable[[Task], bool], after: str | None, limit: int, *, backwards: bool
+    ) -> Page[Task]:
+        """A page from a list: the shards are read side by side and merged, as often as it takes to fill the page."""
+        found: list[Task] = []
+        start = after
+        for _ in range(ROUNDS_MAX):
+            places = await self._places(listing, start, limit + 1, backwards=backwards)
+            for task in await self._tasks_at(listing, places, backwards=backwards):
+                if fits(task):
+                    found.append(task)
+            if len(found) > limit or len(places) <= limit:
+                return _page(found, limit)
+            start = places[-1]
+        last = found[-1].id if found else start
+        return Page(items=found, cursor=last)
+
+    async def _places(self, listing: str, start: str | None, amount: int, *, backwards: bool) -> list[str]:
+        """The next ids on a list, of heads where tasks are open and of tasks where they are dead."""
+        sort = None
+        if start is not None:
+            place = split_id(start)
+            # Some parts of the head at which the page before ended may still be to come.
+            begin = place[0] if listing == "open" and place is not None else start
+            inclusive = listing == "open" and place is not None
+            comparison = ("<" if backwards else ">") + ("=" if inclusive else "")
+            sort = ("listing_at", comparison, begin)
+        asked = [
+            query(("listing", f"{listing}#{shard}"), sort, index="ListIndex", backwards=backwards, limit=amount)
+            for shard in range(SHARDS)
+        ]
+        found = await asyncio.gather(*(self.dynamo.query(one, items_max=amount) for one in asked))
+        shards = [[item["listing_at"]["S"] for item in items] for items in found]
+        return list(merge(*shards, reverse=backwards))[:amount]
+
+    async def _tasks_at(self, listing: str, places: Sequence[str], *, backwards: bool) -> list[Task]:
+        if listing == "dead":
+            tasks = await self.tasks(places)
+        else:
+            heads = await self.heads(places)
+            tasks = await self._tasks_of((head, number) for head in heads.values() for number in head.parts)
+        return sorted(tasks, key=lambda task: str(task.id), reverse=backwards)
+
+    async def tasks(self, ids: Iterable[str]) -> list[Task]:
+        """Those of the tasks that are there, with their errors, read strongly."""
+        places = [place for place in map(split_id, ids) if place is not None]
+        heads = await self.heads({head_id for head_id, _ in places})
+        there = [(heads[head_id], number) for head_id, number in places if head_id in heads]
+        return await self._tasks_of((head, number) for head, number in there if number in head.parts)
+
+    async def _tasks_of(self, parts: Iterable[tuple[Head, str]]) -> list[Task]:
+        some = list(parts)
+        failed = {failure_key(head.id, number) for head, number in some if head.parts[number].failed}
+        failures = await self.dynamo.get_many(failed)
+
+        def error_of(head: Head, number: str) -> str | None:
+            item: Item = failures.get(failure_key(head.id, number), {})
+            error: str | None = from_item(item).get("last_error")
+            return error
+
+        return [task_of(head, number, self.name, last_error=error_of(head, number)) for head, number in some]
+
+    def read_id(self, text: str) -> TaskId:
+        """The id that a person wrote."""
+        return text
+
+    async def get(self, id: TaskId) -> Task | None:
+        """See `LedgerReader.get`."""
+        found = await self.tasks([str(id)])
+        return found[0] if found else None
+
+    async def get_by_key(self, key: str) -> Task | None:
+        """See `LedgerReader.get_by_key`: the key is the id."""
+        return await self.get(key)
+
+    async def attempts(self, id: TaskId) -> list[Attempt]:
+        """See `LedgerReader.attempts`."""
+        return [attempt_from(item) for item in await self._beside(id, "A")]
+
+    async def deeds(self, id: TaskId) -> list[Deed]:
+        """See `LedgerReader.deeds`."""
+        return [deed_from(item) for item in await self._beside(id, "H")]
+
+    async def _beside(self, id: TaskId, letter: str) -> list[Item]:
+        place = split_id(id)
+        if place is None:
+            return []
+        head_id, number = place
+        return await self.dynamo.query(query(("pk", f"E#{head_id}"), ("sk", "begins_with", f"{letter}#{number}#")))
+
+    async def counts(self, *, counted_max: int = 100_000) -> Mapping[State, int]:
+        """See `LedgerReader.counts`: what is open is counted head by head, what has ended by the counters of all users."""
+        counted = dict.fromkeys(State, 0)
+        places = await self._places("open", None, counted_max, backwards=False)
+        for head in (await self.heads(places)).values():
+            for part in head.parts.values():
+                if part.state in OPEN:
+                    counted[part.state] += 1
+        for user in await self.dynamo.query(query(("listing", "users"), index="ListIndex")):
+            for state, amount in ended_counts(await self.counters(user["listing_at"]["S"])).items():
+                counted[state] += amount
+        return {state: min(amount, counted_max) for state, amount in counted.items()}
+
+    async def counters(self, user_id: str) -> dict[str, int]:
+        """The counters of a user, all shards added up."""
+        sums: dict[str, int] = {}
+        for item in await self.dynamo.query(query(("pk", f"C#{user_id}"))):
+            for name, amount in from_item(item).items():
+                if name not in ("pk", "sk"):
+                    sums[name] = sums.get(name, 0) + amount
+        return sums
+
+
+def _named(filter: Filter) -> set[str]:
+    """The ids that a filter names; a key is one."""
+    ids = {str(id_) for id_ in filter.ids} if filter.ids is not None else None
+    if filter.key is None:
+        return ids or set()
+    return {filter.key} if ids is None else ids & {filter.key}
+
+
+def _has_cause(task: Task, cause: str) -> bool:
+    return task.state is State.DEAD and cause_of(task.last_error).id == cause
+
+
+def _not_after(changed_at: datetime | None, until: datetime) -> bool:
+    return changed_at is not None and changed_at <= until
+
+
+def _page(tasks: Sequence[Task], limit: int) -> Page[Task]:
+    """The first of the tasks, and where to go on."""
+    return Page(items=list(tasks[:limit]), cursor=tasks[limit - 1].id if len(tasks) > limit else None)

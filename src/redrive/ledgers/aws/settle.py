@@ -1,0 +1,192 @@
+"""Settling: what tries came to, with their attempts and all that follows, in as few transactions as possible.
+
+Up to forty settlements share a transaction. If it is refused because some heads have changed, these are planned again as they are now;
+what was lost is left out, and the rest is tried again, at last each head alone. Each settlement stands for itself: an error may leave
+some of them written, and whoever repeats it learns which (`settled_by`).
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from redrive.core.decide import Settlement
+from redrive.core.states import Act, State, check_transition
+from redrive.core.task import Claim, ClaimLost, Unwritten
+from redrive.errors import LedgerAwayError, UsageError
+from redrive.ledgers.aws.base import TRIES_MAX, ItemBase, refuse_within
+from redrive.ledgers.aws.changes import revise, settled
+from redrive.ledgers.aws.client import ACTIONS_MAX, RefusedError
+from redrive.ledgers.aws.expressions import query
+from redrive.ledgers.aws.follow import Change
+from redrive.ledgers.aws.heads import Head, head_from, split_id
+from redrive.ledgers.aws.history import attempt_from
+from redrive.ledgers.rollup import rolled_up
+from redrive.ports import Within
+
+SETTLEMENTS_MAX = 40
+"""How many settlements share a transaction, if there is room: each needs up to two actions, and one each head and each owner."""
+TOGETHER_MAX = 3
+"""How often a group is tried before each head goes alone."""
+
+Group = dict[str, list[Settlement]]
+"""Settlements by their heads."""
+
+
+class ItemSettling(ItemBase):
+    """The part of the ledger that writes settlements."""
+
+    async def settle(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        worker: str,
+        within: Within | None = None,
+        wait: timedelta | None = None,  # noqa: ARG002 - nothing is ever locked here
+    ) -> list[Unwritten]:
+        """See `Ledger.settle`."""
+        refuse_within(within)
+        _check(settlements)
+        written, lost = list[Settlement](), list[Settlement]()
+        for wave in _waves(settlements):
+            heads = await self._known_heads([id_ for group in wave for id_ in group])
+            ends = await asyncio.gather(
+                *(self._settle_group(group, heads, worker) for group in wave), return_exceptions=True
+            )
+            for end in ends:
+                if not isinstance(end, BaseException):
+                    written += end[0]
+                    lost += end[1]
+            errors = [end for end in ends if isinstance(end, BaseException)]
+            if errors:
+                await self._roll_up(written, worker)
+                raise errors[0]
+        await self._roll_up(written, worker)
+        return [ClaimLost(one.claim) for one in lost]
+
+    async def _known_heads(self, ids: Sequence[str]) -> dict[str, Head]:
+        """These heads as they were left; those that are not remembered are read."""
+        known = {id_: self._known[id_] for id_ in ids if id_ in self._known}
+        return known | await self.heads([id_ for id_ in ids if id_ not in known])
+
+    async def _settle_group(
+        self, group: Group, heads: Mapping[str, Head], worker: str
+    ) -> tuple[list[Settlement], list[Settlement]]:
+        """Write a group; which were written and which were lost."""
+        seen: dict[str, Head | None] = {id_: heads.get(id_) for id_ in group}
+        for tries in range(TRIES_MAX):
+            if tries == TOGETHER_MAX and len(group) > 1:
+                known = {id_: head for id_, head in seen.items() if head is not None}
+                ends = await asyncio.gather(
+                    *(self._settle_group({id_: some}, known, worker) for id_, some in group.items())
+                )
+                return [one for end in ends for one in end[0]], [one for end in ends for one in end[1]]
+            changes, written, lost = self._planned(group, seen, worker)
+            if not changes:
+                return written, lost
+            counts: dict[str, dict[str, int]] = defaultdict(dict)
+            for change in changes:
+                for name, amount in change.counts.items():
+                    counts[change.after.user_id][name] = counts[change.after.user_id].get(name, 0) + amount
+            try:
+                await self.dynamo.write([action for change in changes for action in change.actions], counts)
+            except RefusedError as error:
+                if not (error.uncertain and await self._is_ours(written[0].claim, worker)):
+                    await self._look_anew(error, changes, seen)
+                    continue
+            self._written(changes)
+            await self._send_due(changes)
+            return written, lost
+        raise LedgerAwayError(f"settlements were refused {TRIES_MAX} times in a row: try again")
+
+    def _planned(
+        self, group: Group, seen: Mapping[str, Head | None], worker: str
+    ) -> tuple[list[Change], list[Settlement], list[Settlement]]:
+        now, changes, written, lost = self._now(), list[Change](), list[Settlement](), list[Settlement]()
+        for id_, some in group.items():
+            head = seen[id_]
+            made = settled(head, some, worker, now, self.table.count_to_store)
+            if head is not None and made.parts:
+                changes.append(
+                    revise(
+                        head, made.parts, self._follower, now, self._slack, failures=made.failures, beside=made.beside
+                    )
+                )
+            written += made.written
+            lost += made.lost
+        return changes, written, lost
+
+    async def _look_anew(self, error: RefusedError, changes: Sequence[Change], seen: dict[str, Head | None]) -> None:
+        """Take the heads that were refused as they are now: they come with the refusal."""
+        place, unknown = 0, []
+        for change in changes:
+            mine = error.reasons[place : place + len(change.actions)]
+            place += len(change.actions)
+            if not any(reason.refused for reason in mine):
+                continue
+            if mine[0].item is not None:
+                head = head_from(mine[0].item)
+                seen[change.after.id] = None if head.tombstone else head
+            else:
+                unknown.append(change.after.id)
+        if unknown:
+            fresh = await self.heads(unknown)
+            seen.update({id_: fresh.get(id_) for id_ in unknown})
+
+    async def _is_ours(self, claim: Claim, worker: str) -> bool:
+        """Whether a transaction whose answer was lost was written: all of it was, if one of its attempts is ours."""
+        return bool(await self.settled_by([claim], worker))
+
+    async def settled_by(self, claims: Sequence[Claim], worker: str) -> list[Claim]:
+        """See `Ledger.settled_by`."""
+        ours = await asyncio.gather(*(self._attempts_by(claim, worker) for claim in claims))
+        return [claim for claim, fences in zip(claims, ours, strict=True) if claim.claim_id in fences]
+
+    async def _attempts_by(self, claim: Claim, worker: str) -> set[UUID]:
+        place = split_id(claim.task.id)
+        if place is None:
+            return set()
+        items = await self.dynamo.query(query(("pk", f"E#{place[0]}"), ("sk", "begins_with", f"A#{place[1]}#")))
+        return {one.claim_id for one in map(attempt_from, items) if one.worker == worker}
+
+    async def _roll_up(self, written: Sequence[Settlement], worker: str) -> None:
+        """After the commit: in it, the minute would be the one item that all settlements fight for."""
+        if written:
+            await self._add_to_minute(worker, rolled_up(written))
+
+
+def _check(settlements: Sequence[Settlement]) -> None:
+    for state in {one.state for one in settlements}:
+        check_transition(Act.SETTLE, State.CLAIMED, state)
+    for one in settlements:
+        if (one.delay is None) is (one.state is State.WAITING):
+            raise UsageError(
+                f"a settlement has a delay if its task waits again, and only then, not {one.delay} and {one.state}"
+            )
+
+
+def _waves(settlements: Sequence[Settlement]) -> list[list[Group]]:
+    """Settlements in groups that fit a transaction, and the groups in waves, so that no two of a wave touch one head. Pure."""
+    by_head: dict[str, list[Settlement]] = defaultdict(list)
+    for one in settlements:
+        place = split_id(one.claim.task.id)
+        by_head["" if place is None else place[0]].append(one)
+    waves: list[list[Group]] = []
+    for id_, some in by_head.items():
+        for depth, start in enumerate(range(0, len(some), SETTLEMENTS_MAX)):
+            if depth == len(waves):
+                waves.append([])
+            _add_to_group(waves[depth], id_, some[start : start + SETTLEMENTS_MAX])
+    return waves
+
+
+def _add_to_group(groups: list[Group], id: str, some: list[Settlement]) -> None:
+    together = {**groups[-1], id: some} if groups else {}
+    all_of_them = [one for each in together.values() for one in each]
+    owners = {one.claim.task.payload["user_id"] for one in all_of_them}
+    actions = 2 * len(all_of_them) + len(together) + len(owners)
+    if not groups or len(all_of_them) > SETTLEMENTS_MAX or actions > ACTIONS_MAX:
+        groups.append({id: some})
+    else:
+        groups[-1] = together

@@ -1,0 +1,1 @@
+"""Triggers on DynamoDB and SQS: events are heads, deliveries are their parts."""

@@ -1,0 +1,105 @@
+"""The queue over the wire, and a worker that lives from it."""
+
+import asyncio
+import secrets
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from redrive.core.backoff import Fixed
+from redrive.core.durations import ZERO, minutes, seconds
+from redrive.core.outcome import Done
+from redrive.core.policy import Policy
+from redrive.core.states import State
+from redrive.engine.worker import Worker, WorkerSettings
+from redrive.errors import LedgerAwayError, TransientError
+from redrive.ledgers.aws.base import ProcessClock
+from redrive.ledgers.aws.heads import Part
+from redrive.ledgers.aws.ledger import DynamoLedger
+from redrive.ledgers.aws.queue import Message, SqsQueue, delay_seconds, from_body, to_body
+from redrive.systems.triggers.aws.follow import EventFollower
+from tests.engine.workbench import handlers_of
+from tests.ledgers.aws.homes import DELIVERIES, ItemHome, new_event
+
+STORES = ("aws",)
+
+
+async def make_queue(home: ItemHome, **attributes: str) -> SqsQueue:
+    """A new queue of SQS."""
+    made = await home.clients.sqs.create_queue(QueueName=f"q-{secrets.token_hex(4)}", Attributes=attributes)
+    return SqsQueue(home.clients.sqs, made["QueueUrl"])
+
+
+def test_messages_come_back() -> None:
+    """A message is read as it was written; what is none of ours is nothing."""
+    message = Message("event-1", 1_893_456_000_000_007)
+    assert from_body(to_body(message)) == message
+    assert len(to_body(message)) < 80
+    for body in ("", "{", "[]", "7", '{"v":2,"e":"a","due":1}', '{"v":1,"e":"a"}', '{"v":1,"e":"a","due":"x"}'):
+        assert from_body(body) is None
+
+
+def test_delays_in_whole_seconds() -> None:
+    """Never too short, and never longer than SQS takes."""
+    spans = [ZERO, seconds(0.001), seconds(1), seconds(1.5), minutes(15), minutes(90)]
+    assert [delay_seconds(span) for span in spans] == [0, 1, 1, 2, 900, 900]
+
+
+async def test_four_calls(home: ItemHome) -> None:
+    """Sent in tens, received, deleted, counted; deleting twice is no error, and what cannot be read has no content."""
+    queue = await make_queue(home)
+    client, url = home.clients.sqs, queue.url
+    await queue.send([(Message(f"e{n}", n), ZERO) for n in range(12)])
+    await queue.send([(Message("later", 1), minutes(60))])
+    await client.send_message(QueueUrl=url, MessageBody="not ours")
+    assert await queue.depth() == 14
+    got = []
+    while some := await queue.receive(10, ZERO):
+        assert len(some) <= 10
+        got += some
+    assert sorted(one.content.head_id for one in got if one.content) == sorted(f"e{n}" for n in range(12))
+    assert [one.content for one in got].count(None) == 1
+    await queue.delete(got)
+    await queue.delete(got[:1])
+    assert await queue.depth() == 1
+    with pytest.raises(LedgerAwayError, match="SQS does not answer"):
+        await SqsQueue(client, url + "-gone").depth()
+
+
+async def test_a_worker_lives_from_the_queue(home: ItemHome) -> None:
+    """The engine's own worker, DynamoDB and SQS over the wire, the real clock: all that fails once is delivered at its second try."""
+    ledger = DynamoLedger(
+        home.ledger.dynamo, await make_queue(home), DELIVERIES.table, follower=EventFollower(), sweep_every=ZERO
+    )
+    ids = []
+    for number in range(5):
+        now = ProcessClock().now()
+        parts = {f"{n:02}": Part(f"ep-{n}", due_at=now) for n in range(2)}
+        await ledger.take(new_event(f"event-{number}", parts, now), counts={"received": 1})
+        ids += [f"event-{number}.{n:02}" for n in range(2)]
+    tries: Counter[Any] = Counter()
+    ended = asyncio.Event()
+
+    async def deliver(task: Any) -> Done:
+        tries[task.id] += 1
+        if tries[task.id] == 1:
+            raise TransientError("not yet")
+        if sum(amount > 1 for amount in tries.values()) == len(ids):
+            ended.set()
+        return Done()
+
+    policy = Policy(Fixed(seconds(1)), retries=3, name="test")
+    worker = Worker(ledger, handlers_of(policy=policy, trigger_deliveries=deliver), WorkerSettings(grace=seconds(5)))
+    running = asyncio.create_task(worker.run())
+    async with asyncio.timeout(60):
+        await ended.wait()
+        worker.stop()
+        await running
+    assert {id_: tries[id_] for id_ in ids} == dict.fromkeys(ids, 2)
+    assert await ledger.counts() == dict.fromkeys(State, 0) | {State.DONE: len(ids)}
+    counters = await ledger.counters("ada")
+    assert {name: amount for name, amount in counters.items() if amount} == {"delivered": 5, "d_done": 10}
+    for id_ in ids:
+        assert [one.outcome for one in await ledger.attempts(id_)] == ["failed", "done"]
+    assert await ledger.queue.depth() == 0
