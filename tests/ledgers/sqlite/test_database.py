@@ -355,12 +355,17 @@ async def test_closing_twice_and_opening_again(tmp_path: Path) -> None:
 
 async def test_a_new_file_is_for_its_owner_alone(tmp_path: Path):
     """Nobody else on the machine reads payloads or the hashes of keys, in the file or in those of its WAL; one that is there stays as it is."""
-    for name, mode in (("new.db", 0o600), ("shared.db", 0o640)):
+    for name, mode, form in (
+        ("new.db", 0o600, "{}"),
+        ("shared.db", 0o640, "{}"),
+        ("uri.db", 0o600, "file:{}?uri=true"),
+    ):
         file = tmp_path / name
         if mode != 0o600:
             file.touch()
             file.chmod(mode)
-        database = open_database(f"sqlite:///{file}", durable=False)
+        database = open_database(f"sqlite:///{form.format(file)}", durable=False)
+        assert database.file == file
         await database.open()
         try:
             modes = {one.name: one.stat().st_mode & 0o777 for one in tmp_path.glob(f"{name}*")}

@@ -67,7 +67,7 @@ class SqliteDatabase:
                 "a ledger must outlive its process, so SQLite needs a file: sqlite:///work.db; "
                 "for tests use redrive.testing.temporary_url()"
             )
-        file = Path(url.database).expanduser().resolve()
+        file = Path(url.database.removeprefix("file:")).expanduser().resolve()
         if not file.parent.is_dir():
             raise SettingsError(f"the folder of the SQLite file does not exist: create {file.parent} or change the URL")
         self.url = url.render_as_string(hide_password=True)
@@ -124,8 +124,8 @@ class SqliteDatabase:
 
     def _make_file(self) -> None:
         """Payloads, errors and hashes of keys are for nobody else on this machine; the files of the WAL follow this one."""
-        name = str(self._url.database)
-        if not name.startswith(("file:", "~")):
+        name = str(self._url.database).removeprefix("file:")
+        if not name.startswith("~"):
             with suppress(OSError):  # who may not make it hears so from SQLite itself
                 Path(name).touch(mode=0o600, exist_ok=True)
 
