@@ -54,7 +54,7 @@ def revise(
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
             update.set(name, new.get(name))
-    counts = dict(counted(head.parts, parts))
+    counts = counted({number: head.parts[number] for number in parts}, parts)
     for name, amount in followed.counts.items():
         counts[name] = counts.get(name, 0) + amount
     return Change(head, after, now, [update.action(), *beside], counts, failures)

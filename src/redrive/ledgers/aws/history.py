@@ -26,7 +26,9 @@ MINUTE_SHARDS = 8
 ROLLUP_DAYS = 400
 MINUTES = "minutes"
 """The list of minutes that are not folded yet."""
-_STATE_COUNTERS = {State.DONE: "d_done", State.DEAD: "d_dead", State.CANCELLED: "d_cancelled"}
+_ENDED_COUNTERS = {State.DONE: "d_done", State.DEAD: "d_dead", State.CANCELLED: "d_cancelled"}
+OPEN_COUNTER = "d_open"
+_COUNTERS = {state: _ENDED_COUNTERS.get(state, OPEN_COUNTER) for state in State}
 
 
 # --- attempts -----------------------------------------------------------------------------------------------------------
@@ -162,15 +164,11 @@ def deed_from(item: Item) -> Deed:
 
 
 def counted(before: Mapping[str, Part], after: Mapping[str, Part]) -> dict[str, int]:
-    """What a change of parts adds to the counters of their owner: only what has ended is counted."""
+    """What a change of parts adds to the counters of their owner. All of them together count every task once."""
     amounts: dict[str, int] = {}
-    for number, part in after.items():
-        old = before[number].state if number in before else None
-        if old is not part.state:
-            for state, step in ((old, -1), (part.state, 1)):
-                name = _STATE_COUNTERS.get(state) if state is not None else None
-                if name is not None:
-                    amounts[name] = amounts.get(name, 0) + step
+    for parts, step in ((before, -1), (after, 1)):
+        for part in parts.values():
+            amounts[_COUNTERS[part.state]] = amounts.get(_COUNTERS[part.state], 0) + step
     return {name: amount for name, amount in amounts.items() if amount}
 
 
@@ -184,7 +182,7 @@ def counter_action(user_id: str, shard: int, amounts: Mapping[str, int]) -> Acti
 
 def ended_counts(counters: Mapping[str, Any]) -> dict[State, int]:
     """How many tasks have ended in which way, from counters that were added up."""
-    return {state: int(counters.get(name, 0)) for state, name in _STATE_COUNTERS.items()}
+    return {state: int(counters.get(name, 0)) for state, name in _ENDED_COUNTERS.items()}
 
 
 def minute_action(minute: datetime, shard: int, ledger: str, worker: str, amounts: Mapping[str, float]) -> Action:
