@@ -83,6 +83,14 @@ class DynamoLedger(ItemClaiming, ItemSettling, ItemActing, ItemReading):
         """Refused, as every transaction to join."""
         no_transaction()
 
+    def add_sync(self, *_: object, **__: object) -> NoReturn:
+        """Refused, as every transaction to join."""
+        no_transaction()
+
+    def cancel_sync(self, *_: object, **__: object) -> NoReturn:
+        """Refused, as every transaction to join."""
+        no_transaction()
+
     async def list_kinds(self, *, prefix: str = "", after: str | None = None) -> Page[str]:
         """See `Ledger.list_kinds`: there is one."""
         return Page(items=[self.name] if self.name.startswith(prefix) and after is None else [])
