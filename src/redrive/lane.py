@@ -25,7 +25,6 @@ from redrive.ledgers.open import open_ledger, own_ledger
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
-from redrive.observe.logs import LogObserver
 from redrive.observe.traces import current_trace
 from redrive.operator.acts import Acted, ActOptions, Acts, Which
 from redrive.operator.census import Census
@@ -93,6 +92,8 @@ class Lane:
         own, shared = self.own_observers, self._shared_observers
         if not own:
             return shared
+        from redrive.observe.logs import LogObserver  # structlog is for those who log
+
         logged = any(isinstance(one, LogObserver) for one in shared)
         speaks = any(isinstance(one, LogObserver) for one in own)
         return [
