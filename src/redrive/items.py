@@ -5,7 +5,5 @@ What a `Beside` writes in the commits of a ledger over SQL, a `Follower` answers
 
 from redrive.ledgers.aws.follow import FailedPart, Followed, Follower
 from redrive.ledgers.aws.heads import Head, Part
-from redrive.ledgers.aws.open import AwsClients
-from redrive.ledgers.aws.table import TTL, problems_of, queue_problems
 
-__all__ = ["AwsClients", "FailedPart", "Followed", "Follower", "Head", "Part", "TTL", "problems_of", "queue_problems"]
+__all__ = ["FailedPart", "Followed", "Follower", "Head", "Part"]

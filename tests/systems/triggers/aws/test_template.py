@@ -5,9 +5,14 @@ from typing import Any
 
 import pytest
 
+from redrive.ledgers.aws.checks import ItemPlaces, examine
+from redrive.ledgers.aws.open import open_clients
 from redrive.ledgers.aws.table import INDEXES, TTL, definition, problems_of, queue_problems
+from redrive.settings import Settings, load
+from redrive.systems.triggers.aws.settings import AwsSettings
+from tests.ledgers.aws.servers import AWS
 
-from .stack import Deed, Stack, allowed, deeds, parameters, resolved, resources, template
+from .stack import REGION, Deed, Stack, allowed, deeds, parameters, resolved, resources, template
 
 ROLES = {"ApiRole": "ApiFunction", "DeliverRole": "DeliverFunction", "SweepRole": "SweepFunction"}
 NAMES = {"AWS::Region": "us-east-1", "DeliveryQueue.QueueName": "waiting", "DeadLetterQueue.QueueName": "dead"}
@@ -198,3 +203,16 @@ def test_who_delivers_sees_no_key(stack: Stack) -> None:
         "DeliverRole": [True, False, False, False],
         "SweepRole": [True, False, False, False],
     }
+
+
+async def test_the_look_at_start_finds_nothing(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the settings that the template gives to its functions, over the wire."""
+    for name, value in {**AWS, **stack.variables("DeliverFunction")}.items():
+        monkeypatch.setenv(name, value)
+    settings = load(AwsSettings)
+    places = ItemPlaces(settings.events_table_name or "", settings.delivery_queue_url or "", settings.delivery_dlq_url)
+    async with open_clients(region=REGION, endpoint_url=stack.url) as clients:
+        findings = await examine(clients, places, lease=load(Settings).worker_lease)
+    assert [(one.name, one.status) for one in findings] == [
+        ("table", "ok"), ("expiry", "ok"), ("queue", "ok"), ("dead letters", "ok"),
+    ]  # fmt: skip

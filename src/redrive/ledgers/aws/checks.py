@@ -12,13 +12,21 @@ from aiohttp import ClientError as HttpError
 from botocore.exceptions import BotoCoreError, ClientError
 
 from redrive.errors import LedgerAwayError, SettingsError
-from redrive.items import TTL, AwsClients, problems_of, queue_problems
-from redrive.systems.triggers.aws.settings import AwsSettings
+from redrive.ledgers.aws.open import AwsClients
+from redrive.ledgers.aws.table import TTL, problems_of, queue_problems
 
 RECEIVES_MIN = 5
 """A message comes again where its claim could not be written in time: so often it must not be taken for one that cannot be read."""
 REMEDY = "deploy deploy/aws/template.yaml, or correct the name"
 DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "UnrecognizedClientException"})
+
+
+class ItemPlaces(NamedTuple):
+    """Where a ledger over items keeps what it has."""
+
+    table: str
+    queue_url: str
+    dead_url: str | None = None
 
 
 class StoreFinding(NamedTuple):
@@ -46,9 +54,9 @@ class _RefusedError(Exception):
         return StoreFinding(name, status, self.said, self.remedy)
 
 
-async def check(clients: AwsClients, settings: AwsSettings, *, lease: timedelta) -> list[StoreFinding]:
+async def check(clients: AwsClients, places: ItemPlaces, *, lease: timedelta) -> list[StoreFinding]:
     """Raise `SettingsError` with every problem and its remedy, `LedgerAwayError` where nobody answers; else return the notices."""
-    findings = await examine(clients, settings, lease=lease, away_is_raised=True)
+    findings = await examine(clients, places, lease=lease, away_is_raised=True)
     problems = [finding.sentence for finding in findings if finding.status == "problem"]
     if problems:
         raise SettingsError("; ".join(problems))
@@ -56,18 +64,17 @@ async def check(clients: AwsClients, settings: AwsSettings, *, lease: timedelta)
 
 
 async def examine(
-    clients: AwsClients, settings: AwsSettings, *, lease: timedelta, away_is_raised: bool = False
+    clients: AwsClients, places: ItemPlaces, *, lease: timedelta, away_is_raised: bool = False
 ) -> list[StoreFinding]:
     """All that can be found out without changing anything. `lease` is how long a message may be worked on."""
-    table, queue = settings.events_table_name or "", settings.delivery_queue_url or ""
     looks: list[Callable[[], Awaitable[Sequence[StoreFinding]]]] = [
-        lambda: _look_at_table(clients.dynamodb, table),
-        lambda: _look_at_expiry(clients.dynamodb, table),
-        lambda: _look_at_queue(clients.sqs, queue, settings.delivery_dlq_url, lease),
+        lambda: _look_at_table(clients.dynamodb, places.table),
+        lambda: _look_at_expiry(clients.dynamodb, places.table),
+        lambda: _look_at_queue(clients.sqs, places.queue_url, places.dead_url, lease),
     ]
-    if settings.delivery_dlq_url is not None:
-        dead = settings.delivery_dlq_url
-        looks.append(lambda: _look_at_dead_letters(clients.sqs, dead))
+    if places.dead_url is not None:
+        dead_url = places.dead_url
+        looks.append(lambda: _look_at_dead_letters(clients.sqs, dead_url))
     findings: list[StoreFinding] = []
     for look in looks:
         try:

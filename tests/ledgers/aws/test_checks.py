@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -10,21 +10,18 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from redrive.errors import LedgerAwayError, SettingsError
-from redrive.ledgers.aws.open import AwsClients, open_clients
+from redrive.ledgers.aws.checks import ItemPlaces, StoreFinding, check, examine
+from redrive.ledgers.aws.open import AwsClients
 from redrive.ledgers.aws.table import INDEXES, TTL, definition
-from redrive.systems.triggers.aws.checks import StoreFinding, check, examine
-from redrive.systems.triggers.aws.settings import AwsSettings
-from tests.ledgers.aws.servers import AWS
+from tests.ledgers.aws.homes import ItemHome
+from tests.ledgers.aws.test_queue import make_queue
 
-from .stack import REGION, Stack
-
+STORES = ("aws",)
 LEASE = timedelta(seconds=75)
 QUEUE = "https://sqs.us-east-1.amazonaws.com/123456789012/deliveries"
 DEAD = f"{QUEUE}-dead"
 POLICY = {"maxReceiveCount": 10, "deadLetterTargetArn": "arn:aws:sqs:us-east-1:123456789012:deliveries-dead"}
-SETTINGS = AwsSettings(
-    _env_file=None, events_table_name="events", delivery_queue_url=QUEUE, delivery_dlq_url=DEAD, aws_region=REGION
-)
+PLACES = ItemPlaces("events", QUEUE, DEAD)
 
 
 class Told:
@@ -55,9 +52,9 @@ def refused(code: str) -> ClientError:
     return ClientError({"Error": {"Code": code, "Message": "no"}}, "Any")
 
 
-async def found(settings: AwsSettings = SETTINGS, **answers: Any) -> list[StoreFinding]:
+async def found(places: ItemPlaces = PLACES, **answers: Any) -> list[StoreFinding]:
     told = Told(**answers)
-    return [one for one in await examine(AwsClients(told, told), settings, lease=LEASE) if one.status != "ok"]
+    return [one for one in await examine(AwsClients(told, told), places, lease=LEASE) if one.status != "ok"]
 
 
 def without(index: str) -> dict[str, Any]:
@@ -72,7 +69,7 @@ async def test_what_fits_has_nothing_to_say() -> None:
     """And the start goes on."""
     assert await found() == []
     told = Told()
-    assert await check(AwsClients(told, told), SETTINGS, lease=LEASE) == []
+    assert await check(AwsClients(told, told), PLACES, lease=LEASE) == []
 
 
 @pytest.mark.parametrize(
@@ -130,29 +127,29 @@ async def test_each_thing_that_does_not_fit(answers: dict[str, Any], status: str
     told = Told(**answers)
     clients = AwsClients(told, told)
     if status == "notice":
-        assert await check(clients, SETTINGS, lease=LEASE) == [finding]
+        assert await check(clients, PLACES, lease=LEASE) == [finding]
     else:
         with pytest.raises((SettingsError, LedgerAwayError)):
-            await check(clients, SETTINGS, lease=LEASE)
+            await check(clients, PLACES, lease=LEASE)
 
 
 async def test_who_is_away_is_waited_for() -> None:
     """Nobody answers: that is no wrong setting, and the start is tried again."""
     told = Told(describe_table=EndpointConnectionError(endpoint_url="http://x"))
     with pytest.raises(LedgerAwayError, match="does not answer"):
-        await check(AwsClients(told, told), SETTINGS, lease=LEASE)
+        await check(AwsClients(told, told), PLACES, lease=LEASE)
 
 
 async def test_all_that_is_wrong_is_said_at_once() -> None:
     """Nobody has to mend the table to hear of the queue."""
     told = Told(**{"describe_table": refused("ResourceNotFoundException"), QUEUE: refused("AccessDenied")})
     with pytest.raises(SettingsError, match=r"EVENTS_TABLE_NAME.*; DELIVERY_QUEUE_URL"):
-        await check(AwsClients(told, told), SETTINGS, lease=LEASE)
+        await check(AwsClients(told, told), PLACES, lease=LEASE)
 
 
 async def test_without_a_dead_letter_queue_it_is_a_notice() -> None:
     """It is optional: events are safe, messages that cannot be read only come again."""
-    alone = SETTINGS.model_copy(update={"delivery_dlq_url": None})
+    alone = PLACES._replace(dead_url=None)
     [finding] = await found(alone, **{QUEUE: {"VisibilityTimeout": "360"}})
     assert (finding.status, finding.remedy) == (
         "notice",
@@ -160,35 +157,16 @@ async def test_without_a_dead_letter_queue_it_is_a_notice() -> None:
     )
 
 
-# --- over the wire --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def clients(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AwsClients]:
-    for name, value in AWS.items():
-        monkeypatch.setenv(name, value)
-    async with open_clients(region=REGION, endpoint_url=stack.url) as opened:
-        yield opened
-
-
-async def test_what_the_template_makes_fits(stack: Stack, clients: AwsClients) -> None:
-    """All of it, with the settings that the template gives to its functions."""
-    variables = stack.variables("DeliverFunction")
-    given = {name: variables[name.upper()] for name in AwsSettings.model_fields if name.upper() in variables}
-    settings = AwsSettings(_env_file=None, **given)
-    lease = timedelta(seconds=float(variables["WORKER_LEASE"]))
-    findings = await examine(clients, settings, lease=lease)
-    assert [(one.name, one.status) for one in findings] == [
-        ("table", "ok"), ("expiry", "ok"), ("queue", "ok"), ("dead letters", "ok"),
-    ]  # fmt: skip
-    elsewhere = settings.model_copy(
-        update={
-            "events_table_name": "nothing-here",
-            "delivery_queue_url": f"{settings.delivery_queue_url}x",
-            "delivery_dlq_url": None,
-        }
-    )
-    with pytest.raises(
-        SettingsError, match=r"EVENTS_TABLE_NAME.*ResourceNotFound.*DELIVERY_QUEUE_URL.*correct the name"
+async def test_the_look_over_the_wire(home: ItemHome) -> None:
+    """What fits passes; what is missing or does not fit names its setting and the remedy."""
+    table = home.ledger.dynamo.table
+    url = (await make_queue(home, VisibilityTimeout="75")).url
+    there = ItemPlaces(table, url)
+    assert [one.name for one in await check(home.clients, there, lease=LEASE)] == ["expiry", "dead letters"]
+    for places, lease, said in (
+        (there._replace(table=table + "x"), LEASE, "EVENTS_TABLE_NAME.*ResourceNotFound"),
+        (there._replace(queue_url=url + "x"), LEASE, "DELIVERY_QUEUE_URL.*cannot be used"),
+        (there, LEASE + timedelta(seconds=1), "DELIVERY_QUEUE_URL.*set it to at least 76 s"),
     ):
-        await check(clients, elsewhere, lease=lease)
+        with pytest.raises(SettingsError, match=said):
+            await check(home.clients, places, lease=lease)
