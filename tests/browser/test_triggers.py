@@ -16,7 +16,7 @@ from redrive import PermanentError, Redrive, State, Task, TransientError
 from redrive.systems.triggers import Triggers, TriggerSettings
 from redrive.systems.triggers.endpoints import new_secret
 from redrive.systems.triggers.ids import new_id
-from redrive.systems.triggers.tables import deliveries
+from redrive.systems.triggers.sql.tables import deliveries
 from redrive.systems.triggers.values import Endpoint, NewEvent
 from redrive.systems.webhooks import Webhooks, WebhookSettings
 from tests.systems.triggers.receiver import Receiver, status
