@@ -227,7 +227,7 @@ async def test_a_store_that_is_too_busy_is_said(house: House, monkeypatch: pytes
         raise TooSlowError("too long")
 
     async with await operator(house, "viewer") as client:
-        monkeypatch.setattr(house.triggers.database, "look", slow)
+        monkeypatch.setattr(house.app.database, "look", slow)
         answer = await client.get(BASE)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_busy")
 

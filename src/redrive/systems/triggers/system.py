@@ -11,7 +11,6 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from redrive import Policy, Redrive, Schedule, State, __version__, jitter
-from redrive.access.keys import Keys
 from redrive.app import WorkerSettings
 from redrive.errors import LedgerAwayError
 from redrive.extend import System
@@ -49,11 +48,11 @@ class Triggers(System):
     def __init__(self, app: Redrive, settings: TriggerSettings | None = None) -> None:
         super().__init__(app)
         self.settings = settings or load(TriggerSettings)
-        self.database = app.database
+        self._keys = app.store.keys
         self.guard = Guard(self.settings.delivery_allow_networks)
         self.outgoing = Outgoing(self.guard, user_agent=f"redrive/{__version__}")
         self.metrics: TriggerMetrics | None = None
-        self.keeper = SecretKeeper(app.database.file)
+        self.keeper = SecretKeeper(app.store.file)
         self.stores, beside = open_stores(
             app.database, self.keeper, self._tell, retries_max=self.settings.max_retry_attempts
         )
@@ -82,7 +81,7 @@ class Triggers(System):
         from redrive.systems.triggers.routes import make_routes
 
         return make_routes(
-            stores=self.stores, keys=Keys(self.database), deliverer=self.deliverer, guard=self.guard, lane=self.lane,
+            stores=self.stores, keys=self._keys, deliverer=self.deliverer, guard=self.guard, lane=self.lane,
             desk=self.desk, rate_limit_per_minute=self.settings.rate_limit_per_minute, queried=self._queried,
         )  # fmt: skip
 

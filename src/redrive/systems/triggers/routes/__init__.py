@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Security
 from fastapi.security import APIKeyHeader
 
-from redrive.access.keys import Keys
+from redrive.access.ports import Keys
 from redrive.http.outgoing import Guard
 from redrive.lane import Lane
 from redrive.systems.triggers.access import PREFIX, Gate, route_class

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from redrive.access.keys import ApiKey, Keys
+from redrive.access.keys import ApiKey
+from redrive.access.ports import Keys
 from redrive.lane import Actor
 from redrive.operator.json_views import fields_json
 from redrive.systems.triggers import shapes as m

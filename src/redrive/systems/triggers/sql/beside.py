@@ -21,7 +21,7 @@ from redrive import State
 from redrive.events import Act, Claim, Settlement
 from redrive.extend import Beside, Database
 from redrive.lane import Actor
-from redrive.operator.headcount import Flows
+from redrive.operator.sql.flows import Flows
 from redrive.sql import Batch, after_commit
 from redrive.systems.triggers.changes import FailedTry, Who, changes_of, failures_of, flows_of, taken
 from redrive.systems.triggers.logs import InOrder

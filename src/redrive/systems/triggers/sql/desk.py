@@ -7,7 +7,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, func, insert, or_, select, update
 
 from redrive.extend import DEEDS, OnDatabase, looks, reads, writes
-from redrive.operator.cursors import Position, behind
+from redrive.operator.cursors import Position
+from redrive.operator.sql.cursors import behind
 from redrive.operator.words import redact
 from redrive.systems.triggers.endpoints import (
     BY_OPERATOR,

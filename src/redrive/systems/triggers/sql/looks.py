@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 
-from redrive.access.keys import read_keys
+from redrive.access.sql.keys import read_keys
 from redrive.extend import Database, OnDatabase, reads
 from redrive.sql import Gather
 from redrive.systems.triggers.ports import Found
