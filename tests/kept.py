@@ -77,8 +77,9 @@ def kept(store: str, clock: VirtualClock, request: pytest.FixtureRequest) -> Kep
 
 
 @pytest.fixture
-async def kept_in_items(aws: str, clock: VirtualClock) -> AsyncIterator[Kept]:
-    """The same in a new table of DynamoDB."""
+async def kept_in_items(aws: str, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kept]:
+    """The same in a new table of DynamoDB. Nothing in it is older than the clock's start, so nobody need look through years."""
+    monkeypatch.setattr("redrive.operator.aws.audit.EARLIEST", clock.now())
     os.environ.update({name: value for name, value in AWS.items() if name not in os.environ})
     async with open_clients(region="us-east-1", endpoint_url=aws) as clients:
         name = f"t-{secrets.token_hex(6)}"
