@@ -48,6 +48,7 @@ class DynamoLedger(ItemClaiming, ItemSettling, ItemActing, ItemReading):
     ) -> None:
         super().__init__(dynamo, queue, ledger_table, clock=clock, follower=follower, slack=slack, grace=grace)
         self._fences = OrderedDict()
+        self._causes = OrderedDict()
         self._arrived = []
         self._sweep_every = sweep_every.total_seconds()
 
