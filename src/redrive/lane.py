@@ -23,7 +23,6 @@ from redrive.engine.worker import WorkerSettings
 from redrive.errors import HandlerError, LedgerAwayError, UsageError
 from redrive.events import Event, TaskAdded
 from redrive.ledgers.sql.beside import Beside
-from redrive.observe.logs import LogObserver
 from redrive.observe.traces import current_trace
 from redrive.operator.acts import Acted, ActOptions, Acts, Which
 from redrive.operator.headcount import Headcount
@@ -91,6 +90,8 @@ class Lane:
         own, shared = self.own_observers, self._shared_observers
         if not own:
             return shared
+        from redrive.observe.logs import LogObserver  # structlog is for those who log
+
         logged = any(isinstance(one, LogObserver) for one in shared)
         speaks = any(isinstance(one, LogObserver) for one in own)
         return [

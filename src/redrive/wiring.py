@@ -37,8 +37,9 @@ from redrive.systems.commands.settings import CommandSettings
 from redrive.systems.flags.policy import POLICY as FLAGS
 from redrive.systems.flags.settings import FlagSettings
 from redrive.systems.relay.settings import DeadLetterSettings, RelaySettings
-from redrive.systems.triggers import tables as trigger_tables
+from redrive.systems.triggers.aws.settings import AwsSettings
 from redrive.systems.triggers.settings import TriggerSettings
+from redrive.systems.triggers.sql import tables as trigger_tables
 from redrive.systems.webhooks.settings import WebhookSettings
 
 ANSWER_WITHIN = timedelta(seconds=2)
@@ -136,7 +137,9 @@ KNOWN_SYSTEMS = {
     "flags": KnownSystem(_made_by("redrive.systems.flags:Flags", "service"), (FlagSettings,)),
     "relay": KnownSystem(_make_relay, (RelaySettings, DeadLetterSettings), needs="RABBITMQ_URL"),
     "triggers": KnownSystem(
-        _made_by("redrive.systems.triggers.system:Triggers", "service"), (TriggerSettings,), trigger_tables.SECRETS
+        _made_by("redrive.systems.triggers.system:Triggers", "service"),
+        (TriggerSettings, AwsSettings),
+        trigger_tables.SECRETS,
     ),
     "webhooks": KnownSystem(_made_by("redrive.systems.webhooks:Webhooks", "service"), (WebhookSettings,)),
 }
