@@ -6,7 +6,8 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
-from redrive.access.keys import AUDITED, ApiKey, Keys, Scope, digest
+from redrive.access.keys import AUDITED, ApiKey, Scope, digest
+from redrive.access.sql.keys import SqlKeys
 from redrive.errors import UsageError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.database import Database
@@ -15,11 +16,11 @@ from redrive.testing import VirtualClock
 
 
 @pytest.fixture
-def keys(database: Database) -> Keys:
-    return Keys(database)
+def keys(database: Database) -> SqlKeys:
+    return SqlKeys(database)
 
 
-async def test_only_the_hash_is_stored(keys: Keys, database: Database):
+async def test_only_the_hash_is_stored(keys: SqlKeys, database: Database):
     """A key can be found by its text, but the text is nowhere in the database nor in a repr."""
     made = await keys.create("grafana", ["viewer"])
     assert made.secret.startswith("rdk_")
@@ -31,7 +32,7 @@ async def test_only_the_hash_is_stored(keys: Keys, database: Database):
     assert made.secret not in repr(made)
 
 
-async def test_an_expired_key_is_refused_at_once(keys: Keys, clock: VirtualClock):
+async def test_an_expired_key_is_refused_at_once(keys: SqlKeys, clock: VirtualClock):
     """A key is good until the very instant at which it expires."""
     made = await keys.create("job", ["operator"], expires=timedelta(days=30))
     clock.advance(timedelta(days=30) - timedelta(microseconds=1))
@@ -40,7 +41,7 @@ async def test_an_expired_key_is_refused_at_once(keys: Keys, clock: VirtualClock
     assert await keys.find(made.secret) is None
 
 
-async def test_a_revoked_key_is_refused_at_once(keys: Keys, clock: VirtualClock):
+async def test_a_revoked_key_is_refused_at_once(keys: SqlKeys, clock: VirtualClock):
     """Revoking holds for the next request, is listed, and happens once."""
     made = await keys.create("job", ["operator"])
     first = await keys.revoke(made.key.id)
@@ -54,7 +55,7 @@ async def test_a_revoked_key_is_refused_at_once(keys: Keys, clock: VirtualClock)
 
 
 @pytest.mark.parametrize("secret", ["", "rdk_", "rdk_" + "a" * 43, "\0", "\ud800", "%"])
-async def test_strange_texts_are_no_keys(keys: Keys, secret: str):
+async def test_strange_texts_are_no_keys(keys: SqlKeys, secret: str):
     """Whatever is sent as a key, it is looked up by its hash and refused."""
     await keys.create("somebody", ["admin"])
     assert await keys.find(secret) is None
@@ -80,14 +81,14 @@ def test_scopes_imply_each_other_as_documented(held: Scope, asked: Scope, clock:
         ("x", ["viewer"], timedelta(days=-1)),
     ],
 )
-async def test_what_no_key_can_be_is_refused(keys: Keys, owner: str, scopes: list[str], expires: timedelta | None):
+async def test_what_no_key_can_be_is_refused(keys: SqlKeys, owner: str, scopes: list[str], expires: timedelta | None):
     """Owner, scopes and expiry are checked before anything is written."""
     with pytest.raises(UsageError):
         await keys.create(owner, scopes, expires=expires)
     assert await keys.list() == []
 
 
-async def test_first_key_is_made_once(keys: Keys):
+async def test_first_key_is_made_once(keys: SqlKeys):
     """However many processes start at once on an empty store, one admin key is made and shown."""
     made = [secret for secret in await asyncio.gather(*(keys.ensure_first() for _ in range(8))) if secret]
     assert len(made) == 1
@@ -97,14 +98,14 @@ async def test_first_key_is_made_once(keys: Keys):
     assert await keys.ensure_first() is None
 
 
-async def test_no_first_key_where_there_was_one(keys: Keys):
+async def test_no_first_key_where_there_was_one(keys: SqlKeys):
     """A store whose only key was revoked does not get a new one by itself: somebody meant it."""
     made = await keys.create("me", ["viewer"])
     await keys.revoke(made.key.id)
     assert await keys.ensure_first() is None
 
 
-async def test_given_admin_key_replaces_the_one_before(keys: Keys):
+async def test_given_admin_key_replaces_the_one_before(keys: SqlKeys):
     """REDRIVE_ADMIN_KEY is stored hashed; changing it ends the old one, going back brings it back."""
     for given, other in (
         ("first-secret-00000", "second-secret-0000"),
@@ -118,7 +119,7 @@ async def test_given_admin_key_replaces_the_one_before(keys: Keys):
     assert len(await keys.list()) == 1
 
 
-async def test_given_admin_key_that_was_revoked_stays_so(keys: Keys):
+async def test_given_admin_key_that_was_revoked_stays_so(keys: SqlKeys):
     """A restart does not undo what a person revoked."""
     await keys.ensure_first("a-secret-from-outside")
     [key] = await keys.list()
@@ -127,7 +128,7 @@ async def test_given_admin_key_that_was_revoked_stays_so(keys: Keys):
     assert await keys.find("a-secret-from-outside") is None
 
 
-async def test_other_keys_outlive_a_changed_admin_key(keys: Keys):
+async def test_other_keys_outlive_a_changed_admin_key(keys: SqlKeys):
     """Only the environment's own earlier key is replaced."""
     made = await keys.create("me", ["viewer"])
     await keys.ensure_first("a-secret-from-outside")
@@ -137,7 +138,7 @@ async def test_other_keys_outlive_a_changed_admin_key(keys: Keys):
 
 async def test_who_made_changed_and_revoked_a_key_is_on_the_audit(database: Database):
     """Each with who it was and from where, in the commit of the change; what changed nothing is not."""
-    keys, ada = Keys(database), Actor(name="ada", reason="from 192.0.2.7")
+    keys, ada = SqlKeys(database), Actor(name="ada", reason="from 192.0.2.7")
     made = await keys.create("bob", ["viewer"], by=ada)
     await keys.change(made.key.id, scopes=["operator"], by=ada)
     for _ in range(2):

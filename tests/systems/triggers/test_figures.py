@@ -118,7 +118,7 @@ async def test_depths_are_of_events(house: House) -> None:
     async def ledgers() -> list[Any]:
         return [(ledger, house.triggers.lane.headcount)]
 
-    assert await Bookkeeper(house.app.database, ledgers).round() == 1
+    assert await Bookkeeper(house.app.store, ledgers).round() == 1
     s = schema.sample
     kept = await house.app.database.read(
         lambda connection: connection.execute(

@@ -13,7 +13,8 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from sqlalchemy import Connection
 
-from redrive.access.keys import ApiKey, Scope, digest, read_keys
+from redrive.access.keys import ApiKey, Scope, digest
+from redrive.access.sql.keys import read_keys
 from redrive.extend import Database, OnDatabase, reads
 from redrive.http.body import read_body
 from redrive.http.errors import CAPITALS, ApiError, ErrorStyle

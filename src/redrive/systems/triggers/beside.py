@@ -21,7 +21,8 @@ from redrive import State
 from redrive.events import Act, Claim, Settlement
 from redrive.extend import Beside, Database
 from redrive.lane import Actor
-from redrive.operator.headcount import Flows, ended
+from redrive.operator.headcount import ended
+from redrive.operator.sql.flows import Flows
 from redrive.sql import Batch, after_commit
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.logs import InOrder

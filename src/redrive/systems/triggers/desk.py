@@ -15,8 +15,9 @@ from redrive.errors import UsageError
 from redrive.extend import DEEDS, Database
 from redrive.lane import Lane
 from redrive.operator.alert_rules import Alarm
-from redrive.operator.cursors import Position, behind, read_cursor, write_cursor
+from redrive.operator.cursors import Position, read_cursor, write_cursor
 from redrive.operator.json_views import instant_json
+from redrive.operator.sql.cursors import behind
 from redrive.operator.words import redact
 from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.endpoints import SWITCHED_ON, leave_notices, switched_off

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from redrive.access.keys import ApiKey, Keys
+from redrive.access.keys import ApiKey
+from redrive.access.sql.keys import SqlKeys
 from redrive.extend import Database
 from redrive.lane import Actor
 from redrive.operator.json_views import fields_json
@@ -32,7 +33,7 @@ def _read(key_id: str) -> str:
 
 def add_key_routes(router: APIRouter, database: Database, cursors: Cursors) -> None:
     """The routes of keys."""
-    keys = Keys(database)
+    keys = SqlKeys(database)
 
     def checked(expires_at: datetime | None) -> None:
         now = database.now()

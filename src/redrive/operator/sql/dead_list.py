@@ -16,8 +16,9 @@ from redrive.core.task import TaskId
 from redrive.errors import TooSlowError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.ledger import SqlLedger
-from redrive.operator import reads
-from redrive.operator.cursors import Position, behind
+from redrive.operator.cursors import Position
+from redrive.operator.sql import reads
+from redrive.operator.sql.cursors import behind
 from redrive.ports import Filter
 
 LISTED_AT_ONCE = 500

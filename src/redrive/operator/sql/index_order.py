@@ -15,8 +15,9 @@ from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.due import KINDS_LISTED_MAX, KINDS_PER_LOOK_MAX
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import Branch
-from redrive.operator.cursors import Position, behind, with_zone
-from redrive.operator.reads import Reads
+from redrive.operator.cursors import Position
+from redrive.operator.sql.cursors import behind, with_zone
+from redrive.operator.sql.reads import Reads
 from redrive.ports import Filter
 
 OPEN = (State.WAITING, State.CLAIMED)

@@ -5,35 +5,16 @@ sealed with the first key already is left alone, so one that was broken off is j
 is not touched.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Column, Connection, select, tuple_, update
 
-from redrive.access.secret_box import CannotOpenError, SecretBox, is_sealed
+from redrive.access.kept_secrets import KeptSecrets, Progress
+from redrive.access.secret_box import SecretBox
 from redrive.ledgers.sql.database import Database
 
 ROWS_AT_ONCE = 200
-
-
-@dataclass(slots=True, kw_only=True)
-class KeptSecrets:
-    """How many secrets there are, and how they are kept."""
-
-    total: int = 0
-    plain: int = 0
-    """In the clear."""
-    unreadable: int = 0
-    """Sealed with a key that is not given."""
-    older: int = 0
-    """Sealed with a key that is not the first."""
-    changed: int = 0
-    """Sealed anew by this rotation."""
-
-
-Progress = Callable[[int], None]
-"""Is told after each block how many secrets it held."""
 
 
 async def look_at_secrets(database: Database, columns: Iterable[Column[Any]], box: SecretBox | None) -> KeptSecrets:
@@ -63,7 +44,7 @@ async def _walk(
             rows = await database.read(_rows, column, last)
             if not rows:
                 break
-            due = [row for row in rows if _judge(row[-1], box, standing)]
+            due = [row for row in rows if standing.judge(row[-1], box)]
             if change and box is not None and due:
                 sealed = [(row, box.seal(box.open(row[-1]))) for row in due]
                 standing.changed += await database.write(_replace, column, sealed)
@@ -71,26 +52,6 @@ async def _walk(
                 progress(len(rows))
             last = rows[-1][:-1]
     return standing
-
-
-def _judge(stored: str, box: SecretBox | None, standing: KeptSecrets) -> bool:
-    """Count a secret; whether it can be sealed anew and is not sealed with the first key."""
-    standing.total += 1
-    if not is_sealed(stored):
-        standing.plain += 1
-        return True
-    if box is None:
-        standing.unreadable += 1
-        return False
-    if box.is_current(stored):
-        return False
-    try:
-        box.open(stored)
-    except CannotOpenError:
-        standing.unreadable += 1
-        return False
-    standing.older += 1
-    return True
 
 
 def _rows(connection: Connection, column: Column[Any], last: Sequence[Any] | None) -> list[Any]:

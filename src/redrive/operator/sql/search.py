@@ -6,7 +6,7 @@ is hidden could guess it.
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Text, cast, func, or_, select
@@ -14,22 +14,14 @@ from sqlalchemy import ColumnElement, Connection, Text, cast, func, or_, select
 from redrive.core.failure import redact
 from redrive.core.task import Task, TaskId
 from redrive.ledgers.sql.ledger import SqlLedger
+from redrive.operator.found import Chunk
 from redrive.ports import Filter
 
 CHUNK_ROWS = 2000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
-    """What one look found: how many rows it went through, and the id of the last one; None at the end."""
-
-    tasks: list[Task]
-    looked_at: int
-    last: TaskId | None
-
-
-class Search:
-    """Goes through one ledger for what a filter asks. `shown` makes of a payload what people may see.
+class SqlSearch:
+    """Goes through one ledger for what a filter asks; see `Search`. `shown` makes of a payload what people may see.
 
     The text is looked for in key, kind, last error and payload; upper and lower case are the same.
     """

@@ -23,17 +23,17 @@ from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.reader import PAGE_MAX
 from redrive.ledgers.sql.sift import is_unreadable
 from redrive.operator.cursors import Position, read_cursor, write_cursor
-from redrive.operator.dead_list import DeadList
-from redrive.operator.index_order import IndexOrder
-from redrive.operator.reads import COUNT_WITHIN, LOOK_WITHIN, Reads
 from redrive.operator.shown_errors import shows, sifted
+from redrive.operator.sql.dead_list import DeadList
+from redrive.operator.sql.index_order import IndexOrder
+from redrive.operator.sql.reads import COUNT_WITHIN, LOOK_WITHIN, Reads
 from redrive.ports import Filter, Page
 
 COUNTED_AT_ONCE = 500
 
 
-class TaskPages:
-    """The tasks of one ledger. `limited` is for people who wait; see above."""
+class SqlTaskPages:
+    """The tasks of one ledger; see `TaskPages`. `limited` is for people who wait; see above."""
 
     def __init__(self, ledger: SqlLedger, *, limited: bool = True) -> None:
         self._ledger = ledger
@@ -46,7 +46,7 @@ class TaskPages:
     async def page(
         self, asked: Filter, *, cursor: TaskId | None = None, limit: int = 50, newest_first: bool = False
     ) -> Page[Task]:
-        """A page of tasks; pass its `cursor` for the next one."""
+        """See `TaskPages.page`."""
         if not 1 <= limit <= PAGE_MAX:
             raise UsageError(f"limit must lie between 1 and {PAGE_MAX}, not {limit!r}")
         if self._is_plain(asked) and asked.error is None:
@@ -62,7 +62,7 @@ class TaskPages:
     async def ids(
         self, asked: Filter, *, cursor: TaskId | None = None, limit: int = 500, newest_first: bool = False
     ) -> Page[TaskId]:
-        """The same with ids alone."""
+        """See `TaskPages.ids`."""
         self._ledger.conditions.check(asked)
         plain, after, following = self._is_plain(asked), None, None
         if cursor is not None:
@@ -77,7 +77,7 @@ class TaskPages:
         return Page(items=[position.id for position in positions[:limit]], cursor=following)
 
     async def count(self, asked: Filter) -> int:
-        """How many tasks there are. Exact."""
+        """See `TaskPages.count`."""
         self._ledger.conditions.check(asked)
         if asked.error is not None:
             return await self._count_shown(asked)
@@ -87,7 +87,7 @@ class TaskPages:
         return amount if amount is not None else await self._reads.count(self._count, asked)
 
     async def present(self) -> datetime:
-        """The instant, as this ledger sees it."""
+        """See `TaskPages.present`."""
         return await self._ledger.database.read(self._ledger.present)
 
     def _is_listed(self, asked: Filter) -> bool:

@@ -21,10 +21,10 @@ from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.sift import is_unreadable, sift
 from redrive.ledgers.sql.times import comparable
 from redrive.ledgers.sql.upsert import upsert
-from redrive.operator.cursors import with_zone
 from redrive.operator.figures import States, flows_from
-from redrive.operator.reads import LOOK_WITHIN
-from redrive.operator.turns import give_turn_back, take_turn
+from redrive.operator.sql.cursors import with_zone
+from redrive.operator.sql.reads import LOOK_WITHIN
+from redrive.operator.sql.turns import SqlTurns
 
 REST_SHARE = 50
 """A census may be taken again when this many times its own duration has passed."""
@@ -52,31 +52,32 @@ class _Dead(NamedTuple):
     since: datetime | None
 
 
-class Census:
-    """Counts one ledger."""
+class SqlCensus:
+    """Counts one ledger; see `Census`."""
 
     def __init__(self, ledger: SqlLedger) -> None:
         self._ledger = ledger
         self._database = ledger.database
+        self._turns = SqlTurns(ledger.database)
 
     async def take_if_due(self) -> bool:
-        """Count unless somebody does so now or has done so lately; whether it was done. Any number of processes may call this."""
+        """See `Census.take_if_due`."""
         row = await self._database.read(self._last)
         now = await self._database.read(self._ledger.present)
         took = timedelta(seconds=0 if row is None else row.seconds)
         if row is not None and timedelta(0) <= now - row.at < min(max(REST_MIN, took * REST_SHARE), REST_MAX):
             return False
         turn = f"census {self._ledger.name}"
-        until = await take_turn(self._database, turn, max(TURN_MIN, took * TURN_SHARE))
+        until = await self._turns.take(turn, max(TURN_MIN, took * TURN_SHARE))
         if until is None:
             return False
         try:
             return await self.take()
         finally:
-            await give_turn_back(self._database, turn, until)
+            await self._turns.give_back(turn, until)
 
     async def take(self) -> bool:
-        """Count now, and bring the list of dead tasks up to date; False if somebody else has counted meanwhile."""
+        """See `Census.take`."""
         started = time.monotonic()
         last = await self._database.read(self._last)
         counted = await self._database.scan(self._count, last.at if last is not None else None)
@@ -89,8 +90,21 @@ class Census:
         return stored
 
     async def hurry(self) -> None:
-        """Have the next census taken soon: somebody has changed what is shown, and wants to see it."""
+        """See `Census.hurry`."""
         await self._database.write(self._took, None, 0.0)
+
+    async def amounts_now(self, counted: States) -> dict[State, int]:
+        """See `Census.amounts_now`.
+
+        The minutes know what is added and what ends. Which of the open tasks are held changes too often to be written down:
+        they are counted, as their index holds nothing else, and what all workers hold is few.
+        """
+        amounts = dict(counted.amounts)
+        is_open = amounts[State.WAITING] + amounts[State.CLAIMED]
+        held = await self._database.look(LOOK_WITHIN, self._ledger.count_held, CLAIMED_COUNTED_MAX)
+        amounts[State.CLAIMED] = min(is_open, held)
+        amounts[State.WAITING] = is_open - amounts[State.CLAIMED]
+        return amounts
 
     def _took(self, connection: Connection, at: datetime | None, seconds: float) -> None:
         c = schema.census
@@ -313,17 +327,3 @@ class Census:
                     .where(c.c.ledger == self._ledger.name, c.c.id == id_)
                     .values(amount=amount, first_seen=first, last_seen=last)
                 )
-
-
-async def amounts_now(ledger: SqlLedger, counted: States) -> dict[State, int]:
-    """How many tasks stand where now.
-
-    The minutes know what is added and what ends. Which of the open tasks are held changes too often to be written down: they
-    are counted, as their index holds nothing else, and what all workers hold is few.
-    """
-    amounts = dict(counted.amounts)
-    is_open = amounts[State.WAITING] + amounts[State.CLAIMED]
-    held = await ledger.database.look(LOOK_WITHIN, ledger.count_held, CLAIMED_COUNTED_MAX)
-    amounts[State.CLAIMED] = min(is_open, held)
-    amounts[State.WAITING] = is_open - amounts[State.CLAIMED]
-    return amounts
