@@ -74,6 +74,11 @@ class Update:
         self._conditions.append(f"{self._with.name(path)} {comparison} {self._with.value(value)}")
         return self
 
+    def require_absent(self, name: str) -> "Update":
+        """Only where the item has no such attribute, or is not there at all."""
+        self._conditions.append(f"attribute_not_exists({self._with.name(name)})")
+        return self
+
     def require_there(self) -> "Update":
         """Only where the item is there: an update would make it otherwise."""
         self._conditions.append(f"attribute_exists({self._with.name('pk')})")
