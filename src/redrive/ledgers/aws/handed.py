@@ -5,12 +5,14 @@ So here a message is only noted as heeded. What is left is told to the event sou
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
 from redrive.core.durations import ZERO
 from redrive.core.task import Claim
+from redrive.ledgers.aws.arrivals import Arrivals
 from redrive.ledgers.aws.ledger import DynamoLedger
 from redrive.ledgers.aws.queue import Message, Queue, ReceivedMessage, from_body
 
@@ -23,7 +25,7 @@ class HandedQueue:
 
     def __init__(self, queue: Queue, messages: Sequence[ReceivedMessage], is_closing: IsClosing) -> None:
         self._queue = queue
-        self._is_closing = is_closing
+        self.is_closing = is_closing
         self._waiting = list(messages)
         self._unheeded = {message.receipt: None for message in messages}
 
@@ -35,7 +37,7 @@ class HandedQueue:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing left to begin with."""
-        return not self._waiting or self._is_closing()
+        return not self._waiting or self.is_closing()
 
     async def send(self, messages: Sequence[tuple[Message, timedelta]]) -> None:
         """See `Queue.send`."""
@@ -43,7 +45,7 @@ class HandedQueue:
 
     async def receive(self, limit: int, wait: timedelta) -> list[ReceivedMessage]:  # noqa: ARG002 - no more will come
         """See `Queue.receive`."""
-        if self._is_closing():
+        if self.is_closing():
             return []
         taken, self._waiting = self._waiting[:limit], self._waiting[limit:]
         return taken
@@ -65,7 +67,7 @@ class HandedLedger(DynamoLedger):
         vars(self).update(vars(ledger))  # the same table, clock and follower, and what it remembers of heads
         self.queue = queue
         self._handed = queue
-        self._arrived = []
+        self._arrivals = Arrivals(queue.receive)
         self._sweeps = sweeps
 
     async def next_due(self, *, kinds: Sequence[str] | None = None) -> timedelta | None:  # noqa: ARG002 - all are of one kind
@@ -73,8 +75,13 @@ class HandedLedger(DynamoLedger):
         return None if self._handed.is_empty else ZERO
 
     async def reclaim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
-        """See `Ledger.reclaim`: nothing, unless this is the sweep."""
-        return await super().reclaim(limit, lease, kinds=kinds) if self._sweeps else []
+        """See `Ledger.reclaim`: nothing, unless this is the sweep. That goes on, round for round, as long as there is more and time."""
+        found: list[Claim] = []
+        more = self._sweeps
+        while more and len(found) < limit and not self._handed.is_closing():
+            found += await super().reclaim(limit - len(found), lease, kinds=kinds)
+            more = self._sweep_at == -math.inf  # a round that leaves work says so
+        return found
 
     @contextmanager
     def waiter(self) -> Iterator["Sleeper"]:  # type: ignore[override]
@@ -84,6 +91,8 @@ class HandedLedger(DynamoLedger):
 
 class Sleeper:
     """Waits for nothing but the time."""
+
+    hears_due = False
 
     def clear(self) -> None:
         """Nothing to forget."""
