@@ -33,8 +33,8 @@ from redrive.access.keys import digest
 from redrive.access.sql.keys import SqlKeys
 from redrive.ledgers.sql.migrate import migrate
 from redrive.ledgers.sql.schema import key as keys_table
-from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.ids import new_id
+from redrive.systems.triggers.sql import tables as t
 
 USER = "bench"
 LOOK_EVERY_SECONDS = 0.02

@@ -37,9 +37,9 @@ from redrive.systems.commands.settings import CommandSettings
 from redrive.systems.flags.policy import POLICY as FLAGS
 from redrive.systems.flags.settings import FlagSettings
 from redrive.systems.relay.settings import DeadLetterSettings, RelaySettings
-from redrive.systems.triggers import tables as trigger_tables
 from redrive.systems.triggers.aws.settings import AwsSettings
 from redrive.systems.triggers.settings import TriggerSettings
+from redrive.systems.triggers.sql import tables as trigger_tables
 from redrive.systems.webhooks.settings import WebhookSettings
 
 ANSWER_WITHIN = timedelta(seconds=2)

@@ -20,8 +20,8 @@ from redrive.ledgers.aws.queue import DELAY_MAX, Message, ReceivedMessage
 from redrive.ledgers.aws.table import definition
 from redrive.ledgers.rollup import MEASURED
 from redrive.systems.triggers.aws.follow import EventFollower, standing_facts
+from redrive.systems.triggers.ledger import TRIGGER_DELIVERIES
 from redrive.systems.triggers.status import Standing
-from redrive.systems.triggers.tables import TRIGGER_DELIVERIES
 from redrive.testing import VirtualClock
 from tests.ledgers.aws.servers import AWS
 from tests.ledgers.homes import START, Home

@@ -1,6 +1,6 @@
 """What triggers writes into the log, in the words of its contract, and what it counts.
 
-Changes of status and failed deliveries are told by `beside.py` after the commit that made them, in the process that made it. Each
+Changes of status and failed deliveries are told by the store after the commit that made them, in the process that made it. Each
 line has the time of the change itself: sorted by it, the logs of any number of services are one story.
 """
 

@@ -9,18 +9,19 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from redrive.extend import NAMES, ledger_indexes
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.migrate import migrate
-from redrive.systems.triggers import tables as t
-from redrive.systems.triggers.inbox import EventInbox
+from redrive.systems.triggers.ledger import TRIGGER_DELIVERIES
+from redrive.systems.triggers.sql import tables as t
+from redrive.systems.triggers.sql.inbox import SqlInbox
 from tests.ledgers.sql import test_migrate
 
-from .conftest import House
+from ..conftest import House
 
 
 def create(connection: Connection) -> None:
     """The tables as the code says, with the indexes that claims need."""
     copied = MetaData(naming_convention=NAMES)
     tables = {table.name: table.to_metadata(copied) for table in t.metadata.sorted_tables}
-    ledger_indexes(t.TRIGGER_DELIVERIES, tables["trigger_deliveries"])
+    ledger_indexes(TRIGGER_DELIVERIES, tables["trigger_deliveries"])
     for table in copied.sorted_tables:
         connection.execute(CreateTable(table))
         for index in table.indexes:
@@ -64,7 +65,7 @@ async def test_a_page_of_the_inbox_walks_only_its_own_rows(house: House) -> None
             connection.execute(text("SET LOCAL enable_seqscan = off"))  # the table is too small for it to care
         said: list[Any] = []
         event.listen(connection, "before_cursor_execute", lambda *given: said.append(given[2:4]))
-        page = EventInbox.page.__wrapped__(  # type: ignore[attr-defined]
+        page = SqlInbox.page.__wrapped__(  # type: ignore[attr-defined]
             house.triggers.inbox, connection, "ada", "received", event_type=None, after=ids[0], limit=2
         )
         assert [row.id for row in page.events] == ids[1:3]

@@ -15,7 +15,7 @@ from redrive.events import AttemptEnded
 from redrive.systems.triggers.values import StatusChanged
 from tests.engine.workbench import Heard
 
-from .conftest import House
+from ..conftest import House
 
 LEASE = timedelta(seconds=30)
 PATIENCE_SECONDS = 60

@@ -21,24 +21,9 @@ from sqlalchemy import (
     text,
 )
 
-from redrive import LedgerTable, Words
 from redrive.extend import NAMES, When
+from redrive.systems.triggers.ledger import DELIVERIES, ENDPOINTS, EVENTS
 from redrive.systems.triggers.status import STATUSES
-
-TRIGGER_DELIVERIES = LedgerTable(
-    "trigger_deliveries",
-    key="id",
-    words=Words(claimed="claimed", cancelled="cancelled"),
-    count="retry_attempts",
-    counts="retries",
-    count_max="retries_max",
-    last_error="last_error",
-    claimed_at="claimed_at",
-    ended_at="ended_at",
-    created_at="created_at",
-    updated_at="updated_at",
-    redrives="redrives",
-)
 
 metadata = MetaData(naming_convention=NAMES)
 
@@ -52,7 +37,7 @@ def _where(name: str, condition: str, *columns: str) -> Index:
 
 
 events = Table(
-    "trigger_events",
+    EVENTS,
     metadata,
     Column("id", Text, primary_key=True),
     Column("user_id", Text, nullable=False),
@@ -94,7 +79,7 @@ events = Table(
 """What was sent to us. The payload is JSON text, as it will be delivered."""
 
 deliveries = Table(
-    "trigger_deliveries",
+    DELIVERIES,
     metadata,
     Column("id", Text, primary_key=True),
     Column("event_id", Text, ForeignKey("trigger_events.id", ondelete="CASCADE"), nullable=False),
@@ -124,7 +109,7 @@ deliveries = Table(
 """One event for one endpoint: the ledger. The indexes that claims need are added by `ledger_indexes`."""
 
 endpoints = Table(
-    "trigger_endpoints",
+    ENDPOINTS,
     metadata,
     Column("id", Text, primary_key=True),
     Column("user_id", Text, nullable=False),

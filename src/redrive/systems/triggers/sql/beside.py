@@ -11,9 +11,9 @@ whoever settles them brings it up to date.
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection, Integer, Select, Text, bindparam, select, update
 
@@ -21,42 +21,24 @@ from redrive import State
 from redrive.events import Act, Claim, Settlement
 from redrive.extend import Beside, Database
 from redrive.lane import Actor
-from redrive.operator.headcount import ended
 from redrive.operator.sql.flows import Flows
 from redrive.sql import Batch, after_commit
-from redrive.systems.triggers import tables as t
+from redrive.systems.triggers.changes import FailedTry, Who, changes_of, failures_of, flows_of, taken
 from redrive.systems.triggers.logs import InOrder
-from redrive.systems.triggers.status import Delivery, Failure, Standing, fold, moves
-from redrive.systems.triggers.values import Change, DeliveryFailed, StatusChanged
+from redrive.systems.triggers.sql import tables as t
+from redrive.systems.triggers.status import Delivery, Failure, Standing, fold
+from redrive.systems.triggers.values import Change, StatusChanged
 
-ZERO = timedelta(0)
 EVENT_WIDTH = 4 + len(Standing._fields)
-CLAIMED_AT = 2 + Delivery._fields.index("claimed_at")
 EVERYBODY = ""
 """Who stands for all users in the counters; nobody can be called so."""
 SHARDS = 64
 """Each connection counts in rows of its own, as far as that goes: nobody waits for another's commit."""
 
 
-class Who(NamedTuple):
-    """Which event a change is of."""
-
-    event_id: str
-    user_id: str
-    correlation_id: str
-
-
-class _FailedTry(NamedTuple):
-    """A try that has just failed."""
-
-    error: str | None
-    ended_at: datetime | None
-    """When it ended; None where nobody knows, because its worker was lost."""
-
-
-def _failed_try(settlement: Settlement) -> _FailedTry:
+def _failed_try(settlement: Settlement) -> FailedTry:
     claim = settlement.claim
-    return _FailedTry(settlement.error, None if claim.abandoned is not None else claim.claimed_at + settlement.elapsed)
+    return FailedTry(settlement.error, None if claim.abandoned is not None else claim.claimed_at + settlement.elapsed)
 
 
 class EventStatus(Beside):
@@ -138,7 +120,7 @@ class EventStatus(Beside):
         lock: Select[Any],
         changed: Mapping[Any, str],
         *,
-        failed: Mapping[Any, _FailedTry] | None = None,
+        failed: Mapping[Any, FailedTry] | None = None,
         acknowledged: str | None = None,
         now: datetime | None = None,
     ) -> None:
@@ -153,15 +135,12 @@ class EventStatus(Beside):
             who = Who(id_, user_id, correlation_id)
             before = Standing(*stands)
             at = now or max(updated_at for _, updated_at, *_ in deliveries)
-            failures = _failures(who, deliveries, failed) if failed else []
+            failures = failures_of(who, deliveries, failed) if failed else []
             failure = Failure(failures[-1].at, failures[-1].error) if failures else None
             after = fold(before, [Delivery(*row[2:]) for row in deliveries], at, failure)
             if after != before:
                 rows.append((id_, *after, at))
-            statuses = _statuses(who, before, after, deliveries, created_at, at)
-            # It failed after it was picked up, and has failed because of it.
-            split = 1 if statuses and statuses[0].old_status == "received" else 0
-            changes += [*statuses[:split], *failures, *statuses[split:]]
+            changes += changes_of(who, before, after, deliveries, failures, created_at, at)
         if rows:
             connection.execute(self._write, self._standings.parameters(rows))
         self._changed(connection, changes)
@@ -191,14 +170,8 @@ class EventStatus(Beside):
         """These events were taken in."""
         self._changed(
             connection,
-            [
-                StatusChanged(
-                    row["id"], row["user_id"], row["correlation_id"], None, "received", 0, None, None,
-                    row["created_at"], row["created_at"],
-                )
-                for row in events
-            ],
-        )  # fmt: skip
+            [taken(Who(row["id"], row["user_id"], row["correlation_id"]), row["created_at"]) for row in events],
+        )
 
     def deleted(self, connection: Connection, events: Iterable[tuple[str, str]]) -> None:
         """Events of these users in these statuses were deleted."""
@@ -213,7 +186,7 @@ class EventStatus(Beside):
                 moved[one.user_id, one.new_status] += 1
                 if one.old_status is not None:
                     moved[one.user_id, one.old_status] -= 1
-                flows.update(_flows_of(one))
+                flows.update(flows_of(one))
         self._add_up(connection, moved, flows, changes[-1].at)
         after_commit(connection, partial(self.order.tell, changes))
 
@@ -239,43 +212,3 @@ class EventStatus(Beside):
             self._flows.add(connection, flows, at, f"shard {shard}", counted)
         else:
             connection.execute(self._count, counted)
-
-
-def _failures(who: Who, deliveries: Sequence[Any], failed: Mapping[Any, _FailedTry]) -> list[DeliveryFailed]:
-    """Those of the deliveries that have just failed."""
-    told = []
-    for id_, updated_at, _, attempts, due_at, *_ in deliveries:
-        if id_ in failed:
-            error, ended_at = failed[id_]
-            latency = None if ended_at is None else max(updated_at - ended_at, ZERO)
-            told.append(DeliveryFailed(*who, attempts, error, due_at, updated_at, latency))
-    return told
-
-
-def _statuses(
-    who: Who, before: Standing, after: Standing, deliveries: Sequence[Any], created_at: datetime, at: datetime
-) -> list[StatusChanged]:
-    """The changes of an event's status; one that was left out when it was picked up has the time of that."""
-    told = []
-    for old, new in moves(before.status, after.status, acknowledged=after.acknowledged_at is not None):
-        if new == "queued" and old == "received":
-            picked_up = min((row[CLAIMED_AT] for row in deliveries if row[CLAIMED_AT] is not None), default=at)
-            told.append(StatusChanged(*who, old, new, 0, None, None, created_at, picked_up))
-        else:
-            facts = after.retry_attempts, after.last_error, after.failed_at
-            told.append(StatusChanged(*who, old, new, *facts, created_at, at))
-    return told
-
-
-def _flows_of(change: StatusChanged) -> Sequence[str]:
-    """What a change adds to its minute."""
-    if change.old_status is None:
-        return ("added",)
-    if change.new_status not in ENDS:
-        return ()
-    return ended(ENDS[change.new_status], change.retry_attempts, change.at - change.created_at)
-
-
-WORDS = {State.WAITING: "received", State.CLAIMED: "queued", State.DONE: "delivered", State.DEAD: "failed"}
-"""Where events stand among tasks."""
-ENDS = {WORDS[state]: state for state in (State.DONE, State.DEAD)}

@@ -10,18 +10,18 @@ from sqlalchemy import Connection, select, tuple_
 from redrive.errors import LedgerAwayError
 from redrive.extend import Database, OnDatabase
 from redrive.sql import Gather
-from redrive.systems.triggers import tables as t
-from redrive.systems.triggers.beside import EventStatus
-from redrive.systems.triggers.endpoints import matches, read_endpoint
+from redrive.systems.triggers.endpoints import matches
 from redrive.systems.triggers.ids import new_id
+from redrive.systems.triggers.ledger import DELIVERIES
 from redrive.systems.triggers.settings import RETRIES_MAX
+from redrive.systems.triggers.sql import tables as t
+from redrive.systems.triggers.sql.beside import EventStatus
+from redrive.systems.triggers.sql.endpoints import read_endpoint
 from redrive.systems.triggers.values import Endpoint, NewEvent, Taken
 
-LEDGER = t.TRIGGER_DELIVERIES.name
 
-
-class Intake(OnDatabase):
-    """Takes events in."""
+class SqlIntake(OnDatabase):
+    """See `Intake`."""
 
     def __init__(self, database: Database, status: EventStatus, *, retries_max: int = RETRIES_MAX) -> None:
         super().__init__(database)
@@ -30,9 +30,9 @@ class Intake(OnDatabase):
         self._takes: Gather[NewEvent, Taken] = Gather(self._store, items_max=200)
 
     async def take(self, events: Sequence[NewEvent]) -> list[Taken]:
-        """Store the events with their deliveries, all or nothing; when this returns they are durable."""
+        """See `Intake.take`: all or nothing."""
         taken = await self._takes(events)
-        self._database.wake(LEDGER)
+        self._database.wake(DELIVERIES)
         return taken
 
     async def _store(self, events: Sequence[NewEvent]) -> list[Taken]:
@@ -96,7 +96,7 @@ class Intake(OnDatabase):
         ]  # fmt: skip
         if deliveries:
             connection.execute(t.deliveries.insert(), deliveries)
-            self._database.announce(connection, LEDGER, soon=True)
+            self._database.announce(connection, DELIVERIES, soon=True)
 
 
 def _taken_before(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], Taken]:
