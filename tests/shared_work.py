@@ -14,6 +14,7 @@ from typing import Any, get_args
 import fastapi._compat.v2
 import fastapi.dependencies.utils
 import fastapi.routing
+import httpx
 import typer.testing
 from fastapi.dependencies.models import Dependant
 from fastapi.params import Depends
@@ -151,3 +152,7 @@ for kind in (PGDialect_asyncpg, SQLiteDialect_pysqlite):
 # --- the command line ------------------------------------------------------------------------------------------------
 
 typer.testing._get_command = lru_cache(typer.testing._get_command)  # type: ignore[assignment]
+
+# --- certificates ----------------------------------------------------------------------------------------------------
+
+httpx.create_ssl_context = lru_cache(httpx.create_ssl_context)  # 27 ms for every application that sends
