@@ -23,11 +23,12 @@ demo: $(READY)  ## the same with sample traffic in demo.db: flaky destinations, 
 test: $(READY)  ## set up, check and test everything, real servers included
 	@$(MAKE) --no-print-directory --jobs 2 check tests
 
-check: $(READY)  ## style, types and import laws
+check: $(READY)  ## style, types, import laws and the template for AWS
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/cfn-lint deploy/aws/template.yaml
 
 tests: $(READY)  ## the tests alone
 	@$(BIN)/python -W ignore -m bench.servers

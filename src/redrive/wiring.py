@@ -11,9 +11,8 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, text
+from sqlalchemy import Column
 
-from redrive.access.keys import Keys
 from redrive.alerting import Watch
 from redrive.app import Redrive, Workers
 from redrive.chores import repeat
@@ -26,27 +25,25 @@ from redrive.engine.patience import Patience
 from redrive.engine.worker import WorkerSettings
 from redrive.errors import MissingExtraError, SettingsError
 from redrive.errors import needs_extra as needs_extra
-from redrive.ledgers.sql.ledger import SqlLedger
-from redrive.ledgers.sql.migrate import versions
 from redrive.observe.logs import LogObserver, configure_logs
 from redrive.observe.metrics import MetricsObserver
 from redrive.operator.alert_rules import EVERY as ALERTS_EVERY
 from redrive.operator.bookkeeper import EVERY as BOOKS_EVERY
 from redrive.operator.bookkeeper import Bookkeeper
-from redrive.operator.census import amounts_now
-from redrive.operator.figures import Figures
 from redrive.operator.headcount import Headcount
+from redrive.operator.ports import OperatorLedger
 from redrive.settings import Section, Settings, load
 from redrive.systems.commands.settings import CommandSettings
 from redrive.systems.flags.policy import POLICY as FLAGS
 from redrive.systems.flags.settings import FlagSettings
 from redrive.systems.relay.settings import DeadLetterSettings, RelaySettings
-from redrive.systems.triggers import tables as trigger_tables
+from redrive.systems.triggers.aws.settings import AwsSettings
 from redrive.systems.triggers.settings import TriggerSettings
+from redrive.systems.triggers.sql import tables as trigger_tables
 from redrive.systems.webhooks.settings import WebhookSettings
 
 ANSWER_WITHIN = timedelta(seconds=2)
-"""How long the database may take to answer a health check."""
+"""How long the store may take to answer a health check."""
 
 
 def tuned_runner() -> asyncio.Runner:
@@ -140,7 +137,9 @@ KNOWN_SYSTEMS = {
     "flags": KnownSystem(_made_by("redrive.systems.flags:Flags", "service"), (FlagSettings,)),
     "relay": KnownSystem(_make_relay, (RelaySettings, DeadLetterSettings), needs="RABBITMQ_URL"),
     "triggers": KnownSystem(
-        _made_by("redrive.systems.triggers.system:Triggers", "service"), (TriggerSettings,), trigger_tables.SECRETS
+        _made_by("redrive.systems.triggers.system:Triggers", "service"),
+        (TriggerSettings, AwsSettings),
+        trigger_tables.SECRETS,
     ),
     "webhooks": KnownSystem(_made_by("redrive.systems.webhooks:Webhooks", "service"), (WebhookSettings,)),
 }
@@ -182,13 +181,12 @@ PUBLISHED: dict[str, Policy] = {
 
 
 async def attach_found(app: Redrive) -> dict[str, str]:
-    """Give an application the systems whose tables its database has, to look and to act there: nothing of them runs.
+    """Give an application the systems that its store knows of, to look and to act there: nothing of them runs.
 
     Returns those that cannot be looked at from here, and why.
     """
-    await app.database.open()
     unseen = {}
-    for name in sorted(await versions(app.database)):
+    for name in await app.store.find_systems():
         if name in KNOWN_SYSTEMS and name not in app.systems:
             try:
                 KNOWN_SYSTEMS[name].make(app)
@@ -279,11 +277,11 @@ class Running:
     async def set_gauges(self) -> None:
         """Ask for what is not counted as it happens. Many workers share a ledger: how much waits there is asked by a service."""
 
-    async def database_answers(self) -> bool:
-        """Whether the database answers now."""
+    async def store_answers(self) -> bool:
+        """Whether the store answers now."""
         try:
             async with asyncio.timeout(ANSWER_WITHIN.total_seconds()):
-                await self.app.database.read(lambda connection: connection.execute(text("SELECT 1")).scalar_one())
+                await self.app.store.answers()
         except Exception:  # whatever a driver says instead of an answer
             return False
         return True
@@ -298,11 +296,11 @@ class Service(Running):
         works = bool(app.systems) or any(len(lane.handlers) for lane in app.lanes.values())
         super().__init__(app, app.workers(worker or settings.worker()) if works else None)
         self.settings = settings
-        self.keys = Keys(app.database)
+        self.keys = app.store.keys
         self.first_key: str | None = None
         """The admin key that was made at this start, until somebody has printed it."""
         self._at_end: list[Callable[[], Awaitable[None]]] = []
-        self._bookkeeper = Bookkeeper(app.database, self._ledgers)
+        self._bookkeeper = Bookkeeper(app.store, self._ledgers)
         self._watch = Watch(app, settings)
 
     def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
@@ -337,14 +335,14 @@ class Service(Running):
         for lane in self.app.lanes.values():
             try:
                 ledger = await lane.ledger()
-                counted = (await Figures(self.app.database).states()).get(lane.name)
+                counted = (await self.app.store.figures.states()).get(lane.name)
                 # Before the first census a short look must do: no scrape may count a large table.
-                counts = await lane.counts() if counted is None else await amounts_now(ledger, counted)
+                counts = await lane.counts() if counted is None else await (await lane.census()).amounts_now(counted)
                 oldest = await ledger.oldest_due()
             except Exception:  # a scrape must still get the counters
                 self.metrics.up.labels(lane.name).set(0)
                 continue
-            self.metrics.up.labels(lane.name).set(self.app.database.trouble() is None)
+            self.metrics.up.labels(lane.name).set(self.app.store.trouble() is None)
             for state in State:
                 self.metrics.depth.labels(lane.name, state.value).set(counts.get(state, 0))
             self.metrics.oldest_due.labels(lane.name).set(oldest.total_seconds() if oldest else 0)
@@ -352,5 +350,5 @@ class Service(Running):
             with suppress(Exception):
                 await system.refresh()
 
-    async def _ledgers(self) -> list[tuple[SqlLedger, Headcount | None]]:
+    async def _ledgers(self) -> list[tuple[OperatorLedger, Headcount | None]]:
         return [(await lane.ledger(), lane.headcount) for lane in self.app.lanes.values()]

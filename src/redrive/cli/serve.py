@@ -19,8 +19,8 @@ from redrive.cli.common import SystemsOption, named_systems, say
 from redrive.cli.listen import listen, require_extra, serve_beside, url_of
 from redrive.cli.worker import run_to_the_end, stop_on_signals
 from redrive.core.failure import redact
-from redrive.ledgers.open import open_database
 from redrive.settings import Settings, load_settings
+from redrive.stores.open import open_store
 from redrive.systems.webhooks.tables import EVENTS
 from redrive.wiring import KNOWN_SYSTEMS, Service, attach_systems, observe_with_logs, set_up_logs
 
@@ -84,7 +84,7 @@ async def _greet(service: Service, listening: socket.socket, introduce: Introduc
     say(f"[bold]redrive {__version__}[/] listens on [bold cyan]{url}[/]")
     await service.opened.wait()
     app = service.app
-    say(f"  database     {escape(redact(app.database.url))} ({await app.database.describe()})")
+    say(f"  database     {escape(redact(app.store.url))} ({await app.store.describe()})")
     say(f"  systems      {', '.join(sorted(app.systems)) or 'none'}")
     if service.first_key is not None:
         say(f"  admin key    [bold]{service.first_key}[/] (made now and shown this once: keep it)")
@@ -116,7 +116,7 @@ def how_to_turn_on(app: Redrive) -> str:
 
 def _suggest(service: Service, url: str, path: str | None) -> None:
     # Commands find the store by DATABASE_URL; where the application has another, it must be named.
-    same = open_database(service.settings.database_url).url == service.app.database.url
+    same = open_store(service.settings.database_url).url == service.app.store.url
     where = "" if same else f" --app {path}"
     lines = [(f"redrive doctor{where}", "is everything well?")]
     if path == SAMPLE:

@@ -124,7 +124,7 @@ async def _greet(running: Running, settings: WorkerSettings, listening: socket.s
         say(f"[dim]health and metrics are at {url_of(listening)}[/]")
     await running.opened.wait()
     say(
-        f"[dim]working on {escape(redact(running.app.database.url))} with {settings.concurrency} slots, "
+        f"[dim]working on {escape(redact(running.app.store.url))} with {settings.concurrency} slots, "
         f"lease {format_duration(settings.lease)}; Ctrl-C stops[/]"
     )
 

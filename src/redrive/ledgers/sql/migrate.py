@@ -32,6 +32,12 @@ Versions = dict[str, str]
 """The version of each branch."""
 
 
+def with_tables(systems: Iterable[str]) -> list[str]:
+    """Those of the systems that have tables."""
+    known = systems_with_tables()
+    return [name for name in systems if name in known]
+
+
 def systems_with_tables() -> list[str]:
     """The names of the systems that have tables."""
     return sorted(folder.parent.name for folder in (_PACKAGE / "systems").glob("*/migrations"))

@@ -20,15 +20,13 @@ from redrive.operator.headcount import Headcount
 from redrive.operator.words import describe_error
 from redrive.settings import load
 from redrive.systems.kit.secret_keeper import SecretKeeper
-from redrive.systems.triggers.beside import WORDS, EventStatus
-from redrive.systems.triggers.desk import LEDGER, EndpointDesk
-from redrive.systems.triggers.endpoints import EndpointStore
-from redrive.systems.triggers.inbox import EventInbox
-from redrive.systems.triggers.intake import Intake
+from redrive.systems.triggers.desk import EndpointDesk
+from redrive.systems.triggers.inbox import WORDS, amounts
+from redrive.systems.triggers.ledger import ENDPOINTS, EVENTS, TRIGGER_DELIVERIES
 from redrive.systems.triggers.logs import DeliveryLog, TriggerMetrics
 from redrive.systems.triggers.settings import TriggerSettings
+from redrive.systems.triggers.sql.open import open_stores
 from redrive.systems.triggers.status import STATUSES
-from redrive.systems.triggers.tables import TRIGGER_DELIVERIES, events
 from redrive.systems.triggers.values import Change
 from redrive.systems.triggers.work import Deliverer
 
@@ -45,34 +43,34 @@ class Triggers(System):
     """
 
     name: ClassVar[str] = "triggers"
-    audited = (LEDGER,)
+    audited = (ENDPOINTS,)
 
     def __init__(self, app: Redrive, settings: TriggerSettings | None = None) -> None:
         super().__init__(app)
         self.settings = settings or load(TriggerSettings)
-        self.database = app.database
+        self._keys = app.store.keys
         self.guard = Guard(self.settings.delivery_allow_networks)
         self.outgoing = Outgoing(self.guard, user_agent=f"redrive/{__version__}")
         self.metrics: TriggerMetrics | None = None
-        status = EventStatus(app.database, self._tell)
-        self.intake = Intake(app.database, status, retries_max=self.settings.max_retry_attempts)
-        self.inbox = EventInbox(app.database, status)
-        self.keeper = SecretKeeper(app.database.file)
-        self.endpoints = EndpointStore(app.database, status, self.keeper)
+        self.keeper = SecretKeeper(app.store.file)
+        self.stores, beside = open_stores(
+            app.database, self.keeper, self._tell, retries_max=self.settings.max_retry_attempts
+        )
+        self.intake, self.inbox, self.endpoints = self.stores.intake, self.stores.inbox, self.stores.endpoints
         self.deliverer = Deliverer(
-            app.database, self.endpoints, self.outgoing, self.keeper,
+            self.stores.loads, self.endpoints, self.stores.clock, self.outgoing, self.keeper,
             retry_all=self.settings.delivery_retry_all, retry_after_max=self.settings.longest_delay,
         )  # fmt: skip
         self.policy = policy_of(self.settings)
         self._retention: timedelta | None = None
         self._log: Any = structlog.get_logger(system="triggers")
         self._story = DeliveryLog()
-        self.lane = app.adopt(TRIGGER_DELIVERIES, observers=[self._story], tune=self._tune, beside=status)
+        self.lane = app.adopt(TRIGGER_DELIVERIES, observers=[self._story], tune=self._tune, beside=beside)
         self._story.follow(self.lane)
         # People count events here, and not the deliveries that they are made of.
-        self.lane.headcount = Headcount(name=events.name, things="events", words=WORDS, amounts=self.inbox.amounts)
+        self.lane.headcount = Headcount(name=EVENTS, things="events", words=WORDS, amounts=self._amounts)
         self.lane.handler(policy=self.policy)(self.deliverer.deliver)
-        self.desk = EndpointDesk(app.database, self.lane)
+        self.desk = EndpointDesk(self.stores.book, self.lane)
 
     def panel(self) -> Any:
         from redrive.systems.triggers.page import make_panel
@@ -83,9 +81,8 @@ class Triggers(System):
         from redrive.systems.triggers.routes import make_routes
 
         return make_routes(
-            database=self.database, intake=self.intake, inbox=self.inbox, endpoints=self.endpoints,
-            deliverer=self.deliverer, guard=self.guard, lane=self.lane, desk=self.desk,
-            rate_limit_per_minute=self.settings.rate_limit_per_minute, queried=self._queried,
+            stores=self.stores, keys=self._keys, deliverer=self.deliverer, guard=self.guard, lane=self.lane,
+            desk=self.desk, rate_limit_per_minute=self.settings.rate_limit_per_minute, queried=self._queried,
         )  # fmt: skip
 
     def error_styles(self) -> Sequence[Any]:
@@ -103,6 +100,9 @@ class Triggers(System):
             self.metrics.queued.set(totals.get("queued", 0))
             for word in STATUSES:
                 self.metrics.statuses.labels(word).set(totals.get(word, 0))
+
+    async def _amounts(self) -> dict[State, int]:
+        return amounts(await self.inbox.totals())
 
     async def alarms(self) -> Sequence[Alarm]:
         """See `System.alarms`: endpoints that their failures have disabled."""
@@ -142,7 +142,7 @@ class Triggers(System):
         while not stopped.is_set():
             try:
                 if self._retention is not None:
-                    await self._forget(self.database.now() - self._retention)
+                    await self._forget(self.stores.clock.now() - self._retention)
             except LedgerAwayError:
                 pass  # the workers say so; it is tried again in a minute
             except Exception as error:  # whatever a driver says: the service goes on, and it is tried again

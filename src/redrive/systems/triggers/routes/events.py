@@ -18,8 +18,7 @@ from redrive.systems.triggers import shapes as m
 from redrive.systems.triggers.access import BATCH_BYTES_MAX, PREFIX, Gate, bind_correlation, needs
 from redrive.systems.triggers.cursor import CURSOR_CHARS_MAX, Cursors
 from redrive.systems.triggers.ids import read_id
-from redrive.systems.triggers.inbox import EventInbox
-from redrive.systems.triggers.intake import Intake
+from redrive.systems.triggers.ports import Inbox, Intake
 from redrive.systems.triggers.routes.answers import attempts_json, invalid, not_found, owner_of, refusals, with_body
 from redrive.systems.triggers.values import NewEvent, Status, Taken
 
@@ -37,7 +36,7 @@ class PayloadResponse(JSONResponse):
         return json.dumps(content, separators=(",", ":")).encode("ascii")
 
 
-def add_event_routes(router: APIRouter, intake: Intake, inbox: EventInbox, cursors: Cursors, lane: Lane) -> None:
+def add_event_routes(router: APIRouter, intake: Intake, inbox: Inbox, cursors: Cursors, lane: Lane) -> None:
     """The routes of events and of the inbox."""
     _add_ingest(router, intake)
     _add_looks(router, inbox)
@@ -133,7 +132,7 @@ def status_route(gate: Gate, queried: Callable[[], None]) -> Route:
     return Route(f"{PREFIX}/events/{{event_id}}/status", look, methods=["GET"])
 
 
-def _add_looks(router: APIRouter, inbox: EventInbox) -> None:
+def _add_looks(router: APIRouter, inbox: Inbox) -> None:
     @router.get("/events/{event_id}", tags=["events"], response_model=m.EventOut, responses=refusals(404))
     @needs("events:read")
     async def get_event(request: Request, event_id: EventId) -> JSONResponse:
@@ -161,7 +160,7 @@ def _add_looks(router: APIRouter, inbox: EventInbox) -> None:
         return JSONResponse({"attempts": attempts_json(found)})
 
 
-def _add_inbox(router: APIRouter, inbox: EventInbox, cursors: Cursors) -> None:
+def _add_inbox(router: APIRouter, inbox: Inbox, cursors: Cursors) -> None:
     @router.get("/inbox", tags=["inbox"], response_model=m.InboxOut, responses=refusals(400))
     @needs("events:read")
     async def get_inbox(
@@ -196,7 +195,7 @@ def _add_inbox(router: APIRouter, inbox: EventInbox, cursors: Cursors) -> None:
         return PayloadResponse({"events": events, "pagination": pagination})
 
 
-def _add_acts(router: APIRouter, inbox: EventInbox, lane: Lane) -> None:
+def _add_acts(router: APIRouter, inbox: Inbox, lane: Lane) -> None:
     @router.post("/events/retry", tags=["events"], response_model=m.Retried, responses=with_body())
     @needs("events:write")
     async def retry_events(request: Request, which: m.RetryIn) -> JSONResponse:

@@ -1,0 +1,11 @@
+"""From a URL to a store."""
+
+from redrive.ledgers.open import open_database
+from redrive.ports import Clock
+from redrive.stores.port import Store
+from redrive.stores.sql import SqlStore
+
+
+def open_store(url: str, *, clock: Clock | None = None, durable: bool = True) -> Store:
+    """The store behind a URL; nothing is connected yet. `clock` and `durable` as in `open_database`."""
+    return SqlStore(open_database(url, clock=clock, durable=durable))
