@@ -29,6 +29,7 @@ from moto.dynamodb.models import DynamoDBBackend
 from moto.dynamodb.models.dynamo_type import DynamoType
 from moto.dynamodb.models.table import Table
 from moto.dynamodb.parsing.ast_nodes import DepthFirstTraverser
+from moto.dynamodb.parsing.expressions import UpdateExpressionParser
 from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import run_simple
 
@@ -90,6 +91,8 @@ def answer_quickly() -> None:
 
     ResponseSerializer.get_value = value_of  # type: ignore[method-assign]
     DepthFirstTraverser.nodes_to_be_processed = nodes_to_be_processed
+    # Whoever works with a parsed expression takes a copy.
+    UpdateExpressionParser.make = staticmethod(cache(UpdateExpressionParser.make))  # type: ignore[method-assign]
     responses.method_names_from_class = cache(responses.method_names_from_class)
 
 
