@@ -62,6 +62,19 @@ class Group:
     amount: int
 
 
+def carried_on(amounts: Mapping[State, int], changed: Mapping[str, int]) -> dict[State, int]:
+    """What a census has counted, carried on by what the minutes have counted since; no amount is below zero. Pure."""
+    ended = changed["done"] + changed["dead"] + changed["cancelled"]
+    now = {
+        **amounts,
+        State.WAITING: amounts[State.WAITING] + changed["added"] - ended,
+        State.DONE: amounts[State.DONE] + changed["done"] - changed["pruned"],
+        State.DEAD: amounts[State.DEAD] + changed["dead"],
+        State.CANCELLED: amounts[State.CANCELLED] + changed["cancelled"],
+    }
+    return {state: max(0, amount) for state, amount in now.items()}
+
+
 def flows_from(at: datetime) -> datetime:
     """The minute from which on flows are added up to carry on a census of this instant.
 

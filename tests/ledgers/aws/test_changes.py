@@ -55,7 +55,7 @@ def test_indexes_are_left_when_nothing_is_open() -> None:
         "listing",
         "listing_at",
     }
-    assert change.counts == {"d_done": 1}
+    assert change.counts == {"d_done": 1, "d_open": -1}
 
 
 def test_a_claim_leaves_an_earlier_look_alone() -> None:

@@ -48,7 +48,7 @@ class ItemActing(ItemBase):
 
         def act(head: Head, numbers: Sequence[str], deed: str) -> ActedParts:
             named = {number: largest[task_id(head.id, number)] for number in numbers}
-            return returned(head, named, actor, deed, self._now())
+            return returned(self.name, head, named, actor, deed, self._now())
 
         return await self._act_on(largest, act)
 
@@ -60,7 +60,7 @@ class ItemActing(ItemBase):
 
     async def _act(self, act: Act, state: State, ids: Sequence[TaskId], actor: Actor) -> list[TaskId]:
         def change(head: Head, numbers: Sequence[str], deed: str) -> ActedParts:
-            return acted(head, numbers, act, state, actor, deed, self._now())
+            return acted(self.name, head, numbers, act, state, actor, deed, self._now())
 
         changed = await self._act_on(map(str, ids), change)
         if changed and act in ENDING_ACTS:

@@ -54,7 +54,7 @@ def revise(
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
             update.set(name, new.get(name))
-    counts = dict(counted(head.parts, parts))
+    counts = counted({number: head.parts[number] for number in parts}, parts)
     for name, amount in followed.counts.items():
         counts[name] = counts.get(name, 0) + amount
     return Change(head, after, now, [update.action(), *beside], counts, failures)
@@ -160,7 +160,7 @@ class ActedParts(NamedTuple):
 
 
 def acted(
-    head: Head, numbers: Iterable[str], act: Act, state: State, actor: Actor, deed: str, now: datetime
+    ledger: str, head: Head, numbers: Iterable[str], act: Act, state: State, actor: Actor, deed: str, now: datetime
 ) -> ActedParts:
     """Those of the parts that the act may lead to the state."""
     may = sources(act, state)
@@ -174,11 +174,13 @@ def acted(
         )
         if state is State.WAITING:
             new = new._replace(due_at=now, retries=0, redrives=part.redrives + 1)
-        _note(made, head, number, new, act, actor, deed, now)
+        _note(made, ledger, head, number, new, act, actor, deed, now)
     return made
 
 
-def returned(head: Head, returns: Mapping[str, Return], actor: Actor, deed: str, now: datetime) -> ActedParts:
+def returned(
+    ledger: str, head: Head, returns: Mapping[str, Return], actor: Actor, deed: str, now: datetime
+) -> ActedParts:
     """Those of the parts that have ended, waiting again with the larger of both counts."""
     may = sources(Act.RETURN, State.WAITING)
     made = ActedParts({}, [])
@@ -191,12 +193,13 @@ def returned(head: Head, returns: Mapping[str, Return], actor: Actor, deed: str,
             state=State.WAITING, due_at=now + one.delay, updated_at=now, deed=deed, retries=retries,
             failed=part.failed or one.error is not None,
         )  # fmt: skip
-        _note(made, head, number, new, Act.RETURN, actor, deed, now, one.error)
+        _note(made, ledger, head, number, new, Act.RETURN, actor, deed, now, one.error)
     return made
 
 
 def _note(
     made: ActedParts,
+    ledger: str,
     head: Head,
     number: str,
     new: Part,
@@ -207,7 +210,7 @@ def _note(
     error: str | None = None,
 ) -> None:
     made.parts[number] = new
-    made.beside.append(deed_action(head, number, deed, act.value, actor, now))
+    made.beside.append(deed_action(ledger, head, number, deed, act.value, actor, now))
     failure = failure_action(head, number, new, now, error)
     if failure is not None:
         made.beside.append(failure)

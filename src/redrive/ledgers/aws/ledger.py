@@ -20,6 +20,7 @@ from redrive.ledgers.aws.client import Dynamo, RefusedError
 from redrive.ledgers.aws.expressions import Action, put_new
 from redrive.ledgers.aws.follow import Follower
 from redrive.ledgers.aws.heads import Head, earliest, head_key, head_values, look_after
+from redrive.ledgers.aws.history import counted
 from redrive.ledgers.aws.queue import BATCH_MAX, WAIT_MAX, Queue, ReceivedMessage
 from redrive.ledgers.aws.reader import ItemReading
 from redrive.ledgers.aws.settle import ItemSettling
@@ -58,7 +59,7 @@ class DynamoLedger(ItemClaiming, ItemSettling, ItemActing, ItemReading):
         new = head._replace(look_at=look_after(head.parts.values(), self._slack))
         actions = [put_new(head_key(new.id), head_values(new)), *beside]
         try:
-            await self.dynamo.write(actions, {new.user_id: counts or {}})
+            await self.dynamo.write(actions, {new.user_id: {**counted({}, new.parts), **(counts or {})}})
         except RefusedError as error:
             # Its id is of our own making: if it is there, the write whose answer was lost was made.
             if not (error.uncertain and error.reasons[0].refused):
@@ -79,6 +80,14 @@ class DynamoLedger(ItemClaiming, ItemSettling, ItemActing, ItemReading):
         no_transaction()
 
     def return_sync(self, *_: object, **__: object) -> NoReturn:
+        """Refused, as every transaction to join."""
+        no_transaction()
+
+    def add_sync(self, *_: object, **__: object) -> NoReturn:
+        """Refused, as every transaction to join."""
+        no_transaction()
+
+    def cancel_sync(self, *_: object, **__: object) -> NoReturn:
         """Refused, as every transaction to join."""
         no_transaction()
 

@@ -25,6 +25,7 @@ from redrive.operator.figures import (
     Group,
     Point,
     States,
+    carried_on,
     flows_from,
 )
 
@@ -45,13 +46,8 @@ class SqlFigures(OnDatabase):
             ).one()
             changed = {name: int(getattr(flows, name) - getattr(row, f"base_{name}")) for name in schema.FLOWS}
             amounts = {state: int(getattr(row, state.value)) for state in State}
-            ended = changed["done"] + changed["dead"] + changed["cancelled"]
-            amounts[State.WAITING] += changed["added"] - ended
-            amounts[State.DONE] += changed["done"] - changed["pruned"]
-            amounts[State.DEAD] += changed["dead"]
-            amounts[State.CANCELLED] += changed["cancelled"]
             found[row.ledger] = States(
-                amounts={state: max(0, amount) for state, amount in amounts.items()},
+                amounts=carried_on(amounts, changed),
                 counted_at=row.at,
                 oldest_due=_span(row.oldest_due_seconds),
             )
