@@ -242,7 +242,7 @@ class Worker:
                         if self._until_idle and await self._is_idle():
                             self.stop()
                         soon = woken or self._until_idle
-                        woken = await self._nap(waiter, LOOK_AGAIN if soon else await self._idle_time())
+                        woken = await self._nap(waiter, LOOK_AGAIN if soon else await self._idle_time(waiter))
                 except Exception as error:  # whatever it is, the ledger may be well again later
                     self._patience.away(error, asked_at=asked_at)
                     tries += 1
@@ -376,8 +376,10 @@ class Worker:
         next_due = await self._ledger.next_due(kinds=await self._kinds.to_claim())
         return not self._running and (next_due is None or next_due > timedelta(0))
 
-    async def _idle_time(self) -> timedelta:
+    async def _idle_time(self, waiter: Waiter) -> timedelta:
         """How long there is nothing to do: until the next task is due, at most the poll interval."""
+        if waiter.hears_due:
+            return self._settings.poll
         try:
             kinds = self._places.startable(await self._kinds.to_claim())
             next_due = await self._ledger.next_due(kinds=kinds) if kinds else None

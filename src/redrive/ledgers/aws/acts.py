@@ -1,6 +1,5 @@
 """Acts of people and systems: redriving, cancelling, resolving, returning; each with who did it and why."""
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
@@ -73,9 +72,7 @@ class ItemActing(ItemBase):
             if place is not None:
                 numbers[place[0]].add(place[1])
         heads = await self.heads(numbers)
-        done = await asyncio.gather(
-            *(self._act_on_head(head, sorted(numbers[id_]), act) for id_, head in heads.items())
-        )
+        done = await self._each(self._act_on_head(head, sorted(numbers[id_]), act) for id_, head in heads.items())
         return [id_ for some in done for id_ in some]
 
     async def _act_on_head(

@@ -10,12 +10,24 @@ from typing import NamedTuple
 from uuid import UUID
 
 from redrive.core.decide import Settlement
+from redrive.core.failure import describe_error
 from redrive.core.states import Act, State, sources
 from redrive.core.task import is_alone
 from redrive.ledgers.aws.attributes import to_micros
 from redrive.ledgers.aws.expressions import Action, Update
 from redrive.ledgers.aws.follow import Change, FailedPart, Follower
-from redrive.ledgers.aws.heads import Head, Part, head_key, index_values, look_after, look_swept, split_id, to_map
+from redrive.ledgers.aws.heads import (
+    UNDECODED,
+    Head,
+    Part,
+    UnreadableHeadError,
+    head_key,
+    index_values,
+    look_after,
+    look_swept,
+    split_id,
+    to_map,
+)
 from redrive.ledgers.aws.history import attempt_action, counted, deed_action, failure_action
 from redrive.ports import Actor, Return
 
@@ -37,7 +49,10 @@ def revise(
     A sweep says after how long it wants to see again what it has `swept`.
     """
     all_parts = {**head.parts, **parts}
-    followed = follower.follow(head, all_parts, now, failures)
+    try:
+        followed = follower.follow(head, all_parts, now, failures)
+    except UNDECODED as error:  # the facts of the head are none that whoever follows it knows
+        raise UnreadableHeadError(head.id, describe_error(error), list(head.parts)) from error
     facts = {name: value for name, value in {**head.facts, **followed.facts}.items() if value is not None}
     after = head._replace(
         parts=all_parts,
@@ -67,7 +82,7 @@ def _change_part(update: Update, number: str, old: Part, new: Part) -> None:
     if old.state is new.state is State.CLAIMED and old.lease_until is not None:
         # An extension raises no version: whoever takes over a lease must not take one that was just extended.
         update.require(("parts", number, "lu"), "=", to_micros(old.lease_until))
-    if new.retries > old.retries:
+    if new.retries > old.retries and old.unreadable is None:
         update.require(("parts", number, "n"), "<", new.retries_max)
 
 
@@ -85,9 +100,15 @@ def claimed(head: Head, numbers: Iterable[str], fence: UUID, now: datetime, leas
     }  # fmt: skip
 
 
-def taken_over(head: Head, numbers: Iterable[str], now: datetime, lease: timedelta) -> dict[str, Part]:
-    """These parts, whose holders are lost, with a lease for whoever settles them. The fence stays: its claim ends in one attempt."""
-    return {number: head.parts[number]._replace(lease_until=now + lease) for number in numbers}
+def taken_over(head: Head, numbers: Iterable[str], now: datetime, lease: timedelta, fence: UUID) -> dict[str, Part]:
+    """These parts, whose holders are lost, with a lease for whoever settles them.
+
+    The fence stays, since its claim ends in one attempt; one that cannot be read gives way to a new one.
+    """
+    return {
+        number: head.parts[number]._replace(lease_until=now + lease, fence=head.parts[number].fence or fence)
+        for number in numbers
+    }
 
 
 # --- settling -----------------------------------------------------------------------------------------------------------

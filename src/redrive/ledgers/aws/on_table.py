@@ -2,7 +2,6 @@
 
 from datetime import datetime
 
-from redrive.ledgers.aws.base import ProcessClock
 from redrive.ledgers.aws.client import Dynamo
 from redrive.ports import Clock
 
@@ -15,7 +14,7 @@ class OnTable:
 
     def __init__(self, dynamo: Dynamo, *, clock: Clock | None = None) -> None:
         self._dynamo = dynamo
-        self._clock = clock or ProcessClock()
+        self._clock = clock or dynamo.clock
 
     def _now(self) -> datetime:
         return self._clock.now()

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from heapq import merge
-from typing import Any
+from typing import Any, TypeVar
 
 from redrive.core.cause import cause_of
 from redrive.core.states import TERMINAL, State
@@ -17,9 +17,11 @@ from redrive.errors import UsageError
 from redrive.ledgers.aws.attributes import Item, from_item
 from redrive.ledgers.aws.base import ItemBase
 from redrive.ledgers.aws.expressions import query
-from redrive.ledgers.aws.heads import OPEN, SHARDS, Head, split_id, task_of
+from redrive.ledgers.aws.heads import OPEN, SHARDS, UNDECODED, Head, UnreadableHeadError, split_id, task_id, task_of
 from redrive.ledgers.aws.history import CAUSE_SHARDS, attempt_from, deed_from, ended_counts, failure_key
 from redrive.ports import Filter, Page
+
+T = TypeVar("T")
 
 PAGE_MAX = 1000
 ROUNDS_MAX = 10
@@ -125,16 +127,24 @@ class ItemReading(ItemBase):
         if listing == "dead":
             tasks = await self.tasks(places)
         else:
-            heads = await self.heads(places)
-            tasks = await self._tasks_of((head, number) for head in heads.values() for number in head.parts)
+            found = await self._find_heads(places)
+            tasks = await self._tasks_of((head, number) for head in found.heads.values() for number in head.parts)
+            tasks += [self._unreadable(bad, number) for bad in found.unreadable.values() for number in bad.numbers]
         return sorted(tasks, key=lambda task: str(task.id), reverse=backwards)
 
     async def tasks(self, ids: Iterable[str]) -> list[Task]:
         """Those of the tasks that are there, with their errors, read strongly."""
         places = [place for place in map(split_id, ids) if place is not None]
-        heads = await self.heads({head_id for head_id, _ in places})
+        heads, unreadable = await self._find_heads({head_id for head_id, _ in places})
         there = [(heads[head_id], number) for head_id, number in places if head_id in heads]
-        return await self._tasks_of((head, number) for head, number in there if number in head.parts)
+        tasks = await self._tasks_of((head, number) for head, number in there if number in head.parts)
+        bad = [(unreadable[head_id], number) for head_id, number in places if head_id in unreadable]
+        return tasks + [self._unreadable(one, number) for one, number in bad if number in one.numbers]
+
+    def _unreadable(self, bad: UnreadableHeadError, number: str) -> Task:
+        """A task of a head that cannot be read, as far as it can be shown: it waits until somebody corrects it."""
+        id_, said = task_id(bad.id, number), f"cannot be read: {bad.why}"
+        return Task(id_, id_, self.name, said, State.WAITING, failures=0, last_error=str(bad))
 
     async def _tasks_of(self, parts: Iterable[tuple[Head, str]]) -> list[Task]:
         some = list(parts)
@@ -172,11 +182,21 @@ class ItemReading(ItemBase):
 
     async def attempts(self, id: TaskId) -> list[Attempt]:
         """See `LedgerReader.attempts`."""
-        return [attempt_from(item) for item in await self._beside(id, "A")]
+        return self._readable(await self._beside(id, "A"), attempt_from)
 
     async def deeds(self, id: TaskId) -> list[Deed]:
         """See `LedgerReader.deeds`."""
-        return [deed_from(item) for item in await self._beside(id, "H")]
+        return self._readable(await self._beside(id, "H"), deed_from)
+
+    def _readable(self, items: Iterable[Item], read: Callable[[Item], T]) -> list[T]:
+        """What these items hold. One that cannot be read is told, and left out."""
+        held = []
+        for item in items:
+            try:
+                held.append(read(item))
+            except UNDECODED as error:
+                self._tell_trouble(f"item {item['pk']['S']} {item['sk']['S']} cannot be read", error)
+        return held
 
     async def _beside(self, id: TaskId, letter: str) -> list[Item]:
         place = split_id(id)
