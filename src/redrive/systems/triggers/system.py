@@ -141,8 +141,8 @@ class Triggers(System):
     async def _prune(self, stopped: asyncio.Event) -> None:
         while not stopped.is_set():
             try:
-                if self._retention is not None:
-                    await self._forget(self.stores.clock.now() - self._retention)
+                kept = self._retention
+                await self._forget(None if kept is None else self.stores.clock.now() - kept)
             except LedgerAwayError:
                 pass  # the workers say so; it is tried again in a minute
             except Exception as error:  # whatever a driver says: the service goes on, and it is tried again
@@ -150,7 +150,7 @@ class Triggers(System):
             with suppress(TimeoutError):
                 await asyncio.wait_for(stopped.wait(), PRUNE_EVERY_SECONDS)
 
-    async def _forget(self, before: datetime) -> None:
+    async def _forget(self, before: datetime | None) -> None:
         while await self.inbox.forget_delivered(before):
             pass
 
