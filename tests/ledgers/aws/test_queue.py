@@ -107,7 +107,7 @@ async def test_a_queue_that_stays_busy_is_away() -> None:
     with pytest.raises(LedgerAwayError, match="SQS does not answer: InternalError"):
         await SqsQueue(client, "url", send_patience=seconds(0.1)).send([(Message(f"e{n}", n), ZERO) for n in range(15)])
     assert [str(n) for n in range(10, 15)] in client.calls
-    assert len(client.calls) > 3
+    assert ["1"] in client.calls  # alone, once more
 
 
 @pytest.mark.parametrize("where", ["before", "after"])

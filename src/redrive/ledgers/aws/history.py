@@ -12,6 +12,7 @@ from uuid import UUID
 
 from redrive.core.cause import cause_of
 from redrive.core.decide import Settlement
+from redrive.core.failure import redact
 from redrive.core.states import State
 from redrive.core.task import Attempt, Claim, Deed
 from redrive.ledgers.aws.attributes import Item, Key, from_iso, from_item, to_iso
@@ -117,6 +118,18 @@ def failure_action(head: Head, number: str, part: Part, now: datetime, error: st
     update.set("endpoint_key", None if ended else f"F#{part.target}#{LETTERS[part.state]}")
     update.set("endpoint_at", None if ended else id_)
     return update.action()
+
+
+def cause_partition(ledger: str) -> str:
+    """Where the causes are kept that tasks of a ledger died of."""
+    return f"CA#{ledger}"
+
+
+def cause_action(ledger: str, error: str, since: datetime) -> Action:
+    """Write down what tasks died of, if nobody has. How many there are is counted by a census."""
+    cause, at = cause_of(error), to_iso(since)
+    values = {"cause_text": cause.text, "cause_sample": redact(error), "first_seen": at, "last_seen": at}
+    return put_new((cause_partition(ledger), cause.id), values)
 
 
 # --- deeds --------------------------------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ class DynamoLedger(ItemSweeping, ItemSettling, ItemActing, ItemReading):
     ) -> None:
         super().__init__(dynamo, queue, ledger_table, clock=clock, follower=follower, slack=slack, grace=grace)
         self._fences = OrderedDict()
+        self._causes = OrderedDict()
         self._arrivals = Arrivals(lambda limit, wait: self.queue.receive(limit, wait))
         self._sweep_every = sweep_every
 

@@ -14,7 +14,7 @@ class OnTable:
 
     def __init__(self, dynamo: Dynamo, *, clock: Clock | None = None) -> None:
         self._dynamo = dynamo
-        self._clock = clock or dynamo.clock
+        self._clock: Clock = clock or dynamo.clock
 
     def _now(self) -> datetime:
         return self._clock.now()

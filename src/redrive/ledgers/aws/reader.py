@@ -44,7 +44,7 @@ class ItemReading(ItemBase):
         """See `LedgerReader.find`."""
         if not 1 <= limit <= PAGE_MAX:
             raise UsageError(f"limit must lie between 1 and {PAGE_MAX}, not {limit!r}")
-        self._check(filter)
+        self.check(filter)
         after = None if cursor is None else str(cursor)
         fits = self._fits(filter, after, backwards=newest_first)
         if filter.ids is not None or filter.key is not None:
@@ -53,7 +53,7 @@ class ItemReading(ItemBase):
         listing = "open" if filter.state in OPEN else "dead"
         return await self._listed(listing, fits, after, limit, backwards=newest_first)
 
-    def _check(self, filter: Filter) -> None:
+    def check(self, filter: Filter) -> None:
         """Raise `UsageError` for what no index serves."""
         if filter.kind is not None:
             raise UsageError(f"{self.name!r} has no column for kind: all of its tasks have the same")

@@ -6,11 +6,12 @@ some of them written, and whoever repeats it learns which (`settled_by`).
 """
 
 import asyncio
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from uuid import UUID
 
+from redrive.core.cause import cause_of
 from redrive.core.decide import Settlement
 from redrive.core.states import Act, State, check_transition
 from redrive.core.task import Claim, ClaimLost, Unwritten
@@ -21,6 +22,7 @@ from redrive.ledgers.aws.client import ACTIONS_MAX, RefusedError
 from redrive.ledgers.aws.expressions import query
 from redrive.ledgers.aws.follow import Change
 from redrive.ledgers.aws.heads import Head, UnreadableHeadError, head_from, split_id
+from redrive.ledgers.aws.history import cause_action
 from redrive.ledgers.rollup import rolled_up
 from redrive.ports import Within
 
@@ -28,6 +30,8 @@ SETTLEMENTS_MAX = 40
 """How many settlements share a transaction, if there is room: each needs up to two actions, and one each head and each owner."""
 TOGETHER_MAX = 3
 """How often a group is tried before each head goes alone."""
+CAUSES_MAX = 1_000
+"""How many causes are remembered as written down."""
 
 Group = dict[str, list[Settlement]]
 """Settlements by their heads."""
@@ -35,6 +39,8 @@ Group = dict[str, list[Settlement]]
 
 class ItemSettling(ItemBase):
     """The part of the ledger that writes settlements."""
+
+    _causes: OrderedDict[str, None]
 
     async def settle(
         self,
@@ -178,6 +184,23 @@ class ItemSettling(ItemBase):
         """After the commit: in it, the minute would be the one item that all settlements fight for."""
         if written:
             await self._add_to_minute(worker, rolled_up(written))
+            await self._note_causes(written)
+
+    async def _note_causes(self, written: Sequence[Settlement]) -> None:
+        """Write down what tasks died of, each cause once for a process. What a kill loses here a census finds."""
+        errors = {cause_of(one.error).id: one.error for one in written if one.state is State.DEAD and one.error}
+        for cause, error in errors.items():
+            if cause in self._causes:
+                continue
+            try:
+                await self.dynamo.write([cause_action(self.name, error, self._now())])
+            except RefusedError:
+                pass  # somebody else has
+            except LedgerAwayError:
+                continue
+            self._causes[cause] = None
+            while len(self._causes) > CAUSES_MAX:
+                self._causes.popitem(last=False)
 
 
 def _check(settlements: Sequence[Settlement]) -> None:

@@ -9,6 +9,7 @@ from redrive.core.states import State
 from redrive.ledgers.aws.attributes import EPOCH, Item, from_iso, from_item
 from redrive.ledgers.aws.client import Dynamo
 from redrive.ledgers.aws.expressions import put, query
+from redrive.ledgers.aws.history import cause_partition
 from redrive.ledgers.aws.reader import CENSUS
 from redrive.ledgers.aws.table import TTL
 from redrive.operator.aws.minutes import BY_HOUR, BY_MINUTE, ItemMinutes, Row, Rows, add_up, row_place, whole_hour
@@ -91,11 +92,6 @@ class ItemFigures(Rows):
     async def fold(self, now: datetime) -> int:
         """See `Figures.fold`. What is older than it is kept goes by itself."""
         return await self._minutes.fold(now)
-
-
-def cause_partition(ledger: str) -> str:
-    """Where the causes of a ledger are kept."""
-    return f"CA#{ledger}"
 
 
 def group_of(ledger: str, item: Item) -> Group:

@@ -2,10 +2,11 @@
 
 from collections.abc import Collection, Mapping
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, select, update
 
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.on_database import OnDatabase, reads, writes
+from redrive.ledgers.sql.upsert import upsert
 from redrive.operator.alerts import ACTIVE_MAX, QUIET, Alert, News
 
 
@@ -34,7 +35,7 @@ class SqlAlerts(OnDatabase):
             if name not in there
         ][:free]
         if new:
-            connection.execute(insert(a), new)
+            connection.execute(upsert(self._database, a, keep=True), new)
         started, ended, forgotten = list[Alert](), list[Alert](), list[Alert]()
         for name, alert in there.items():
             is_wrong = name in found

@@ -16,24 +16,18 @@ from redrive.core.cause import cause_of
 from redrive.core.failure import redact
 from redrive.core.states import State
 from redrive.core.task import TaskId
+from redrive.ledgers.rollup import FLOWS
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.sift import is_unreadable, sift
 from redrive.ledgers.sql.times import comparable
 from redrive.ledgers.sql.upsert import upsert
+from redrive.operator.census_pace import rest_after, turn_lasts
 from redrive.operator.figures import States, flows_from
 from redrive.operator.sql.cursors import with_zone
 from redrive.operator.sql.reads import LOOK_WITHIN
 from redrive.operator.sql.turns import SqlTurns
 
-REST_SHARE = 50
-"""A census may be taken again when this many times its own duration has passed."""
-REST_MIN = timedelta(seconds=2)
-REST_MAX = timedelta(minutes=5)
-"""After a census that took long, as the first over a million dead tasks does, the next ones are short."""
-TURN_MIN = timedelta(minutes=1)
-TURN_SHARE = 5
-"""For so many times the duration of the last one nobody else begins a census that is under way."""
 PAGE = 1000
 RECENT_MAX = 20_000
 """So many that died lately are looked at; of more, all are gone through."""
@@ -65,10 +59,10 @@ class SqlCensus:
         row = await self._database.read(self._last)
         now = await self._database.read(self._ledger.present)
         took = timedelta(seconds=0 if row is None else row.seconds)
-        if row is not None and timedelta(0) <= now - row.at < min(max(REST_MIN, took * REST_SHARE), REST_MAX):
+        if row is not None and timedelta(0) <= now - row.at < rest_after(took):
             return False
         turn = f"census {self._ledger.name}"
-        until = await self._turns.take(turn, max(TURN_MIN, took * TURN_SHARE))
+        until = await self._turns.take(turn, turn_lasts(took))
         if until is None:
             return False
         try:
@@ -122,7 +116,7 @@ class SqlCensus:
         now = self._ledger.present(connection)
         rows, table = self._ledger.predicates, self._ledger.sql_table
         states = [func.count().filter(rows.state(state)).label(state.value) for state in State]
-        flows = [self._flow(name, flows_from(now)).label(f"base_{name}") for name in schema.FLOWS]
+        flows = [self._flow(name, flows_from(now)).label(f"base_{name}") for name in FLOWS]
         since = [] if last_at is None else [
             self._flow(name, flows_from(last_at)).label(f"since_{name}") for name in ("added", "pruned")
         ]  # fmt: skip
@@ -151,7 +145,7 @@ class SqlCensus:
             self._ledger.count_added(connection, others, worker="census")
         row = {
             "ledger": self._ledger.name, "at": at, "seconds": seconds, "oldest_due_seconds": oldest_seconds,
-            **states, **{f"base_{name}": counted[f"base_{name}"] for name in schema.FLOWS},
+            **states, **{f"base_{name}": counted[f"base_{name}"] for name in FLOWS},
             "base_added": counted["base_added"] + others,  # they are in the states already
         }  # fmt: skip
         connection.execute(upsert(self._ledger.database, schema.census), row)

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, and_, delete, func, literal, literal_column, select
 
 from redrive.core.states import State
+from redrive.ledgers.rollup import FLOWS
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.minute import add_up
@@ -40,11 +41,11 @@ class SqlFigures(OnDatabase):
         found = {}
         for row in connection.execute(select(c)):
             flows = connection.execute(
-                select(*(func.coalesce(func.sum(m.c[name]), 0).label(name) for name in schema.FLOWS)).where(
+                select(*(func.coalesce(func.sum(m.c[name]), 0).label(name) for name in FLOWS)).where(
                     m.c.ledger == row.ledger, m.c.minute >= flows_from(row.at)
                 )
             ).one()
-            changed = {name: int(getattr(flows, name) - getattr(row, f"base_{name}")) for name in schema.FLOWS}
+            changed = {name: int(getattr(flows, name) - getattr(row, f"base_{name}")) for name in FLOWS}
             amounts = {state: int(getattr(row, state.value)) for state in State}
             found[row.ledger] = States(
                 amounts=carried_on(amounts, changed),

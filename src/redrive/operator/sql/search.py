@@ -11,10 +11,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Text, cast, func, or_, select
 
-from redrive.core.failure import redact
-from redrive.core.task import Task, TaskId
+from redrive.core.task import TaskId
 from redrive.ledgers.sql.ledger import SqlLedger
-from redrive.operator.found import Chunk
+from redrive.operator.found import Chunk, holds_text
 from redrive.ports import Filter
 
 CHUNK_ROWS = 2000
@@ -40,7 +39,7 @@ class SqlSearch:
         tasks = []
         for start in range(0, len(ids), 500):
             page = await self._ledger.find(Filter(ids=ids[start : start + 500]), limit=500)
-            tasks += [task for task in page.items if self._fits(task)]
+            tasks += [task for task in page.items if holds_text(task, self._text, self._shown)]
         return Chunk(tasks=tasks, looked_at=looked_at, last=last)
 
     def _look(self, connection: Connection, after: TaskId | None) -> tuple[int, TaskId | None, list[TaskId]]:
@@ -72,14 +71,6 @@ class SqlSearch:
         """The text, and as JSON writes it: a payload may hold its letters escaped."""
         text = self._text
         return {text, json.dumps(text)[1:-1].lower(), json.dumps(text, ensure_ascii=False)[1:-1]}
-
-    def _fits(self, task: Task) -> bool:
-        text = self._text
-        if not text:
-            return True
-        if any(text in (said or "").lower() for said in (task.key, task.kind, redact(task.last_error or ""))):
-            return True
-        return text in json.dumps(self._shown(task.payload), ensure_ascii=False, default=str).lower()
 
 
 def _contains(column: ColumnElement[Any], text: str) -> ColumnElement[bool]:
