@@ -163,10 +163,10 @@ class Triggers(System):
                 await asyncio.wait_for(stopped.wait(), PRUNE_EVERY_SECONDS)
 
     async def forget(self) -> None:
-        """Forget what was delivered longer ago than is kept."""
-        if self._retention is not None:
-            while await self.inbox.forget_delivered(self.stores.clock.now() - self._retention):
-                pass
+        """Forget what was delivered longer ago than is kept, and finish what others have left."""
+        before = None if self._retention is None else self.stores.clock.now() - self._retention
+        while await self.inbox.forget_delivered(before):
+            pass
 
     async def tell_totals(self) -> None:
         """Tell CloudWatch how many events are open."""
