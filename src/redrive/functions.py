@@ -59,7 +59,6 @@ class Container:
         if url is None:
             raise SettingsError("EVENTS_TABLE_NAME is missing: the functions keep events in DynamoDB and nowhere else")
         self.loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(self.loop)  # mangum looks for it there
         self.app = Redrive(url)
         self.triggers = Triggers(self.app)
         observe_with_logs(self.app)
@@ -88,6 +87,7 @@ class Container:
 
             # With a lifespan the application would be opened and closed for every request.
             self.web = Mangum(make_web(self.service), lifespan="off")
+        asyncio.set_event_loop(self.loop)  # mangum looks for it there
         try:
             answer: dict[str, Any] = self.web(event, context)
         finally:
