@@ -271,12 +271,17 @@ class Running:
         """Open the store, however long it is away, and work until told to stop."""
         try:
             if await open_patiently(self.app, self._stopped):
-                await self.prepare()
-                self.is_open = True
-                self.opened.set()
+                await self.open()
                 await self.work()
         finally:
             self.is_open = False
+
+    async def open(self) -> None:
+        """Open the store, if nobody has, and what is to be done before anybody is told so."""
+        await self.app.open()
+        await self.prepare()
+        self.is_open = True
+        self.opened.set()
 
     async def prepare(self) -> None:
         """What is to be done once the store is open, and before anybody is told so."""
@@ -306,8 +311,11 @@ class Service(Running):
 
     metrics: MetricsObserver
 
-    def __init__(self, app: Redrive, settings: Settings, worker: WorkerSettings | None = None) -> None:
-        works = bool(app.systems) or any(len(lane.handlers) for lane in app.lanes.values())
+    def __init__(
+        self, app: Redrive, settings: Settings, worker: WorkerSettings | None = None, *, working: bool = True
+    ) -> None:
+        """Where others work it is not `working` itself, and only answers."""
+        works = working and (bool(app.systems) or any(len(lane.handlers) for lane in app.lanes.values()))
         super().__init__(app, app.workers(worker or settings.worker()) if works else None)
         self.settings = settings
         self.keys = app.store.keys
@@ -338,6 +346,11 @@ class Service(Running):
             for chore in chores:
                 chore.cancel()
             await asyncio.gather(*chores, self.close_all(), return_exceptions=True)
+
+    async def keep_house(self) -> None:
+        """Keep the books and look what is wrong, once: for who is called by a schedule and does not run on."""
+        await self._bookkeeper.round()
+        await self._watch.round()
 
     async def close_all(self) -> None:
         """Close what was to be closed at the end; once."""
