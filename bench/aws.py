@@ -19,6 +19,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from redrive.systems.triggers.tables import TRIGGER_DELIVERIES
 from rich.console import Console
 from rich.table import Table
 
@@ -45,7 +46,6 @@ from redrive.ledgers.aws.queue import SqsQueue
 from redrive.ledgers.aws.table import INDEXES, definition
 from redrive.systems.triggers.aws.follow import EventFollower, standing_facts
 from redrive.systems.triggers.status import Standing
-from redrive.systems.triggers.tables import TRIGGER_DELIVERIES
 from tests.ledgers.aws.servers import AWS, aws_server
 
 WRITE_BYTES, READ_BYTES = 1024, 4096
