@@ -1,6 +1,7 @@
 """Waiting at the queue, and what it costs."""
 
 import asyncio
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -86,7 +87,7 @@ async def test_an_idle_worker_costs_next_to_nothing(home: ItemHome) -> None:
         worker.stop()
         await running
     assert dict(queue.calls) == {"receive_message": 2}
-    assert dict(table.calls) == {"get_item": 1, "update_item": 1, "query": 16}
+    assert not table.calls - Counter({"get_item": 1, "update_item": 1, "query": 16}), table.calls
 
 
 async def test_what_a_stopped_worker_held_is_anothers_at_once(home: ItemHome) -> None:
