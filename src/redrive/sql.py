@@ -6,10 +6,10 @@ transaction, `after_commit` says what is durable, `may_show` finds candidates fo
 sort by their time.
 """
 
+from redrive.ledgers.gather import Gather
 from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.conditions import may_show
 from redrive.ledgers.sql.database import after_commit, run_within, sync_connection
-from redrive.ledgers.sql.gather import Gather
 from redrive.ledgers.sql.ids import uuid7
 from redrive.ledgers.sql.lists import one_of
 from redrive.ledgers.sql.times import Instant, comparable

@@ -12,7 +12,6 @@ from datetime import timedelta
 from typing import Any
 
 import aiobotocore.session
-from redrive.systems.triggers.tables import TRIGGER_DELIVERIES
 
 from redrive import Context, Fixed, Policy, Task, TransientError, jitter, seconds
 from redrive.engine.handlers import Handlers, make_handler
@@ -23,6 +22,7 @@ from redrive.ledgers.aws.ledger import DynamoLedger
 from redrive.ledgers.aws.open import open_clients
 from redrive.ledgers.aws.queue import SqsQueue
 from redrive.systems.triggers.aws.follow import EventFollower
+from redrive.systems.triggers.ledger import TRIGGER_DELIVERIES
 from tests.ledgers.aws.cutting import Cut, CuttingClient
 
 from . import evidence

@@ -6,17 +6,19 @@ budget are conditions of their own: a second lock, should anybody ever write wit
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from redrive.core.decide import Settlement
 from redrive.core.failure import describe_error
 from redrive.core.states import Act, State, sources
 from redrive.core.task import is_alone
-from redrive.ledgers.aws.attributes import to_micros
+from redrive.ledgers.aws.attributes import to_iso, to_micros
 from redrive.ledgers.aws.expressions import Action, Update
 from redrive.ledgers.aws.follow import Change, FailedPart, Follower
 from redrive.ledgers.aws.heads import (
+    KEPT,
+    TOMB,
     UNDECODED,
     Head,
     Part,
@@ -25,6 +27,7 @@ from redrive.ledgers.aws.heads import (
     index_values,
     look_after,
     look_swept,
+    shard_of,
     split_id,
     to_map,
 )
@@ -43,20 +46,21 @@ def revise(
     swept: timedelta | None = None,
     failures: Sequence[FailedPart] = (),
     beside: Sequence[Action] = (),
+    facts: Mapping[str, Any] | None = None,
 ) -> Change:
-    """The change that gives a head these parts, with all that follows from them.
+    """The change that gives a head these parts, and its owner's new facts, with all that follows from them.
 
     A sweep says after how long it wants to see again what it has `swept`.
     """
-    all_parts = {**head.parts, **parts}
+    all_parts, given = {**head.parts, **parts}, {**head.facts, **(facts or {})}
     try:
-        followed = follower.follow(head, all_parts, now, failures)
+        followed = follower.follow(head._replace(facts=given), all_parts, now, failures)
     except UNDECODED as error:  # the facts of the head are none that whoever follows it knows
         raise UnreadableHeadError(head.id, describe_error(error), list(head.parts)) from error
-    facts = {name: value for name, value in {**head.facts, **followed.facts}.items() if value is not None}
+    told = {name: value for name, value in {**given, **followed.facts}.items() if value is not None}
     after = head._replace(
         parts=all_parts,
-        facts=facts,
+        facts=told,
         version=head.version + 1,
         look_at=look_after(all_parts.values(), slack, head.look_at, keep=keep_look)
         if swept is None
@@ -65,7 +69,9 @@ def revise(
     update = Update(head_key(head.id)).require("ver", "=", head.version).set("ver", after.version)
     for number, part in parts.items():
         _change_part(update, number, head.parts[number], part)
-    old, new = {**head.facts, **index_values(head)}, {**facts, **index_values(after)}
+    old, new = {**head.facts, **index_values(head)}, {**told, **index_values(after)}
+    if after.look_at is None and followed.kept is not None:
+        new |= {"due_shard": f"{KEPT}#{shard_of(head.id)}", "look_at": followed.kept}
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
             update.set(name, new.get(name))
@@ -73,6 +79,19 @@ def revise(
     for name, amount in followed.counts.items():
         counts[name] = counts.get(name, 0) + amount
     return Change(head, after, now, [update.action(), *beside], counts, failures)
+
+
+def buried(head: Head, now: datetime, counts: Mapping[str, int]) -> Change:
+    """The change that makes a tombstone of a head: nobody finds it any more but whoever clears it away."""
+    update = Update(head_key(head.id)).require("ver", "=", head.version).set("ver", head.version + 1).set("tomb", 1)
+    for name in sorted({*head.facts, "parts", "listing", "listing_at"}):
+        update.set(name, None)
+    update.set("due_shard", f"{TOMB}#{shard_of(head.id)}").set("look_at", to_iso(now))
+    amounts = counted(head.parts, {})
+    for name, amount in counts.items():
+        amounts[name] = amounts.get(name, 0) + amount
+    after = head._replace(parts={}, facts={}, version=head.version + 1, look_at=None, tombstone=True)
+    return Change(head, after, now, [update.action()], amounts)
 
 
 def _change_part(update: Update, number: str, old: Part, new: Part) -> None:

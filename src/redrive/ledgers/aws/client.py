@@ -118,6 +118,20 @@ class Dynamo:
                 return found[:items_max]
         return found
 
+    async def count(self, request: Mapping[str, Any], *, counted_max: int | None = None) -> int:
+        """How many items a query finds, counted up to this many."""
+        found, start = 0, None
+        while counted_max is None or found < counted_max:
+            asked = {**request, "TableName": self.table, "Select": "COUNT"}
+            asked |= {} if start is None else {"ExclusiveStartKey": start}
+            asked |= {} if counted_max is None else {"Limit": counted_max - found}
+            answer = await self._ask(partial(self._send, "query", asked))
+            found += int(answer.get("Count", 0))
+            start = answer.get("LastEvaluatedKey")
+            if not start:
+                break
+        return found
+
     # --- writing --------------------------------------------------------------------------------------------------------
 
     async def write(self, actions: Sequence[Action], counts: Mapping[str, Mapping[str, int]] | None = None) -> None:
@@ -133,6 +147,13 @@ class Dynamo:
             await self._write([*actions, *extra])
 
         await self._ask(send)
+
+    async def update(self, action: Action) -> Item:
+        """Make one update; the item as it is then. Where an answer is lost it is made twice: only for what may be."""
+        asked = {"TableName": self.table, **action["Update"], "ReturnValues": "ALL_NEW"}
+        answer = await self._ask(partial(self._send, "update_item", asked))
+        after: Item = answer["Attributes"]
+        return after
 
     async def _write(self, actions: Sequence[Action]) -> None:
         if len(actions) == 1:

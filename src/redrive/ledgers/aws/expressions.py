@@ -130,6 +130,15 @@ def put_new(key: Key, values: Mapping[str, Any]) -> Action:
     return {kind: request | condition}
 
 
+def put_over(key: Key, values: Mapping[str, Any], name: str, seen: str) -> Action:
+    """Write an item in the place of one that still has this value. A refusal brings the one that is there."""
+    expressions = Expressions()
+    condition = f"{expressions.name(name)} = {expressions.value(seen)}"
+    [(kind, request)] = put(key, values).items()
+    refusal = {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    return {kind: request | refusal | expressions.shared()}
+
+
 def delete(key: Key) -> Action:
     """Delete an item, if it is there."""
     return Delete(key).action()

@@ -25,6 +25,8 @@ SHARDS = 16
 OPEN = frozenset({State.WAITING, State.CLAIMED})
 LETTERS = {State.WAITING: "w", State.CLAIMED: "c", State.DONE: "d", State.DEAD: "x", State.CANCELLED: "k"}
 STATES = {letter: state for state, letter in LETTERS.items()}
+DUE, KEPT, TOMB = "due", "kept", "tomb"
+"""Where heads stand in the index of what must be looked at: what is open, what may be forgotten some day, and what is being forgotten."""
 NUMBER_WIDTH = 2
 LOOK_WIDTH = 20
 _OWN = frozenset(
@@ -230,7 +232,7 @@ def head_ids(items: Iterable[Item]) -> list[str]:
 
 def _head_from(item: Item) -> Head:
     values = from_item(item)
-    look_at = values.get("look_at")
+    look_at = values.get("look_at") if values.get("due_shard", "").startswith(f"{DUE}#") else None
     return Head(
         id=_text(values["event_id"]),
         user_id=_text(values["user_id"]),
@@ -261,7 +263,7 @@ def index_values(head: Head) -> dict[str, str | None]:
     is_open = any(part.state in OPEN for part in head.parts.values())
     shard = shard_of(head.id)
     return {
-        "due_shard": None if head.look_at is None else f"due#{shard}",
+        "due_shard": None if head.look_at is None else f"{DUE}#{shard}",
         "look_at": None if head.look_at is None else look_text(head.look_at),
         "listing": f"open#{shard}" if is_open else None,
         "listing_at": head.id if is_open else None,

@@ -20,6 +20,7 @@ from redrive.ledgers.aws.expressions import Action, put_new
 from redrive.ledgers.aws.follow import Follower
 from redrive.ledgers.aws.heads import Head, earliest, head_key, head_values, look_after
 from redrive.ledgers.aws.history import counted
+from redrive.ledgers.aws.owner import ItemOwning
 from redrive.ledgers.aws.queue import Queue
 from redrive.ledgers.aws.reader import ItemReading
 from redrive.ledgers.aws.settle import ItemSettling
@@ -27,7 +28,7 @@ from redrive.ledgers.aws.sweep import SWEEP_EVERY, ItemSweeping
 from redrive.ports import Clock, Page, Transaction, Within
 
 
-class DynamoLedger(ItemSweeping, ItemSettling, ItemActing, ItemReading):
+class DynamoLedger(ItemSweeping, ItemSettling, ItemActing, ItemReading, ItemOwning):
     """Heads of a table of DynamoDB as a ledger, and its reader."""
 
     transactions_max = 0

@@ -24,10 +24,10 @@ from sqlalchemy.types import TypeEngine
 
 from redrive.core.task import Added, NewTask, TaskId, same_json
 from redrive.errors import KeyTakenError, LedgerError, UsageError
+from redrive.ledgers.gather import Gather
 from redrive.ledgers.sql.base import ANNOUNCE_HORIZON, IDS_MAX, LedgerBase
 from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.database import run_within, sync_connection
-from redrive.ledgers.sql.gather import Gather
 from redrive.ledgers.sql.ids import uuid7
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import quoted

@@ -23,6 +23,7 @@ from redrive.systems.triggers.values import (
     InboxPage,
     NewEvent,
     Notice,
+    NotTaken,
     SeenEndpoint,
     Status,
     StoredEvent,
@@ -45,10 +46,14 @@ class StoreClock(Protocol):
 class Intake(Protocol):
     """Takes events in."""
 
-    async def take(self, events: Sequence[NewEvent]) -> list[Taken]:
+    payload_bytes_max: int | None
+    """How large a payload may be, where the store has a limit of its own."""
+
+    async def take(self, events: Sequence[NewEvent]) -> Sequence[Taken | NotTaken]:
         """Store the events, each with a delivery for every enabled endpoint that wants it; when this returns they are durable.
 
-        A user's second event with the same idempotency key is the first one.
+        A user's second event with the same idempotency key is the first one. Where a store takes events one by one, some may not be
+        taken; where it takes all or nothing, or if none was taken, it raises.
         """
         ...
 
@@ -84,8 +89,11 @@ class Inbox(Protocol):
         """Forget an event, its deliveries and their history; whether it was there."""
         ...
 
-    async def forget_delivered(self, before: datetime) -> int:
-        """Delete some events that were delivered before an instant; how many there were, 0 when there are none left."""
+    async def forget_delivered(self, before: datetime | None) -> int:
+        """Delete some events that were delivered before an instant; how many there were, 0 when there are none left.
+
+        Without an instant none is; but what somebody else has begun to delete, and left, is deleted either way.
+        """
         ...
 
     async def dead_deliveries(self, user_id: str, id: str) -> DeadDeliveries:

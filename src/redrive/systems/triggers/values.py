@@ -26,6 +26,12 @@ class Taken(NamedTuple):
     new: bool
 
 
+class NotTaken(NamedTuple):
+    """An event that could not be stored now, and why; it may be sent again."""
+
+    why: str
+
+
 class Status(NamedTuple):
     """What the status of an event tells."""
 

@@ -20,7 +20,7 @@ from redrive.systems.triggers.cursor import CURSOR_CHARS_MAX, Cursors
 from redrive.systems.triggers.ids import read_id
 from redrive.systems.triggers.ports import Inbox, Intake
 from redrive.systems.triggers.routes.answers import attempts_json, invalid, not_found, owner_of, refusals, with_body
-from redrive.systems.triggers.values import NewEvent, Status, Taken
+from redrive.systems.triggers.values import NewEvent, NotTaken, Status, Taken
 
 ATTEMPTS_MAX = 100
 IDS_PER_REDRIVE = 500
@@ -56,38 +56,47 @@ def _add_ingest(router: APIRouter, intake: Intake) -> None:
 
         With an `Idempotency-Key`, a second request of the same user with the same key gets the event of the first.
         """
-        [taken] = await intake.take([_new_event(event, request, idempotency_key)])
+        [taken] = await intake.take([_new_event(event, request, idempotency_key, intake)])
+        assert isinstance(taken, Taken), "one that was not taken is raised"
         headers = {} if taken.new else {"Idempotent-Replayed": "true"}
         return JSONResponse(_taken_json(taken), status_code=201, headers=headers)
 
     @router.post("/events/batch", tags=["events"], response_model=m.BatchTaken, responses=with_body())
     @needs("events:write", body_bytes_max=BATCH_BYTES_MAX)
     async def post_events(request: Request, batch: m.BatchIn) -> JSONResponse:
-        """Take up to 100 events in, with a result for each; those that fit are stored in one commit."""
+        """Take up to 100 events in, with a result for each."""
         results: list[dict[str, Any]] = []
         fitting: list[NewEvent] = []
         places: list[int] = []
         for index, item in enumerate(batch.events):
             try:
                 event = m.BatchEventIn.model_validate(item)
-                fitting.append(_new_event(event, request, event.idempotency_key))
+                fitting.append(_new_event(event, request, event.idempotency_key, intake))
                 places.append(index)
                 results.append({"index": index})
             except (ValidationError, ApiError) as error:
-                said = {"code": "VALIDATION_ERROR", "message": _sentence(error)}
+                code = error.code if isinstance(error, ApiError) else "VALIDATION_ERROR"
+                said = {"code": code, "message": _sentence(error)}
                 results.append({"index": index, "error": said})
         taken = await intake.take(fitting) if fitting else []
         for place, one in zip(places, taken, strict=True):
-            results[place] |= _taken_json(one)
+            results[place] |= _taken_json(one) if isinstance(one, Taken) else _not_taken_json(one)
         return JSONResponse({"results": results})
 
 
-def _new_event(event: m.EventIn, request: Request, idempotency_key: str | None) -> NewEvent:
+def _new_event(event: m.EventIn, request: Request, idempotency_key: str | None, intake: Intake) -> NewEvent:
     try:
         # ASCII with escapes: every database stores it and every receiver reads it, half surrogates and NUL included.
         payload = json.dumps(event.payload, allow_nan=False, separators=(",", ":"))
     except ValueError:
         raise invalid("a number in it is too large", "body", "payload") from None
+    most = intake.payload_bytes_max
+    if most is not None and len(payload) > most:
+        raise ApiError(
+            413,
+            "PAYLOAD_TOO_LARGE",
+            f"the payload has {len(payload):,} bytes as JSON text: {most:,} at most are stored",
+        )
     return NewEvent(
         user_id=owner_of(request), event_type=event.event_type, payload=payload,
         correlation_id=request.state.request_id, idempotency_key=idempotency_key,
@@ -99,6 +108,10 @@ def _sentence(error: ValidationError | ApiError) -> str:
         return error.message
     first = error.errors(include_input=False, include_url=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or 'the item'}: {first['msg']}"
+
+
+def _not_taken_json(one: NotTaken) -> dict[str, Any]:
+    return {"error": {"code": "SERVICE_UNAVAILABLE", "message": one.why}}
 
 
 def _taken_json(taken: Taken) -> dict[str, Any]:

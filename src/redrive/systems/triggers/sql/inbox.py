@@ -136,8 +136,10 @@ class SqlInbox(OnDatabase):
         """See `Inbox.delete`."""
         return await self._database.write(self._delete, t.events.c.id == id, t.events.c.user_id == user_id) > 0
 
-    async def forget_delivered(self, before: datetime, *, limit: int = IDS_PER_STATEMENT) -> int:
-        """See `Inbox.forget_delivered`."""
+    async def forget_delivered(self, before: datetime | None, *, limit: int = IDS_PER_STATEMENT) -> int:
+        """See `Inbox.forget_delivered`: nothing is ever left half deleted here."""
+        if before is None:
+            return 0
         e = t.events
         return await self._database.write(
             self._delete, e.c.status == "delivered", e.c.delivered_at < before, limit=limit

@@ -23,6 +23,8 @@ from redrive.systems.triggers.values import Endpoint, NewEvent, Taken
 class SqlIntake(OnDatabase):
     """See `Intake`."""
 
+    payload_bytes_max: int | None = None
+
     def __init__(self, database: Database, status: EventStatus, *, retries_max: int = RETRIES_MAX) -> None:
         super().__init__(database)
         self._status = status

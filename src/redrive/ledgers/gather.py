@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from redrive.errors import LedgerAwayError
-from redrive.ledgers.sql.own_transaction import step_out
+from redrive.ledgers.own_transaction import step_out
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from redrive.ledgers.sql.gather import Gather
-from redrive.ledgers.sql.own_transaction import is_inside, own_transaction
+from redrive.ledgers.gather import Gather
+from redrive.ledgers.own_transaction import is_inside, own_transaction
 
 
 async def test_inside_and_out_again() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from redrive.errors import LedgerAwayError
-from redrive.ledgers.sql.gather import Gather
+from redrive.ledgers.gather import Gather
 
 
 class Doubler:
