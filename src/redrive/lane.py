@@ -73,11 +73,11 @@ class Lane:
         self.checked = table is not TASKS and ledger is None
         """Whether the table is somebody's, and looked at when it is opened."""
 
-    def again(self) -> "Lane":
-        """Another set of handlers over the same ledger, for a worker of its own."""
+    def again(self, ledger: OperatorLedger | None = None) -> "Lane":
+        """Another set of handlers over the same ledger, or over a part of it, for a worker of its own."""
         return Lane(
             self._store, self.table, open_app=self._open_app, observers=self._shared_observers,
-            own_observers=self.own_observers, tune=self.tune, ledger=self._ledger, beside=self._beside,
+            own_observers=self.own_observers, tune=self.tune, ledger=ledger or self._ledger, beside=self._beside,
         )  # fmt: skip
 
     @property

@@ -15,6 +15,7 @@ from redrive.core.task import Claim
 from redrive.ledgers.aws.arrivals import Arrivals
 from redrive.ledgers.aws.ledger import DynamoLedger
 from redrive.ledgers.aws.queue import Message, Queue, ReceivedMessage, from_body
+from redrive.ports import Ledger
 
 IsClosing = Callable[[], bool]
 """Whether it is too late to begin with anything."""
@@ -104,9 +105,10 @@ class Sleeper:
 
 
 def hand_over(
-    ledger: DynamoLedger, bodies: Sequence[tuple[str, str]], *, is_closing: IsClosing, sweeps: bool = False
+    ledger: Ledger, bodies: Sequence[tuple[str, str]], *, is_closing: IsClosing, sweeps: bool = False
 ) -> tuple[HandedLedger, HandedQueue]:
     """A ledger for these messages, (receipt, body), and the queue that knows afterwards which of them must come again."""
+    assert isinstance(ledger, DynamoLedger), "only a ledger over items is told of its tasks by messages"
     messages = [ReceivedMessage(receipt, from_body(body)) for receipt, body in bodies]
     queue = HandedQueue(ledger.queue, messages, is_closing)
     return HandedLedger(ledger, queue, sweeps=sweeps), queue

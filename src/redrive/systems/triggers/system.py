@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -18,8 +18,9 @@ from redrive.http.outgoing import Guard, Outgoing
 from redrive.operator.alert_rules import Alarm
 from redrive.operator.headcount import Headcount
 from redrive.operator.words import describe_error
-from redrive.settings import load
+from redrive.settings import Settings, load
 from redrive.systems.kit.secret_keeper import SecretKeeper
+from redrive.systems.triggers.aws.settings import AwsSettings
 from redrive.systems.triggers.desk import EndpointDesk
 from redrive.systems.triggers.inbox import WORDS, amounts
 from redrive.systems.triggers.ledger import ENDPOINTS, EVENTS, TRIGGER_DELIVERIES
@@ -29,6 +30,9 @@ from redrive.systems.triggers.status import STATUSES
 from redrive.systems.triggers.stores import open_stores
 from redrive.systems.triggers.values import Change
 from redrive.systems.triggers.work import Deliverer
+
+if TYPE_CHECKING:
+    from redrive.systems.triggers.aws.metrics import EmfMetrics
 
 PRUNE_EVERY_SECONDS = 60.0
 
@@ -52,6 +56,7 @@ class Triggers(System):
         self.guard = Guard(self.settings.delivery_allow_networks)
         self.outgoing = Outgoing(self.guard, user_agent=f"redrive/{__version__}")
         self.metrics: TriggerMetrics | None = None
+        self.emf = _cloudwatch(app.store.url)
         self.keeper = SecretKeeper(app.store.file)
         self.stores, adoption = open_stores(app, self.settings, self.keeper, self._tell)
         self.intake, self.inbox, self.endpoints = self.stores.intake, self.stores.inbox, self.stores.endpoints
@@ -107,9 +112,12 @@ class Triggers(System):
         return await self.desk.alarms()
 
     async def run(self, stopped: asyncio.Event) -> None:
-        """Forget what was delivered long ago, until told to stop."""
+        """Forget what was delivered long ago, and tell CloudWatch what is counted, until told to stop."""
         await self._check_secrets()
-        await self._prune(stopped)
+        async with asyncio.TaskGroup() as loops:
+            loops.create_task(self._prune(stopped))
+            if self.emf is not None:
+                loops.create_task(self.emf.run(stopped))
         # The workers stop at the same time and may still be delivering, within their grace.
         await self.deliverer.idle.wait()
         await self.outgoing.close()
@@ -124,12 +132,16 @@ class Triggers(System):
     def _queried(self) -> None:
         if self.metrics is not None:
             self.metrics.queries.inc()
+        if self.emf is not None:
+            self.emf.count_query()
 
     def _tell(self, changes: Sequence[Change]) -> None:
         """After a commit: log what has changed, where this application writes a log, and count it."""
         self._story.tell(changes)
         if self.metrics is not None:
             self.metrics.count(changes)
+        if self.emf is not None:
+            self.emf.count(changes)
 
     def _tune(self, settings: WorkerSettings) -> WorkerSettings:
         # Deliveries live as long as their events, which are pruned here; failed ones are kept for ever.
@@ -139,8 +151,8 @@ class Triggers(System):
     async def _prune(self, stopped: asyncio.Event) -> None:
         while not stopped.is_set():
             try:
-                kept = self._retention
-                await self._forget(None if kept is None else self.stores.clock.now() - kept)
+                await self.forget()
+                await self.tell_totals()
             except LedgerAwayError:
                 pass  # the workers say so; it is tried again in a minute
             except Exception as error:  # whatever a driver says: the service goes on, and it is tried again
@@ -148,9 +160,21 @@ class Triggers(System):
             with suppress(TimeoutError):
                 await asyncio.wait_for(stopped.wait(), PRUNE_EVERY_SECONDS)
 
-    async def _forget(self, before: datetime | None) -> None:
+    async def forget(self) -> None:
+        """Forget what was delivered longer ago than is kept, and finish what others have left."""
+        before = None if self._retention is None else self.stores.clock.now() - self._retention
         while await self.inbox.forget_delivered(before):
             pass
+
+    async def tell_totals(self) -> None:
+        """Tell CloudWatch how many events are open."""
+        if self.emf is not None:
+            self.emf.tell_totals(await self.inbox.totals())
+
+    def flush_metrics(self) -> None:
+        """Write what was counted for CloudWatch, and not written yet."""
+        if self.emf is not None:
+            self.emf.flush()
 
 
 def policy_of(settings: TriggerSettings) -> Policy:
@@ -162,3 +186,12 @@ def policy_of(settings: TriggerSettings) -> Policy:
         jitter=jitter.plus_minus(percent) if percent else jitter.none,
         name="triggers",
     )
+
+
+def _cloudwatch(store: str) -> "EmfMetrics | None":
+    """The metrics of CloudWatch, where events are kept on AWS."""
+    if not store.startswith("dynamodb:"):
+        return None
+    from redrive.systems.triggers.aws.metrics import EmfMetrics
+
+    return EmfMetrics(namespace=load(AwsSettings).metrics_namespace, service=load(Settings).service_name)
