@@ -45,6 +45,7 @@ from redrive.ledgers.aws.open import AwsClients, open_clients
 from redrive.ledgers.aws.queue import SqsQueue
 from redrive.ledgers.aws.table import INDEXES, definition
 from redrive.systems.triggers.aws.follow import EventFollower, standing_facts
+from redrive.systems.triggers.ledger import TRIGGER_DELIVERIES
 from redrive.systems.triggers.status import Standing
 from tests.ledgers.aws.servers import AWS, aws_server
 
