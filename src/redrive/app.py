@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from redrive.core.table import TASKS, LedgerTable
 from redrive.engine.worker import Worker, WorkerSettings, worker_name
@@ -15,12 +15,14 @@ from redrive.observe.traces import span_around
 from redrive.operator.ports import OperatorLedger
 from redrive.ports import Clock, Observer
 from redrive.stores.open import open_store
-from redrive.stores.port import Store
+from redrive.stores.port import NO_TASKS, Store
 from redrive.system import System
 
 __all__ = ["Redrive", "WorkerSettings", "Workers"]
 
 DEFAULT_URL = "sqlite:///redrive.db"
+OF_TASKS = frozenset({"tasks", "handler", "add", "add_many", "add_sync"})
+"""What is there only where the store keeps tasks of any kind."""
 
 
 class Redrive:
@@ -51,16 +53,26 @@ class Redrive:
         """Where all is kept that people look at: tasks, keys, figures, the audit log."""
         self.observers: list[Observer] = list(observers)
         """Who is told what happens in all lanes."""
-        self.tasks = Lane(self.store, TASKS, open_app=self.open, observers=self.observers)
-        """The lane of redrive's own table."""
-        self.handler = self.tasks.handler
-        self.add = self.tasks.add
-        self.add_many = self.tasks.add_many
-        self.add_sync = self.tasks.add_sync
-        self._lanes: dict[str, Lane] = {self.tasks.name: self.tasks}
+        self._lanes: dict[str, Lane] = {}
+        if self.store.keeps_tasks:
+            self.tasks = Lane(self.store, TASKS, open_app=self.open, observers=self.observers)
+            """The lane of redrive's own table."""
+            self.handler = self.tasks.handler
+            self.add = self.tasks.add
+            self.add_many = self.tasks.add_many
+            self.add_sync = self.tasks.add_sync
+            self._lanes[self.tasks.name] = self.tasks
         self.systems: dict[str, System] = {}
         """The systems that stand on this application, by name."""
         self._opened = False
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Say why there is no lane of redrive's own tasks, where the store keeps none."""
+            if name in OF_TASKS:
+                raise UsageError(NO_TASKS)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def database(self) -> Database:
@@ -84,6 +96,8 @@ class Redrive:
         in the same commits as the engine. A system may bring a `ledger` of its own over a table that its
         migrations made; the lane then has that ledger's name.
         """
+        if ledger is None and not self.store.keeps_tasks:
+            raise UsageError(NO_TASKS)
         name = table.name if ledger is None else ledger.name
         if name in self._lanes:
             raise UsageError(f"table {name!r} has a lane already: keep what the first `adopt` returned")
@@ -104,7 +118,7 @@ class Redrive:
 
     @property
     def lanes(self) -> dict[str, Lane]:
-        """All lanes by the names of their tables, redrive's own first."""
+        """All lanes by the names of their tables, redrive's own first where the store keeps it."""
         return dict(self._lanes)
 
     # --- life -------------------------------------------------------------------------------------------------------

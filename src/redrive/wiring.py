@@ -33,6 +33,7 @@ from redrive.operator.bookkeeper import Bookkeeper
 from redrive.operator.headcount import Headcount
 from redrive.operator.ports import OperatorLedger
 from redrive.settings import Section, Settings, load
+from redrive.stores.port import NO_TASKS
 from redrive.systems.commands.settings import CommandSettings
 from redrive.systems.flags.policy import POLICY as FLAGS
 from redrive.systems.flags.settings import FlagSettings
@@ -42,6 +43,8 @@ from redrive.systems.triggers.settings import TriggerSettings
 from redrive.systems.triggers.sql import tables as trigger_tables
 from redrive.systems.webhooks.settings import WebhookSettings
 
+ON_ITEMS = "triggers"
+"""The one system that can be kept in DynamoDB."""
 ANSWER_WITHIN = timedelta(seconds=2)
 """How long the store may take to answer a health check."""
 
@@ -87,7 +90,9 @@ def observe_with_metrics(app: Redrive) -> MetricsObserver:
 
 async def open_patiently(app: Redrive, stopped: asyncio.Event) -> bool:
     """Open the application, waiting while its store is away; False if it was told to stop before."""
-    opening = asyncio.create_task(Patience(app.tasks.name, app.tasks.tell).until_answered(app.open))
+    lane = next(iter(app.lanes.values()), None)
+    patience = Patience(app.store.url, lambda _: None) if lane is None else Patience(lane.name, lane.tell)
+    opening = asyncio.create_task(patience.until_answered(app.open))
     stopping = asyncio.create_task(stopped.wait())
     try:
         await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -150,11 +155,20 @@ SECTIONS: tuple[type[Section], ...] = (
 """All settings that there are: the service's and those of each system."""
 
 
+def store_url(settings: Settings) -> str:
+    """Where an application is kept that brings no store of its own: in the table of EVENTS_TABLE_NAME, or else in the database."""
+    return load(AwsSettings).store_url or settings.database_url
+
+
 def attach_systems(app: Redrive, names: Iterable[str]) -> None:
     """Give the application the systems with these names that it does not have yet, with the settings of the environment.
 
-    One that has not been told what it needs is left out.
+    One that has not been told what it needs is left out. A store that keeps one system alone has that one.
     """
+    if not app.store.keeps_tasks:
+        if others := sorted({*names} - {ON_ITEMS}):
+            raise SettingsError(f"{', '.join(others)} cannot run here: {NO_TASKS}")
+        names = [ON_ITEMS]
     for name in names:
         if name not in app.systems and KNOWN_SYSTEMS[name].can_run:
             KNOWN_SYSTEMS[name].make(app)

@@ -25,13 +25,14 @@ from redrive.app import Redrive
 from redrive.cli.app_path import load_app
 from redrive.core.durations import format_duration, parse_duration
 from redrive.core.failure import redact
+from redrive.core.table import TASKS
 from redrive.core.visible import visible, visible_json
 from redrive.errors import RedriveError, SettingsError, TableError, UsageError
 from redrive.lane import Lane
 from redrive.observe import logs
 from redrive.settings import SYSTEMS, Settings, read_systems
-from redrive.stores.port import Store
-from redrive.wiring import attach_found, check_settings
+from redrive.stores.port import NO_TASKS, Store
+from redrive.wiring import attach_found, check_settings, store_url
 
 R = TypeVar("R")
 
@@ -155,9 +156,6 @@ def version_option(
         raise typer.Exit
 
 
-AppArgument = Annotated[
-    str, typer.Argument(metavar="MODULE:APP", help="Where the application is, such as [cyan]shop.tasks:app[/].")
-]
 AppOption = Annotated[
     str | None,
     typer.Option("--app", metavar="MODULE:APP", help="Your application: its database, lanes and policies are used."),
@@ -208,7 +206,7 @@ def choose_app(database: str | None, app: str | None, systems: Iterable[str] = (
     if database is not None and app is not None:
         raise UsageError("give either --database or --app, which brings its own database")
     settings = check_settings(systems)
-    return load_app(app) if app is not None else Redrive(settings.database_url if database is None else database)
+    return load_app(app) if app is not None else Redrive(store_url(settings) if database is None else database)
 
 
 @asynccontextmanager
@@ -266,6 +264,8 @@ def require_file(store: Store) -> None:
 
 def choose_lane(app: Redrive, name: str) -> Lane:
     """The lane with this name."""
+    if name == TASKS.name and not app.store.keeps_tasks:
+        raise UsageError(NO_TASKS)
     if name not in app.lanes:
         there = ", ".join(app.lanes)
         raise UsageError(f"there is no lane {name!r}: the application has {there}; adopted tables need --app")

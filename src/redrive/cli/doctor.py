@@ -107,6 +107,10 @@ async def examine(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding
     """Everything that can be found out without changing anything."""
     python = platform.python_version()
     yield Finding("redrive", "ok", f"{__version__} on Python {python}, {sys.platform}")
+    if not app.store.keeps_tasks:
+        async for finding in _items(app):
+            yield finding
+        return
     database = app.database
     shown = redact(database.url)
     path = database.file
@@ -145,6 +149,22 @@ async def examine(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding
         async for finding in _secrets(database):
             yield finding
         async for finding in _lanes(app, handled):
+            yield finding
+
+
+async def _items(app: Redrive) -> AsyncIterator[Finding]:
+    """The table and the queues of a store over items, and what is kept there."""
+    from redrive.stores.aws import ItemStore
+
+    store = app.store
+    assert isinstance(store, ItemStore)
+    there = [Finding(*found) for found in await store.examine()]
+    for finding in there:
+        yield finding
+    if all(finding.status != "problem" for finding in there):
+        await attach_found(app)
+        await app.open()
+        async for finding in _lanes(app, ()):
             yield finding
 
 

@@ -49,6 +49,10 @@ def migrate(
     """
     named = named_systems(systems, load_settings())
     chosen = choose_app(database, app, named)
+    if not chosen.store.keeps_tasks:
+        raise UsageError(
+            "DynamoDB has no tables to migrate: deploy/aws/template.yaml makes the table, its indexes and the queues"
+        )
     wanted = {*named, *migrations.with_tables(chosen.systems)}
     if sql:
         sys.stdout.write(migrations.migration_sql(make_url(chosen.database.url).get_backend_name(), wanted))

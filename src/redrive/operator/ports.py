@@ -104,7 +104,7 @@ class Search(Protocol):
 class Audit(Protocol):
     """Who did what, and why; newest first."""
 
-    async def page(self, ledger: str | None = None, cursor: str | None = None, limit: int = 100) -> Page[AuditEntry]:
+    async def page(self, ledger: str | None = None, *, cursor: str | None = None, limit: int = 100) -> Page[AuditEntry]:
         """A page of all, or of what was done to one ledger; the cursor is handed back as text.
 
         A page of one ledger may be short and still have a cursor: a look goes past so many entries of others, and no more.

@@ -16,10 +16,17 @@ from redrive.ledgers.sql.database import Database
 from redrive.operator.ports import Alerts, Audit, Census, Figures, OperatorLedger, Search, TaskPages, Turns
 from redrive.ports import Filter
 
+NO_TASKS = (
+    "only deliveries of triggers are kept in DynamoDB: for other tasks, adopted tables and other systems make another application, "
+    "on SQLite or PostgreSQL"
+)
+
 
 class Store(Protocol):
     """One store, shared by all lanes of an application."""
 
+    keeps_tasks: bool
+    """Whether tasks of any kind are kept here, and tables can be adopted; elsewhere a system brings the ledger that it needs."""
     keys: Keys
     sessions: Sessions
     audit: Audit
@@ -39,7 +46,7 @@ class Store(Protocol):
 
     @property
     def database(self) -> Database:
-        """The database that it is; `UsageError` where it is none of SQL."""
+        """The database that it is; `UsageError` where it is not one of SQL."""
         ...
 
     def now(self) -> datetime:

@@ -30,6 +30,8 @@ from redrive.ports import Filter
 class SqlStore:
     """All that a database holds; see `Store`."""
 
+    keeps_tasks = True
+
     def __init__(self, database: Database) -> None:
         self.database = database
         self.keys: Keys = SqlKeys(database)

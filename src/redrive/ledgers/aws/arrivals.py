@@ -12,10 +12,6 @@ from datetime import timedelta
 from redrive.core.durations import ZERO
 from redrive.ledgers.aws.queue import BATCH_MAX, WAIT_MAX, ReceivedMessage
 
-WAIT_MIN = timedelta(seconds=1)
-"""A nap takes at least so long, unless a message ends it: a worker that knows of something due whose message is late must not ask for
-it a hundred times a second."""
-
 Receive = Callable[[int, timedelta], Awaitable[list[ReceivedMessage]]]
 
 
@@ -43,7 +39,7 @@ class Arrivals:
         if not self._arrived:
             if self._asking is None:
                 self._asking = asyncio.ensure_future(self._receive(BATCH_MAX, WAIT_MAX))
-            await asyncio.wait({self._asking}, timeout=max(timeout, WAIT_MIN).total_seconds())
+            await asyncio.wait({self._asking}, timeout=timeout.total_seconds())
             self._collect()
         return bool(self._arrived)
 

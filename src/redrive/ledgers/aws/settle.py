@@ -21,7 +21,7 @@ from redrive.ledgers.aws.changes import revise, settled
 from redrive.ledgers.aws.client import ACTIONS_MAX, RefusedError
 from redrive.ledgers.aws.expressions import query
 from redrive.ledgers.aws.follow import Change
-from redrive.ledgers.aws.heads import Head, UnreadableHeadError, head_from, split_id
+from redrive.ledgers.aws.heads import Head, UnreadableHeadError, head_from, split_id, task_id
 from redrive.ledgers.aws.history import cause_action
 from redrive.ledgers.rollup import rolled_up
 from redrive.ports import Within
@@ -55,7 +55,7 @@ class ItemSettling(ItemBase):
         _check(settlements)
         written, lost = list[Settlement](), list[Settlement]()
         for wave in _waves(settlements):
-            heads, unreadable = await self._known_heads([id_ for group in wave for id_ in group])
+            heads, unreadable = await self._known_heads({id_: some for group in wave for id_, some in group.items()})
             ends = await asyncio.gather(
                 *(self._settle_group(group, heads, unreadable, worker) for group in wave), return_exceptions=True
             )
@@ -71,10 +71,10 @@ class ItemSettling(ItemBase):
         await self._roll_up(written, worker)
         return [ClaimLost(one.claim) for one in lost]
 
-    async def _known_heads(self, ids: Sequence[str]) -> FoundHeads:
-        """These heads as they were left; those that are not remembered are read."""
-        known = {id_: self._known[id_] for id_ in ids if id_ in self._known}
-        read = await self._find_heads([id_ for id_ in ids if id_ not in known])
+    async def _known_heads(self, group: Group) -> FoundHeads:
+        """These heads as they were left; those are read that are not remembered, or not as held under these claims."""
+        known = {id_: self._known[id_] for id_, some in group.items() if _holds(self._known.get(id_), some)}
+        read = await self._find_heads([id_ for id_ in group if id_ not in known])
         return FoundHeads(known | read.heads, read.unreadable)
 
     async def _settle_group(
@@ -201,6 +201,14 @@ class ItemSettling(ItemBase):
             self._causes[cause] = None
             while len(self._causes) > CAUSES_MAX:
                 self._causes.popitem(last=False)
+
+
+def _holds(head: Head | None, settlements: Sequence[Settlement]) -> bool:
+    """Whether a head holds the claims of all of these."""
+    if head is None:
+        return False
+    held = {task_id(head.id, number): part.fence for number, part in head.parts.items()}
+    return all(held.get(str(one.claim.task.id)) == one.claim.claim_id for one in settlements)
 
 
 def _check(settlements: Sequence[Settlement]) -> None:

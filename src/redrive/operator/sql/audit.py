@@ -18,7 +18,7 @@ LOOKED_AT_MAX = 20_000
 class SqlAudit(OnDatabase):
     """The audit log of one database; see `Audit`."""
 
-    async def page(self, ledger: str | None = None, cursor: str | None = None, limit: int = 100) -> Page[AuditEntry]:
+    async def page(self, ledger: str | None = None, *, cursor: str | None = None, limit: int = 100) -> Page[AuditEntry]:
         """See `Audit.page`."""
         return await self._page(ledger, None if cursor is None else _read_cursor(cursor), limit)
 

@@ -39,5 +39,5 @@ async def audit(
 ) -> dict[str, Any]:
     """A page of one ledger may be short and still have a cursor: it looks past so many entries of others, and no more."""
     async with in_time():
-        found = await app_of(request).store.audit.page(ledger or None, cursor or None, limit)
+        found = await app_of(request).store.audit.page(ledger or None, cursor=cursor or None, limit=limit)
     return {"deeds": [fields_json(entry, FIELDS) for entry in found.items], "cursor": found.cursor}
