@@ -44,8 +44,8 @@ from redrive.ledgers.aws.open import AwsClients, open_clients
 from redrive.ledgers.aws.queue import SqsQueue
 from redrive.ledgers.aws.table import INDEXES, definition
 from redrive.systems.triggers.aws.follow import EventFollower, standing_facts
+from redrive.systems.triggers.ledger import TRIGGER_DELIVERIES
 from redrive.systems.triggers.status import Standing
-from redrive.systems.triggers.tables import TRIGGER_DELIVERIES
 from tests.ledgers.aws.servers import AWS, aws_server
 
 WRITE_BYTES, READ_BYTES = 1024, 4096
