@@ -7,7 +7,7 @@ by it. What Lambda does around them is played here: messages are received and ha
 import io
 import json
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
@@ -291,6 +291,25 @@ def test_metrics_and_log_lines_are_written(deployed: Deployed, key: str, post: A
     assert [row["shown"]["new_status"] for row in run(life, rows) if row["event"] == "status_transition"] == [
         "received", "queued", "delivered",
     ]  # fmt: skip
+
+
+def test_it_answers_as_a_service_does(deployed: Deployed, key: str) -> None:
+    """Health, pages and the operator API come through the same function; a stranger is refused in the same form."""
+    for path in ("/health", "/ready", "/api/triggers/endpoints"):
+        status, told = deployed.request("GET", path, GIVEN["AdminKey"])
+        assert status == 200, (path, told)
+    status, told = deployed.request("GET", "/v1/inbox", "rdk_nobody")
+    assert (status, told["error"]["code"]) == (401, "UNAUTHORIZED")
+
+
+def test_a_sweep_with_nothing_to_do_is_cheap(deployed: Deployed, key: str) -> None:
+    """It asks each shard once, looks at turns and counts, and reads no event."""
+    deployed.work_off()
+    deployed.call("sweep", {})
+    before = len(deployed.calls["sweep"])
+    deployed.call("sweep", {})
+    made = Counter(call for _, call, _ in deployed.calls["sweep"][before:])
+    assert made.total() < 100, made
 
 
 def test_every_call_is_allowed_by_its_role(deployed: Deployed, key: str, post: Any) -> None:
