@@ -30,7 +30,7 @@ from redrive.cli.common import (
     print_json,
     run,
 )
-from redrive.cli.secrets import secret_columns
+from redrive.cli.secrets import look_at_all, secret_columns
 from redrive.core.durations import format_duration
 from redrive.core.failure import describe_error, redact
 from redrive.errors import MissingExtraError, NewerSchemaError, RedriveError, SettingsError, TableError
@@ -147,8 +147,9 @@ async def examine(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding
     migrated = await _migrated(app)
     yield migrated
     if migrated.status == "ok":
-        async for finding in _secrets(database):
-            yield finding
+        if await secret_columns(database):
+            async for finding in _secrets(app):
+                yield finding
         async for finding in _lanes(app, handled):
             yield finding
 
@@ -170,6 +171,8 @@ async def _items(app: Redrive) -> AsyncIterator[Finding]:
     if all(finding.status != "problem" for finding in there):
         await attach_found(app)
         await app.open()
+        async for finding in _secrets(app):
+            yield finding
         async for finding in _lanes(app, ()):
             yield finding
 
@@ -194,21 +197,17 @@ async def _migrated(app: Redrive) -> Finding:
     )
 
 
-async def _secrets(database: Database) -> AsyncIterator[Finding]:
+async def _secrets(app: Redrive) -> AsyncIterator[Finding]:
     """Whether stored secrets are encrypted, and can be read."""
-    columns = await secret_columns(database)
-    if not columns:
-        return
     try:
-        from redrive.access.sql.stored_secrets import look_at_secrets
         from redrive.systems.kit.secret_keeper import NO_KEY, SecretKeeper
     except MissingExtraError as error:
         yield Finding("secrets", "notice", f"they are not looked at: {error}")
         return
-    keeper = SecretKeeper(database.file)
+    keeper = SecretKeeper(app.store.file)
     try:
         has_key = keeper.has_key()
-        found = await look_at_secrets(database, columns, keeper.box() if has_key else None)
+        found = await look_at_all(app, keeper.box() if has_key else None)
     except SettingsError as error:
         yield Finding("secrets", "problem", str(error))
         return
