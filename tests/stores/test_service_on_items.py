@@ -1,5 +1,6 @@
 """A whole service whose store is DynamoDB: every page and route answers, and nothing reads a whole table."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -79,8 +80,7 @@ async def site(aws: str) -> AsyncIterator[Site]:
         Triggers(app, TriggerSettings(_env_file=None))
         async with app:
             assert isinstance(app.store, ItemStore)
-            heard = Heard(app.store._late.dynamodb._client)
-            app.store._late.dynamodb.become(heard)
+            heard = app.store.dynamo._client = Heard(app.store.dynamo._client)
             service = Service(app, Settings(_env_file=None))
             service.is_open = True
             made = await service.keys.create("ada", ["admin"])
@@ -160,3 +160,20 @@ async def test_the_service_keeps_house(site: Site):
     assert f'redrive_tasks{{ledger="{LEDGER}",state="dead"}} 1.0' in metrics
     assert f'redrive_ledger_up{{ledger="{LEDGER}"}} 1.0' in metrics
     assert "scan" not in site.heard.calls
+
+
+def test_each_event_loop_has_clients_of_its_own(aws: str):
+    """An application is used in one loop after another, closed or not, as on SQL."""
+    with asyncio.Runner() as runner:
+        made = item_url(aws)
+        app = Redrive(runner.run(made.__aenter__()))
+        key = runner.run(app.store.keys.create("ada", ["viewer"])).key
+        assert asyncio.run(_keys_of(app)) == [key.id]
+        assert asyncio.run(_keys_of(app)) == [key.id]
+        assert runner.run(_keys_of(app)) == [key.id]
+        runner.run(made.__aexit__(None, None, None))
+
+
+async def _keys_of(app: Redrive) -> list[str]:
+    async with app:
+        return [key.id for key in await app.store.keys.list()]
