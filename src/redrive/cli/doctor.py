@@ -40,7 +40,8 @@ from redrive.ledgers.sql import migrate
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sqlite.database import SYNCHRONOUS
-from redrive.settings import load_settings
+from redrive.settings import load, load_settings
+from redrive.systems.triggers.aws.settings import AwsSettings
 from redrive.wiring import attach_found
 
 SQLITE_OLDEST = (3, 35, 0)
@@ -162,6 +163,11 @@ async def _items(app: Redrive) -> AsyncIterator[Finding]:
     there = [Finding(*found) for found in await store.examine()]
     for finding in there:
         yield finding
+    named = load(AwsSettings)
+    if named.dashboard_name is not None:
+        yield Finding(
+            "dashboard", "ok", f"{named.dashboard_name} in CloudWatch, over the metrics in {named.metrics_namespace}"
+        )
     if all(finding.status != "problem" for finding in there):
         await attach_found(app)
         await app.open()
