@@ -22,12 +22,14 @@ from redrive.systems.triggers.ledger import ENDPOINTS
 from redrive.systems.triggers.settings import TriggerSettings
 from redrive.web.app import make_web
 from redrive.wiring import Service
+from tests.web.test_nothing_is_a_fault import WHOLE
 from tests.web.test_reads_need_no_write import routes_that_look
 
 from .items import Heard, item_url
 
 LEDGER = "trigger_deliveries"
 DEAD, DONE = Failed(PermanentError("no such host")), Done()
+NOBODY = {"reason": "x", "ids": ["nobody.00"], "state": "done"}
 NOT_RUNNING = {"/ready"}
 """What says of a service that stands still that it does not work."""
 ASKED = ({}, {"ledger": LEDGER}, {"state": "dead"}, {"state": "waiting"}, {"state": "done"}, {"error": "host"}, {"cause": "x"})  # fmt: skip
@@ -116,6 +118,22 @@ async def test_every_page_and_route_answers(site: Site):
     assert faults == []
     assert walked > 150
     assert site.heard.calls["query"] > 0
+    assert "scan" not in site.heard.calls
+
+
+async def test_every_route_that_changes_something_answers(site: Site):
+    """With nothing to change and with what names nobody: refused or done, never a fault, and nothing scans."""
+    faults, walked = [], 0
+    for path, operations in site.web.openapi()["paths"].items():
+        for method in operations.keys() - {"get", "parameters"}:
+            at = re.sub(r"{.*?}", "none", path)
+            for body in ({}, NOBODY | WHOLE.get(path, {}), NOBODY | {"filter": {"state": "dead"}}):
+                answer = await site.client.request(method, at, json=body, headers={"X-API-Key": site.secret})
+                walked += 1
+                if answer.status_code >= 500:
+                    faults.append((method, at, body, answer.status_code, answer.text[:300]))
+    assert faults == []
+    assert walked > 50
     assert "scan" not in site.heard.calls
 
 
