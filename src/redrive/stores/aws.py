@@ -32,10 +32,8 @@ from redrive.operator.aws.search import ItemSearch
 from redrive.operator.aws.turns import ItemTurns
 from redrive.operator.ports import Alerts, Audit, Figures, OperatorLedger, Turns
 from redrive.ports import Clock, Filter
-from redrive.stores.port import NO_TASKS
+from redrive.stores.port import NO_TASKS, ON_ITEMS
 
-SYSTEM = "triggers"
-"""The one system that is kept here."""
 QUESTIONS = frozenset({"queue", "dlq", "region", "endpoint"})
 
 
@@ -74,7 +72,7 @@ class ItemStore:
 
     async def open(self, systems: Collection[str] = ()) -> None:
         """See `Store.open`. Table and queue are made by deploy/aws; here they are looked at."""
-        if others := [name for name in systems if name != SYSTEM]:
+        if others := [name for name in systems if name != ON_ITEMS]:
             raise UsageError(f"{', '.join(others)}: {NO_TASKS}")
         await check(await self._clients.ready(), self.places, lease=WorkerSettings().lease)
 
@@ -88,7 +86,7 @@ class ItemStore:
 
     async def find_systems(self) -> list[str]:
         """See `Store.find_systems`."""
-        return [SYSTEM]
+        return [ON_ITEMS]
 
     async def answers(self) -> None:
         """See `Store.answers`."""
