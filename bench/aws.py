@@ -19,7 +19,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from redrive.systems.triggers.tables import TRIGGER_DELIVERIES
 from rich.console import Console
 from rich.table import Table
 

@@ -44,6 +44,9 @@ class Change(NamedTuple):
 class Follower:
     """Override what you need; what you leave alone writes nothing."""
 
+    counted_as: str | None = None
+    """What the minutes call the heads themselves; None where nobody counts them."""
+
     def follow(
         self,
         head: Head,  # noqa: ARG002
@@ -54,5 +57,6 @@ class Follower:
         """What follows for a head whose parts are these from now on. Pure."""
         return Followed({}, {})
 
-    def tell(self, changes: Sequence[Change]) -> None:
-        """These changes were written."""
+    def tell(self, changes: Sequence[Change]) -> Mapping[str, int]:  # noqa: ARG002
+        """These changes were written. Returns what they add to the present minute of the heads."""
+        return {}
