@@ -62,9 +62,8 @@ class ItemActing(ItemBase):
             return acted(self.name, head, numbers, act, state, actor, deed, self._now())
 
         changed = await self._act_on(map(str, ids), change)
-        if changed:
-            ended = {ENDING_ACTS[act]: len(changed)} if act in ENDING_ACTS else {}
-            await self._add_to_minute(f"act:{uuid4()}", ended)
+        if changed and act in ENDING_ACTS:
+            await self._add_to_minute(f"act:{uuid4()}", {ENDING_ACTS[act]: len(changed)})
         return changed
 
     async def _act_on(self, ids: Iterable[str], act: Callable[[Head, Sequence[str], str], ActedParts]) -> list[TaskId]:

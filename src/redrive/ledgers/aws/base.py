@@ -9,7 +9,7 @@ import logging
 import math
 import random
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -78,7 +78,6 @@ class ItemBase:
         self._grace = grace
         self._known: OrderedDict[str, Head] = OrderedDict()
         self._told: OrderedDict[str, float] = OrderedDict()
-        self._flows: Counter[str] = Counter()
 
     def _now(self) -> datetime:
         return self._clock.now()
@@ -162,7 +161,7 @@ class ItemBase:
                 self._known[change.after.id] = change.after
         while len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)
-        self._flows.update(self._follower.tell(changes))
+        self._follower.tell(changes)
 
     async def _send_due(self, changes: Iterable[Change]) -> None:
         """Send a message for each instant at which parts of these heads are due from now on.
@@ -190,17 +189,11 @@ class ItemBase:
         return True
 
     async def _add_to_minute(self, worker: str, amounts: Mapping[str, float]) -> None:
-        """Add to the present minute of a worker, and what has happened to heads since. Charts may miss a point, the ledger goes on."""
+        """Add to the present minute of a worker. Charts may miss a point, the ledger goes on."""
         minute = self._now().replace(second=0, microsecond=0)
-        flows, self._flows = self._flows, Counter()
-        counted = {self.name: amounts, self._follower.counted_as: flows}
         with suppress(LedgerAwayError):
-            await asyncio.gather(
-                *(
-                    self.dynamo.write([minute_action(minute, random.randrange(MINUTE_SHARDS), name, worker, some)])
-                    for name, some in counted.items()
-                    if name is not None and any(some.values())
-                )
+            await self.dynamo.write(
+                [minute_action(minute, random.randrange(MINUTE_SHARDS), self.name, worker, amounts)]
             )
 
 

@@ -44,9 +44,6 @@ class Change(NamedTuple):
 class Follower:
     """Override what you need; what you leave alone writes nothing."""
 
-    counted_as: str | None = None
-    """What the minutes call the heads themselves; None where nobody counts them."""
-
     def follow(
         self,
         head: Head,  # noqa: ARG002
@@ -57,6 +54,5 @@ class Follower:
         """What follows for a head whose parts are these from now on. Pure."""
         return Followed({}, {})
 
-    def tell(self, changes: Sequence[Change]) -> Mapping[str, int]:  # noqa: ARG002
-        """These changes were written. Returns what they add to the present minute of the heads."""
-        return {}
+    def tell(self, changes: Sequence[Change]) -> None:
+        """These changes were written."""

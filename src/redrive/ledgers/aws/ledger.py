@@ -3,7 +3,6 @@
 What DynamoDB and SQS cannot do is refused with one sentence: a transaction to join, tasks that are added without an event, pruning.
 """
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -21,7 +20,7 @@ from redrive.ledgers.aws.expressions import Action, put_new
 from redrive.ledgers.aws.follow import Follower
 from redrive.ledgers.aws.heads import Head, earliest, head_key, head_values, look_after
 from redrive.ledgers.aws.history import counted
-from redrive.ledgers.aws.owner import OWNER, ItemOwning
+from redrive.ledgers.aws.owner import ItemOwning
 from redrive.ledgers.aws.queue import Queue
 from redrive.ledgers.aws.reader import ItemReading
 from redrive.ledgers.aws.settle import ItemSettling
@@ -65,12 +64,9 @@ class DynamoLedger(ItemSweeping, ItemSettling, ItemActing, ItemReading, ItemOwni
             # Its id is of our own making: if it is there, the write whose answer was lost was made.
             if not (error.uncertain and error.reasons[0].refused):
                 raise
-        self._flows["added"] += 1
         due = earliest(new.parts.values())
-        await asyncio.gather(
-            self._send([] if due is None else [(new.id, due)]),
-            self._add_to_minute(OWNER, {}),
-        )
+        if due is not None:
+            await self._send([(new.id, due)])
 
     async def add(self, tasks: Sequence[NewTask], *, within: Within | None = None) -> list[Added]:  # noqa: ARG002
         """See `Ledger.add`: refused."""

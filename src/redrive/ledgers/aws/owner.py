@@ -24,8 +24,6 @@ from redrive.ledgers.aws.history import failure_action
 
 AT_ONCE_MAX = 16
 """How many deletions are under way at once."""
-OWNER = "owner"
-"""The worker that the minutes know the owner as."""
 BESIDE_MAX = ACTIONS_MAX - 2
 """How many actions go with those of the head and of a counter."""
 
@@ -79,7 +77,6 @@ class ItemOwning(ItemBase):
         ):  # lists of what failed may show what has ended; whoever acts on it reads the head
             for action in late:
                 await self.dynamo.write([action])
-        await self._add_to_minute(OWNER, {})
         return change.after
 
     async def forget(self, id: str, plan: Callable[[Head], Farewell | None]) -> bool:

@@ -3,17 +3,15 @@
 The rule is `fold`, the same as on SQL.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from redrive.items import FailedPart, Followed, Follower, Head, HeadChange, Part
 from redrive.systems.triggers.aws.places import read_standing, standing_facts
-from redrive.systems.triggers.changes import FailedTry, Who, changes_of, failures_of, flows_of
-from redrive.systems.triggers.ledger import EVENTS
+from redrive.systems.triggers.changes import FailedTry, Who, changes_of, failures_of
 from redrive.systems.triggers.logs import InOrder
 from redrive.systems.triggers.status import Delivery, Failure, fold
-from redrive.systems.triggers.values import Change, StatusChanged
+from redrive.systems.triggers.values import Change
 
 ENDED = ("done", "dead", "cancelled")
 
@@ -27,8 +25,6 @@ def delivery_of(part: Part) -> Delivery:
 class EventFollower(Follower):
     """Keeps events equal to their deliveries, counts them, and tells what has changed."""
 
-    counted_as = EVENTS
-
     def __init__(self, tell: Callable[[Sequence[Change]], None] = lambda _: None) -> None:
         self.order = InOrder(tell)
 
@@ -41,11 +37,9 @@ class EventFollower(Follower):
         facts = standing_facts(after, head.id, head.created_at)
         return Followed(facts, counts, kept=facts["delivered_at"])
 
-    def tell(self, changes: Sequence[HeadChange]) -> Counter[str]:
+    def tell(self, changes: Sequence[HeadChange]) -> None:
         """See `Follower.tell`."""
-        told = [one for change in changes for one in told_of(change)]
-        self.order.tell(told)
-        return Counter(flow for one in told if isinstance(one, StatusChanged) for flow in flows_of(one))
+        self.order.tell([told for change in changes for told in told_of(change)])
 
 
 def told_of(change: HeadChange) -> list[Change]:
