@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from sqlalchemy import Connection, Table, inspect, make_url
+from sqlalchemy import Connection, Table, inspect
 
 from redrive.cli.common import (
     PROBLEM,
@@ -55,7 +55,7 @@ def migrate(
         )
     wanted = {*named, *migrations.with_tables(chosen.systems)}
     if sql:
-        sys.stdout.write(migrations.migration_sql(make_url(chosen.database.url).get_backend_name(), wanted))
+        sys.stdout.write(migrations.migration_sql(chosen.database.dialect.name, wanted))
         return
 
     async def work() -> tuple[migrations.Versions, migrations.Versions]:
