@@ -1,4 +1,4 @@
-"""`redrive migrate` and `redrive adopt`: the tables that ledgers stand in."""
+"""`redrive migrate`, `redrive grant` and `redrive adopt`: the tables that ledgers stand in."""
 
 import sys
 from collections.abc import Sequence
@@ -82,6 +82,23 @@ def migrate(
 
 def _listed(versions: migrations.Versions) -> str:
     return ", ".join(f"{branch} {version}" for branch, version in versions.items())
+
+
+def grant(
+    schema: Annotated[str, typer.Option(help="The schema that redrive's tables are in.")] = "public",
+    owner: Annotated[str, typer.Option(help="The role that migrates.")] = "redrive_owner",
+    worker: Annotated[str, typer.Option(help="The role that serves and works.")] = "redrive_worker",
+    viewer: Annotated[str, typer.Option(help="The role that only reads.")] = "redrive_viewer",
+) -> None:
+    """Print the SQL for three roles of PostgreSQL: one that migrates, one that works, one that only looks.
+
+    Nothing is run: an administrator reads it and hands it to psql.
+
+    Example: [cyan]redrive grant --schema shop | psql shop[/]
+    """
+    from redrive.ledgers.postgres.grants import grants
+
+    sys.stdout.write(grants(schema=schema, owner=owner, worker=worker, viewer=viewer))
 
 
 def adopt(
