@@ -28,6 +28,7 @@ from tests import (
     forks,
     shared_work,  # noqa: F401 - before any application is made
 )
+from tests.faults import aws_session  # noqa: F401 - before any client of AWS is made
 from tests.ledgers.aws.servers import aws_server
 from tests.order import spread
 from tests.patience import have_patience
