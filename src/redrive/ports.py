@@ -75,8 +75,8 @@ class Transaction(Protocol):
 class Waiter(Protocol):
     """A worker's place to wait for new work. A wake-up is kept until `clear`, so none is missed while it looks."""
 
-    def clear(self) -> None:
-        """Forget the wake-ups so far: call it before looking for work."""
+    def clear(self) -> bool:
+        """Forget the wake-ups so far: call it before looking for work. Whether there were any."""
         ...
 
     async def wait(self, timeout: timedelta) -> bool:
@@ -88,6 +88,11 @@ class Ledger(Protocol):
     """The durable home of tasks."""
 
     name: str
+
+    @property
+    def has_gates(self) -> bool:
+        """Whether tasks may have a gate here."""
+        ...
 
     async def add(self, tasks: Sequence[NewTask], *, within: Within | None = None) -> list[Added]:
         """Store the tasks, in the caller's own transaction if one is given. All or nothing.
@@ -104,8 +109,11 @@ class Ledger(Protocol):
         kinds: Sequence[str] | None = None,
         fence: UUID | None = None,
         held: Callable[[], Iterable[Claim]] = tuple,
+        gates: bool = True,
     ) -> list[Claim]:
         """Take due tasks, each for one holder. A short list does not mean that nothing else is due.
+
+        With `gates` also what gates let through; without, only what has no gate.
 
         `fence` is the claim's own, made by whoever asks, so that `recall` can find what it took if the answer is lost.
         Ledgers over queues may hand out abandoned tasks here; those over tables do so in `reclaim` only. What the one who asks
@@ -164,6 +172,20 @@ class Ledger(Protocol):
 
     def waiter(self) -> AbstractContextManager[Waiter]:
         """A place to wait for new work."""
+        ...
+
+    async def discover(self) -> int:
+        """Make or wake gates that nobody has told of, because their tasks came in a caller's transaction or from a stranger.
+
+        How many there were.
+        """
+        ...
+
+    async def keep_gates(self, *, recount: bool) -> int:
+        """End tasks that wait behind a gate past their deadline; with `recount` count anew what each gate holds.
+
+        How many tasks were ended.
+        """
         ...
 
     async def list_kinds(self, *, prefix: str = "", after: str | None = None) -> "Page[str]":

@@ -18,7 +18,7 @@ A breaker is *flowing*, *tripped* or *returning*; a gate that lets nothing throu
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -31,8 +31,6 @@ from redrive.core.durations import ZERO, SpanField
 from redrive.core.failure import ErrorClass
 from redrive.errors import UsageError
 
-GATE_CHARS_MAX = 200
-TENANT_CHARS_MAX = 200
 PROBE = timedelta(seconds=30)
 WITHIN = timedelta(minutes=1)
 RAMP_STEPS = 10
@@ -85,6 +83,14 @@ class Priority(StrEnum):
     def level(self) -> int:
         """The number that rows hold."""
         return list(Priority).index(self)
+
+
+def read_priority(priority: str) -> Priority:
+    """One of the three levels."""
+    try:
+        return Priority(priority)
+    except ValueError:
+        raise UsageError(f"priority must be high, normal or low, not {priority!r}") from None
 
 
 # --- limits ---------------------------------------------------------------------------------------------------------------
@@ -565,7 +571,7 @@ def band_of(priority: int | None, *, tried: bool) -> int:
     return (1 if priority is None else priority) * 2 + (0 if tried else 1)
 
 
-def in_order(bands: dict[int, Sequence[Row]], room: int, retries: int, favoured: int = -1) -> list[tuple[int, Row]]:
+def in_order(bands: Mapping[int, Sequence[Row]], room: int, retries: int, favoured: int = -1) -> list[tuple[int, Row]]:
     """Up to `room` of the due rows of each band, which are in the order of their due times, with their bands; at most so many retries.
 
     First one of the favoured band, then what each band is sure of, then by band.

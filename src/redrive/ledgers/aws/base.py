@@ -40,6 +40,8 @@ class ProcessClock:
 class ItemBase:
     """Heads in a table, and the queue in which they wait."""
 
+    has_gates = False
+
     def __init__(
         self,
         dynamo: Dynamo,
@@ -63,6 +65,14 @@ class ItemBase:
 
     def _now(self) -> datetime:
         return self._clock.now()
+
+    async def discover(self) -> int:
+        """See `Ledger.discover`: there are no gates."""
+        return 0
+
+    async def keep_gates(self, *, recount: bool) -> int:  # noqa: ARG002
+        """See `Ledger.keep_gates`: there are none."""
+        return 0
 
     def _handles(self, kinds: Sequence[str] | None) -> bool:
         """Whether tasks of these kinds are kept here: all of them have one."""

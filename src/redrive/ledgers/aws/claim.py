@@ -72,6 +72,7 @@ class ItemClaiming(ItemBase):
         kinds: Sequence[str] | None = None,
         fence: UUID | None = None,
         held: Callable[[], Iterable[Claim]] = tuple,
+        gates: bool = True,  # noqa: ARG002 - there are none
     ) -> list[Claim]:
         """See `Ledger.claim`."""
         claims: list[Claim] = []

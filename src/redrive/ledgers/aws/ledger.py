@@ -109,8 +109,9 @@ class QueueWaiter:
         self._arrived = arrived
         self._asking: asyncio.Task[list[ReceivedMessage]] | None = None
 
-    def clear(self) -> None:
+    def clear(self) -> bool:
         """Nothing to forget: a message stays until it is claimed."""
+        return False
 
     async def wait(self, timeout: timedelta) -> bool:
         """Wait for messages, at most `timeout`; whether there were any."""

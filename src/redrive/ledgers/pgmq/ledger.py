@@ -71,6 +71,7 @@ class PgmqLedger(SqlLedger):
         kinds: Sequence[str] | None = None,
         fence: UUID | None = None,
         held: Callable[[], Iterable[Claim]] = tuple,
+        gates: bool = True,  # noqa: ARG002 - there are none
     ) -> list[Claim]:
         """See `Ledger.claim`."""
         known = await self._known(kinds)

@@ -49,6 +49,11 @@ class LedgerBase:
         return Fences(self._mapped)
 
     @property
+    def has_gates(self) -> bool:
+        """See `Ledger.has_gates`."""
+        return self._mapped.rows.has_gates
+
+    @property
     def predicates(self) -> Predicates:
         """Which rows of the table are in which state."""
         return self._mapped.rows

@@ -26,10 +26,12 @@ from sqlalchemy import (
     union_all,
 )
 
+from redrive.core.gates import FAVOURED
 from redrive.core.table import Counts
 from redrive.core.task import Abandoned, Claim, TaskId, Unwritten, is_alone
 from redrive.ledgers.sql.due import Due, due_branch, kind_conditions, kind_parameters
 from redrive.ledgers.sql.fences import Fences
+from redrive.ledgers.sql.gate_rows import GateAsk
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.rows import RowReader
@@ -186,6 +188,16 @@ class Claiming(Due):
     """The part of a ledger that hands tasks out."""
 
     _turn = 0
+    _last_tenant = ""
+    _gated_first = False
+
+    @cached_property
+    def draw(self) -> random.Random:
+        """Whose turn it is to go first of a gate is drawn."""
+        return random.Random()
+
+    def _hold_anew(self, where: ColumnElement[bool]) -> Update:
+        return self._claiming.hold(where, anew=True)
 
     @cached_property
     def _claiming(self) -> ClaimStatements:
@@ -215,11 +227,49 @@ class Claiming(Due):
         kinds: Sequence[str] | None = None,
         fence: UUID | None = None,
         held: Callable[[], Iterable[Claim]] = tuple,  # noqa: ARG002 - what was abandoned is for `reclaim`
+        gates: bool = True,
     ) -> list[Claim]:
         """See `Ledger.claim`."""
         known = await self._known(kinds)
         if limit < 1 or known == []:
             return []
+        if gates and self.has_gates:
+            return await self._claim_both(limit, lease, known, fence or uuid4())
+        return await self._claim_ungated(limit, lease, known, fence or uuid4())
+
+    async def _claim_both(self, limit: int, lease: timedelta, known: list[str] | None, fence: UUID) -> list[Claim]:
+        """What has a gate and what has none, each first in turn, so that neither starves the other."""
+        ways = [self._claim_ungated, self._claim_gated]
+        claims: list[Claim] = []
+        self._gated_first = not self._gated_first
+        for way in reversed(ways) if self._gated_first else ways:
+            if len(claims) < limit:
+                more = await way(limit - len(claims), lease, known, fence)
+                there = {claim.task.id for claim in claims}  # what is read again by its fence may be both
+                claims += [claim for claim in more if claim.task.id not in there] if claims else more
+        return claims
+
+    async def _claim_gated(self, limit: int, lease: timedelta, known: list[str] | None, fence: UUID) -> list[Claim]:
+        run = self.database.write if self._tells_claims else self.database.statement
+        return await run(self._claim_behind_gates, limit, lease, known, fence)
+
+    def _claim_behind_gates(
+        self, connection: Connection, limit: int, lease: timedelta, kinds: list[str] | None, fence: UUID
+    ) -> list[Claim]:
+        ask = GateAsk(
+            ledger=self.name, limit=limit, kinds=kinds, fence=fence, last=self._last_tenant, busy=(),
+            favoured=self.draw.choice(FAVOURED), now=self._now(), times=self._times(lease=lease),
+        )  # fmt: skip
+        asked = self._gate_claim.ask(connection, ask)
+        if asked is None:
+            return []
+        statement, parameters = asked
+        claims = self._told(connection, self._read_claims(connection, statement, parameters, lease))
+        if claims:
+            self._last_tenant = claims[-1].task.tenant or ""
+        return claims
+
+    async def _claim_ungated(self, limit: int, lease: timedelta, known: list[str] | None, fence: UUID) -> list[Claim]:
         if known is not None:
             known = self._in_turn(known)
             if len(known) > KINDS_PER_CLAIM_MAX:  # drawn blindly, a lone task would wait for its kind to be drawn
@@ -228,7 +278,7 @@ class Claiming(Due):
                     return []
         self._turn += 1
         run = self.database.write if self._tells_claims else self.database.statement
-        return await run(self._claim, limit, lease, known, self._turn, fence or uuid4())
+        return await run(self._claim, limit, lease, known, self._turn, fence)
 
     def _claim(
         self, connection: Connection, limit: int, lease: timedelta, kinds: list[str] | None, turn: int, fence: UUID
@@ -242,7 +292,11 @@ class Claiming(Due):
             **kind_parameters(kinds),
         }
         statement = self._claiming.claim(len(kinds or ()))
-        claims = self._suspects.marked(connection, self._read_claims(connection, statement, parameters, lease))
+        return self._told(connection, self._read_claims(connection, statement, parameters, lease))
+
+    def _told(self, connection: Connection, read: list[Claim]) -> list[Claim]:
+        """The claims, suspects marked, after what is written beside them was."""
+        claims = self._suspects.marked(connection, read)
         if self._tells_claims and (told := [claim for claim in claims if claim.unreadable is None]):
             self.beside.claimed(connection, told)
         return claims

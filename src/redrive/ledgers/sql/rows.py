@@ -26,6 +26,7 @@ class RowReader:
         roles = (
             "id", "key", "kind", "payload", "status", "count", "count_max", "redrives", "due", "first_due", "deadline",
             "lease_until", "claimed_at", "created_at", "updated_at", "ended_at", "done_at", "last_error", "trace",
+            ledger_table.gated_by or "gate", "tenant", "priority",
         )  # fmt: skip
         self._pick = itemgetter(*(at.get(role, width) for role in roles))
         mapped = set(ledger_table.columns().values()) - {ledger_table.key, ledger_table.id_column}
@@ -92,6 +93,7 @@ class RowReader:
         (
             id_, key, kind, payload, word, count, count_max, redrives, due, first_due, deadline,
             row_lease_until, row_claimed_at, created_at, updated_at, ended_at, done_at, last_error, trace,
+            gate, tenant, priority,
         ) = self._pick(cells)  # fmt: skip
         table = self._table
         if not self._own:  # PostgreSQL's infinity comes without a zone, and could not be compared
@@ -125,6 +127,9 @@ class RowReader:
             ended_at,
             last_error,
             trace,
+            gate if gate is None or isinstance(gate, str) else str(gate),
+            tenant if tenant is None or isinstance(tenant, str) else str(tenant),
+            priority,
         )
 
 

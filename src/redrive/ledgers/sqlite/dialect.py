@@ -29,9 +29,11 @@ from sqlalchemy.dialects.sqlite import Insert, insert
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeEngine
 
+from redrive.ledgers.sql.gate_rows import GateRows
 from redrive.ledgers.sql.lists import OneOf
 from redrive.ledgers.sql.seam import Columns, Parameters, SettleRows
 from redrive.ledgers.sql.times import Earliest, EpochSeconds, HourOf, Instant, InstantOfText, IsoText, comparable
+from redrive.ledgers.sqlite.gates import SqliteGateClaim
 from redrive.ledgers.sqlite.settle import SqliteSettle
 
 _STORAGES = ("instant", "isotext", "sqlitedatetime")
@@ -172,6 +174,10 @@ class SqliteDialect:
     def settle(self, rows: SettleRows) -> SqliteSettle:
         """See `Dialect.settle`."""
         return SqliteSettle(self, rows)
+
+    def gate_claim(self, rows: GateRows) -> SqliteGateClaim:
+        """See `Dialect.gate_claim`."""
+        return SqliteGateClaim(self, rows)
 
     def lock_migrations(self, connection: Connection) -> None:
         """Every write holds the file's one lock."""
