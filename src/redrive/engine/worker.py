@@ -24,6 +24,8 @@ from redrive.core.outcome import LeaseExpired, Released
 from redrive.core.states import TERMINAL, State
 from redrive.core.task import Claim, ClaimLocked, ClaimLost, TaskId
 from redrive.engine.announce import announce
+from redrive.engine.gate_looks import LOOK_AGAIN as GATE_LOOK_AGAIN
+from redrive.engine.gate_looks import GateLooks
 from redrive.engine.handlers import Handler, Handlers
 from redrive.engine.keeper import Keeper
 from redrive.engine.kinds import Kinds
@@ -141,6 +143,7 @@ class Worker:
         self._threads = ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="redrive-handler")
         self._patience = Patience(ledger.name, self._tell)
         self._kinds = Kinds(ledger, handlers)
+        self._looks = GateLooks(has_gates=ledger.has_gates)
         self._runner = Runner(ledger, self.name, self._threads, around)
         self._settler = Settler(
             ledger, self.name, self._patience, self._tell,
@@ -224,7 +227,8 @@ class Worker:
             while True:
                 if self._asking is None:
                     free = await self._free_slots()
-                    waiter.clear()
+                    if waiter.clear() or self._until_idle:
+                        self._looks.soon()
                     self._retry_at = math.inf
                 asked_at = time.monotonic()
                 try:
@@ -241,8 +245,12 @@ class Worker:
                         self._answered(asked_at)
                         if self._until_idle and await self._is_idle():
                             self.stop()
+                        if woken and self._ledger.has_gates and await self._keeper.discovery.look():
+                            self._looks.soon()
+                            continue
                         soon = woken or self._until_idle
-                        woken = await self._nap(waiter, LOOK_AGAIN if soon else await self._idle_time())
+                        look_again = GATE_LOOK_AGAIN if self._looks.lively else LOOK_AGAIN
+                        woken = await self._nap(waiter, look_again if soon else await self._idle_time())
                 except Exception as error:  # whatever it is, the ledger may be well again later
                     self._patience.away(error, asked_at=asked_at)
                     tries += 1
@@ -288,7 +296,9 @@ class Worker:
         limit, lease = min(free, self._batch), self._settings.lease
         self._fence = uuid4()
         # A task of its own: a claim whose answer nobody awaits any more would hold its tasks until the lease ends.
-        claiming = self._ledger.claim(limit, lease, kinds=kinds, fence=self._fence, held=self._held)
+        claiming = self._ledger.claim(
+            limit, lease, kinds=kinds, fence=self._fence, held=self._held, gates=self._looks.take(limit)
+        )
         self._asking = asyncio.create_task(claiming)
 
     def _ask_again(self) -> None:
@@ -322,6 +332,7 @@ class Worker:
             self._unheard = not self._unheard or isinstance(error, LedgerAwayError)
             raise
         self._asking, self._unheard = None, False  # not when cancelled: what comes then must be given back
+        self._looks.answered(claims)
         if not claims:
             self._kinds.forget()
         return claims
@@ -385,6 +396,7 @@ class Worker:
             return self._settings.poll
         if next_due is None:
             return self._settings.poll
+        self._looks.told(next_due)
         # Due, but not to be had: somebody else holds the row for a moment.
         return min(max(next_due, timedelta(milliseconds=1)) if next_due else LOOK_AGAIN, self._settings.poll)
 
@@ -476,6 +488,9 @@ class Worker:
             if ran.written:
                 if ran.settlement.delay is not None:
                     self._plan_retry(ran.settlement.delay)
+                if claim.task.gate is not None:
+                    self._looks.soon()
+                    self._plan_retry(ZERO)
                 self._tell([AttemptEnded(self._ledger.name, ran.settlement)])
             elif ran.lost:
                 self._tell([SettleLost(self._ledger.name, ran.settlement)])
