@@ -36,7 +36,7 @@ from redrive import Redrive
 from redrive.ledgers.rollup import COUNTED
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.migrate import migrate
-from redrive.operator.census import Census
+from redrive.operator.sql.census import SqlCensus
 from redrive.settings import Settings
 from redrive.web.api import overview
 from redrive.web.app import make_web
@@ -111,10 +111,10 @@ async def fill(app: Redrive, total: int, console: Console, calm: Callable[[], No
     calm()
     console.print(f"{app.database.dialect.name}: {total:,} tasks stored in {time.monotonic() - began:.0f} s")
     began = time.monotonic()
-    await Census(ledger).take()
+    await SqlCensus(ledger).take()
     console.print(f"{app.database.dialect.name}: first census in {time.monotonic() - began:.1f} s")
     began = time.monotonic()
-    await Census(ledger).take()
+    await SqlCensus(ledger).take()
     console.print(f"{app.database.dialect.name}: the next one in {time.monotonic() - began:.1f} s")
     calm()
 

@@ -29,11 +29,12 @@ from bench.servers import free_ports, servers
 from bench.serving import serving as start
 from bench.venv import BUILD
 from redrive import Redrive
-from redrive.access.keys import Keys, digest
+from redrive.access.keys import digest
+from redrive.access.sql.keys import SqlKeys
 from redrive.ledgers.sql.migrate import migrate
 from redrive.ledgers.sql.schema import key as keys_table
-from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.ids import new_id
+from redrive.systems.triggers.sql import tables as t
 
 USER = "bench"
 LOOK_EVERY_SECONDS = 0.02
@@ -73,7 +74,7 @@ async def prepare(url: str, *, clients: int = 0, failed: int = 0) -> tuple[str, 
     app = Redrive(url)
     try:
         await migrate(app.database, ["triggers"])
-        made = await Keys(app.database).create(USER, ["admin"])
+        made = await SqlKeys(app.database).create(USER, ["admin"])
         pairs = [(f"rdk_bench-{number:032d}", new_id(datetime.now(UTC))) for number in range(clients)]
         await app.database.write(_store_clients, pairs)
         for start in range(0, failed, 50_000):

@@ -26,6 +26,7 @@ from tests import (
     forks,
     shared_work,  # noqa: F401 - before any application is made
 )
+from tests.ledgers.aws.servers import aws_server
 from tests.order import spread
 from tests.patience import have_patience
 from tests.servers import Migrated, PostgresServer, own_rabbitmq, quick_folder
@@ -100,6 +101,13 @@ def postgres() -> Iterator[PostgresServer]:
         finally:
             started.close()
             server.cleanup()
+
+
+@pytest.fixture(scope="session")
+def aws() -> Iterator[str]:
+    """The URL of a server of DynamoDB and SQS: moto, or the one that `REDRIVE_TEST_AWS` names."""
+    with aws_server(os.environ.get("REDRIVE_TEST_AWS", "moto")) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

@@ -16,10 +16,11 @@ from redrive.core.states import State
 from redrive.errors import LedgerAwayError
 from redrive.ledgers.sql import schema
 from redrive.operator.alert_rules import Alarm
-from redrive.operator.alerts import QUIET, Alerts
+from redrive.operator.alerts import QUIET
 from redrive.operator.bookkeeper import Bookkeeper
-from redrive.operator.census import Census
-from redrive.operator.figures import Figures
+from redrive.operator.sql.alerts import SqlAlerts
+from redrive.operator.sql.census import SqlCensus
+from redrive.operator.sql.figures import SqlFigures
 from redrive.settings import Settings
 from redrive.system import System
 from redrive.testing import VirtualClock, drain
@@ -80,19 +81,19 @@ async def test_an_alert_is_told_once_when_it_starts_and_once_when_it_ends(app: R
     assert said.bodies == []
     for number in range(3):
         await app.add("mail", key=str(number))
-    await Census(await app.tasks.ledger()).take()
+    await SqlCensus(await app.tasks.ledger()).take()
     for _ in range(3):
         await watch.round()
         clock.advance(seconds(15))
     assert said.bodies == ["STARTED redrive_task: 3 tasks wait (limit 2)"]
-    assert [alert.rule for alert in await Alerts(app.database).active()] == ["depth"]
+    assert [alert.rule for alert in await SqlAlerts(app.database).active()] == ["depth"]
     await app.tasks.cancel(_everything(), actor="ada")
-    await Census(await app.tasks.ledger()).take()
+    await SqlCensus(await app.tasks.ledger()).take()
     for _ in range(3):
         await watch.round()
         clock.advance(QUIET)
     assert said.bodies[1:] == ["ENDED redrive_task: 3 tasks wait (limit 2)"]
-    assert await Alerts(app.database).active() == []
+    assert await SqlAlerts(app.database).active() == []
 
 
 def _everything() -> Any:
@@ -161,13 +162,13 @@ async def test_one_that_is_broken_silences_no_other(app: Redrive, clock: Virtual
     system.alarms = broken
     for number in range(2):
         await app.add("mail", key=str(number))
-    await Census(await app.tasks.ledger()).take()
+    await SqlCensus(await app.tasks.ledger()).take()
     for _ in range(2):
         with pytest.raises(ValueError, match="no such column"):
             await watch.round()
         clock.advance(QUIET)
     assert said.bodies == ["STARTED endpoint 7 is disabled", "STARTED redrive_task: 2 tasks wait (limit 1)"]
-    assert len(await Alerts(app.database).active()) == 2
+    assert len(await SqlAlerts(app.database).active()) == 2
 
 
 async def test_what_could_not_be_sent_is_sent_later(app: Redrive, clock: VirtualClock):
@@ -197,7 +198,7 @@ async def test_a_new_cause_is_told_and_an_old_one_is_not(app: Redrive, clock: Vi
         await app.add("mail", key=error)
         [claim] = await ledger.claim(1, seconds(30), kinds=["mail"])
         await ledger.settle([decide(claim, Failed(PermanentError(error)), Policy())], worker="test")
-        await Census(ledger).take()
+        await SqlCensus(ledger).take()
 
     await die("old")
     clock.advance(timedelta(hours=1))
@@ -246,11 +247,11 @@ async def test_the_books_are_kept(app: Redrive, clock: VirtualClock):
     async def ledgers() -> list[Any]:
         return [(ledger, None)]
 
-    keeper = Bookkeeper(app.database, ledgers)
+    keeper = Bookkeeper(app.store, ledgers)
     await app.add("mail")
     assert await keeper.round() == 1
     assert await keeper.round() == 0
-    assert (await Figures(app.database).states())["redrive_task"].amounts[State.WAITING] == 1
+    assert (await SqlFigures(app.database).states())["redrive_task"].amounts[State.WAITING] == 1
     clock.advance(timedelta(hours=3))
     await keeper.round()
     workers = await app.database.read(
@@ -264,7 +265,7 @@ async def test_services_side_by_side_count_once(url: str, clock: VirtualClock):
     apps = [Redrive(url, clock=clock, durable=False) for _ in range(8)]
     try:
         ledgers = [await (await app.open()).tasks.ledger() for app in apps]
-        await Census(ledgers[0]).take()
+        await SqlCensus(ledgers[0]).take()
         clock.advance(minutes(10))
         insert = (
             "INSERT INTO redrive_task (key, kind, payload, created_at, updated_at)"
@@ -275,10 +276,10 @@ async def test_services_side_by_side_count_once(url: str, clock: VirtualClock):
             row = insert.format(number, instant, instant)
             await apps[0].database.write(lambda connection, row=row: connection.exec_driver_sql(row))
         for _ in range(3):
-            await asyncio.gather(*(Census(ledger).take() for ledger in ledgers))
-            await asyncio.gather(*(Census(ledger).take_if_due() for ledger in ledgers))
+            await asyncio.gather(*(SqlCensus(ledger).take() for ledger in ledgers))
+            await asyncio.gather(*(SqlCensus(ledger).take_if_due() for ledger in ledgers))
             clock.advance(minutes(1))
-        sums = await Figures(apps[0].database).sums(["redrive_task"], clock.now() - timedelta(days=1))
+        sums = await SqlFigures(apps[0].database).sums(["redrive_task"], clock.now() - timedelta(days=1))
         assert sums["added"] == 5
     finally:
         for app in apps:

@@ -1,10 +1,14 @@
 """The house: who may know whom, read from the code itself, imports inside functions and under TYPE_CHECKING included."""
 
 import ast
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 import redrive
 
@@ -19,6 +23,13 @@ ROOMS = {"access", "http", "observe", "operator"}
 TESTS = Path(__file__).parent
 KINDS_OF_TESTS = {"browser", "faults"}
 """Folders of tests that ask the whole of redrive, from outside."""
+HEAVY = {
+    "aio_pika", "aiobotocore", "alembic", "apprise", "asyncpg", "botocore", "cryptography", "fastapi", "httpx", "jinja2", "pgmq",
+    "plotly", "re2", "starlette", "uvicorn",
+}  # fmt: skip
+"""What only some commands need, and takes long to import."""
+NOT_FOR_A_LIBRARY = {"prometheus_client", "pydantic", "pydantic_settings", "rich", "structlog", "typer"}
+"""What an application that says `import redrive` does not need until it uses it."""
 
 
 @cache
@@ -125,3 +136,17 @@ def test_tests_stand_where_their_code_does():
         if folder.parts[0] not in KINDS_OF_TESTS and not (PACKAGE / folder / "__init__.py").exists()
     ]
     assert strange == []
+
+
+@pytest.mark.parametrize(
+    ("started", "unwanted"),
+    [("import redrive", HEAVY | NOT_FOR_A_LIBRARY), ("from redrive.cli import app; app(['--help'], standalone_mode=False)", HEAVY)],
+    ids=["import redrive", "redrive --help"],
+)  # fmt: skip
+def test_starting_imports_only_what_is_used(started: str, unwanted: set[str]):
+    """A program does not wait for the modules of what it may never do: they are imported when they are used."""
+    look = f"import sys; {started}; print('imported:', *{{name.split('.')[0] for name in sys.modules}})"
+    said = subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True).stdout
+    imported = said.rpartition("imported:")[2].split()
+    assert "redrive" in imported
+    assert unwanted.intersection(imported) == set()

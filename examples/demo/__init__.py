@@ -18,8 +18,7 @@ from examples.demo.tasks import Tasks
 from examples.demo.traffic import Traffic, is_out
 from redrive import Redrive, State
 from redrive.errors import SettingsError
-from redrive.ledgers.sql.migrate import migrate
-from redrive.operator.census import Census
+from redrive.ledgers.sql.migrate import migrate, with_tables
 from redrive.settings import SYSTEMS, Settings, load, load_settings
 from redrive.system import System
 
@@ -53,7 +52,7 @@ class DemoApp(Redrive):
         try:
             await self.database.open()
             await self.database.write(_take_possession)
-            await migrate(self.database, self.systems_with_tables)
+            await migrate(self.database, with_tables(self.systems))
             for one in self.traffic:
                 await self.database.write(one.prepare)
             self._prepared = True
@@ -106,7 +105,7 @@ class Counting(Traffic):
     async def beat(self, number: int) -> None:  # noqa: ARG002 - every beat is the same
         """See `Traffic.beat`."""
         for lane in self._app.lanes.values():
-            await Census(await lane.ledger()).hurry()
+            await (await lane.census()).hurry()
 
 
 class Demo(System):

@@ -19,8 +19,8 @@ from redrive import Redrive
 from redrive.settings import load
 from redrive.systems.triggers import TriggerSettings
 from redrive.systems.triggers.endpoints import new_secret
+from redrive.systems.triggers.sql.tables import events
 from redrive.systems.triggers.system import Triggers
-from redrive.systems.triggers.tables import events
 from redrive.systems.triggers.values import NewEvent
 
 OWNER = "demo shop"

@@ -23,9 +23,8 @@ from redrive.operator.alert_rules import (
     evaluate,
     message,
 )
-from redrive.operator.alerts import Alerts, News
-from redrive.operator.figures import Figures, States
-from redrive.operator.turns import give_turn_back, take_turn
+from redrive.operator.alerts import News
+from redrive.operator.figures import States
 from redrive.settings import Settings
 
 GROUPS_MAX = 200
@@ -38,8 +37,8 @@ class Watch:
     def __init__(self, app: Redrive, settings: Settings) -> None:
         self._app = app
         self._service = settings.service_name
-        self._figures = Figures(app.database)
-        self._alerts = Alerts(app.database)
+        self._figures = app.store.figures
+        self._alerts = app.store.alerts
         self._limits = Limits(
             failed_share=settings.alert_failed_percent / 100,
             oldest_due=settings.alert_oldest_due,
@@ -53,13 +52,13 @@ class Watch:
         """Look once, unless another service does; tell what is new."""
         if self._messenger is not None:
             self._messenger.catch_up()
-        until = await take_turn(self._app.database, "alerts", TURN)
+        until = await self._app.store.turns.take("alerts", TURN)
         if until is None:
             return
         try:
             await self._look()
         finally:
-            await give_turn_back(self._app.database, "alerts", until)
+            await self._app.store.turns.give_back("alerts", until)
 
     async def _look(self) -> None:
         alarms, problem = await self._alarms()
@@ -88,7 +87,7 @@ class Watch:
     async def _alarms(self) -> tuple[list[Alarm], Exception | None]:
         """All that is wrong, and the last thing that could not be asked. One that is broken silences no other."""
         app, known = self._app, await self._alerts.known()
-        now = await app.database.read((await app.tasks.ledger()).present)
+        now = await app.store.present()
         states = await self._figures.states()
         alarms, problem = list[Alarm](), None
 

@@ -1,26 +1,28 @@
-"""The application: a database, its lanes, and the workers that run them."""
+"""The application: a store, its lanes, and the workers that run them."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from redrive.core.table import TASKS, LedgerTable
 from redrive.engine.worker import Worker, WorkerSettings, worker_name
 from redrive.errors import HandlerError, UsageError
 from redrive.lane import Lane
-from redrive.ledgers.open import open_database
-from redrive.ledgers.sql import migrate
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
-from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.observe.traces import span_around
+from redrive.operator.ports import OperatorLedger
 from redrive.ports import Clock, Observer
+from redrive.stores.open import open_store
+from redrive.stores.port import NO_TASKS, Store
 from redrive.system import System
 
 __all__ = ["Redrive", "WorkerSettings", "Workers"]
 
 DEFAULT_URL = "sqlite:///redrive.db"
+OF_TASKS = frozenset({"tasks", "handler", "add", "add_many", "add_sync"})
+"""What is there only where the store keeps tasks of any kind."""
 
 
 class Redrive:
@@ -47,20 +49,36 @@ class Redrive:
         clock: Clock | None = None,
         durable: bool = True,
     ) -> None:
-        self.database: Database = open_database(url, clock=clock, durable=durable)
+        self.store: Store = open_store(url, clock=clock, durable=durable)
+        """Where all is kept that people look at: tasks, keys, figures, the audit log."""
         self.observers: list[Observer] = list(observers)
         """Who is told what happens in all lanes."""
-        self.tasks = Lane(self.database, TASKS, open_app=self.open, observers=self.observers)
-        """The lane of redrive's own table."""
-        self.handler = self.tasks.handler
-        self.add = self.tasks.add
-        self.add_many = self.tasks.add_many
-        self.add_sync = self.tasks.add_sync
-        self.gate = self.tasks.gate
-        self._lanes: dict[str, Lane] = {self.tasks.name: self.tasks}
+        self._lanes: dict[str, Lane] = {}
+        if self.store.keeps_tasks:
+            self.tasks = Lane(self.store, TASKS, open_app=self.open, observers=self.observers)
+            """The lane of redrive's own table."""
+            self.handler = self.tasks.handler
+            self.add = self.tasks.add
+            self.add_many = self.tasks.add_many
+            self.add_sync = self.tasks.add_sync
+            self.gate = self.tasks.gate
+            self._lanes[self.tasks.name] = self.tasks
         self.systems: dict[str, System] = {}
         """The systems that stand on this application, by name."""
         self._opened = False
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Say why there is no lane of redrive's own tasks, where the store keeps none."""
+            if name in OF_TASKS:
+                raise UsageError(NO_TASKS)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def database(self) -> Database:
+        """The database, for systems and code that read and write tables of their own."""
+        return self.store.database
 
     # --- lanes ------------------------------------------------------------------------------------------------------
 
@@ -70,7 +88,7 @@ class Redrive:
         *,
         observers: Iterable[Observer] = (),
         tune: Callable[[WorkerSettings], WorkerSettings] | None = None,
-        ledger: SqlLedger | None = None,
+        ledger: OperatorLedger | None = None,
         beside: Beside | None = None,
     ) -> Lane:
         """A lane over a table of yours; it is checked when the application opens.
@@ -79,11 +97,13 @@ class Redrive:
         in the same commits as the engine. A system may bring a `ledger` of its own over a table that its
         migrations made; the lane then has that ledger's name.
         """
+        if ledger is None and not self.store.keeps_tasks:
+            raise UsageError(NO_TASKS)
         name = table.name if ledger is None else ledger.name
         if name in self._lanes:
             raise UsageError(f"table {name!r} has a lane already: keep what the first `adopt` returned")
         lane = Lane(
-            self.database, table, open_app=self.open, observers=self.observers, own_observers=observers, tune=tune,
+            self.store, table, open_app=self.open, observers=self.observers, own_observers=observers, tune=tune,
             ledger=ledger, beside=beside,
         )  # fmt: skip
         self._lanes[name] = lane
@@ -98,13 +118,8 @@ class Redrive:
         self.systems[system.name] = system
 
     @property
-    def systems_with_tables(self) -> list[str]:
-        """The names of the systems whose tables this application needs."""
-        return [name for name in self.systems if name in migrate.systems_with_tables()]
-
-    @property
     def lanes(self) -> dict[str, Lane]:
-        """All lanes by the names of their tables, redrive's own first."""
+        """All lanes by the names of their tables, redrive's own first where the store keeps it."""
         return dict(self._lanes)
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -113,9 +128,7 @@ class Redrive:
         """Connect, check the versions and the adopted tables. Done by itself at the first use."""
         if not self._opened:
             try:
-                await self.database.open()
-                prepare = migrate.migrate if self.database.migrates_itself else migrate.check
-                await prepare(self.database, self.systems_with_tables)
+                await self.store.open(self.systems)
                 self._opened = True
                 for lane in self._lanes.values():
                     await lane.ledger()
@@ -125,13 +138,13 @@ class Redrive:
         return self
 
     async def close(self) -> None:
-        """Let go of the systems and of the database."""
+        """Let go of the systems and of the store."""
         self._opened = False
         try:
             for system in self.systems.values():
                 await system.close()
         finally:
-            await self.database.close()
+            await self.store.close()
 
     async def __aenter__(self) -> Self:
         return await self.open()

@@ -4,6 +4,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from itertools import islice
 from typing import Any, TypeVar, Unpack, overload
 
@@ -32,17 +33,13 @@ from redrive.engine.handlers import Handlers, function_name, make_handler
 from redrive.engine.worker import WorkerSettings
 from redrive.errors import HandlerError, LedgerAwayError, UsageError
 from redrive.events import Event, TaskAdded
-from redrive.ledgers.open import open_ledger, own_ledger
 from redrive.ledgers.sql.beside import Beside
-from redrive.ledgers.sql.database import Database
-from redrive.ledgers.sql.ledger import SqlLedger
-from redrive.observe.logs import LogObserver
 from redrive.observe.traces import current_trace
 from redrive.operator.acts import Acted, ActOptions, Acts, Which
-from redrive.operator.census import Census
 from redrive.operator.headcount import Headcount
-from redrive.operator.pages import TaskPages
+from redrive.operator.ports import Census, OperatorLedger, TaskPages
 from redrive.ports import Actor, Filter, Observer, Page, Within
+from redrive.stores.port import Store
 
 __all__ = ["Acted", "Actor", "Added", "Attempt", "Lane", "NewTask", "Page", "make_task"]
 
@@ -61,25 +58,25 @@ class Lane:
 
     def __init__(
         self,
-        database: Database,
+        store: Store,
         table: LedgerTable,
         *,
         open_app: Callable[[], Awaitable[object]],
         observers: list[Observer],
         own_observers: Iterable[Observer] = (),
         tune: Callable[[WorkerSettings], WorkerSettings] | None = None,
-        ledger: SqlLedger | None = None,
+        ledger: OperatorLedger | None = None,
         beside: Beside | None = None,
     ) -> None:
         self.name = table.name if ledger is None else ledger.name
         self.table = table
         self.handlers = Handlers()
-        self._database = database
+        self._store = store
         self._open_app = open_app
         self._shared_observers = observers
         self.own_observers = list(own_observers)
         self.tune = tune
-        self._ledger = own_ledger(database) if table is TASKS else ledger
+        self._ledger = store.own_ledger() if table is TASKS else ledger
         self._beside = beside
         self._seen_kinds: set[str] = set()
         self._gate_rules: dict[str, GateRule] = {}
@@ -88,11 +85,11 @@ class Lane:
         self.checked = table is not TASKS and ledger is None
         """Whether the table is somebody's, and looked at when it is opened."""
 
-    def again(self) -> "Lane":
-        """Another set of handlers over the same ledger, for a worker of its own."""
+    def again(self, ledger: OperatorLedger | None = None) -> "Lane":
+        """Another set of handlers over the same ledger, or over a part of it, for a worker of its own."""
         return Lane(
-            self._database, self.table, open_app=self._open_app, observers=self._shared_observers,
-            own_observers=self.own_observers, tune=self.tune, ledger=self._ledger, beside=self._beside,
+            self._store, self.table, open_app=self._open_app, observers=self._shared_observers,
+            own_observers=self.own_observers, tune=self.tune, ledger=ledger or self._ledger, beside=self._beside,
         )  # fmt: skip
 
     @property
@@ -105,6 +102,8 @@ class Lane:
         own, shared = self.own_observers, self._shared_observers
         if not own:
             return shared
+        from redrive.observe.logs import LogObserver  # structlog is for those who log
+
         logged = any(isinstance(one, LogObserver) for one in shared)
         speaks = any(isinstance(one, LogObserver) for one in own)
         return [
@@ -126,16 +125,32 @@ class Lane:
         """How no task here can be ended by a person, because what is written beside refuses it always."""
         return frozenset() if self._beside is None else self._beside.refused_ends
 
-    async def ledger(self) -> SqlLedger:
+    async def ledger(self) -> OperatorLedger:
         """The ledger; the application is opened and a foreign table is checked when it is first asked for."""
         await self._open_app()
         if self._ledger is None:
-            self._ledger = await open_ledger(self._database, self.table, beside=self._beside)
+            self._ledger = await self._store.open_ledger(self.table, beside=self._beside)
         if self._gate_rules:
             rules, self._gate_rules = self._gate_rules, {}
             for pattern, rule in rules.items():
                 await self._ledger.set_rule(pattern, rule, Actor(name="code"), by_code=True)
         return self._ledger
+
+    def now(self) -> datetime:
+        """The instant, by the clock of the application's store."""
+        return self._store.now()
+
+    async def pages(self, *, limited: bool = True) -> TaskPages:
+        """Pages of the tasks here; `limited` is for people who wait."""
+        return self._store.pages(await self.ledger(), limited=limited)
+
+    async def census(self) -> Census:
+        """Who counts the tasks here."""
+        return self._store.census(await self.ledger())
+
+    async def acts(self, *, limited: bool = False) -> Acts:
+        """Acts on the tasks here; `limited` as in `pages`."""
+        return Acts(await self.ledger(), await self.pages(limited=limited), self.tell)
 
     # --- gates ------------------------------------------------------------------------------------------------------
 
@@ -370,7 +385,7 @@ class Lane:
         self, filter: Filter = EVERYTHING, *, cursor: TaskId | None = None, limit: int = 100, newest_first: bool = False
     ) -> Page[Task]:
         """A page of tasks in the order of their ids; pass `page.cursor` for the next one."""
-        pages = TaskPages(await self.ledger(), limited=False)
+        pages = await self.pages(limited=False)
         return await pages.page(filter, cursor=cursor, limit=limit, newest_first=newest_first)
 
     async def attempts(self, id: TaskId) -> list[Attempt]:
@@ -388,7 +403,7 @@ class Lane:
             return None
         if task.state not in (State.WAITING, State.CLAIMED):
             return []
-        now = self._database.now()
+        now = self.now()
         ends = [task.deadline_at] if task.deadline_at else []
         if handler.policy.deadline is not None and task.created_at is not None:
             ends.append(task.created_at + handler.policy.deadline)
@@ -407,7 +422,7 @@ class Lane:
     async def count_soon(self) -> None:
         """Have the figures counted again soon: somebody has acted and wants to see it. What was done is done, store or not."""
         with suppress(LedgerAwayError):
-            await Census(await self.ledger()).hurry()
+            await (await self.census()).hurry()
 
     # --- acting -----------------------------------------------------------------------------------------------------
 
@@ -432,7 +447,7 @@ class Lane:
         return await self._act(Act.RESOLVE, state, which, Actor(name=actor, reason=reason), **how)
 
     async def _act(self, act: Act, end: State, which: Which, actor: Actor, **how: Unpack[ActOptions]) -> Acted:
-        acted = await Acts(await self.ledger(), self.tell).act(act, end, which, actor, **how)
+        acted = await (await self.acts()).act(act, end, which, actor, **how)
         if acted.changed:
             await self.count_soon()
         return acted

@@ -75,6 +75,9 @@ class Transaction(Protocol):
 class Waiter(Protocol):
     """A worker's place to wait for new work. A wake-up is kept until `clear`, so none is missed while it looks."""
 
+    hears_due: bool
+    """Whether it also wakes up for what becomes due: then nobody needs to ask for the next due time before a nap."""
+
     def clear(self) -> bool:
         """Forget the wake-ups so far: call it before looking for work. Whether there were any."""
         ...

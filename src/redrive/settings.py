@@ -240,7 +240,10 @@ def variable(name: str) -> str | None:
 def _sentence(problem: Any) -> str:
     name = str(problem["loc"][0]).upper()
     why = problem["msg"].removeprefix("Value error, ")
-    why = why[0].lower() + why[1:]
+    if not why[:2].isupper():  # the name of another variable stays as it is
+        why = why[0].lower() + why[1:]
+    if problem["input"] is None:
+        return f"{name} is missing: {why}; it is read from the environment and from {ENV_FILE}"
     # A secret must not be shown, not even a wrong one.
     shown = name if name.endswith(("_KEY", "_SECRET", "_URLS")) else f"{name}={redact(str(problem['input']))!r:.80}"
     return f"{shown} cannot be used: {why}; change it in the environment or in {ENV_FILE}"

@@ -2,12 +2,14 @@
 
 `Gather` joins callers, `Batch` and `one_of` take lists of any length in statements that are planned once. `comparable` orders times
 as instants however they are stored, and `Instant` stores them small. `run_within` and `sync_connection` work in a caller's own
-transaction, `after_commit` says what is durable, and `uuid7` makes ids that sort by their time.
+transaction, `after_commit` says what is durable, `may_show` finds candidates for a text in redacted errors, and `uuid7` makes ids that
+sort by their time.
 """
 
+from redrive.ledgers.gather import Gather
 from redrive.ledgers.sql.batches import Batch
+from redrive.ledgers.sql.conditions import may_show
 from redrive.ledgers.sql.database import after_commit, run_within, sync_connection
-from redrive.ledgers.sql.gather import Gather
 from redrive.ledgers.sql.ids import uuid7
 from redrive.ledgers.sql.lists import one_of
 from redrive.ledgers.sql.times import Instant, comparable
@@ -18,6 +20,7 @@ __all__ = [
     "Instant",
     "after_commit",
     "comparable",
+    "may_show",
     "one_of",
     "run_within",
     "sync_connection",

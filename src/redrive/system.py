@@ -7,11 +7,12 @@ routes, runs its loops and shows its metrics. Everything here has a default that
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol
-
-from prometheus_client import CollectorRegistry
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from redrive.operator.alert_rules import Alarm
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 
 class Attachable(Protocol):
@@ -54,7 +55,7 @@ class System:
         May be called twice.
         """
 
-    def measure(self, registry: CollectorRegistry) -> None:
+    def measure(self, registry: "CollectorRegistry") -> None:
         """Register its metrics. Called once, before the service runs."""
 
     async def refresh(self) -> None:

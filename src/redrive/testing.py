@@ -22,7 +22,7 @@ Time moves only when you move it, so a retry after an hour costs no second. Ever
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -42,8 +42,8 @@ from redrive.engine.settler import Settler
 from redrive.errors import HandlerError, UsageError
 from redrive.events import AttemptEnded, AttemptStarted, Event, SettleFailed, SettleLost
 from redrive.lane import Lane
-from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.observe.traces import span_around
+from redrive.operator.ports import OperatorLedger
 from redrive.ports import Filter
 
 LEASE = timedelta(minutes=5)
@@ -111,7 +111,7 @@ async def drain(
     """
     if until is not None and clock is None:
         raise UsageError("until is a time of the virtual clock: pass clock= too")
-    if clock is not None and app.database.now() != clock.now():
+    if clock is not None and app.store.now() != clock.now():
         raise UsageError("clock is not the application's: make it with Redrive(url, clock=clock)")
     await app.open()
     drained = Drained()
@@ -119,7 +119,7 @@ async def drain(
         handled = [lane for lane in app.lanes.values() if len(lane.handlers)]
         if not handled:
             raise HandlerError("the application has no handlers: register one with @app.handler('kind')")
-        lanes = [_LaneDrain(lane, await lane.ledger(), lane.tell, threads, drained) for lane in handled]
+        lanes = [_LaneDrain(lane, await lane.ledger(), threads, drained) for lane in handled]
         if clock is None:
             await _run_due(lanes, tasks_max)
         else:
@@ -151,12 +151,9 @@ async def _run_all(lanes: "list[_LaneDrain]", tasks_max: int, clock: VirtualCloc
 class _LaneDrain:
     """The worker of one lane, without its loops: the real runner, settler and keeper, one task at a time."""
 
-    def __init__(
-        self, lane: Lane, ledger: SqlLedger, tell: Callable[[list[Event]], None], threads: Executor, drained: Drained
-    ) -> None:
+    def __init__(self, lane: Lane, ledger: OperatorLedger, threads: Executor, drained: Drained) -> None:
         self._lane = lane
         self._ledger = ledger
-        self._tell_app = tell
         self._drained = drained
         patience = Patience(ledger.name, self._tell)
         self._kinds = Kinds(ledger, lane.handlers)
@@ -211,11 +208,11 @@ class _LaneDrain:
         held = await self._ledger.find(Filter(state=State.CLAIMED), limit=1000)
         for task in held.items:
             if task.lease_until is not None and self._lane.handlers.find(task.kind) is not None:
-                waits.append(max(task.lease_until - self._ledger.database.now(), timedelta(0)))
+                waits.append(max(task.lease_until - self._lane.now(), timedelta(0)))
         return min(waits, default=None)
 
     def _tell(self, events: list[Event]) -> None:
-        self._tell_app(events)
+        self._lane.tell(events)
         for event in events:
             match event:
                 case AttemptEnded(_, settlement):
@@ -306,4 +303,4 @@ async def _look(app: Redrive | Lane, key: str) -> _Seen:
         page = await ledger.find(Filter(), limit=10, newest_first=True)
         there = ", ".join(repr(one.key) for one in page.items) or "no tasks at all"
         raise AssertionError(f"{lane.name!r} has no task with key {key!r}; the newest there are: {there}")
-    return _Seen(task=task, attempts=await ledger.attempts(task.id), now=ledger.database.now())
+    return _Seen(task=task, attempts=await ledger.attempts(task.id), now=lane.now())

@@ -11,9 +11,8 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, text
+from sqlalchemy import Column
 
-from redrive.access.keys import Keys
 from redrive.alerting import Watch
 from redrive.app import Redrive, Workers
 from redrive.chores import repeat
@@ -26,27 +25,28 @@ from redrive.engine.patience import Patience
 from redrive.engine.worker import WorkerSettings
 from redrive.errors import MissingExtraError, SettingsError
 from redrive.errors import needs_extra as needs_extra
-from redrive.ledgers.sql.ledger import SqlLedger
-from redrive.ledgers.sql.migrate import versions
 from redrive.observe.logs import LogObserver, configure_logs
 from redrive.observe.metrics import MetricsObserver
 from redrive.operator.alert_rules import EVERY as ALERTS_EVERY
 from redrive.operator.bookkeeper import EVERY as BOOKS_EVERY
 from redrive.operator.bookkeeper import Bookkeeper
-from redrive.operator.census import amounts_now
-from redrive.operator.figures import Figures
 from redrive.operator.headcount import Headcount
+from redrive.operator.ports import OperatorLedger
 from redrive.settings import Section, Settings, load
+from redrive.stores.port import NO_TASKS
 from redrive.systems.commands.settings import CommandSettings
 from redrive.systems.flags.policy import POLICY as FLAGS
 from redrive.systems.flags.settings import FlagSettings
 from redrive.systems.relay.settings import DeadLetterSettings, RelaySettings
-from redrive.systems.triggers import tables as trigger_tables
+from redrive.systems.triggers.aws.settings import AwsSettings
 from redrive.systems.triggers.settings import TriggerSettings
+from redrive.systems.triggers.sql import tables as trigger_tables
 from redrive.systems.webhooks.settings import WebhookSettings
 
+ON_ITEMS = "triggers"
+"""The one system that can be kept in DynamoDB."""
 ANSWER_WITHIN = timedelta(seconds=2)
-"""How long the database may take to answer a health check."""
+"""How long the store may take to answer a health check."""
 
 
 def tuned_runner() -> asyncio.Runner:
@@ -90,7 +90,9 @@ def observe_with_metrics(app: Redrive) -> MetricsObserver:
 
 async def open_patiently(app: Redrive, stopped: asyncio.Event) -> bool:
     """Open the application, waiting while its store is away; False if it was told to stop before."""
-    opening = asyncio.create_task(Patience(app.tasks.name, app.tasks.tell).until_answered(app.open))
+    lane = next(iter(app.lanes.values()), None)
+    patience = Patience(app.store.url, lambda _: None) if lane is None else Patience(lane.name, lane.tell)
+    opening = asyncio.create_task(patience.until_answered(app.open))
     stopping = asyncio.create_task(stopped.wait())
     try:
         await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -140,7 +142,9 @@ KNOWN_SYSTEMS = {
     "flags": KnownSystem(_made_by("redrive.systems.flags:Flags", "service"), (FlagSettings,)),
     "relay": KnownSystem(_make_relay, (RelaySettings, DeadLetterSettings), needs="RABBITMQ_URL"),
     "triggers": KnownSystem(
-        _made_by("redrive.systems.triggers.system:Triggers", "service"), (TriggerSettings,), trigger_tables.SECRETS
+        _made_by("redrive.systems.triggers.system:Triggers", "service"),
+        (TriggerSettings, AwsSettings),
+        trigger_tables.SECRETS,
     ),
     "webhooks": KnownSystem(_made_by("redrive.systems.webhooks:Webhooks", "service"), (WebhookSettings,)),
 }
@@ -151,11 +155,20 @@ SECTIONS: tuple[type[Section], ...] = (
 """All settings that there are: the service's and those of each system."""
 
 
+def store_url(settings: Settings) -> str:
+    """Where an application is kept that brings no store of its own: in the table of EVENTS_TABLE_NAME, or else in the database."""
+    return load(AwsSettings).store_url or settings.database_url
+
+
 def attach_systems(app: Redrive, names: Iterable[str]) -> None:
     """Give the application the systems with these names that it does not have yet, with the settings of the environment.
 
-    One that has not been told what it needs is left out.
+    One that has not been told what it needs is left out. A store that keeps one system alone has that one.
     """
+    if not app.store.keeps_tasks:
+        if others := sorted({*names} - {ON_ITEMS}):
+            raise SettingsError(f"{', '.join(others)} cannot run here: {NO_TASKS}")
+        names = [ON_ITEMS]
     for name in names:
         if name not in app.systems and KNOWN_SYSTEMS[name].can_run:
             KNOWN_SYSTEMS[name].make(app)
@@ -182,13 +195,12 @@ PUBLISHED: dict[str, Policy] = {
 
 
 async def attach_found(app: Redrive) -> dict[str, str]:
-    """Give an application the systems whose tables its database has, to look and to act there: nothing of them runs.
+    """Give an application the systems that its store knows of, to look and to act there: nothing of them runs.
 
     Returns those that cannot be looked at from here, and why.
     """
-    await app.database.open()
     unseen = {}
-    for name in sorted(await versions(app.database)):
+    for name in await app.store.find_systems():
         if name in KNOWN_SYSTEMS and name not in app.systems:
             try:
                 KNOWN_SYSTEMS[name].make(app)
@@ -259,12 +271,17 @@ class Running:
         """Open the store, however long it is away, and work until told to stop."""
         try:
             if await open_patiently(self.app, self._stopped):
-                await self.prepare()
-                self.is_open = True
-                self.opened.set()
+                await self.open()
                 await self.work()
         finally:
             self.is_open = False
+
+    async def open(self) -> None:
+        """Open the store, if nobody has, and what is to be done before anybody is told so."""
+        await self.app.open()
+        await self.prepare()
+        self.is_open = True
+        self.opened.set()
 
     async def prepare(self) -> None:
         """What is to be done once the store is open, and before anybody is told so."""
@@ -279,11 +296,11 @@ class Running:
     async def set_gauges(self) -> None:
         """Ask for what is not counted as it happens. Many workers share a ledger: how much waits there is asked by a service."""
 
-    async def database_answers(self) -> bool:
-        """Whether the database answers now."""
+    async def store_answers(self) -> bool:
+        """Whether the store answers now."""
         try:
             async with asyncio.timeout(ANSWER_WITHIN.total_seconds()):
-                await self.app.database.read(lambda connection: connection.execute(text("SELECT 1")).scalar_one())
+                await self.app.store.answers()
         except Exception:  # whatever a driver says instead of an answer
             return False
         return True
@@ -294,15 +311,18 @@ class Service(Running):
 
     metrics: MetricsObserver
 
-    def __init__(self, app: Redrive, settings: Settings, worker: WorkerSettings | None = None) -> None:
-        works = bool(app.systems) or any(len(lane.handlers) for lane in app.lanes.values())
+    def __init__(
+        self, app: Redrive, settings: Settings, worker: WorkerSettings | None = None, *, working: bool = True
+    ) -> None:
+        """Where others work it is not `working` itself, and only answers."""
+        works = working and (bool(app.systems) or any(len(lane.handlers) for lane in app.lanes.values()))
         super().__init__(app, app.workers(worker or settings.worker()) if works else None)
         self.settings = settings
-        self.keys = Keys(app.database)
+        self.keys = app.store.keys
         self.first_key: str | None = None
         """The admin key that was made at this start, until somebody has printed it."""
         self._at_end: list[Callable[[], Awaitable[None]]] = []
-        self._bookkeeper = Bookkeeper(app.database, self._ledgers)
+        self._bookkeeper = Bookkeeper(app.store, self._ledgers)
         self._watch = Watch(app, settings)
 
     def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
@@ -327,6 +347,11 @@ class Service(Running):
                 chore.cancel()
             await asyncio.gather(*chores, self.close_all(), return_exceptions=True)
 
+    async def keep_house(self) -> None:
+        """Keep the books and look what is wrong, once: for who is called by a schedule and does not run on."""
+        await self._bookkeeper.round()
+        await self._watch.round()
+
     async def close_all(self) -> None:
         """Close what was to be closed at the end; once."""
         closing, self._at_end = self._at_end, []
@@ -337,14 +362,14 @@ class Service(Running):
         for lane in self.app.lanes.values():
             try:
                 ledger = await lane.ledger()
-                counted = (await Figures(self.app.database).states()).get(lane.name)
+                counted = (await self.app.store.figures.states()).get(lane.name)
                 # Before the first census a short look must do: no scrape may count a large table.
-                counts = await lane.counts() if counted is None else await amounts_now(ledger, counted)
+                counts = await lane.counts() if counted is None else await (await lane.census()).amounts_now(counted)
                 oldest = await ledger.oldest_due()
             except Exception:  # a scrape must still get the counters
                 self.metrics.up.labels(lane.name).set(0)
                 continue
-            self.metrics.up.labels(lane.name).set(self.app.database.trouble() is None)
+            self.metrics.up.labels(lane.name).set(self.app.store.trouble() is None)
             for state in State:
                 self.metrics.depth.labels(lane.name, state.value).set(counts.get(state, 0))
             self.metrics.oldest_due.labels(lane.name).set(oldest.total_seconds() if oldest else 0)
@@ -352,5 +377,5 @@ class Service(Running):
             with suppress(Exception):
                 await system.refresh()
 
-    async def _ledgers(self) -> list[tuple[SqlLedger, Headcount | None]]:
+    async def _ledgers(self) -> list[tuple[OperatorLedger, Headcount | None]]:
         return [(await lane.ledger(), lane.headcount) for lane in self.app.lanes.values()]

@@ -6,28 +6,40 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
-from redrive.access.keys import AUDITED, ApiKey, Keys, Scope, digest
+from redrive.access.keys import AUDITED, ApiKey, Scope, digest
+from redrive.access.ports import Keys
 from redrive.errors import UsageError
 from redrive.ledgers.sql import schema
-from redrive.ledgers.sql.database import Database
 from redrive.ports import Actor
 from redrive.testing import VirtualClock
+from tests.kept import Kept
+from tests.kept import kept as kept
+from tests.kept import kept_in_items as kept_in_items
+from tests.kept import store as store
 
 
 @pytest.fixture
-def keys(database: Database) -> Keys:
-    return Keys(database)
+def keys(kept: Kept) -> Keys:
+    return kept.keys
 
 
-async def test_only_the_hash_is_stored(keys: Keys, database: Database):
-    """A key can be found by its text, but the text is nowhere in the database nor in a repr."""
+async def written(kept: Kept) -> str:
+    """All that is stored, as a text."""
+    if kept.dynamo is not None:
+        return str((await kept.dynamo._client.scan(TableName=kept.dynamo.table))["Items"])
+    assert kept.database is not None
+    return str(await kept.database.read(lambda connection: connection.execute(select(schema.key)).all()))
+
+
+async def test_only_the_hash_is_stored(keys: Keys, kept: Kept):
+    """A key can be found by its text, but the text is nowhere in the store nor in a repr."""
     made = await keys.create("grafana", ["viewer"])
     assert made.secret.startswith("rdk_")
     assert len(made.secret) > 40
     assert await keys.find(made.secret) == made.key
-    [row] = await database.read(lambda connection: connection.execute(select(schema.key)).all())
-    assert made.secret not in str(row)
-    assert row.sha256 == digest(made.secret)
+    stored = await written(kept)
+    assert made.secret not in stored
+    assert digest(made.secret) in stored
     assert made.secret not in repr(made)
 
 
@@ -135,18 +147,67 @@ async def test_other_keys_outlive_a_changed_admin_key(keys: Keys):
     assert await keys.find(made.secret) == made.key
 
 
-async def test_who_made_changed_and_revoked_a_key_is_on_the_audit(database: Database):
+async def test_pages_hold_each_key_once_in_the_order_of_ids(keys: Keys):
+    """Of all owners or of one; revoked ones are on no page, and neither is what lies before the place."""
+    made = [(await keys.create(owner, ["viewer"])).key for owner in ("ann", "bob", "ann", "ann", "bob")]
+    await keys.revoke(made[2].id)
+    for owner, places in ((None, (0, 1, 3, 4)), ("ann", (0, 3)), ("bob", (1, 4)), ("eve", ())):
+        found: list[ApiKey] = []
+        after = None
+        while page := await keys.page(owner=owner, after=after, limit=1):
+            found += page
+            after = page[-1].id
+        assert found == sorted((made[place] for place in places), key=lambda key: key.id)
+    assert await keys.get(made[0].id) == made[0]
+    assert await keys.get(made[2].id) is None
+    assert await keys.get("nobody") is None
+
+
+async def test_a_change_holds_for_the_next_request(keys: Keys, clock: VirtualClock):
+    """What a key is good for and until when, each by itself; nothing asked changes nothing."""
+    made = await keys.create("job", ["viewer"], expires=timedelta(days=1))
+    assert await keys.change(made.key.id) == made.key
+    assert (await keys.change(made.key.id, scopes=["operator"])) == await keys.find(made.secret)
+    found = await keys.find(made.secret)
+    assert found is not None
+    assert (found.scopes, found.expires_at) == ((Scope.OPERATOR,), made.key.expires_at)
+    await keys.change(made.key.id, forever=True)
+    clock.advance(timedelta(days=9))
+    assert await keys.find(made.secret) is not None
+    await keys.change(made.key.id, expires_at=clock.now())
+    assert await keys.find(made.secret) is None
+    assert await keys.change("nobody", forever=True) is None
+
+
+async def test_changes_at_once_are_all_made_and_recorded(keys: Keys, kept: Kept):
+    """Two people who change one key overwrite nothing of each other's."""
+    made = await keys.create("job", ["viewer"])
+    until = kept.clock.advance(timedelta(seconds=1)) + timedelta(days=1)
+    await asyncio.gather(
+        keys.change(made.key.id, scopes=["operator"]), keys.change(made.key.id, expires_at=until), keys.list()
+    )
+    found = await keys.get(made.key.id)
+    assert found is not None
+    assert (found.scopes, found.expires_at) == ((Scope.OPERATOR,), until)
+    assert [one.act for one in (await kept.audit.page()).items] == ["changed", "changed", "created"]
+
+
+async def test_who_made_changed_and_revoked_a_key_is_on_the_audit(keys: Keys, kept: Kept):
     """Each with who it was and from where, in the commit of the change; what changed nothing is not."""
-    keys, ada = Keys(database), Actor(name="ada", reason="from 192.0.2.7")
+    ada = Actor(name="ada", reason="from 192.0.2.7")
+    acts: list[tuple[str, ...]] = []
+
+    async def told(act: str, scopes: str) -> None:
+        kept.clock.advance(timedelta(seconds=1))
+        acts.insert(0, (AUDITED, made.key.id, act, "ada", f"for bob: {scopes}; from 192.0.2.7"))
+
     made = await keys.create("bob", ["viewer"], by=ada)
+    await told("created", "viewer")
     await keys.change(made.key.id, scopes=["operator"], by=ada)
+    await told("changed", "operator")
     for _ in range(2):
         await keys.revoke(made.key.id, by=ada)
+    await told("revoked", "operator")
     await keys.change(made.key.id, scopes=["admin"], by=ada)
-    d = schema.deed
-    asked = select(d.c.ledger, d.c.task_id, d.c.act, d.c.actor, d.c.reason).order_by(d.c.id)
-    assert await database.read(lambda connection: [tuple(row) for row in connection.execute(asked)]) == [
-        (AUDITED, made.key.id, "created", "ada", "for bob: viewer; from 192.0.2.7"),
-        (AUDITED, made.key.id, "changed", "ada", "for bob: operator; from 192.0.2.7"),
-        (AUDITED, made.key.id, "revoked", "ada", "for bob: operator; from 192.0.2.7"),
-    ]
+    found = (await kept.audit.page()).items
+    assert [(one.ledger, one.task_id, one.act, one.actor, one.reason) for one in found] == acts

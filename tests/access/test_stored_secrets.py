@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Column, Connection, MetaData, Table, Text, insert, select, update
 
-from redrive.access import stored_secrets
 from redrive.access.secret_box import SecretBox, new_key
-from redrive.access.stored_secrets import look_at_secrets, rotate_secrets
+from redrive.access.sql import stored_secrets
+from redrive.access.sql.stored_secrets import look_at_secrets, rotate_secrets
 from redrive.ledgers.sql.database import Database
 
 kept = Table(

@@ -11,7 +11,7 @@ from pathlib import Path
 import uvicorn
 
 from redrive import Fixed, PermanentError, Policy, Redrive, Task, TransientError, hours, minutes, seconds
-from redrive.operator.census import Census
+from redrive.operator.sql.census import SqlCensus
 from redrive.settings import Settings
 from redrive.web.app import make_web
 from redrive.wiring import Service
@@ -34,7 +34,7 @@ class Site:
     async def count(self) -> None:
         """Count now what would be counted within seconds."""
         for lane in self.app.lanes.values():
-            while not await Census(await lane.ledger()).take():  # somebody else was counting
+            while not await SqlCensus(await lane.ledger()).take():  # somebody else was counting
                 await asyncio.sleep(0.02)
 
     async def until(self, holds: Callable[[], object], *, within: float = 10) -> None:

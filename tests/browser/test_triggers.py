@@ -16,7 +16,7 @@ from redrive import PermanentError, Redrive, State, Task, TransientError
 from redrive.systems.triggers import Triggers, TriggerSettings
 from redrive.systems.triggers.endpoints import new_secret
 from redrive.systems.triggers.ids import new_id
-from redrive.systems.triggers.tables import deliveries
+from redrive.systems.triggers.sql.tables import deliveries
 from redrive.systems.triggers.values import Endpoint, NewEvent
 from redrive.systems.webhooks import Webhooks, WebhookSettings
 from tests.systems.triggers.receiver import Receiver, status
@@ -96,12 +96,12 @@ async def post(site: Site, user: str) -> str:
 
 async def owe(site: Site, one: Endpoint, *, error: str) -> None:
     """A failed delivery that says this."""
-    triggers, now = triggers_of(site), datetime.now(UTC)
+    now = datetime.now(UTC)
     row = {
         "id": new_id(now), "event_id": await post(site, "nobody"), "endpoint_id": one.id, "user_id": one.user_id,
         "correlation_id": "c", "status": "dead", "last_error": error, "created_at": now, "updated_at": now,
     }  # fmt: skip
-    await triggers.database.write(lambda connection: connection.execute(insert(deliveries).values(row)) and None)
+    await site.app.database.write(lambda connection: connection.execute(insert(deliveries).values(row)) and None)
 
 
 def row_of(page: Page, one: Endpoint) -> Locator:

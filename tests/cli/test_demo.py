@@ -19,7 +19,7 @@ from examples.demo import traffic
 from redrive import State, seconds
 from redrive.settings import Settings
 from redrive.systems.commands.tables import make_tables as command_tables
-from redrive.systems.triggers.tables import events
+from redrive.systems.triggers.sql.tables import events
 
 from .said import Started, until
 from .test_serve import address

@@ -11,8 +11,8 @@ from sqlalchemy import Connection, insert, make_url, select
 
 from redrive.access.secret_box import SecretBox, is_sealed, new_key
 from redrive.ledgers.open import open_database
-from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.endpoints import new_secret
+from redrive.systems.triggers.sql import tables as t
 
 from .said import Said
 

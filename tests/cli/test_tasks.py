@@ -11,8 +11,8 @@ import pytest
 from redrive import Exponential, Filter, PermanentError, Policy, Redrive, State, Task, jitter, seconds
 from redrive.app import WorkerSettings
 from redrive.lane import NewTask
-from redrive.operator.census import Census
-from redrive.operator.figures import Figures
+from redrive.operator.sql.census import SqlCensus
+from redrive.operator.sql.figures import SqlFigures
 
 from .everywhere import dead_everywhere
 from .said import Said
@@ -212,8 +212,8 @@ def test_a_cause_is_a_filter(stored: Run, url: str):
     async def counted() -> str:
         app = Redrive(url)
         async with app:
-            await Census(await app.tasks.ledger()).take()
-            return (await Figures(app.database).groups(["redrive_task"]))[0].id
+            await SqlCensus(await app.tasks.ledger()).take()
+            return (await SqlFigures(app.database).groups(["redrive_task"]))[0].id
 
     cause = asyncio.run(counted())
     page = stored("tasks", "list", "--cause", cause, "--limit", "1", "--json").json

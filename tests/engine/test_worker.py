@@ -809,6 +809,8 @@ async def test_an_outage_is_waited_out(real_ledger, heard, where):
         return await real_ledger.claim(*args, **options)
 
     class Waiting:
+        hears_due = False
+
         def __enter__(self):
             self.real = real_ledger.waiter()
             self.waiter = self.real.__enter__()

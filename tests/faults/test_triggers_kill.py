@@ -16,7 +16,7 @@ from sqlalchemy import Connection, func, select
 
 from redrive import Redrive
 from redrive.extend import ATTEMPTS
-from redrive.systems.triggers import tables as t
+from redrive.systems.triggers.sql import tables as t
 from tests import forks
 from tests.systems.triggers.receiver import Received, Receiver, status
 

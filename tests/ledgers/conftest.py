@@ -1,8 +1,7 @@
 """The homes that the conformance suite runs in: every shape on SQLite and on PostgreSQL, there with the server's clock."""
 
-import os
 import shutil
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest_asyncio
 from redrive.ledgers.open import open_database
 from redrive.testing import VirtualClock
 from tests.ledgers.aws.homes import DELIVERIES, ItemGround
-from tests.ledgers.aws.servers import aws_server
 from tests.ledgers.homes import Ground, Home, ServerClock, build, execute
 from tests.ledgers.shapes import EVENTS, SHAPES, Shape
 from tests.servers import Migrated
@@ -81,13 +79,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if report.failed:
         item.stash[_failed] = True
     return report
-
-
-@pytest.fixture(scope="session")
-def aws() -> Iterator[str]:
-    """The URL of a server of DynamoDB and SQS: moto, or the one that `REDRIVE_TEST_AWS` names."""
-    with aws_server(os.environ.get("REDRIVE_TEST_AWS", "moto")) as url:
-        yield url
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

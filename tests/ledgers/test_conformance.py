@@ -342,6 +342,8 @@ async def test_of_many_due_kinds_each_gets_its_turn(home: Home) -> None:
     seen: set[str] = set()
     for _ in range(90):
         seen |= {claim.task.kind for claim in await home.ledger.claim(9, LEASE, kinds=kinds)}
+        if len(seen) == len(kinds):  # on most ledgers after ten
+            break
     assert seen == set(kinds)
 
 
@@ -873,7 +875,7 @@ async def test_a_task_that_changes_meanwhile_is_counted_once(home: Home) -> None
 
     moving = asyncio.create_task(to_and_fro())
     try:
-        sums = {sum((await home.ledger.counts()).values()) for _ in range(50)}
+        sums = {sum((await home.ledger.counts()).values()) for _ in range(20)}
     finally:
         over = True
         await moving

@@ -17,8 +17,8 @@ from redrive.ledgers.open import open_ledger
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import columns_of
-from redrive.operator.census import Census
-from redrive.operator.pages import TaskPages
+from redrive.operator.sql.census import SqlCensus
+from redrive.operator.sql.pages import SqlTaskPages
 from redrive.ports import Filter
 from tests.ledgers.homes import ADA, LEASE, PERMANENT, Home, execute, settlement
 
@@ -86,7 +86,7 @@ async def test_a_list_shows_what_can_be_read(home: Home) -> None:
     assert bad is not None
     assert bad.state is State.WAITING
     assert str(bad.payload).startswith("cannot be read: ValueError")
-    shown = await TaskPages(home.ledger).page(Filter(state=State.WAITING), newest_first=True)
+    shown = await SqlTaskPages(home.ledger).page(Filter(state=State.WAITING), newest_first=True)
     assert {task.id for task in shown.items} == set(ids)
 
 
@@ -256,8 +256,8 @@ async def test_the_census_lists_the_dead_beside_a_bad_row(database: Database, st
     ledger = await opened(database, store, table)
     await ledger.settle([settlement(claim, PERMANENT) for claim in await ledger.claim(30, LEASE)], worker="w")
     await change(database, store, 5, **odd)
-    await Census(ledger).take()
-    page = await TaskPages(ledger).page(Filter(state=State.DEAD))
+    await SqlCensus(ledger).take()
+    page = await SqlTaskPages(ledger).page(Filter(state=State.DEAD))
     assert {task.id for task in page.items} == {*range(1, 31)}
 
 
@@ -267,7 +267,7 @@ async def test_a_page_with_a_due_time_that_cannot_be_read(database: Database, st
     ledger = await opened(database, store)
     await change(database, store, 5, due_at="'12026-01-01'")
     await change(database, store, 6, due_at="'infinity'")
-    pages, cursor, seen = TaskPages(ledger), None, []
+    pages, cursor, seen = SqlTaskPages(ledger), None, []
     while True:
         page = await pages.page(Filter(state=State.WAITING), cursor=cursor, limit=20, newest_first=True)
         seen += [task.id for task in page.items]

@@ -13,7 +13,8 @@ from redrive.errors import PermanentError, TooSlowError, UsageError
 from redrive.events import TasksChanged
 from redrive.operator import acts as module
 from redrive.operator.acts import Acts
-from redrive.operator.census import Census
+from redrive.operator.sql.census import SqlCensus
+from redrive.operator.sql.pages import SqlTaskPages
 from redrive.ports import Actor, Filter, Page
 from tests.engine.workbench import STEADY, Faulty, add
 
@@ -33,7 +34,7 @@ class Actions:
     """The three acts by their names."""
 
     def __init__(self, ledger, tell, **options):
-        self._acts = Acts(ledger, tell, **options)
+        self._acts = Acts(ledger, SqlTaskPages(ledger, **{"limited": False} | options), tell)
 
     async def redrive(self, which, actor=ADA, **how):
         return await self._acts.act(Act.REDRIVE, State.WAITING, which, actor, **how)
@@ -276,7 +277,7 @@ async def test_all_acts_take_a_cause(ledger, acts):
     """What the census has grouped can be redriven or resolved as one; other causes stay."""
     mine = await dead(ledger, "a", "b", error="mailbox full")
     [other] = await dead(ledger, "c", error="no such user")
-    await Census(ledger).take()
+    await SqlCensus(ledger).take()
     cause = cause_of((await ledger.get(mine[0])).last_error).id
     assert (await acts.resolve(Filter(cause=cause), State.CANCELLED, dry_run=True)).matched == 2
     assert sorted((await acts.resolve(Filter(cause=cause), State.CANCELLED)).changed) == mine

@@ -23,7 +23,12 @@ from redrive.operator.alert_rules import (
     evaluate,
     message,
 )
+from redrive.operator.alerts import QUIET, News
 from redrive.operator.figures import Group
+from tests.kept import Kept
+from tests.kept import kept as kept
+from tests.kept import kept_in_items as kept_in_items
+from tests.kept import store as store
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LIMITS = Limits(failed_share=0.05, oldest_due=timedelta(minutes=5), depth=100)
@@ -202,3 +207,62 @@ def test_an_address_that_apprise_does_not_know_is_named_by_its_number():
     with pytest.raises(SettingsError, match=r"ALERT_URLS.*number 2") as caught:
         Messenger(["json://127.0.0.1/", "nonsense-with-hunter2"])
     assert "hunter2" not in str(caught.value)
+
+
+WRONG = {"a": ("depth", "too many wait")}
+
+
+async def test_what_is_wrong_is_news_until_it_was_told(kept: Kept):
+    """Its start until somebody said so, its end when nothing was wrong for a while; then it is forgotten."""
+    alerts, clock = kept.alerts, kept.clock
+    for _ in range(2):
+        news = await alerts.note(WRONG)
+        assert ([one.name for one in news.started], list(news.ended)) == (["a"], [])
+    await alerts.told(["a"], [])
+    assert (await alerts.note({"a": ("depth", "even more wait")})).started == []
+    [active] = await alerts.active()
+    assert (active.rule, active.text, active.told_at) == ("depth", "even more wait", clock.now())
+    assert await alerts.note({}, complete=False) == News(started=[], ended=[])
+    assert await alerts.active() == [active]
+    assert (await alerts.note({})).ended == []
+    assert (await alerts.active(), await alerts.known()) == ([], {"a"})
+    clock.advance(QUIET)
+    assert [one.name for one in (await alerts.note({})).ended] == ["a"]
+    await alerts.told([], ["a"])
+    assert await alerts.known() == frozenset()
+
+
+async def test_what_starts_again_soon_has_not_ended(kept: Kept):
+    """It is one alert, and nothing is told of it again; what nobody heard of ends in silence."""
+    alerts, clock = kept.alerts, kept.clock
+    await alerts.note(WRONG)
+    await alerts.told(["a"], [])
+    for _ in range(3):
+        assert await alerts.note({}) == News(started=[], ended=[])
+        clock.advance(QUIET / 2)
+        assert await alerts.note(WRONG) == News(started=[], ended=[])
+    await alerts.note({**WRONG, "b": ("depth", "untold")})
+    assert [one.name for one in await alerts.active()] == ["a", "b"]
+    await alerts.note(WRONG)
+    clock.advance(QUIET)
+    assert await alerts.note(WRONG) == News(started=[], ended=[])
+    assert await alerts.known() == {"a"}
+
+
+async def test_two_who_note_the_same_at_once_make_one_alert(kept: Kept):
+    """Each hears what there is to tell, and whoever tells it last tells nothing that was forgotten."""
+    found = {name: ("rule", f"{name} is wrong") for name in ("a", "b", "c")}
+    for news in await asyncio.gather(*(kept.alerts.note(found) for _ in range(3))):
+        assert [one.name for one in news.started] == ["a", "b", "c"]
+    await asyncio.gather(*(kept.alerts.told(["a", "b"], ["c"]) for _ in range(2)))
+    assert [one.name for one in (await kept.alerts.note(found)).started] == ["c"]
+    assert len(await kept.alerts.active()) == 3
+
+
+async def test_there_are_never_more_than_anybody_can_act_on(kept: Kept, monkeypatch: pytest.MonkeyPatch):
+    """What is wrong with everything has one cause."""
+    for module in ("sql", "aws"):
+        monkeypatch.setattr(f"redrive.operator.{module}.alerts.ACTIVE_MAX", 2)
+    found = {f"{number} {'x' * 2000}": ("rule", "wrong") for number in range(5)}
+    assert len((await kept.alerts.note(found)).started) == 2
+    assert len(await kept.alerts.active()) == 2

@@ -12,12 +12,13 @@ from redrive.core.outcome import Done, Failed
 from redrive.core.states import State
 from redrive.core.task import TaskId
 from redrive.errors import PermanentError, TooSlowError, UsageError
-from redrive.operator.census import Census
-from redrive.operator.figures import Figures
-from redrive.operator.pages import TaskPages
+from redrive.operator.ports import TaskPages
 from redrive.ports import Filter
+from tests.kept import census_of, figures_of, in_sql, pages_of
 from tests.ledgers.homes import ADA, LEASE, PERMANENT, TRANSIENT, Home, settlement
 from tests.ledgers.shapes import OWN
+
+STORES = ("sqlite", "postgres", "aws")
 
 
 async def walk(pages: TaskPages, asked: Filter, *, limit: int = 2, newest_first: bool = False) -> list[TaskId]:
@@ -51,18 +52,26 @@ async def in_every_state(home: Home) -> dict[State, list[TaskId]]:
         states[State.CANCELLED] = states[State.WAITING][:2]
         assert len(await home.ledger.cancel(states[State.CANCELLED], ADA)) == 2
         states[State.WAITING] = states[State.WAITING][2:]
-    await Census(home.ledger).take()
+    await census_of(home.ledger).take()
     return states
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
 async def test_pages_of_each_state_hold_each_task_once(home: Home, newest_first: bool) -> None:
     """However small the pages, nothing is missing and nothing comes twice, in either direction."""
-    states, pages = await in_every_state(home), TaskPages(home.ledger)
+    states, pages = await in_every_state(home), pages_of(home.ledger)
     for state, ids in states.items():
+        if not home.lists_all and state in (State.DONE, State.CANCELLED):
+            with pytest.raises(UsageError, match="ask for the inbox"):
+                await pages.page(Filter(state=state))
+            continue
         found = await walk(pages, Filter(state=state), newest_first=newest_first)
         assert sorted(found, key=str) == sorted(ids, key=str), state
         assert await pages.count(Filter(state=state)) == len(ids)
+    if not home.lists_all:
+        with pytest.raises(UsageError, match="waiting, claimed or dead"):
+            await pages.page(Filter())
+        return
     everything = [id_ for ids in states.values() for id_ in ids]
     found = await walk(pages, Filter(), newest_first=newest_first)
     assert found == sorted(everything, reverse=newest_first)
@@ -71,7 +80,7 @@ async def test_pages_of_each_state_hold_each_task_once(home: Home, newest_first:
 @pytest.mark.homes(lambda table: table.kind is not None)
 async def test_pages_of_a_kind(home: Home) -> None:
     """With and without a state; a kind that is not there has none."""
-    states, pages = await in_every_state(home), TaskPages(home.ledger)
+    states, pages = await in_every_state(home), pages_of(home.ledger)
     everything = [id_ for ids in states.values() for id_ in ids]
     prints = [id_ for id_ in everything if (await home.row(id_))["kind"] == "print"]
     assert len(prints) == 3
@@ -82,14 +91,15 @@ async def test_pages_of_a_kind(home: Home) -> None:
     assert await walk(pages, Filter(kind="nothing")) == []
 
 
+@pytest.mark.homes(lambda table: in_sql(table))
 async def test_waiting_tasks_come_in_the_order_that_they_are_due(home: Home) -> None:
     """First tries and retries in one row, the soonest first."""
     later = [(await home.put(delay=hours(number)))[0] for number in (3, 1)]
     retried = await home.put()
     await home.run(TRANSIENT)
-    found = await walk(TaskPages(home.ledger), Filter(state=State.WAITING), limit=1)
+    found = await walk(pages_of(home.ledger), Filter(state=State.WAITING), limit=1)
     assert found == [*retried, later[1], later[0]]
-    backwards = await walk(TaskPages(home.ledger), Filter(state=State.WAITING), limit=1, newest_first=True)
+    backwards = await walk(pages_of(home.ledger), Filter(state=State.WAITING), limit=1, newest_first=True)
     assert backwards == found[::-1]
 
 
@@ -106,13 +116,14 @@ async def test_ended_tasks_come_in_the_order_that_they_ended(home: Home) -> None
     together = [claims[ids[1]], claims[ids[3]]]
     home.clock.advance(seconds(1))
     await home.ledger.settle([settlement(claim) for claim in together], worker="w1")
-    found = await walk(TaskPages(home.ledger), Filter(state=State.DONE), limit=1)
+    found = await walk(pages_of(home.ledger), Filter(state=State.DONE), limit=1)
     assert found == [*order, ids[1], ids[3]]
 
 
+@pytest.mark.homes(lambda table: in_sql(table))
 async def test_a_cursor_of_another_filter_is_refused(home: Home) -> None:
     """It is a mistake that is told, whatever it holds."""
-    pages = TaskPages(home.ledger)
+    pages = pages_of(home.ledger)
     await in_every_state(home)
     by_id = (await pages.page(Filter(), limit=1)).cursor
     by_due = (await pages.page(Filter(state=State.WAITING), limit=1)).cursor
@@ -139,11 +150,11 @@ def _cursor(at: object, id: object) -> str:
 
 async def test_other_conditions(home: Home) -> None:
     """Key, error and age hold together with the state."""
-    pages = TaskPages(home.ledger)
+    pages = pages_of(home.ledger)
     old = await home.dead(2)
     home.clock.advance(hours(2))
     young = await home.dead(1)
-    await Census(home.ledger).take()
+    await census_of(home.ledger).take()
     key = (await home.ledger.get(old[0])).key  # type: ignore[union-attr]
     assert await walk(pages, Filter(key=key)) == [old[0]]
     assert await walk(pages, Filter(key=key, state=State.DONE)) == []
@@ -160,15 +171,15 @@ async def test_other_conditions(home: Home) -> None:
 
 async def test_until_takes_what_was_there(home: Home) -> None:
     """What dies after the look, and what was redriven and died again, is not in it."""
-    pages = TaskPages(home.ledger)
+    pages = pages_of(home.ledger)
     first, second = await home.dead(2)
-    await Census(home.ledger).take()
+    await census_of(home.ledger).take()
     until = await pages.present()
     home.clock.advance(minutes(1))
     await home.ledger.redrive([second], ADA)
     await home.run(PERMANENT)
     await home.dead(1)
-    await Census(home.ledger).take()
+    await census_of(home.ledger).take()
     assert await pages.count(Filter(state=State.DEAD)) == 3
     assert await walk(pages, Filter(state=State.DEAD, until=until)) == [first]
     assert await pages.count(Filter(state=State.DEAD, until=until)) == 1
@@ -179,20 +190,20 @@ async def test_until_of_waiting_tasks(home: Home) -> None:
     first, second = await home.put(2)
     claims = {claim.task.id: claim for claim in await home.ledger.claim(2, LEASE)}
     await home.settle(claims[first], TRANSIENT)
-    until = await TaskPages(home.ledger).present()
+    until = await pages_of(home.ledger).present()
     home.clock.advance(seconds(1))
     await home.settle(claims[second], TRANSIENT)
-    assert await walk(TaskPages(home.ledger), Filter(state=State.WAITING, until=until)) == [first]
+    assert await walk(pages_of(home.ledger), Filter(state=State.WAITING, until=until)) == [first]
 
 
 async def test_a_cause_is_the_group_that_was_listed(home: Home) -> None:
     """The number of a group is the number of tasks that can be acted on, also after more have died of the same."""
-    pages = TaskPages(home.ledger)
+    pages = pages_of(home.ledger)
     await home.dead(3)
     [other] = await home.put()
     [claim] = await home.ledger.claim(1, LEASE)
     await home.settle(claim, Failed(PermanentError("something else")))
-    await Census(home.ledger).take()
+    await census_of(home.ledger).take()
     cause = await cause_of_task(home, other)
     until = await pages.present()
     assert await walk(pages, Filter(cause=cause)) == [other]
@@ -200,7 +211,7 @@ async def test_a_cause_is_the_group_that_was_listed(home: Home) -> None:
     [late] = await home.put()
     [claim] = await home.ledger.claim(1, LEASE)
     await home.settle(claim, Failed(PermanentError("something else")))
-    await Census(home.ledger).take()
+    await census_of(home.ledger).take()
     assert await pages.count(Filter(cause=cause)) == 2
     asked = Filter(cause=cause, until=until)
     assert await pages.count(asked) == len(await walk(pages, asked)) == 1
@@ -216,20 +227,22 @@ async def cause_of_task(home: Home, id: TaskId) -> str:
     return cause_of(task.last_error).id
 
 
+@pytest.mark.homes(lambda table: in_sql(table))
 async def test_a_rare_thing_among_many_dead_is_no_empty_page(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page that was looked for long enough is a `TooSlowError`, never an end that is none."""
-    monkeypatch.setattr("redrive.operator.dead_list.LISTED_AT_ONCE", 2)
-    monkeypatch.setattr("redrive.operator.dead_list.LISTED_LOOKS_MAX", 2)
+    monkeypatch.setattr("redrive.operator.sql.dead_list.LISTED_AT_ONCE", 2)
+    monkeypatch.setattr("redrive.operator.sql.dead_list.LISTED_LOOKS_MAX", 2)
     ids = await home.dead(6)
-    await Census(home.ledger).take()
+    await census_of(home.ledger).take()
     cause = await cause_of_task(home, ids[0])
     with pytest.raises(TooSlowError):
-        await TaskPages(home.ledger).ids(Filter(cause=cause, error="something else"), limit=3)
+        await pages_of(home.ledger).ids(Filter(cause=cause, error="something else"), limit=3)
     key = (await home.ledger.get(ids[0])).key  # type: ignore[union-attr]
-    assert await walk(TaskPages(home.ledger), Filter(cause=cause, key=key)) == ids[:1]
-    assert await walk(TaskPages(home.ledger), Filter(cause="another", key=key)) == []
+    assert await walk(pages_of(home.ledger), Filter(cause=cause, key=key)) == ids[:1]
+    assert await walk(pages_of(home.ledger), Filter(cause="another", key=key)) == []
 
 
+@pytest.mark.homes(lambda table: in_sql(table))
 async def test_a_look_that_takes_too_long_is_given_up(home: Home) -> None:
     """It is a `TooSlowError`, and the database can be asked again at once."""
     endless = {
@@ -238,17 +251,18 @@ async def test_a_look_that_takes_too_long_is_given_up(home: Home) -> None:
     }[home.store]
     with pytest.raises(TooSlowError):
         await home.database.look(seconds(0.05), lambda connection: connection.exec_driver_sql(endless).all())
-    assert await TaskPages(home.ledger).page(Filter(), limit=1) is not None
+    assert await pages_of(home.ledger).page(Filter(), limit=1) is not None
     one = await home.database.look(seconds(5), lambda connection: connection.exec_driver_sql("SELECT 1").scalar_one())
     assert one == 1
 
 
+@pytest.mark.homes(lambda table: in_sql(table))
 @pytest.mark.homes(lambda table: table is not OWN.table and table.name not in ("command", "commandbus_command"))
 async def test_what_others_brought_back_is_not_counted_as_dead(home: Home) -> None:
     """The list of the dead is a census behind where others write: the number before an act is that of the table."""
     [first, *_] = await home.dead(3)
-    await Census(home.ledger).take()
-    pages = TaskPages(home.ledger)
+    await census_of(home.ledger).take()
+    pages = pages_of(home.ledger)
     assert await pages.count(Filter(state=State.DEAD)) == 3
     await home.change(first, status=home.table.words.done)
     assert await pages.count(Filter(state=State.DEAD)) == 2
@@ -267,8 +281,8 @@ async def test_a_hidden_text_is_not_found_by_its_error(home: Home, limited: bool
         assert await home.settle(claim, PERMANENT) == []
     for id_ in (first, second):  # as somebody else has written it, who does not redact
         await home.change(id_, last_error=LEAKED)
-    await Census(home.ledger).take()
-    pages = TaskPages(home.ledger, limited=limited)
+    await census_of(home.ledger).take()
+    pages = pages_of(home.ledger, limited=limited)
     for hidden in ("hunter2", "password=hunter2", "hunter2, host", "2, host"):
         for state in (None, State.DEAD):
             page = await pages.page(Filter(error=hidden, state=state), limit=1)
@@ -282,6 +296,7 @@ async def test_a_hidden_text_is_not_found_by_its_error(home: Home, limited: bool
 
 
 @pytest.mark.homes(lambda table: table.last_error is not None)
+@pytest.mark.homes(lambda table: in_sql(table))
 async def test_a_cause_is_no_hash_of_a_hidden_text(home: Home) -> None:
     """Two errors that differ in what is hidden have one cause: its id tells nothing that could be guessed at."""
     ids = await home.put(2)
@@ -289,6 +304,6 @@ async def test_a_cause_is_no_hash_of_a_hidden_text(home: Home) -> None:
         assert await home.settle(claim, PERMANENT) == []
     for id_, word in zip(ids, ("hunter", "tiger"), strict=True):
         await home.change(id_, last_error=f"cannot log in with password={word}")
-    await Census(home.ledger).take()
-    [group] = await Figures(home.database).groups([home.ledger.name], limit=10)
+    await census_of(home.ledger).take()
+    [group] = await figures_of(home).groups([home.ledger.name], limit=10)
     assert (group.amount, "hunter" in group.text + group.sample) == (2, False)

@@ -1,24 +1,33 @@
 """Chores that one of many services does for all of them."""
 
-import pytest
+import asyncio
 
 from redrive.core.durations import minutes
-from redrive.operator.turns import give_turn_back, take_turn
-from tests.ledgers.homes import Home
-from tests.ledgers.shapes import OWN
+from tests.kept import Kept
+from tests.kept import kept as kept
+from tests.kept import kept_in_items as kept_in_items
+from tests.kept import store as store
 
 
-@pytest.mark.homes(lambda table: table is OWN.table)
-async def test_a_turn_is_one_holder_s_until_it_ends(home: Home) -> None:
+async def test_a_turn_is_one_holder_s_until_it_ends(kept: Kept) -> None:
     """Others get it when its time is over, or when it is given back."""
-    late = await take_turn(home.database, "chore", minutes(1))
-    assert late is not None
-    assert await take_turn(home.database, "chore", minutes(1)) is None
-    assert await take_turn(home.database, "another", minutes(1)) is not None
-    home.clock.advance(minutes(2))
-    until = await take_turn(home.database, "chore", minutes(1))
+    turns = kept.turns
+    late = await turns.take("chore", minutes(1))
+    assert late == kept.clock.now() + minutes(1)
+    assert await turns.take("chore", minutes(1)) is None
+    assert await turns.take("another", minutes(1)) is not None
+    kept.clock.advance(minutes(2))
+    until = await turns.take("chore", minutes(1))
     assert until is not None
-    await give_turn_back(home.database, "chore", late)  # it is another's by now
-    assert await take_turn(home.database, "chore", minutes(1)) is None
-    await give_turn_back(home.database, "chore", until)
-    assert await take_turn(home.database, "chore", minutes(1)) is not None
+    await turns.give_back("chore", late)  # it is another's by now
+    assert await turns.take("chore", minutes(1)) is None
+    await turns.give_back("chore", until)
+    assert await turns.take("chore", minutes(1)) is not None
+
+
+async def test_of_many_at_once_one_has_it(kept: Kept) -> None:
+    """Also of the very first turn, and also where nobody had it before."""
+    for _ in range(2):
+        taken = await asyncio.gather(*(kept.turns.take("chore", minutes(1)) for _ in range(6)))
+        assert sum(until is not None for until in taken) == 1
+        kept.clock.advance(minutes(1))

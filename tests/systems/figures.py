@@ -4,13 +4,13 @@ from sqlalchemy import select, update
 
 from redrive.lane import Lane
 from redrive.ledgers.sql import schema
-from redrive.operator.census import Census
+from redrive.operator.sql.census import SqlCensus
 
 
 async def take_long_to_count(lane: Lane) -> None:
     """From now on the next census of the ledger is minutes away."""
     ledger = await lane.ledger()
-    await Census(ledger).take()
+    await SqlCensus(ledger).take()
     c = schema.census
     slow = update(c).where(c.c.ledger == lane.name).values(seconds=60.0)
     await ledger.database.write(lambda connection: connection.execute(slow))

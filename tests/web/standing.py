@@ -16,7 +16,7 @@ from redrive.core.task import TaskId
 from redrive.errors import PermanentError
 from redrive.lane import Lane
 from redrive.ledgers.sql.schema import deed
-from redrive.operator.census import Census
+from redrive.operator.sql.census import SqlCensus
 from redrive.settings import Settings
 from redrive.testing import VirtualClock
 from redrive.wiring import Service
@@ -85,7 +85,7 @@ class Standing:
     async def count(self) -> None:
         """A census of all ledgers, as the bookkeeper takes it."""
         for lane in self.app.lanes.values():
-            await Census(await lane.ledger()).take()
+            await SqlCensus(await lane.ledger()).take()
 
 
 @asynccontextmanager

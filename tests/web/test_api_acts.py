@@ -13,8 +13,9 @@ from redrive import Redrive, minutes, seconds
 from redrive.core.outcome import Failed
 from redrive.core.states import State
 from redrive.ledgers.sql import schema
+from redrive.operator.sql import audit
 from redrive.testing import VirtualClock
-from redrive.web.api import acts, audit
+from redrive.web.api import acts
 
 from .standing import LEASE, Standing, standing
 

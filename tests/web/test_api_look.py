@@ -15,7 +15,7 @@ from redrive import Redrive, minutes, seconds
 from redrive.cli import app as command_line
 from redrive.core.outcome import Done, Failed
 from redrive.core.states import State
-from redrive.operator.figures import Figures
+from redrive.operator.sql.figures import SqlFigures
 from redrive.ports import Filter
 from redrive.settings import SYSTEMS
 from redrive.testing import VirtualClock
@@ -116,14 +116,14 @@ async def test_while_the_store_is_not_open(web: Standing):
 
 async def test_many_who_look_at_once_ask_once(web: Standing, monkeypatch: pytest.MonkeyPatch):
     """One answer is made for all of them."""
-    made, sums = 0, Figures.sums
+    made, sums = 0, SqlFigures.sums
 
-    async def counted(self: Figures, *args: Any) -> Any:
+    async def counted(self: SqlFigures, *args: Any) -> Any:
         nonlocal made
         made += 1
         return await sums(self, *args)
 
-    monkeypatch.setattr(Figures, "sums", counted)
+    monkeypatch.setattr(SqlFigures, "sums", counted)
     await asyncio.gather(*(web.get("/api/overview") for _ in range(20)))
     assert made == 1
 
@@ -150,8 +150,8 @@ async def test_pages_by_cursor(web: Standing):
 async def test_a_filter_that_no_index_serves_is_refused_in_time(web: Standing, monkeypatch: pytest.MonkeyPatch):
     """It says where to search instead."""
     await web.put(3)
-    monkeypatch.setattr("redrive.operator.reads.LOOK_WITHIN", seconds(0.1))
-    monkeypatch.setattr("redrive.operator.pages.TaskPages._by_id", _slowly)
+    monkeypatch.setattr("redrive.operator.sql.reads.LOOK_WITHIN", seconds(0.1))
+    monkeypatch.setattr("redrive.operator.sql.pages.SqlTaskPages._by_id", _slowly)
     answer = await web.local.get("/api/tasks", params={"error": "x"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "needs_search")
     assert answer.json()["error"]["details"] == {"search": "/api/searches"}
@@ -164,7 +164,7 @@ async def test_a_look_that_takes_too_long_is_told_when_to_come_back(
     """The database has much else to do: 503, to programs and to readers."""
     await web.put(1)
     await web.count()
-    monkeypatch.setattr("redrive.operator.census.LOOK_WITHIN", seconds(0.1))
+    monkeypatch.setattr("redrive.operator.sql.census.LOOK_WITHIN", seconds(0.1))
     monkeypatch.setattr("redrive.ledgers.sql.ledger.SqlLedger.count_held", _slowly)
     answer = await web.local.get(path)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_busy")
@@ -326,7 +326,7 @@ async def test_searches_are_bounded_and_can_be_called_off(web: Standing, monkeyp
     async def stretch(*_: Any) -> Any:
         await blocked.wait()
 
-    monkeypatch.setattr("redrive.operator.search.Search.chunk", stretch)
+    monkeypatch.setattr("redrive.operator.sql.search.SqlSearch.chunk", stretch)
     begun = [await web.post("/api/searches", {"text": "x"}, status=202) for _ in range(searches.RUNNING_MAX)]
     refused = await web.post("/api/searches", {"text": "x"}, status=429)
     assert refused["error"]["code"] == "too_many_searches"
@@ -342,7 +342,7 @@ async def test_a_search_that_fails_says_so(web: Standing, monkeypatch: pytest.Mo
     async def stretch(*_: Any) -> Any:
         raise ValueError("password=hunter2")
 
-    monkeypatch.setattr("redrive.operator.search.Search.chunk", stretch)
+    monkeypatch.setattr("redrive.operator.sql.search.SqlSearch.chunk", stretch)
     begun = await web.post("/api/searches", {"text": "x"}, status=202)
     said = await ended(web, begun["id"])
     assert said["state"] == "failed"

@@ -9,10 +9,10 @@ import httpx
 import pytest
 from sqlalchemy import update
 
-from redrive import Redrive, wiring
+from redrive import Redrive
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sqlite import write_lock
-from redrive.operator.figures import Figures
+from redrive.operator.sql.figures import SqlFigures
 from redrive.settings import Settings
 from redrive.testing import VirtualClock
 from redrive.web import health
@@ -59,7 +59,7 @@ async def test_health_asks_the_database_at_most_once_a_second(service: Service, 
         await asyncio.sleep(0)
         return True
 
-    monkeypatch.setattr(service, "database_answers", answers)
+    monkeypatch.setattr(service, "store_answers", answers)
     monkeypatch.setattr(health, "HEALTH_FRESH_SECONDS", 1000)
     async with client_of(service) as client:
         await asyncio.gather(*(client.get("/health") for _ in range(20)))
@@ -112,30 +112,34 @@ async def test_depths_come_from_the_census(url: str, clock: VirtualClock):
     assert 'redrive_tasks{ledger="redrive_task",state="waiting"} 2.0' in text
 
 
-async def test_depths_are_counted_at_most_every_few_seconds(local: httpx.AsyncClient, monkeypatch):
+async def test_depths_are_counted_at_most_every_few_seconds(
+    app: Redrive, local: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+):
     """A scrape storm does not count the tables each time."""
     counted = 0
 
-    class Counting(Figures):
+    class Counting(SqlFigures):
         async def states(self):
             nonlocal counted
             counted += 1
             return await super().states()
 
-    monkeypatch.setattr(wiring, "Figures", Counting)
+    monkeypatch.setattr(app.store, "figures", Counting(app.database))
     monkeypatch.setattr(health, "GAUGES_FRESH_SECONDS", 1000)
     await asyncio.gather(*(local.get("/metrics") for _ in range(5)))
     assert counted == 1
 
 
-async def test_metrics_of_a_store_that_went_away(local: httpx.AsyncClient, monkeypatch):
+async def test_metrics_of_a_store_that_went_away(
+    app: Redrive, local: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+):
     """Counters are still served, and the ledger is not up."""
 
-    class Away(Figures):
+    class Away(SqlFigures):
         async def states(self):
             raise OSError("gone")
 
-    monkeypatch.setattr(wiring, "Figures", Away)
+    monkeypatch.setattr(app.store, "figures", Away(app.database))
     answer = await local.get("/metrics")
     assert answer.status_code == 200
     assert 'redrive_ledger_up{ledger="redrive_task"} 0.0' in answer.text

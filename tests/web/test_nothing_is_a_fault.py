@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from redrive import Redrive
-from redrive.access.keys import Keys
+from redrive.access.sql.keys import SqlKeys
 from redrive.ledgers.sql.migrate import migrate
 from redrive.settings import SYSTEMS, Settings
 from redrive.web.app import make_web
@@ -49,7 +49,7 @@ async def client(empty_url: str) -> AsyncIterator[tuple[httpx.AsyncClient, dict[
     app = Redrive(empty_url, durable=False)
     attach_systems(app, SERVED)
     await migrate(app.database, SERVED)
-    made = await Keys(app.database).create("ada", ["admin"])
+    made = await SqlKeys(app.database).create("ada", ["admin"])
     service = Service(app, Settings(_env_file=None))
     service.is_open = True
     web = make_web(service)

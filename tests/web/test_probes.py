@@ -3,7 +3,7 @@
 import httpx
 
 from redrive import Redrive
-from redrive.access.keys import Keys
+from redrive.access.sql.keys import SqlKeys
 from redrive.settings import Settings
 from redrive.web.probes import make_worker_probes
 from redrive.wiring import Running
@@ -12,7 +12,7 @@ from redrive.wiring import Running
 async def test_a_worker_serves_three_routes(app: Redrive):
     """Whether it is well is for all to ask; what it has done needs a key, unless this machine is trusted."""
     async with app:
-        key = (await Keys(app.database).create("prometheus", ["viewer"])).secret
+        key = (await SqlKeys(app.database).create("prometheus", ["viewer"])).secret
         for trusted, status in ((False, 401), (True, 200)):
             running = Running(app, app.workers())
             web = make_worker_probes(running, Settings(_env_file=None, http_trust_loopback=trusted))

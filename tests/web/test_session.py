@@ -11,7 +11,7 @@ from sqlalchemy import Connection, func, select
 from redrive.access.wrong_keys import FAILURES_MAX
 from redrive.ledgers.sql import schema
 from redrive.web.app import make_web
-from redrive.web.session import COOKIE, LASTS, Sessions, _local
+from redrive.web.session import COOKIE, LASTS, Logins, _local
 from redrive.wiring import Service
 
 from .conftest import client_of
@@ -207,12 +207,12 @@ def test_after_the_login_only_to_this_service(given: str, taken: str):
 async def test_forged_and_old_cookies_are_none(service: Service, monkeypatch: pytest.MonkeyPatch):
     """Changed, cut, or past its time: nobody is logged in."""
     made = await service.keys.create("ada", ["admin"])
-    sessions = Sessions(service.app.database)
+    sessions = Logins(service.app.store)
     token, _ = await sessions.start(made.key)
     assert (await sessions._read(token)).key == made.key  # type: ignore[union-attr]
     for forged in ("", ".", token[:-1], token + "x", token.swapcase(), "é", "\0", "x" * 5000):
         assert await sessions._read(forged) is None, forged
-    another = Sessions(service.app.database)
+    another = Logins(service.app.store)
     assert (await another._read(token)) is not None  # sessions are shared by all services of the database
     later = service.app.database.now() + LASTS + timedelta(seconds=1)
     monkeypatch.setattr(type(service.app.database), "now", lambda _: later)
@@ -253,7 +253,7 @@ async def test_a_copy_of_the_database_opens_nothing(operator: tuple[httpx.AsyncC
 async def test_sessions_that_ended_are_forgotten(service: Service, monkeypatch: pytest.MonkeyPatch):
     """The table does not grow with every login for ever."""
     made = await service.keys.create("ada", ["viewer"])
-    sessions, database = Sessions(service.app.database), service.app.database
+    sessions, database = Logins(service.app.store), service.app.database
     await sessions.start(made.key)
     later = database.now() + LASTS + timedelta(seconds=1)
     monkeypatch.setattr(type(database), "now", lambda _: later)
@@ -265,7 +265,7 @@ async def test_sessions_that_ended_are_forgotten(service: Service, monkeypatch: 
 async def test_a_session_ends_with_its_key(service: Service):
     """A key that is good for an hour gives no session of twelve."""
     made = await service.keys.create("ada", ["viewer"], expires=timedelta(hours=1))
-    _, session = await Sessions(service.app.database).start(made.key)
+    _, session = await Logins(service.app.store).start(made.key)
     assert session.expires_at == made.key.expires_at
 
 

@@ -25,14 +25,14 @@ from redrive.app import Redrive
 from redrive.cli.app_path import load_app
 from redrive.core.durations import format_duration, parse_duration
 from redrive.core.failure import redact
+from redrive.core.table import TASKS
 from redrive.core.visible import visible, visible_json
 from redrive.errors import RedriveError, SettingsError, TableError, UsageError
 from redrive.lane import Lane
-from redrive.ledgers.sql.database import Database
 from redrive.observe import logs
-from redrive.operator.figures import Figures
 from redrive.settings import SYSTEMS, Settings, read_systems
-from redrive.wiring import attach_found, check_settings
+from redrive.stores.port import NO_TASKS, Store
+from redrive.wiring import attach_found, check_settings, store_url
 
 R = TypeVar("R")
 
@@ -156,9 +156,6 @@ def version_option(
         raise typer.Exit
 
 
-AppArgument = Annotated[
-    str, typer.Argument(metavar="MODULE:APP", help="Where the application is, such as [cyan]shop.tasks:app[/].")
-]
 AppOption = Annotated[
     str | None,
     typer.Option("--app", metavar="MODULE:APP", help="Your application: its database, lanes and policies are used."),
@@ -209,7 +206,7 @@ def choose_app(database: str | None, app: str | None, systems: Iterable[str] = (
     if database is not None and app is not None:
         raise UsageError("give either --database or --app, which brings its own database")
     settings = check_settings(systems)
-    return load_app(app) if app is not None else Redrive(settings.database_url if database is None else database)
+    return load_app(app) if app is not None else Redrive(store_url(settings) if database is None else database)
 
 
 @asynccontextmanager
@@ -217,7 +214,7 @@ async def opened_store(database: str | None, app: str | None = None, *, create: 
     """The application, open. A SQLite file that does not exist is an error unless it may be created here."""
     chosen = choose_app(database, app)
     if not create:
-        require_file(chosen.database)
+        require_file(chosen.store)
     try:
         yield await chosen.open()
     finally:
@@ -239,7 +236,7 @@ async def opened_ledgers(
     """The ledgers of a database, open: redrive's own, those of its systems, and with `--app` those that it adopted."""
     chosen = choose_app(database, app)
     if not create:
-        require_file(chosen.database)
+        require_file(chosen.store)
     try:
         unseen = await attach_found(chosen)
         await chosen.open()
@@ -248,7 +245,7 @@ async def opened_ledgers(
             return
         # A system may count what are no tasks, such as events, under a name of its own.
         known = {*chosen.lanes, *(one.counted_as for one in chosen.lanes.values())}
-        for name in await Figures(chosen.database).ledgers():
+        for name in await chosen.store.figures.ledgers():
             if name not in known:
                 unseen[name] = "only the application knows how to read it: --app MODULE:APP"
         yield Ledgers(list(chosen.lanes.values()), unseen)
@@ -256,17 +253,19 @@ async def opened_ledgers(
         await chosen.close()
 
 
-def require_file(database: Database) -> None:
+def require_file(store: Store) -> None:
     """Raise unless the file of a SQLite database is there: looking must not make an empty one in the wrong folder."""
-    if database.file is not None and not database.file.exists():
+    if store.file is not None and not store.file.exists():
         raise SettingsError(
-            f"there is no database file {database.file}: run this where the service runs, name it with --database, "
+            f"there is no database file {store.file}: run this where the service runs, name it with --database, "
             "or make it with `redrive migrate`"
         )
 
 
 def choose_lane(app: Redrive, name: str) -> Lane:
     """The lane with this name."""
+    if name == TASKS.name and not app.store.keeps_tasks:
+        raise UsageError(NO_TASKS)
     if name not in app.lanes:
         there = ", ".join(app.lanes)
         raise UsageError(f"there is no lane {name!r}: the application has {there}; adopted tables need --app")

@@ -107,6 +107,10 @@ async def examine(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding
     """Everything that can be found out without changing anything."""
     python = platform.python_version()
     yield Finding("redrive", "ok", f"{__version__} on Python {python}, {sys.platform}")
+    if not app.store.keeps_tasks:
+        async for finding in _items(app):
+            yield finding
+        return
     database = app.database
     shown = redact(database.url)
     path = database.file
@@ -148,13 +152,29 @@ async def examine(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding
             yield finding
 
 
+async def _items(app: Redrive) -> AsyncIterator[Finding]:
+    """The table and the queues of a store over items, and what is kept there."""
+    from redrive.stores.aws import ItemStore
+
+    store = app.store
+    assert isinstance(store, ItemStore)
+    there = [Finding(*found) for found in await store.examine()]
+    for finding in there:
+        yield finding
+    if all(finding.status != "problem" for finding in there):
+        await attach_found(app)
+        await app.open()
+        async for finding in _lanes(app, ()):
+            yield finding
+
+
 async def _migrated(app: Redrive) -> Finding:
     try:
         versions = await migrate.versions(app.database)
         await attach_found(app)
     except NewerSchemaError as error:
         return Finding("tables", "problem", str(error), "upgrade redrive")
-    needed = migrate.heads(app.systems_with_tables)
+    needed = migrate.heads(migrate.with_tables(app.systems))
     wrong = [
         f"{branch} is not there" if branch not in versions else f"{branch} is at {versions[branch]}, not {version}"
         for branch, version in needed.items()
@@ -163,7 +183,9 @@ async def _migrated(app: Redrive) -> Finding:
     if not wrong:
         said = ", ".join(f"{branch} {version}" for branch, version in needed.items())
         return Finding("tables", "ok", f"at version {said}")
-    return Finding("tables", "problem", ", ".join(wrong), f"run `{migrate.migrate_command(app.systems_with_tables)}`")
+    return Finding(
+        "tables", "problem", ", ".join(wrong), f"run `{migrate.migrate_command(migrate.with_tables(app.systems))}`"
+    )
 
 
 async def _secrets(database: Database) -> AsyncIterator[Finding]:
@@ -172,7 +194,7 @@ async def _secrets(database: Database) -> AsyncIterator[Finding]:
     if not columns:
         return
     try:
-        from redrive.access.stored_secrets import look_at_secrets
+        from redrive.access.sql.stored_secrets import look_at_secrets
         from redrive.systems.kit.secret_keeper import NO_KEY, SecretKeeper
     except MissingExtraError as error:
         yield Finding("secrets", "notice", f"they are not looked at: {error}")
@@ -315,11 +337,12 @@ async def _lanes(app: Redrive, handled: Collection[str]) -> AsyncIterator[Findin
         except RedriveError as error:
             yield Finding(lane.name, "problem", describe_error(error))
             continue
-        for finding in _retention(lane, ledger):
-            yield finding
-        if lane.checked:
-            for notice in await app.database.read(notices, lane.table, ledger.sql_table, ROWS_AT_START):
-                yield Finding(name=lane.name, status="notice", said=notice)
+        if isinstance(ledger, SqlLedger):
+            for finding in _retention(lane, ledger):
+                yield finding
+            if lane.checked:
+                for notice in await app.database.read(notices, lane.table, ledger.sql_table, ROWS_AT_START):
+                    yield Finding(name=lane.name, status="notice", said=notice)
         counts = await lane.counts()
         shown = ", ".join(f"{amount} {state}" for state, amount in counts.items() if amount) or "empty"
         yield Finding(lane.name, "ok", shown)

@@ -34,7 +34,7 @@ def process(
     settings = load_settings()
     set_up_logs(settings)
     chosen = choose_app(database, app, [Flags.name])
-    require_file(chosen.database)
+    require_file(chosen.store)
     attach_systems(chosen, [Flags.name])
     observe_with_logs(chosen)
     system = chosen.systems[Flags.name]

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from redrive.access.keys import ApiKey, Keys, NewKey, Scope, read_scopes
+from redrive.access.keys import ApiKey, NewKey, Scope, read_scopes
 from redrive.cli.common import (
     PROBLEM,
     AppOption,
@@ -46,8 +46,8 @@ def create(
     read_scopes(scope)  # before the store is opened: a wrong scope needs no database
 
     async def work() -> NewKey:
-        async with opened_store(database, app, create=True) as store:
-            return await Keys(store.database).create(user, scope, expires=expires, by=person())
+        async with opened_store(database, app, create=True) as opened:
+            return await opened.store.keys.create(user, scope, expires=expires, by=person())
 
     made = run(work())
     if json:
@@ -65,8 +65,8 @@ def list_keys(database: DatabaseOption = None, app: AppOption = None, json: Json
     """
 
     async def work() -> list[ApiKey]:
-        async with opened_store(database, app) as store:
-            return await Keys(store.database).list()
+        async with opened_store(database, app) as opened:
+            return await opened.store.keys.list()
 
     found = run(work())
     if json:
@@ -96,8 +96,8 @@ def revoke(
     """
 
     async def work() -> ApiKey | None:
-        async with opened_store(database, app) as store:
-            return await Keys(store.database).revoke(id, by=person())
+        async with opened_store(database, app) as opened:
+            return await opened.store.keys.revoke(id, by=person())
 
     revoked = run(work())
     if revoked is None:

@@ -47,17 +47,18 @@ def rotate(database: DatabaseOption = None, app: AppOption = None, json: JsonOpt
 
     Example: [cyan]redrive secrets rotate[/]
     """
-    from redrive.access.stored_secrets import KeptSecrets, rotate_secrets
+    from redrive.access.kept_secrets import KeptSecrets
+    from redrive.access.sql.stored_secrets import rotate_secrets
     from redrive.systems.kit.secret_keeper import SecretKeeper
 
     async def work() -> KeptSecrets:
-        async with opened_store(database, app) as store:
-            columns = await secret_columns(store.database)
-            box = SecretKeeper(store.database.file).box(make=True)
+        async with opened_store(database, app) as opened:
+            columns = await secret_columns(opened.database)
+            box = SecretKeeper(opened.database.file).box(make=True)
             bar = Progress(TextColumn("encrypting"), MofNCompleteColumn(), console=err(), transient=True)
             with bar:
                 shown = bar.add_task("", total=None)
-                return await rotate_secrets(store.database, columns, box, lambda amount: bar.advance(shown, amount))
+                return await rotate_secrets(opened.database, columns, box, lambda amount: bar.advance(shown, amount))
 
     standing = run(work())
     if json:

@@ -19,10 +19,10 @@ from redrive.cli.common import SystemsOption, named_systems, say
 from redrive.cli.listen import listen, require_extra, serve_beside, url_of
 from redrive.cli.worker import run_to_the_end, stop_on_signals
 from redrive.core.failure import redact
-from redrive.ledgers.open import open_database
 from redrive.settings import Settings, load_settings
+from redrive.stores.open import open_store
 from redrive.systems.webhooks.tables import EVENTS
-from redrive.wiring import KNOWN_SYSTEMS, Service, attach_systems, observe_with_logs, set_up_logs
+from redrive.wiring import KNOWN_SYSTEMS, Service, attach_systems, observe_with_logs, set_up_logs, store_url
 
 SAMPLE = "examples.sample:app"
 """The application of `make run`, which is in the repository and not in the package."""
@@ -49,7 +49,7 @@ def serve(
     named = named_systems(systems, settings)
     set_up_logs(settings)
     require_extra("`redrive serve`")
-    loaded = load_app(app) if app is not None else Redrive(settings.database_url)
+    loaded = load_app(app) if app is not None else Redrive(store_url(settings))
     attach_systems(loaded, named)
     observe_with_logs(loaded)
     serve_app(loaded, settings, host, port, lambda service, url: _introduce(service, url, app))
@@ -84,7 +84,7 @@ async def _greet(service: Service, listening: socket.socket, introduce: Introduc
     say(f"[bold]redrive {__version__}[/] listens on [bold cyan]{url}[/]")
     await service.opened.wait()
     app = service.app
-    say(f"  database     {escape(redact(app.database.url))} ({await app.database.describe()})")
+    say(f"  store        {escape(redact(app.store.url))} ({await app.store.describe()})")
     say(f"  systems      {', '.join(sorted(app.systems)) or 'none'}")
     if service.first_key is not None:
         say(f"  admin key    [bold]{service.first_key}[/] (made now and shown this once: keep it)")
@@ -96,16 +96,16 @@ def _introduce(service: Service, url: str, path: str | None) -> None:
     handlers = sum(len(lane.handlers) for lane in service.app.lanes.values())
     if off := how_to_turn_on(service.app):
         say(f"  not running  {off}")
-    if path is None:
+    if path is None and service.app.store.keeps_tasks:
         say("  application  none: tasks are shown but not run; give one with [cyan]--app MODULE:APP[/]")
-    else:
+    elif path is not None:
         say(f"  application  {escape(path)}, {handlers} handler{'' if handlers == 1 else 's'}")
     _suggest(service, url, path)
 
 
 def how_to_turn_on(app: Redrive) -> str:
     """The systems that do not run in this service, and what makes them run; nothing where all run."""
-    off = [name for name in KNOWN_SYSTEMS if name not in app.systems]
+    off = [name for name in KNOWN_SYSTEMS if name not in app.systems] if app.store.keeps_tasks else []
     if not off:
         return ""
     untold = [name for name in off if not KNOWN_SYSTEMS[name].can_run]
@@ -116,7 +116,7 @@ def how_to_turn_on(app: Redrive) -> str:
 
 def _suggest(service: Service, url: str, path: str | None) -> None:
     # Commands find the store by DATABASE_URL; where the application has another, it must be named.
-    same = open_database(service.settings.database_url).url == service.app.database.url
+    same = open_store(store_url(service.settings)).url == service.app.store.url
     where = "" if same else f" --app {path}"
     lines = [(f"redrive doctor{where}", "is everything well?")]
     if path == SAMPLE:

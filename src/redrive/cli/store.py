@@ -49,7 +49,11 @@ def migrate(
     """
     named = named_systems(systems, load_settings())
     chosen = choose_app(database, app, named)
-    wanted = {*named, *chosen.systems_with_tables}
+    if not chosen.store.keeps_tasks:
+        raise UsageError(
+            "DynamoDB has no tables to migrate: deploy/aws/template.yaml makes the table, its indexes and the queues"
+        )
+    wanted = {*named, *migrations.with_tables(chosen.systems)}
     if sql:
         sys.stdout.write(migrations.migration_sql(make_url(chosen.database.url).get_backend_name(), wanted))
         return
@@ -97,7 +101,7 @@ def adopt(
     Example: [cyan]redrive adopt feature_flag_schedules[/]
     """
     chosen = choose_app(database, app)
-    require_file(chosen.database)
+    require_file(chosen.store)
     declared = [lane.table for lane in chosen.lanes.values() if lane.checked and table in (None, lane.table.name)]
     if app is None and table is None:
         raise UsageError("name a table, or your application with --app")

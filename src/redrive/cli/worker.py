@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from redrive.app import Redrive
 from redrive.cli.app_path import load_app
-from redrive.cli.common import AppArgument, duration_option, say
+from redrive.cli.common import duration_option, say
 from redrive.cli.listen import listen, require_extra, serve_beside, url_of
 from redrive.cli.processes import SecondPress, Supervisor
 from redrive.core.durations import format_duration
@@ -25,7 +25,7 @@ from redrive.core.failure import redact
 from redrive.engine.worker import WorkerSettings
 from redrive.errors import UsageError
 from redrive.settings import Settings, load_settings
-from redrive.wiring import Running, observe_with_logs, set_up_logs, tuned_runner
+from redrive.wiring import Running, attach_systems, observe_with_logs, set_up_logs, store_url, tuned_runner
 
 LOOPBACK = "127.0.0.1"
 PORT_MAX = 65535
@@ -34,7 +34,13 @@ THREAD_PATIENCE_SECONDS = 0.5
 
 
 def worker(
-    app: AppArgument,
+    app: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODULE:APP",
+            help="Where the application is, such as [cyan]shop.tasks:app[/]; without it the systems of REDRIVE_SYSTEMS are run.",
+        ),
+    ] = None,
     concurrency: Annotated[int | None, typer.Option(help="How many handlers run at once.", min=1, max=10_000)] = None,
     lease: Annotated[
         timedelta | None, duration_option("--lease", "How long a claim holds without a sign of life.")
@@ -52,6 +58,8 @@ def worker(
     child: Annotated[bool, typer.Option("--child", hidden=True)] = False,  # noqa: FBT002
 ) -> None:
     """Run the handlers of an application, and the systems that it has, until SIGTERM or Ctrl-C.
+
+    Without an application it runs the systems that REDRIVE_SYSTEMS names; where EVENTS_TABLE_NAME is set, triggers on DynamoDB.
 
     The first signal stops gracefully: no new claims, up to [cyan]--grace[/] for what runs, the rest goes back to waiting. A
     second signal ends at once; what ran is then charged when its lease runs out.
@@ -75,7 +83,7 @@ def worker(
     set_up_logs(configured)
     if http_port is not None:
         require_extra("`redrive worker --http-port`")
-    loaded = load_app(app)
+    loaded = _make_app(configured) if app is None else load_app(app)
     observe_with_logs(loaded)
     with contextlib.ExitStack() as opened:
         listening = None
@@ -84,9 +92,20 @@ def worker(
         run_to_the_end(lambda: _work(loaded, configured, settings, listening, child=child))
 
 
-def _child_command(app: str, settings: WorkerSettings) -> list[str]:
+def _make_app(settings: Settings) -> Redrive:
+    """The application of the settings alone, with the systems that they name."""
+    app = Redrive(store_url(settings))
+    attach_systems(app, settings.redrive_systems)
+    if not app.systems:
+        raise UsageError(
+            "there is nothing to run: name your application, such as shop.tasks:app, or set REDRIVE_SYSTEMS"
+        )
+    return app
+
+
+def _child_command(app: str | None, settings: WorkerSettings) -> list[str]:
     return [
-        sys.executable, "-m", "redrive", "worker", app, "--child",
+        sys.executable, "-m", "redrive", "worker", *([] if app is None else [app]), "--child",
         "--concurrency", str(settings.concurrency),
         "--lease", f"{settings.lease.total_seconds()}s",
         "--batch", str(settings.batch),
@@ -124,7 +143,7 @@ async def _greet(running: Running, settings: WorkerSettings, listening: socket.s
         say(f"[dim]health and metrics are at {url_of(listening)}[/]")
     await running.opened.wait()
     say(
-        f"[dim]working on {escape(redact(running.app.database.url))} with {settings.concurrency} slots, "
+        f"[dim]working on {escape(redact(running.app.store.url))} with {settings.concurrency} slots, "
         f"lease {format_duration(settings.lease)}; Ctrl-C stops[/]"
     )
 

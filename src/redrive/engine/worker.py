@@ -193,13 +193,13 @@ class Worker:
         self._until_idle = until_idle
         if until_idle:
             await self._keeper.keep_once()  # its own loop may not come round before this run is over
-        with self._ledger.waiter() as waiter, self._watchdog:
+        with self._watchdog:
             helpers = [
                 asyncio.create_task(self._settler.run(), name="redrive-settle"),
                 asyncio.create_task(self._extend_for_ever(), name="redrive-extend"),
                 asyncio.create_task(self._keeper.run(), name="redrive-keep"),
             ]
-            claiming = asyncio.create_task(self._claim_for_ever(waiter), name="redrive-claim")
+            claiming = asyncio.create_task(self._claim_for_ever(), name="redrive-claim")
             stopping = asyncio.create_task(self._stopping.wait())
             loops = (claiming, stopping, *helpers)
             try:
@@ -220,52 +220,57 @@ class Worker:
 
     # --- claiming ---------------------------------------------------------------------------------------------------
 
-    async def _claim_for_ever(self, waiter: Waiter) -> None:
-        tries = 0
-        woken = False
+    async def _claim_for_ever(self) -> None:
         try:
-            while True:
-                if self._asking is None:
-                    free = await self._free_slots()
-                    if waiter.clear() or self._until_idle:
-                        self._looks.soon()
-                    self._retry_at = math.inf
-                asked_at = time.monotonic()
-                try:
-                    if self._asking is None:
-                        if self._unheard:
-                            self._ask_again()
-                        else:
-                            self._ask(*self._places.portion(free, await self._kinds.to_claim()))
-                    recalling = self._unheard
-                    claims = await self._answer()
-                    if not claims and (recalling or self._places.others_left()):
-                        continue
-                    if not claims:
-                        self._answered(asked_at)
-                        if self._until_idle and await self._is_idle():
-                            self.stop()
-                        if woken and self._ledger.has_gates and await self._keeper.discovery.look():
-                            self._looks.soon()
-                            continue
-                        soon = woken or self._until_idle
-                        look_again = GATE_LOOK_AGAIN if self._looks.lively else LOOK_AGAIN
-                        woken = await self._nap(waiter, look_again if soon else await self._idle_time())
-                except Exception as error:  # whatever it is, the ledger may be well again later
-                    self._patience.away(error, asked_at=asked_at)
-                    tries += 1
-                    await self._patience.pause(tries)
-                    continue
-                tries = 0
-                if claims:
-                    self._answered(asked_at)
-                    self._ask_ahead(claims)
-                    for claim in claims:
-                        self._start(claim)
-                    woken = True  # work comes in groups: look once more soon after the last
-                    await asyncio.sleep(0)
+            # Whoever stops waits no more: where waiting is done at a queue, it would be handed what it gives back itself.
+            with self._ledger.waiter() as waiter:
+                await self._claim_and_nap(waiter)
         finally:
             await self._give_back()
+
+    async def _claim_and_nap(self, waiter: Waiter) -> None:
+        tries = 0
+        woken = False
+        while True:
+            if self._asking is None:
+                free = await self._free_slots()
+                if waiter.clear() or self._until_idle:
+                    self._looks.soon()
+                self._retry_at = math.inf
+            asked_at = time.monotonic()
+            try:
+                if self._asking is None:
+                    if self._unheard:
+                        self._ask_again()
+                    else:
+                        self._ask(*self._places.portion(free, await self._kinds.to_claim()))
+                recalling = self._unheard
+                claims = await self._answer()
+                if not claims and (recalling or self._places.others_left()):
+                    continue
+                if not claims:
+                    self._answered(asked_at)
+                    if self._until_idle and await self._is_idle():
+                        self.stop()
+                    if woken and self._ledger.has_gates and await self._keeper.discovery.look():
+                        self._looks.soon()
+                        continue
+                    soon = woken or self._until_idle
+                    look_again = GATE_LOOK_AGAIN if self._looks.lively else LOOK_AGAIN
+                    woken = await self._nap(waiter, look_again if soon else await self._idle_time(waiter))
+            except Exception as error:  # whatever it is, the ledger may be well again later
+                self._patience.away(error, asked_at=asked_at)
+                tries += 1
+                await self._patience.pause(tries)
+                continue
+            tries = 0
+            if claims:
+                self._answered(asked_at)
+                self._ask_ahead(claims)
+                for claim in claims:
+                    self._start(claim)
+                woken = True  # work comes in groups: look once more soon after the last
+                await asyncio.sleep(0)
 
     async def _nap(self, waiter: Waiter, span: timedelta) -> bool:
         """Wait for a wake-up, but not beyond the next retry that this worker itself has written meanwhile."""
@@ -387,8 +392,10 @@ class Worker:
         next_due = await self._ledger.next_due(kinds=await self._kinds.to_claim())
         return not self._running and (next_due is None or next_due > timedelta(0))
 
-    async def _idle_time(self) -> timedelta:
+    async def _idle_time(self, waiter: Waiter) -> timedelta:
         """How long there is nothing to do: until the next task is due, at most the poll interval."""
+        if waiter.hears_due:
+            return self._settings.poll
         try:
             kinds = self._places.startable(await self._kinds.to_claim())
             next_due = await self._ledger.next_due(kinds=kinds) if kinds else None

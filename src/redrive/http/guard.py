@@ -11,7 +11,8 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader
 
-from redrive.access.keys import ApiKey, Keys, Scope
+from redrive.access.keys import ApiKey, Scope
+from redrive.access.ports import Keys
 from redrive.access.wrong_keys import SPAN_SECONDS, WrongKeys
 from redrive.http.errors import ApiError
 

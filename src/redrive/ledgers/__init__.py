@@ -5,7 +5,7 @@
 of DynamoDB.
 """
 
-# Both dialects teach SQLAlchemy how to spell the expressions of `sql/times.py`: tables and indexes of either database may be
-# compiled wherever anything of this room was imported. Neither needs its driver for that.
-from redrive.ledgers.postgres import dialect as _postgres  # noqa: F401
-from redrive.ledgers.sqlite import dialect as _sqlite  # noqa: F401
+# Tables and indexes of either database may be compiled wherever anything of this room was imported: SQLAlchemy is taught both
+# spellings at once. What else a dialect needs is imported when a database of its kind is opened.
+from redrive.ledgers.postgres import spelling as _postgres  # noqa: F401
+from redrive.ledgers.sqlite import spelling as _sqlite  # noqa: F401

@@ -8,8 +8,6 @@ from sqlalchemy.exc import ArgumentError
 
 from redrive.core.table import TASKS, LedgerTable
 from redrive.errors import MissingExtraError, SettingsError
-from redrive.ledgers.adopt.check import adopt
-from redrive.ledgers.adopt.notices import ROWS_AT_START, notices
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
@@ -48,6 +46,10 @@ async def open_ledger(
     """The ledger in a table: our own, or a foreign one that is checked first."""
     if ledger_table is TASKS:
         return own_ledger(database)
+    # Only for strangers: it knows the types of PostgreSQL, and those take a while to import.
+    from redrive.ledgers.adopt.check import adopt
+    from redrive.ledgers.adopt.notices import ROWS_AT_START, notices
+
     table = await database.read(adopt, ledger_table)
     for notice in await database.read(notices, ledger_table, table, ROWS_AT_START):
         _log.warning("%s: %s", ledger_table.name, notice)

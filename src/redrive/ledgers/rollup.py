@@ -16,6 +16,8 @@ COUNTED = (*STATES_AND_OUTCOMES, *TRIES, *TOOK)
 """What is counted in whole numbers."""
 MEASURED = (*COUNTED, "run_seconds")
 """All that settlements add to a minute."""
+FLOWS = ("added", "pruned", "done", "dead", "cancelled")
+"""What changes how many tasks are in which state from one census to the next."""
 _OUTCOMES = frozenset({"snoozed", "released", "lease_expired"})
 
 

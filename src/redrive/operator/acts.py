@@ -15,9 +15,8 @@ from redrive.core.states import Act, State, check_transition
 from redrive.core.task import Task, TaskId
 from redrive.errors import TooSlowError, UsageError
 from redrive.events import Event, TasksChanged
-from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.operator.names import Names, read_names
-from redrive.operator.pages import TaskPages
+from redrive.operator.ports import OperatorLedger, TaskPages
 from redrive.ports import Actor, Filter, Page
 
 CHUNK = 500
@@ -108,12 +107,12 @@ async def act_on_pages(
 
 
 class Acts:
-    """Acts on the tasks of one ledger for a person or a system. `limited` as in `TaskPages`."""
+    """Acts on the tasks of one ledger for a person or a system; what a filter means is read by its pages."""
 
-    def __init__(self, ledger: SqlLedger, tell: Callable[[list[Event]], None], *, limited: bool = False) -> None:
+    def __init__(self, ledger: OperatorLedger, pages: TaskPages, tell: Callable[[list[Event]], None]) -> None:
         self._ledger = ledger
+        self._pages = pages
         self._tell = tell
-        self._pages = TaskPages(ledger, limited=limited)
 
     async def act(
         self,

@@ -1,16 +1,11 @@
-"""What is wrong now, kept in the database: so that it is told once when it starts and once when it ends, whoever looks.
+"""What is wrong now, kept in the store: so that it is told once when it starts and once when it ends, whoever looks.
 
 Something that stops and starts again within a few minutes has not ended: a number that wavers about its limit is one alert.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-
-from sqlalchemy import Connection, delete, insert, select, update
-
-from redrive.ledgers.sql import schema
-from redrive.ledgers.sql.on_database import OnDatabase, reads, writes
 
 QUIET = timedelta(minutes=2)
 """An alert has ended when nothing was wrong for so long."""
@@ -36,68 +31,3 @@ class News:
 
     started: Sequence[Alert]
     ended: Sequence[Alert]
-
-
-class Alerts(OnDatabase):
-    """The alerts of one database."""
-
-    @reads
-    def active(self, connection: Connection) -> list[Alert]:
-        """What is wrong now, the oldest first."""
-        return [alert for alert in _all(connection) if alert.ended_at is None]
-
-    @reads
-    def known(self, connection: Connection) -> frozenset[str]:
-        """The names of all that started and whose end was not told yet."""
-        return frozenset(alert.name for alert in _all(connection))
-
-    @writes
-    def note(self, connection: Connection, found: Mapping[str, tuple[str, str]], *, complete: bool = True) -> News:
-        """Write down what is wrong now, as rule and text by name; what there is to tell of it.
-
-        Unless that is `complete`, what is not in it has not ended.
-        """
-        a, now = schema.alert, self._database.present(connection)
-        there = {alert.name: alert for alert in _all(connection)}
-        free = max(0, ACTIVE_MAX - len(there))
-        new = [
-            {"name": name, "rule": rule, "text": text, "started_at": now}
-            for name, (rule, text) in found.items()
-            if name not in there
-        ][:free]
-        if new:
-            connection.execute(insert(a), new)
-        started, ended, forgotten = list[Alert](), list[Alert](), list[Alert]()
-        for name, alert in there.items():
-            is_wrong = name in found
-            if is_wrong and (alert.ended_at is not None or alert.text != found[name][1]):
-                connection.execute(update(a).where(a.c.name == name).values(ended_at=None, text=found[name][1]))
-            elif not is_wrong and alert.ended_at is None and complete:
-                connection.execute(update(a).where(a.c.name == name).values(ended_at=now))
-            elif alert.ended_at is not None and not is_wrong and complete and now - alert.ended_at >= QUIET:
-                (ended if alert.told_at is not None else forgotten).append(alert)
-            if is_wrong and alert.told_at is None:
-                started.append(alert)
-        _forget(connection, [alert.name for alert in forgotten])
-        started += [Alert(**one, told_at=None, ended_at=None) for one in new]  # type: ignore[arg-type]  # a dict of columns
-        return News(started=started, ended=ended)
-
-    @writes
-    def told(self, connection: Connection, started: Collection[str], ended: Collection[str]) -> None:
-        """Note what was told."""
-        a, now = schema.alert, self._database.present(connection)
-        if started:
-            connection.execute(update(a).where(a.c.name.in_(started)).values(told_at=now))
-        _forget(connection, ended)
-
-
-def _all(connection: Connection) -> list[Alert]:
-    a = schema.alert
-    rows = connection.execute(select(a).order_by(a.c.started_at, a.c.name).limit(ACTIVE_MAX * 2))
-    return [Alert(**row._asdict()) for row in rows]
-
-
-def _forget(connection: Connection, names: Collection[str]) -> None:
-    a = schema.alert
-    if names:
-        connection.execute(delete(a).where(a.c.name.in_(names)))

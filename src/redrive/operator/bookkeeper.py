@@ -1,30 +1,49 @@
 """Keeping the books that charts are drawn from: counting every ledger when it is due, and folding what grows old.
 
-Any number of services may do this side by side on one database: turns see to it that each chore is done once.
+Any number of services may do this side by side on one store: turns see to it that each chore is done once.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Protocol
 
-from redrive.ledgers.sql.database import Database
-from redrive.ledgers.sql.ledger import SqlLedger
-from redrive.operator.census import Census
-from redrive.operator.figures import Figures
-from redrive.operator.headcount import Headcount, sample
-from redrive.operator.turns import take_turn
+from redrive.operator.headcount import Headcount
+from redrive.operator.ports import Census, Figures, OperatorLedger, Turns
 
 EVERY = timedelta(seconds=1)
 """How often a bookkeeper looks whether something is due."""
 FOLD_EVERY = timedelta(minutes=1)
 
 
+class Books(Protocol):
+    """What a bookkeeper needs of a store."""
+
+    @property
+    def figures(self) -> Figures:
+        """Where the minutes are folded."""
+        ...
+
+    @property
+    def turns(self) -> Turns:
+        """Whose turn it is."""
+        ...
+
+    def census(self, ledger: OperatorLedger) -> Census:
+        """Who counts a ledger."""
+        ...
+
+    async def present(self) -> datetime:
+        """The instant."""
+        ...
+
+
 class Bookkeeper:
-    """The books of one database. `ledgers` gives those that are worked on here, each with what is counted there besides its tasks."""
+    """The books of one store. `ledgers` gives those that are worked on here, each with what is counted there besides its tasks."""
 
     def __init__(
-        self, database: Database, ledgers: Callable[[], Awaitable[Sequence[tuple[SqlLedger, Headcount | None]]]]
+        self, books: Books, ledgers: Callable[[], Awaitable[Sequence[tuple[OperatorLedger, Headcount | None]]]]
     ) -> None:
-        self._database = database
+        self._books = books
         self._ledgers = ledgers
 
     async def round(self) -> int:
@@ -32,15 +51,15 @@ class Bookkeeper:
         counted, problem = 0, None
         for ledger, headcount in await self._ledgers():
             try:
-                if await Census(ledger).take_if_due():
+                if await self._books.census(ledger).take_if_due():
                     counted += 1
                     if headcount is not None:
-                        await sample(self._database, headcount, await ledger.oldest_due())
+                        amounts, oldest = await headcount.amounts(), await ledger.oldest_due()
+                        await self._books.figures.sample(headcount.name, amounts, oldest)
             except Exception as error:  # told after the others had their turn
                 problem = error
-        if await take_turn(self._database, "fold", FOLD_EVERY):
-            now = await self._database.read(self._database.present)
-            await Figures(self._database).fold(now)
+        if await self._books.turns.take("fold", FOLD_EVERY):
+            await self._books.figures.fold(await self._books.present())
         if problem is not None:
             raise problem
         return counted

@@ -4,13 +4,11 @@ A number or a UUID is an id. A text may be either, and is never guessed at: wher
 another, none of them is meant. Code that holds ids of its own says `Filter(ids=...)`, which asks for no keys.
 """
 
-from collections.abc import Iterable, Sequence
-
-from sqlalchemy import Connection, select
+from collections.abc import Iterable
 
 from redrive.core.task import Task, TaskId
 from redrive.errors import UsageError
-from redrive.ledgers.sql.ledger import SqlLedger
+from redrive.operator.ports import OperatorLedger
 
 CHUNK = 500
 
@@ -18,7 +16,7 @@ Names = TaskId | Iterable[TaskId]
 """One task or several, each by id or by key."""
 
 
-async def read_names(ledger: SqlLedger, names: Names) -> tuple[list[TaskId], dict[TaskId, str]]:
+async def read_names(ledger: OperatorLedger, names: Names) -> tuple[list[TaskId], dict[TaskId, str]]:
     """The ids that are meant, each once; and for each name that means no task, or two, why it is refused.
 
     What could be an id is taken for one, even where no task has it: whoever acts on it hears that there is no such task.
@@ -34,22 +32,22 @@ async def read_names(ledger: SqlLedger, names: Names) -> tuple[list[TaskId], dic
     return list(found), refused
 
 
-async def find_meant(ledger: SqlLedger, names: Iterable[str]) -> dict[str, set[TaskId]]:
+async def find_meant(ledger: OperatorLedger, names: Iterable[str]) -> dict[str, set[TaskId]]:
     """The tasks that have each name as their id or as their key: none, one or two."""
     texts = list(dict.fromkeys(names))
     meant = dict[str, set[TaskId]]()
     for start in range(0, len(texts), CHUNK):
-        meant |= await ledger.database.read(_meant, ledger, texts[start : start + CHUNK])
+        meant |= await ledger.named(texts[start : start + CHUNK])
     return meant
 
 
-async def find_named(ledger: SqlLedger, name: str) -> Task | None:
+async def find_named(ledger: OperatorLedger, name: str) -> Task | None:
     """The task with this id or key; `UsageError` where these are two tasks."""
     meant = (await find_meant(ledger, [name]))[name]
     return await ledger.get(_only(ledger, name, meant)) if meant else None
 
 
-def _only(ledger: SqlLedger, name: TaskId, meant: set[TaskId]) -> TaskId:
+def _only(ledger: OperatorLedger, name: TaskId, meant: set[TaskId]) -> TaskId:
     if len(meant) == 1:
         return next(iter(meant))
     if meant:
@@ -58,33 +56,3 @@ def _only(ledger: SqlLedger, name: TaskId, meant: set[TaskId]) -> TaskId:
         return ledger.read_id(str(name))
     except UsageError:
         raise UsageError(f"there is no task with the id or key {str(name)!r:.80}") from None
-
-
-def _meant(connection: Connection, ledger: SqlLedger, names: Sequence[str]) -> dict[str, set[TaskId]]:
-    by_id, by_key = _by_id(connection, ledger, names), _by_key(connection, ledger, names)
-    return {name: {*by_id.get(name, ()), *by_key.get(name, ())} for name in names}
-
-
-def _by_id(connection: Connection, ledger: SqlLedger, names: Sequence[str]) -> dict[str, list[TaskId]]:
-    read = dict[TaskId, list[str]]()
-    for name in names:
-        try:
-            read.setdefault(ledger.read_id(name), []).append(name)
-        except UsageError:
-            continue  # no id of this table could look so
-    id_ = ledger.predicates.column("id")
-    found = connection.execute(select(id_).where(id_.in_(list(read)))).scalars()
-    return {name: [one] for one in found for name in read[one]}
-
-
-def _by_key(connection: Connection, ledger: SqlLedger, names: Sequence[str]) -> dict[str, list[TaskId]]:
-    read = dict[object, list[str]]()
-    for name in names:
-        if (value := ledger.conditions.key_value(name)) is not None:
-            read.setdefault(value, []).append(name)
-    key, id_ = ledger.predicates.column("key"), ledger.predicates.column("id")
-    found = dict[str, list[TaskId]]()
-    for value, one in connection.execute(select(key, id_).where(key.in_(list(read)))):
-        for name in read[value]:
-            found.setdefault(name, []).append(one)
-    return found

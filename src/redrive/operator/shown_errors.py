@@ -11,7 +11,6 @@ from typing import TypeVar
 
 from redrive.core.failure import redact
 from redrive.errors import TooSlowError
-from redrive.ledgers.sql.conditions import may_show as may_show
 
 T = TypeVar("T")
 

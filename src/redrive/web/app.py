@@ -37,7 +37,7 @@ def make_web(service: Service) -> FastAPI:
     web.state.keys = service.keys
     web.state.trusts_loopback = service.settings.http_trust_loopback
     web.state.wrong_keys = WrongKeys()
-    web.state.sessions = session.Sessions(service.app.database)
+    web.state.sessions = session.Logins(service.app.store)
     web.state.answers = Answers()
     web.state.blocked_loops = BlockedLoops()
     service.app.observers.append(web.state.blocked_loops)

@@ -73,7 +73,7 @@ async def metrics(request: Request) -> Response:
 
 async def _checks(service: Running) -> dict[str, bool | str]:
     """Whether the database, and whatever else the systems depend on, answers, and what keeps the database from working."""
-    checks: dict[str, bool | str] = {"database": service.app.database.trouble() or await service.database_answers()}
+    checks: dict[str, bool | str] = {"database": service.app.store.trouble() or await service.store_answers()}
     for system in service.app.systems.values():
         checks |= await system.checks()
     return checks

@@ -6,7 +6,6 @@ from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from redrive.access.keys import Keys
 from redrive.access.wrong_keys import WrongKeys
 from redrive.http.envelope import Envelope
 from redrive.http.errors import add_error_handlers
@@ -23,7 +22,7 @@ def make_worker_probes(running: Running, settings: Settings) -> FastAPI:
     """Those of a worker: the very routes of `redrive serve`, with the same keys for `/metrics`, and no others."""
     web = _bare()
     web.state.service = running
-    web.state.keys = Keys(running.app.database)
+    web.state.keys = running.app.store.keys
     web.state.trusts_loopback = settings.http_trust_loopback
     web.state.wrong_keys = WrongKeys()
     web.state.answers = Answers()

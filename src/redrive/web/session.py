@@ -16,13 +16,12 @@ from urllib.parse import urlencode, urlsplit
 from fastapi import APIRouter, Depends, Form, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
-from redrive.access import sessions
 from redrive.access.keys import ApiKey, Scope
 from redrive.http.described import GUARDED
 from redrive.http.errors import ApiError, refusals
 from redrive.http.guard import KeyFirstRoute, find_key, require_unless_loopback
-from redrive.ledgers.sql.database import Database
 from redrive.operator.json_views import instant_json
+from redrive.stores.port import Store
 
 COOKIE = "redrive_session"
 LASTS = timedelta(hours=12)
@@ -71,23 +70,23 @@ def role_of(key: ApiKey) -> Scope | None:
     return next((role for role in ROLES if key.allows(role)), None)
 
 
-class Sessions:
-    """Makes and reads the cookies of one database's services."""
+class Logins:
+    """Makes and reads the cookies of the services on one store."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     async def start(self, key: ApiKey) -> tuple[str, Session]:
         """A new session of a key: the cookie's value, and what it stands for."""
-        now = self._database.now()
+        now = self._store.now()
         ends = now + LASTS if key.expires_at is None else min(now + LASTS, key.expires_at)
         token = secrets.token_urlsafe(TOKEN_BYTES)
-        await self._database.write(sessions.start, token, key.id, now, ends)
+        await self._store.sessions.start(token, key.id, now, ends)
         return token, Session(key=key, expires_at=ends, csrf_token=_csrf_token(token))
 
     async def end(self, request: Request) -> None:
         """Forget the session of a request: its cookie opens nothing from now on."""
-        await self._database.write(sessions.end, request.cookies.get(COOKIE, ""))
+        await self._store.sessions.end(request.cookies.get(COOKIE, ""))
 
     async def read(self, request: Request) -> Session | None:
         """The session of a request, if its cookie is ours and neither it nor its key has ended. Asked once per request."""
@@ -99,8 +98,8 @@ class Sessions:
     async def _read(self, token: str) -> Session | None:
         if not token or len(token) > COOKIE_CHARS_MAX:
             return None
-        found = await self._database.read(sessions.find, token)
-        now = self._database.now()
+        found = await self._store.sessions.find(token)
+        now = self._store.now()
         if found is None or now >= found[1] or not found[0].is_valid(now):
             return None
         return Session(key=found[0], expires_at=found[1], csrf_token=_csrf_token(token))
@@ -130,10 +129,10 @@ async def _form_token(request: Request) -> str:
     return token if isinstance(token, str) else ""
 
 
-def sessions_of(request: Request) -> Sessions:
+def sessions_of(request: Request) -> Logins:
     """The sessions of the service that the request is for."""
-    sessions: Sessions = request.app.state.sessions
-    return sessions
+    logins: Logins = request.app.state.sessions
+    return logins
 
 
 # --- routes -------------------------------------------------------------------------------------------------------------

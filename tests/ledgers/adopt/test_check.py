@@ -17,7 +17,7 @@ from redrive.ledgers.adopt.notices import notices
 from redrive.ledgers.open import open_ledger
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
-from redrive.operator.pages import TaskPages
+from redrive.operator.sql.pages import SqlTaskPages
 from redrive.ports import Filter, Return
 from tests.ledgers.homes import ADA, LEASE, PERMANENT, TRANSIENT, execute, settlement
 from tests.ledgers.shapes import EVENTS, FLAGS, FOREIGN, JOBS, LEGACY, Shape
@@ -160,7 +160,7 @@ async def test_a_word_that_nobody_mapped(database: Database, store: str, caplog:
     assert [task.key for task in (await ledger.find(Filter())).items] == ["b"]
     assert await ledger.get_by_key("a") is None
     assert sum((await ledger.counts()).values()) == 1
-    assert (await TaskPages(ledger).page(Filter())).items == (await ledger.find(Filter())).items
+    assert (await SqlTaskPages(ledger).page(Filter())).items == (await ledger.find(Filter())).items
     [claim] = await ledger.claim(9, LEASE)
     assert claim.task.key == "b"
     assert await ledger.redrive([1, 2], ADA) == []

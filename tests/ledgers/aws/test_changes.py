@@ -33,7 +33,7 @@ def test_every_write_of_parts_is_conditional() -> None:
     claim = revise(head, claimed(head, ["00"], uuid4(), NOON, LEASE), Follower(), NOON, SLACK)
     assert conditions(claim) == {("ver =", 7)}
     assert claim.after.version == 8
-    taken = revise(head, taken_over(head, ["01"], NOON, LEASE), Follower(), NOON, SLACK)
+    taken = revise(head, taken_over(head, ["01"], NOON, LEASE, uuid4()), Follower(), NOON, SLACK)
     assert conditions(taken) == {("ver =", 7), ("parts.01.cl =", str(fence)), ("parts.01.lu =", 1_893_499_200_000_000)}
     failed = held._replace(state=State.WAITING, fence=None, lease_until=None, due_at=NOON, retries=1)
     spent = revise(head, {"01": failed}, Follower(), NOON, SLACK)
@@ -55,7 +55,7 @@ def test_indexes_are_left_when_nothing_is_open() -> None:
         "listing",
         "listing_at",
     }
-    assert change.counts == {"d_done": 1}
+    assert change.counts == {"d_done": 1, "d_open": -1}
 
 
 def test_a_claim_leaves_an_earlier_look_alone() -> None:

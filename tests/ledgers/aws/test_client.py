@@ -7,7 +7,8 @@ import pytest
 
 from redrive.core.durations import ZERO
 from redrive.errors import LedgerAwayError, LedgerError
-from redrive.ledgers.aws.client import BUSY, UNKNOWN, Dynamo, RefusedError, judge
+from redrive.ledgers.aws.asking import BUSY, UNKNOWN
+from redrive.ledgers.aws.client import Dynamo, RefusedError, judge
 from redrive.ledgers.aws.expressions import Update, put_new, query
 from tests.ledgers.aws.cutting import CuttingClient
 from tests.ledgers.aws.homes import ItemHome

@@ -3,20 +3,15 @@
 import asyncio
 import os
 import random
-from collections import Counter
 from typing import Any
 
 from redrive.core.decide import decide
 from redrive.core.durations import seconds
 from redrive.core.outcome import Done, LeaseExpired
-from redrive.core.states import State
 from redrive.core.task import Claim
-from redrive.ledgers.aws.attributes import from_item
 from redrive.ledgers.aws.client import Dynamo
-from redrive.ledgers.aws.heads import head_from
-from redrive.systems.triggers.aws.follow import delivery_of, read_standing
-from redrive.systems.triggers.status import fold
 from tests.ledgers.aws.cutting import CuttingClient, KilledError
+from tests.ledgers.aws.ends import check_the_end
 from tests.ledgers.aws.homes import ClockQueue, ItemHome, make_ledger
 from tests.ledgers.homes import LEASE, PERMANENT, POLICY, TRANSIENT
 
@@ -105,38 +100,8 @@ async def test_nothing_is_lost_and_nothing_twice(home: ItemHome) -> None:
                 worker.faulty = False
         await asyncio.gather(*(worker.work() for worker in workers))
         home.clock.advance(seconds(30))
-    await check_the_end(home, posts)
+    posted = [(str(claim.task.id), str(claim.claim_id)) for claim in posts]
+    await check_the_end(home.clients.dynamodb, home.ledger, posted, DELIVERIES, home.clock.now())
+    assert await home.ledger.queue.depth() == 0
     assert sum(worker.kills for worker in workers) > 5
     assert sum(worker.cuts for worker in workers) > 5
-
-
-async def check_the_end(home: ItemHome, posts: list[Claim]) -> None:
-    items = (await home.clients.dynamodb.scan(TableName=home.ledger.dynamo.table, ConsistentRead=True))["Items"]
-    heads = [head_from(item) for item in items if item["sk"]["S"] == "E"]
-    attempts = [from_item(item) for item in items if item["sk"]["S"].startswith("A#")]
-    parts = [part for head in heads for part in head.parts.values()]
-    assert len(parts) == DELIVERIES
-    assert {part.state for part in parts} <= {State.DONE, State.DEAD}
-    made = Counter((one["pk"].removeprefix("E#") + "." + one["sk"].split("#")[1], one["claim_id"]) for one in attempts)
-    assert set(made.values()) == {1}
-    assert {(claim.task.id, str(claim.claim_id)) for claim in posts} <= set(made)
-    assert len(attempts) == sum(part.claims for part in parts)
-    charged = Counter(task for task, _ in made if task) - Counter(
-        one["pk"].removeprefix("E#") + "." + one["sk"].split("#")[1]
-        for one in attempts
-        if '"suspect"' in one.get("explanation", "")
-    )
-    assert max(charged.values()) <= 4
-    for head in heads:
-        assert head.look_at is None
-        stands = read_standing(head.facts)
-        assert fold(stands, [delivery_of(part) for part in head.parts.values()], home.clock.now()) == stands
-    counters = {name: amount for name, amount in (await home.ledger.counters("ada")).items() if amount}
-    counted = Counter(read_standing(head.facts).status for head in heads)
-    counted.update("d_done" if part.state is State.DONE else "d_dead" for part in parts)
-    assert counters == dict(counted)
-    dead = [
-        from_item(item)["listing_at"] for item in items if item["sk"]["S"].startswith("F#") and "listing_at" in item
-    ]
-    assert len(dead) == sum(part.state is State.DEAD for part in parts)
-    assert await home.ledger.queue.depth() == 0

@@ -1,8 +1,10 @@
 """Heads and their parts."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +15,7 @@ from redrive.ledgers.aws.expressions import key_of
 from redrive.ledgers.aws.heads import (
     Head,
     Part,
+    UnreadableHeadError,
     due_parts,
     from_map,
     head_from,
@@ -45,6 +48,8 @@ parts = st.builds(
     lost_alone=st.integers(0, 3),
     failed=st.booleans(),
     deed=st.none() | st.text(min_size=1),
+    unreadable=st.none(),
+    kept=st.none(),
 )
 
 
@@ -114,3 +119,34 @@ def test_what_is_due_and_what_is_lost() -> None:
     assert lost_parts(head, NOON, ZERO) == ["03"]
     assert lost_parts(head, NOON + timedelta(seconds=4), seconds(5)) == []
     assert lost_parts(head, NOON + timedelta(seconds=5), seconds(5)) == ["03"]
+
+
+@given(parts, st.sampled_from(["ep", "n", "mx", "due", "cl", "ca", "lu", "rd", "up", "la"]))
+def test_a_cell_that_cannot_be_read_is_kept(part: Part, name: str) -> None:
+    """It makes its part unreadable and no other, is named, and is still there when the part is written again."""
+    spoilt = {**to_map(part), name: ["nobody", "knows"]}
+    spoilt = {key: value for key, value in spoilt.items() if value is not None}
+    read = from_map(spoilt)
+    assert read.unreadable is not None
+    assert read.unreadable.startswith(repr(name))
+    assert (read.state, read.claims) == (part.state, part.claims)
+    assert to_map(read)[name] == ["nobody", "knows"]
+    corrected = from_map({key: value for key, value in to_map(part).items() if value is not None})
+    assert corrected == part
+
+
+def test_what_nobody_knows_is_unreadable_as_a_whole() -> None:
+    """A head without a version, of an unknown state, or with an attribute of a type that is not ours; its parts are counted."""
+    item = key_of(head_key("e1")) | to_item(head_values(Head("e1", "ada", NOON, {"00": Part("ep", due_at=NOON)}, {})))
+    spoilt: list[dict[str, Any]] = [
+        {**item, "ver": {"S": "seven"}},
+        {**item, "ver": {"N": "-1"}},
+        {**item, "timestamp": {"S": "yesterday"}},
+        {**item, "facts": {"B": b"x"}},
+        {**item, "parts": {"M": {"00": {"M": {**item["parts"]["M"]["00"]["M"], "st": {"S": "?"}}}}}},
+        {name: value for name, value in item.items() if name != "user_id"},
+    ]
+    for bad in spoilt:
+        with pytest.raises(UnreadableHeadError, match=r"event e1 cannot be read: .* Correct the item") as said:
+            head_from(bad)
+        assert (said.value.id, said.value.numbers) == ("e1", ["00"])

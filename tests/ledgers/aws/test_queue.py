@@ -13,13 +13,14 @@ from redrive.core.outcome import Done
 from redrive.core.policy import Policy
 from redrive.core.states import State
 from redrive.engine.worker import Worker, WorkerSettings
-from redrive.errors import LedgerAwayError, TransientError
-from redrive.ledgers.aws.base import ProcessClock
+from redrive.errors import LedgerAwayError, LedgerError, TransientError
+from redrive.ledgers.aws.clock import machine_now
 from redrive.ledgers.aws.heads import Part
 from redrive.ledgers.aws.ledger import DynamoLedger
-from redrive.ledgers.aws.queue import Message, SqsQueue, delay_seconds, from_body, to_body
+from redrive.ledgers.aws.queue import Message, ReceivedMessage, SqsQueue, delay_seconds, from_body, to_body
 from redrive.systems.triggers.aws.follow import EventFollower
 from tests.engine.workbench import handlers_of
+from tests.ledgers.aws.cutting import CuttingClient
 from tests.ledgers.aws.homes import DELIVERIES, ItemHome, new_event
 
 STORES = ("aws",)
@@ -63,8 +64,65 @@ async def test_four_calls(home: ItemHome) -> None:
     await queue.delete(got)
     await queue.delete(got[:1])
     assert await queue.depth() == 1
-    with pytest.raises(LedgerAwayError, match="SQS does not answer"):
+    with pytest.raises(LedgerError, match=r"SQS refused the call .*: check the queue"):
         await SqsQueue(client, url + "-gone").depth()
+
+
+class PartlyFailing:
+    """A client of SQS that takes some entries of a batch at once, some later, and some never."""
+
+    def __init__(self, **codes: list[tuple[str, bool]]) -> None:
+        self._codes = codes
+        self.calls: list[list[str]] = []
+
+    async def send_message_batch(self, *, QueueUrl: str, Entries: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: N803
+        ids = [entry["Id"] for entry in Entries]
+        self.calls.append(ids)
+        answers = {id_: self._codes[f"e{id_}"].pop(0) for id_ in ids if self._codes.get(f"e{id_}")}
+        failed = [{"Id": id_, "Code": code, "SenderFault": fault} for id_, (code, fault) in answers.items()]
+        return {"Successful": [{"Id": id_} for id_ in ids if id_ not in answers], "Failed": failed}
+
+    delete_message_batch = send_message_batch
+
+
+BUSY_TWICE = [("InternalError", False), ("RequestThrottled", True)]
+
+
+@pytest.mark.parametrize("verb", ["send", "delete"])
+async def test_entries_of_a_batch_stand_for_themselves(verb: str) -> None:
+    """What SQS was too busy for is asked for again, alone; what it refuses is not, and costs no other."""
+    client = PartlyFailing(e1=list(BUSY_TWICE), e2=[("InvalidMessageContents", True)] * 9)
+    queue = SqsQueue(client, "url")
+    if verb == "send":
+        with pytest.raises(LedgerError, match=r"SQS refused 1 messages \(InvalidMessageContents"):
+            await queue.send([(Message(f"e{n}", n), ZERO) for n in range(4)])
+    else:
+        await queue.delete([ReceivedMessage(str(n), None) for n in range(4)])
+    assert client.calls == [["0", "1", "2", "3"], ["1"], ["1"]]
+
+
+async def test_a_queue_that_stays_busy_is_away() -> None:
+    """Patience has an end, also for some entries of a batch; the other tens were sent meanwhile."""
+    client = PartlyFailing(e1=[("InternalError", False)] * 1000)
+    with pytest.raises(LedgerAwayError, match="SQS does not answer: InternalError"):
+        await SqsQueue(client, "url", send_patience=seconds(0.1)).send([(Message(f"e{n}", n), ZERO) for n in range(15)])
+    assert [str(n) for n in range(10, 15)] in client.calls
+    assert ["1"] in client.calls  # alone, once more
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+async def test_every_call_to_the_queue_may_be_cut(home: ItemHome, where: str) -> None:
+    """A call without an answer is made again: nothing is lost, and a message that came twice is two messages."""
+    real = await make_queue(home, VisibilityTimeout="0")
+    client = CuttingClient(home.clients.sqs, lambda number, _: where if number % 2 == 0 else None)
+    queue = SqsQueue(client, real.url)
+    await queue.send([(Message(f"e{n}", n), ZERO) for n in range(3)])
+    assert await queue.depth() == (3 if where == "before" else 6)
+    got = {}
+    while len({one.content for one in got.values()}) < 3 or len(got) < await real.depth():
+        got |= {one.receipt: one for one in await queue.receive(10, ZERO)}
+    await queue.delete(list(got.values()))
+    assert client.cuts > 3
 
 
 async def test_a_worker_lives_from_the_queue(home: ItemHome) -> None:
@@ -74,7 +132,7 @@ async def test_a_worker_lives_from_the_queue(home: ItemHome) -> None:
     )
     ids = []
     for number in range(5):
-        now = ProcessClock().now()
+        now = machine_now()
         parts = {f"{n:02}": Part(f"ep-{n}", due_at=now) for n in range(2)}
         await ledger.take(new_event(f"event-{number}", parts, now), counts={"received": 1})
         ids += [f"event-{number}.{n:02}" for n in range(2)]

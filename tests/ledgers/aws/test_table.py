@@ -5,12 +5,7 @@ from typing import Any
 
 import pytest
 
-from redrive.errors import SettingsError
-from redrive.ledgers.aws.table import INDEXES, check, definition, problems_of, queue_problems
-from tests.ledgers.aws.homes import ItemHome
-from tests.ledgers.aws.test_queue import make_queue
-
-STORES = ("aws",)
+from redrive.ledgers.aws.table import INDEXES, definition, problems_of, queue_problems
 
 
 def test_a_table_as_we_make_it_fits() -> None:
@@ -41,18 +36,3 @@ def test_a_queue_that_does_not_fit() -> None:
     assert "30 s" in short
     assert "at least 60 s" in short
     assert len(queue_problems({"FifoQueue": "true", "VisibilityTimeout": "360"}, 60)) == 1
-
-
-async def test_the_look_at_start(home: ItemHome) -> None:
-    """What fits passes; what is missing or does not fit names its setting and the remedy."""
-    table = home.ledger.dynamo.table
-    dynamo, client = home.clients
-    url = (await make_queue(home, VisibilityTimeout="60")).url
-    await check(dynamo, client, table, url, handler_seconds=60)
-    for wrong, said in (
-        ((table + "x", url, 60), "EVENTS_TABLE_NAME.*ResourceNotFound"),
-        ((table, url + "x", 60), "DELIVERY_QUEUE_URL.*cannot be used"),
-        ((table, url, 61), "DELIVERY_QUEUE_URL.*set it to at least 61 s"),
-    ):
-        with pytest.raises(SettingsError, match=said):
-            await check(dynamo, client, *wrong[:2], handler_seconds=wrong[2])

@@ -22,9 +22,9 @@ from redrive.core.task import ClaimLost
 from redrive.errors import MissingExtraError, UsageError
 from redrive.ledgers.pgmq import queues
 from redrive.ledgers.pgmq.ledger import PgmqLedger
-from redrive.operator.index_order import IndexOrder
-from redrive.operator.pages import TaskPages
-from redrive.operator.reads import Reads
+from redrive.operator.sql.index_order import IndexOrder
+from redrive.operator.sql.pages import SqlTaskPages
+from redrive.operator.sql.reads import Reads
 from redrive.ports import Filter, Page, Return
 from tests.ledgers.conftest import HOMES
 from tests.ledgers.homes import ADA, BACKOFF, DOMAIN, LEASE, PERMANENT, START, TRANSIENT, Home, settlement
@@ -415,7 +415,7 @@ async def test_counts_read_no_more_than_they_may(home: Home) -> None:
 
 async def test_pages_for_people_read_the_messages(home: Home) -> None:
     """What waits and what is held is found by its messages, what is dead by its index, however many have ended."""
-    ledger, pages = home.ledger, TaskPages(home.ledger)
+    ledger, pages = home.ledger, SqlTaskPages(home.ledger)
     dead = await home.dead(2)
     ids = []
     for _ in range(3):  # rows of one instant are sorted by id, so a page reads all of its instant
@@ -446,7 +446,7 @@ async def test_pages_of_kinds_that_no_queue_holds(home: Home) -> None:
     """A kind that somebody made up has no tasks, and is no error."""
     await home.put()
     for kind in ("nobody", "no/queue", "", 'q"; --'):
-        assert await TaskPages(home.ledger).ids(Filter(state=State.WAITING, kind=kind)) == Page(items=[])
+        assert await SqlTaskPages(home.ledger).ids(Filter(state=State.WAITING, kind=kind)) == Page(items=[])
 
 
 async def test_what_was_lost_is_taken_alone(home: Home) -> None:

@@ -5,8 +5,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, MetaData, text
 from sqlalchemy.schema import CreateIndex
 
@@ -15,7 +17,7 @@ from redrive.core.task import NewTask
 from redrive.errors import NewerSchemaError, NotMigratedError
 from redrive.ledgers.open import open_database, open_ledger
 from redrive.ledgers.sql import schema
-from redrive.ledgers.sql.migrate import check, heads, migrate, migration_sql, versions
+from redrive.ledgers.sql.migrate import _folder, check, heads, migrate, migration_sql, systems_with_tables, versions
 from redrive.ledgers.sql.migrations.versions import redrive_0003_gates
 from redrive.ledgers.sql.predicates import ledger_indexes
 from redrive.ledgers.sql.times import CREATE_INSTANT_FUNCTION
@@ -78,6 +80,23 @@ async def test_migrations_and_metadata_agree(empty_url: str, store: str, tmp_pat
     finally:
         await migrated.close()
         await created.close()
+
+
+def test_the_names_of_files_tell_what_alembic_reads_in_them() -> None:
+    """What is the newest version is known without Alembic: a revision is named like its file, and the last is the newest."""
+    branches = {"engine": _folder("engine")} | {name: _folder(name) for name in systems_with_tables()}
+    newest = {}
+    for branch, folder in branches.items():
+        config = Config()
+        config.set_main_option("script_location", str(_folder("engine").parent))
+        config.set_main_option("path_separator", "newline")
+        config.set_main_option("version_locations", str(folder))
+        scripts = ScriptDirectory.from_config(config)
+        [newest[branch]] = scripts.get_heads()
+        for script in scripts.walk_revisions():
+            assert script.path.rpartition("/")[2].startswith(f"{script.revision}_")
+            assert script.branch_labels == {branch}
+    assert heads(systems_with_tables()) == newest
 
 
 async def test_migrating_twice_is_nothing(empty_url: str) -> None:

@@ -17,8 +17,8 @@ from sqlalchemy import Connection, event
 from redrive.core.durations import days, hours
 from redrive.core.outcome import Done
 from redrive.core.states import State
-from redrive.operator.index_order import IndexOrder
-from redrive.operator.reads import Reads
+from redrive.operator.sql.index_order import IndexOrder
+from redrive.operator.sql.reads import Reads
 from redrive.ports import Filter
 from tests.ledgers.homes import LEASE, POLICY, TRANSIENT, Home, execute, settlement
 from tests.ledgers.shapes import OWN

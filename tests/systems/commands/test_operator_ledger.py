@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from redrive import seconds
-from redrive.operator.census import Census
-from redrive.operator.figures import Figures
+from redrive.operator.sql.census import SqlCensus
+from redrive.operator.sql.figures import SqlFigures
 from redrive.systems.commands import BusinessRuleError, NewCommand, TransientCommandError
 from tests.systems.commands.conftest import BAD, DOMAIN, REPLIES, TYPE, Desk
 
@@ -25,7 +25,7 @@ async def in_every_state(desk: Desk) -> dict[str, int]:
     assert len(await bench.bus.ledger.claim(1, seconds(30), kinds=[KIND])) == 1
     await bench.send("waiting")
     names = ("dead-1", "dead-2", "retrying", "refused", "done", "claimed", "waiting")
-    await Census(bench.bus.ledger).take()
+    await SqlCensus(bench.bus.ledger).take()
     return {name: (await bench.get(name)).id for name in names}
 
 
@@ -42,7 +42,7 @@ async def test_the_overview_counts_by_state(desk: Desk) -> None:
     assert (depth["waiting"], depth["claimed"], depth["dead"]) == (2, 1, 2)
     # What is sent later is found by the next count, and is counted once.
     await desk.bench.send("later")
-    await Census(desk.bench.bus.ledger).take()
+    await SqlCensus(desk.bench.bus.ledger).take()
     desk.bench.advance(seconds=2)
     states = await counted_states(desk)
     assert states == {"waiting": 3, "claimed": 1, "done": 1, "dead": 2, "cancelled": 1}
@@ -50,7 +50,7 @@ async def test_the_overview_counts_by_state(desk: Desk) -> None:
 
 async def counted_states(desk: Desk) -> dict[str, int]:
     """What the figures say, past the answers that hold for a moment."""
-    counted = (await Figures(desk.bench.app.database).states())["commands"]
+    counted = (await SqlFigures(desk.bench.app.database).states())["commands"]
     return {state.value: amount for state, amount in counted.amounts.items()}
 
 

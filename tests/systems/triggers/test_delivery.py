@@ -15,8 +15,8 @@ from sqlalchemy import Connection, select
 
 from redrive import Redrive, TransientError
 from redrive.systems.triggers import Triggers, endpoints
-from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.endpoints import matches, new_secret
+from redrive.systems.triggers.sql import tables as t
 from redrive.systems.triggers.values import NewEvent
 from redrive.systems.triggers.work import retry_after
 from redrive.testing import VirtualClock

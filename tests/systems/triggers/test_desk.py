@@ -14,9 +14,11 @@ from redrive import Filter
 from redrive.errors import TooSlowError
 from redrive.operator.cursors import Position
 from redrive.systems.triggers import desk
-from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.desk import shown_url
 from redrive.systems.triggers.ids import new_id
+from redrive.systems.triggers.sql import tables as t
+from redrive.systems.triggers.sql.desk import SqlEndpointBook
+from redrive.systems.triggers.values import COUNTED_MAX
 from redrive.wiring import observe_with_logs
 
 from ..figures import are_counted_soon, take_long_to_count
@@ -225,7 +227,7 @@ async def test_a_store_that_is_too_busy_is_said(house: House, monkeypatch: pytes
         raise TooSlowError("too long")
 
     async with await operator(house, "viewer") as client:
-        monkeypatch.setattr(house.triggers.database, "look", slow)
+        monkeypatch.setattr(house.app.database, "look", slow)
         answer = await client.get(BASE)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_busy")
 
@@ -340,23 +342,23 @@ async def test_counts_have_an_end_and_every_look_an_index(house: House) -> None:
     }  # fmt: skip
 
     def fill(connection: Connection) -> None:
-        rows = [row | {"id": new_id(now)} for _ in range(desk.COUNTED_MAX + 5)]
+        rows = [row | {"id": new_id(now)} for _ in range(COUNTED_MAX + 5)]
         connection.execute(insert(t.deliveries), rows)
 
     await house.app.database.write(fill)
     [seen] = (await house.triggers.desk.page()).endpoints
-    assert (seen.failed, seen.retrying) == (desk.COUNTED_MAX, 0)
+    assert (seen.failed, seen.retrying) == (COUNTED_MAX, 0)
     after = Position(datetime(2030, 1, 1, tzinfo=UTC), NEVER)
     for state in ("disabled", "failing"):
-        plan = await _plan(house, desk._page, None, state, after, 50)
+        plan = await _plan(house, SqlEndpointBook.seen, user=None, state=state, after=after, limit=50)
         assert f"trigger_endpoints_{state}_idx" in plan, plan
         assert "trigger_deliveries_failures_idx" in plan, plan
         assert "Seq Scan" not in plan
         assert "SCAN trigger_deliveries" not in plan
-    assert "trigger_endpoints_given_up_idx" in await _plan(house, desk._given_up)
+    assert "trigger_endpoints_given_up_idx" in await _plan(house, SqlEndpointBook.given_up, 50)
 
 
-async def _plan(house: House, run: Any, *given: Any) -> str:
+async def _plan(house: House, run: Any, *given: Any, **named: Any) -> str:
     """How the database answers the first statement that a look makes."""
 
     def ask(connection: Connection) -> str:
@@ -364,7 +366,7 @@ async def _plan(house: House, run: Any, *given: Any) -> str:
             connection.execute(text("SET LOCAL enable_seqscan = off"))  # the tables are too small for it to care
         said: list[Any] = []
         event.listen(connection, "before_cursor_execute", lambda *given: said.append(given[2:4]))
-        run(connection, *given)
+        run.__wrapped__(house.triggers.stores.book, connection, *given, **named)
         explain = "EXPLAIN QUERY PLAN " if connection.dialect.name == "sqlite" else "EXPLAIN "
         statement, parameters = said[0]
         return "\n".join(str(row) for row in connection.exec_driver_sql(explain + statement, parameters))

@@ -13,7 +13,7 @@ from redrive.core.states import State
 from redrive.ledgers.sql import schema
 from redrive.operator.bookkeeper import Bookkeeper
 from redrive.settings import Settings
-from redrive.systems.triggers.beside import WORDS
+from redrive.systems.triggers.inbox import WORDS, amounts
 from redrive.systems.triggers.status import STATUSES
 
 from .conftest import House
@@ -93,7 +93,7 @@ async def test_the_statuses_are_counted_by_one_statement(house: House) -> None:
     assert set(WORDS.values()) == set(STATUSES)
     await house.post()
     with statements() as said:
-        assert (await house.triggers.inbox.amounts())[State.WAITING] == 1
+        assert amounts(await house.triggers.inbox.totals())[State.WAITING] == 1
     assert len(said) == 1
 
 
@@ -118,7 +118,7 @@ async def test_depths_are_of_events(house: House) -> None:
     async def ledgers() -> list[Any]:
         return [(ledger, house.triggers.lane.headcount)]
 
-    assert await Bookkeeper(house.app.database, ledgers).round() == 1
+    assert await Bookkeeper(house.app.store, ledgers).round() == 1
     s = schema.sample
     kept = await house.app.database.read(
         lambda connection: connection.execute(

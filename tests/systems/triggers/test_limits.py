@@ -2,7 +2,6 @@
 
 import asyncio
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from sqlalchemy import Connection, func, select
@@ -10,11 +9,17 @@ from sqlalchemy import Connection, func, select
 from redrive import Redrive
 from redrive.errors import LedgerAwayError
 from redrive.extend import Database
-from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.limits import Limiter
+from redrive.systems.triggers.sql import tables as t
+from redrive.systems.triggers.sql.limits import SqlRateLimits
 from redrive.testing import VirtualClock
 
 from .conftest import House
+
+
+def limiter_of(database: Database, per_minute: int) -> Limiter:
+    """The limiter of a process on this database."""
+    return Limiter(SqlRateLimits(database), database, per_minute)
 
 
 async def admitted(limiters: list[Limiter], asked: int) -> int:
@@ -29,7 +34,7 @@ async def test_the_limit_holds_across_processes(url: str, clock: VirtualClock) -
     try:
         for count in (1, 2, 4):
             clock.advance(timedelta(minutes=1))
-            limiters = [Limiter(app.database, 1000) for app in apps[:count]]
+            limiters = [limiter_of(app.database, 1000) for app in apps[:count]]
             assert 970 <= await admitted(limiters, 1500) <= 1030
             assert await limiters[0].wait_for("k") is not None
             assert await limiters[0].wait_for("another") is None
@@ -56,7 +61,7 @@ class Counting:
 async def test_few_writes(database: Database) -> None:
     """A key that asks seldom costs no write at all; one that uses its minute up costs one in twenty requests."""
     counting = Counting(database)
-    limiter = Limiter(counting, 1000)  # type: ignore[arg-type]
+    limiter = limiter_of(counting, 1000)  # type: ignore[arg-type]
     for key in range(200):
         assert await limiter.wait_for(f"k{key}") is None
     assert counting.writes == 0
@@ -66,7 +71,7 @@ async def test_few_writes(database: Database) -> None:
 
 async def test_many_at_once_take_one_block(database: Database) -> None:
     """Waiting together they do not lease the whole minute away from the other processes."""
-    limiter = Limiter(database, 1000)
+    limiter = limiter_of(database, 1000)
     waits = await asyncio.gather(*(limiter.wait_for("k") for _ in range(30)))
     assert waits == [None] * 30
 
@@ -78,7 +83,7 @@ async def test_many_at_once_take_one_block(database: Database) -> None:
 
 async def test_nobody_is_refused_while_there_is_something_left(database: Database) -> None:
     """A thousand at the same moment all pass, and the next does not."""
-    limiter = Limiter(database, 1000)
+    limiter = limiter_of(database, 1000)
     assert await asyncio.gather(*(limiter.wait_for("k") for _ in range(1000))) == [None] * 1000
     assert await limiter.wait_for("k") is not None
 
@@ -87,7 +92,7 @@ async def test_a_small_limit_is_exact(url: str, clock: VirtualClock) -> None:
     """Where the limit is too small to be shared, every request asks."""
     apps = [Redrive(url, clock=clock, durable=False) for _ in range(3)]
     try:
-        assert await admitted([Limiter(app.database, 7) for app in apps], 30) == 7
+        assert await admitted([limiter_of(app.database, 7) for app in apps], 30) == 7
     finally:
         for app in apps:
             await app.close()
@@ -108,19 +113,20 @@ async def test_429_says_when(house: House) -> None:
         assert (await client.get("/v1/inbox")).status_code == 200
 
 
+async def broken(*_: object) -> int:
+    """A store that is away."""
+    raise LedgerAwayError("away")
+
+
 async def test_what_was_handed_out_is_told_although_the_store_was_away(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A block that could not be taken leaves nothing uncounted: the next one tells of it."""
-    limiter = Limiter(database, 1000)
+    limiter = limiter_of(database, 1000)
     for _ in range(20):
         assert await limiter.wait_for("k") is None
     with monkeypatch.context() as away:
-
-        async def broken(_asks: object) -> list[int]:
-            raise LedgerAwayError("away")
-
-        away.setattr(limiter, "_asks", broken)
+        away.setattr(limiter._limits, "add", broken)
         with pytest.raises(LedgerAwayError):
             await limiter.wait_for("k")
     assert await limiter.wait_for("k") is None
@@ -133,32 +139,28 @@ async def test_what_was_handed_out_is_told_although_the_store_was_away(
 
 async def test_readers_pass_while_the_store_takes_no_write(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever writes waits with it, one write is under way for all, and what readers used meanwhile is told when it is over."""
-    limiter = Limiter(database, 7)
-    asks, asked, free = limiter._asks, [], asyncio.Event()
+    limiter = limiter_of(database, 7)
+    add, asked, free = limiter._limits.add, [], asyncio.Event()
 
-    async def blocked(given: Any) -> list[int]:
-        asked.extend(given)
+    async def blocked(key_id: str, minute: int, amount: int) -> int:
+        asked.append(amount)
         await free.wait()
-        return await asks(given)
+        return await add(key_id, minute, amount)
 
-    monkeypatch.setattr(limiter, "_asks", blocked)
+    monkeypatch.setattr(limiter._limits, "add", blocked)
     writer = asyncio.create_task(limiter.wait_for("k"))
     assert [await limiter.wait_for("k", reads=True) for _ in range(20)] == [None] * 20
     assert (len(asked), writer.done()) == (1, False)
     free.set()
     assert await writer is None
     assert await limiter.wait_for("k", reads=True) is not None
-    assert [ask.used for ask in asked] == [0, 20]
+    assert asked == [1, 21]
 
 
 async def test_readers_pass_where_the_store_is_away(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """They hear of it where they read; a request that writes hears of it here."""
-    limiter = Limiter(database, 7)
-
-    async def away(_asks: object) -> list[int]:
-        raise LedgerAwayError("away")
-
-    monkeypatch.setattr(limiter, "_asks", away)
+    limiter = limiter_of(database, 7)
+    monkeypatch.setattr(limiter._limits, "add", broken)
     assert await limiter.wait_for("k", reads=True) is None
     with pytest.raises(LedgerAwayError):
         await limiter.wait_for("k")

@@ -17,8 +17,8 @@ from redrive.core.outcome import Done, Failed, LeaseExpired, Released, Snoozed
 from redrive.core.task import Claim, ClaimLocked
 from redrive.errors import PermanentError, TransientError
 from redrive.systems.triggers import Triggers
-from redrive.systems.triggers import tables as t
-from redrive.systems.triggers.beside import EVERYBODY
+from redrive.systems.triggers.sql import tables as t
+from redrive.systems.triggers.sql.beside import EVERYBODY
 from redrive.systems.triggers.status import Delivery, Standing, fold
 from redrive.testing import VirtualClock
 

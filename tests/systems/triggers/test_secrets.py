@@ -10,8 +10,8 @@ from redrive import Redrive, minutes
 from redrive.access.secret_box import is_sealed, new_key
 from redrive.errors import SettingsError
 from redrive.systems.triggers import Triggers
-from redrive.systems.triggers import tables as t
 from redrive.systems.triggers.endpoints import new_secret
+from redrive.systems.triggers.sql import tables as t
 
 from .conftest import House, settings
 from .receiver import Receiver

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from redrive import Redrive, seconds
-from redrive.access.keys import Keys
+from redrive.access.sql.keys import SqlKeys
 from redrive.errors import LedgerAwayError
 from redrive.settings import Settings
 from redrive.systems.webhooks import Webhooks, WebhookSettings, routes
@@ -107,7 +107,7 @@ async def test_elsewhere_a_key_is_needed(inbox: Inbox, remote: httpx.AsyncClient
     """Its scope must fit: to write `webhooks:write`, to look `viewer`; an admin may do both."""
     app, _ = inbox
     await app.open()
-    keys = Keys(app.database)
+    keys = SqlKeys(app.database)
     made = {
         scope: (await keys.create("test", [scope])).secret
         for scope in ("webhooks:write", "viewer", "admin", "endpoints")

@@ -1,6 +1,5 @@
 """Acts of people and systems: redriving, cancelling, resolving, returning; each with who did it and why."""
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
@@ -48,7 +47,7 @@ class ItemActing(ItemBase):
 
         def act(head: Head, numbers: Sequence[str], deed: str) -> ActedParts:
             named = {number: largest[task_id(head.id, number)] for number in numbers}
-            return returned(head, named, actor, deed, self._now())
+            return returned(self.name, head, named, actor, deed, self._now())
 
         return await self._act_on(largest, act)
 
@@ -60,7 +59,7 @@ class ItemActing(ItemBase):
 
     async def _act(self, act: Act, state: State, ids: Sequence[TaskId], actor: Actor) -> list[TaskId]:
         def change(head: Head, numbers: Sequence[str], deed: str) -> ActedParts:
-            return acted(head, numbers, act, state, actor, deed, self._now())
+            return acted(self.name, head, numbers, act, state, actor, deed, self._now())
 
         changed = await self._act_on(map(str, ids), change)
         if changed and act in ENDING_ACTS:
@@ -73,9 +72,7 @@ class ItemActing(ItemBase):
             if place is not None:
                 numbers[place[0]].add(place[1])
         heads = await self.heads(numbers)
-        done = await asyncio.gather(
-            *(self._act_on_head(head, sorted(numbers[id_]), act) for id_, head in heads.items())
-        )
+        done = await self._each(self._act_on_head(head, sorted(numbers[id_]), act) for id_, head in heads.items())
         return [id_ for some in done for id_ in some]
 
     async def _act_on_head(

@@ -1,20 +1,29 @@
-"""What the verbs of the ledger share: its table, its queue, its clock, and the way to change a head."""
+"""What the verbs of the ledger share: its table, its queue, its clock, and the way to change a head.
 
+A head that cannot be read is one head's failure: it is told in the log, and costs no other. Its message is left alone, so that the
+queue puts it among the dead letters, and a sweep looks at it again much later, when somebody may have corrected it.
+"""
+
+import asyncio
+import logging
+import math
 import random
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
-from typing import NoReturn
+from datetime import datetime, timedelta
+from typing import NamedTuple, NoReturn, TypeVar
 
 from redrive.core.durations import ZERO
+from redrive.core.failure import describe_error
 from redrive.core.states import State
 from redrive.core.table import LedgerTable
-from redrive.errors import LedgerAwayError, UsageError
+from redrive.errors import LedgerAwayError, LedgerError, UsageError
 from redrive.ledgers.aws.attributes import to_micros
 from redrive.ledgers.aws.client import Dynamo, RefusedError
 from redrive.ledgers.aws.follow import Change, Follower
-from redrive.ledgers.aws.heads import OPEN, Head, head_from, head_key
+from redrive.ledgers.aws.heads import OPEN, Head, UnreadableHeadError, head_from, head_key
 from redrive.ledgers.aws.history import MINUTE_SHARDS, minute_action
 from redrive.ledgers.aws.queue import Message, Queue
 from redrive.ports import Clock, Within
@@ -29,12 +38,20 @@ TRIES_MAX = 100
 """Each refusal is somebody else's progress; as many of them mean that something is wrong."""
 
 
-class ProcessClock:
-    """The clock of this machine."""
+TELL_AGAIN_SECONDS = 3600.0
+"""How often the same trouble is told."""
+TOLD_MAX = 1_000
 
-    def now(self) -> datetime:
-        """The instant."""
-        return datetime.now(UTC)
+T = TypeVar("T")
+
+_log = logging.getLogger("redrive")
+
+
+class FoundHeads(NamedTuple):
+    """Heads that were looked for: those that are there, and those that are there and cannot be read."""
+
+    heads: dict[str, Head]
+    unreadable: dict[str, UnreadableHeadError]
 
 
 class ItemBase:
@@ -57,11 +74,12 @@ class ItemBase:
         self.name = ledger_table.name
         self.dynamo = dynamo
         self.queue = queue
-        self._clock = clock or ProcessClock()
+        self._clock = clock or dynamo.clock
         self._follower = follower or Follower()
         self._slack = slack
         self._grace = grace
         self._known: OrderedDict[str, Head] = OrderedDict()
+        self._told: OrderedDict[str, float] = OrderedDict()
 
     def _now(self) -> datetime:
         return self._clock.now()
@@ -74,15 +92,54 @@ class ItemBase:
         """See `Ledger.keep_gates`: there are none."""
         return 0
 
+    async def set_rule(self, *_: object, **__: object) -> NoReturn:
+        """See `OperatorLedger.set_rule`: refused."""
+        raise UsageError(f"{self.name!r} has no gates: keep tasks that need them on PostgreSQL or SQLite")
+
+    pause_gate = resume_gate = set_rule
+
     def _handles(self, kinds: Sequence[str] | None) -> bool:
         """Whether tasks of these kinds are kept here: all of them have one."""
         return kinds is None or self.name in kinds
 
     async def heads(self, ids: Iterable[str]) -> dict[str, Head]:
-        """Those of the heads that are there, read strongly."""
-        found = await self.dynamo.get_many([head_key(id_) for id_ in ids])
-        heads = [head_from(item) for item in found.values()]
-        return {head.id: head for head in heads if not head.tombstone}
+        """Those of the heads that are there and can be read, read strongly."""
+        return (await self._find_heads(ids)).heads
+
+    async def _find_heads(self, ids: Iterable[str]) -> FoundHeads:
+        found = FoundHeads({}, {})
+        for item in (await self.dynamo.get_many([head_key(id_) for id_ in ids])).values():
+            try:
+                head = head_from(item)
+            except UnreadableHeadError as error:
+                self._tell_trouble(error.id, error)
+                found.unreadable[error.id] = error
+            else:
+                if not head.tombstone:
+                    found.heads[head.id] = head
+        return found
+
+    def _tell_trouble(self, what: str, error: BaseException) -> None:
+        """Say what is wrong with one head, or with messages: once in a while, however often it is met."""
+        now = time.monotonic()
+        if now < self._told.get(what, -math.inf):
+            return
+        self._told[what] = now + TELL_AGAIN_SECONDS
+        self._told.move_to_end(what)
+        while len(self._told) > TOLD_MAX:
+            self._told.popitem(last=False)
+        said = str(error) if isinstance(error, LedgerError) else f"{what}: {describe_error(error)}"
+        _log.error("%s: %s", self.name, said)
+
+    async def _each(self, calls: Iterable[Awaitable[T]]) -> list[T]:
+        """What these calls answer, but for those about heads that cannot be read. Other errors are raised when all have ended."""
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+        for end in ends:
+            if isinstance(end, UnreadableHeadError):
+                self._tell_trouble(end.id, end)
+            elif isinstance(end, BaseException):
+                raise end
+        return [end for end in ends if not isinstance(end, BaseException)]
 
     async def _change(
         self, head: Head, plan: Callable[[Head], Change | None], ours: Callable[[Head], bool]
@@ -133,13 +190,19 @@ class ItemBase:
             for number, part in change.after.parts.items()
             if part.state is State.WAITING and part.due_at is not None and part != change.before.parts.get(number)
         }
-        if dues:
-            with suppress(LedgerAwayError):
-                await self._send(sorted(dues))
+        await self._send(dues)
 
-    async def _send(self, dues: Sequence[tuple[str, datetime]]) -> None:
+    async def _send(self, dues: Iterable[tuple[str, datetime]]) -> bool:
+        """Send a message for each head and instant. False if they were not sent: the item is written, and a sweep finds it."""
         now = self._now()
-        await self.queue.send([(Message(id_, to_micros(due)), max(due - now, ZERO)) for id_, due in dues])
+        messages = [(Message(id_, to_micros(due)), max(due - now, ZERO)) for id_, due in sorted(dues)]
+        try:
+            if messages:
+                await self.queue.send(messages)
+        except LedgerError as error:
+            self._tell_trouble("messages that are sent later", error)
+            return False
+        return True
 
     async def _add_to_minute(self, worker: str, amounts: Mapping[str, float]) -> None:
         """Add to the present minute of a worker. Charts may miss a point, the ledger goes on."""

@@ -6,16 +6,31 @@ budget are conditions of their own: a second lock, should anybody ever write wit
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from redrive.core.decide import Settlement
+from redrive.core.failure import describe_error
 from redrive.core.states import Act, State, sources
 from redrive.core.task import is_alone
-from redrive.ledgers.aws.attributes import to_micros
+from redrive.ledgers.aws.attributes import to_iso, to_micros
 from redrive.ledgers.aws.expressions import Action, Update
 from redrive.ledgers.aws.follow import Change, FailedPart, Follower
-from redrive.ledgers.aws.heads import Head, Part, head_key, index_values, look_after, look_swept, split_id, to_map
+from redrive.ledgers.aws.heads import (
+    KEPT,
+    TOMB,
+    UNDECODED,
+    Head,
+    Part,
+    UnreadableHeadError,
+    head_key,
+    index_values,
+    look_after,
+    look_swept,
+    shard_of,
+    split_id,
+    to_map,
+)
 from redrive.ledgers.aws.history import attempt_action, counted, deed_action, failure_action
 from redrive.ports import Actor, Return
 
@@ -31,17 +46,21 @@ def revise(
     swept: timedelta | None = None,
     failures: Sequence[FailedPart] = (),
     beside: Sequence[Action] = (),
+    facts: Mapping[str, Any] | None = None,
 ) -> Change:
-    """The change that gives a head these parts, with all that follows from them.
+    """The change that gives a head these parts, and its owner's new facts, with all that follows from them.
 
     A sweep says after how long it wants to see again what it has `swept`.
     """
-    all_parts = {**head.parts, **parts}
-    followed = follower.follow(head, all_parts, now, failures)
-    facts = {name: value for name, value in {**head.facts, **followed.facts}.items() if value is not None}
+    all_parts, given = {**head.parts, **parts}, {**head.facts, **(facts or {})}
+    try:
+        followed = follower.follow(head._replace(facts=given), all_parts, now, failures)
+    except UNDECODED as error:  # the facts of the head are none that whoever follows it knows
+        raise UnreadableHeadError(head.id, describe_error(error), list(head.parts)) from error
+    told = {name: value for name, value in {**given, **followed.facts}.items() if value is not None}
     after = head._replace(
         parts=all_parts,
-        facts=facts,
+        facts=told,
         version=head.version + 1,
         look_at=look_after(all_parts.values(), slack, head.look_at, keep=keep_look)
         if swept is None
@@ -50,14 +69,29 @@ def revise(
     update = Update(head_key(head.id)).require("ver", "=", head.version).set("ver", after.version)
     for number, part in parts.items():
         _change_part(update, number, head.parts[number], part)
-    old, new = {**head.facts, **index_values(head)}, {**facts, **index_values(after)}
+    old, new = {**head.facts, **index_values(head)}, {**told, **index_values(after)}
+    if after.look_at is None and followed.kept is not None:
+        new |= {"due_shard": f"{KEPT}#{shard_of(head.id)}", "look_at": followed.kept}
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
             update.set(name, new.get(name))
-    counts = dict(counted(head.parts, parts))
+    counts = counted({number: head.parts[number] for number in parts}, parts)
     for name, amount in followed.counts.items():
         counts[name] = counts.get(name, 0) + amount
     return Change(head, after, now, [update.action(), *beside], counts, failures)
+
+
+def buried(head: Head, now: datetime, counts: Mapping[str, int]) -> Change:
+    """The change that makes a tombstone of a head: nobody finds it any more but whoever clears it away."""
+    update = Update(head_key(head.id)).require("ver", "=", head.version).set("ver", head.version + 1).set("tomb", 1)
+    for name in sorted({*head.facts, "parts", "listing", "listing_at"}):
+        update.set(name, None)
+    update.set("due_shard", f"{TOMB}#{shard_of(head.id)}").set("look_at", to_iso(now))
+    amounts = counted(head.parts, {})
+    for name, amount in counts.items():
+        amounts[name] = amounts.get(name, 0) + amount
+    after = head._replace(parts={}, facts={}, version=head.version + 1, look_at=None, tombstone=True)
+    return Change(head, after, now, [update.action()], amounts)
 
 
 def _change_part(update: Update, number: str, old: Part, new: Part) -> None:
@@ -67,7 +101,7 @@ def _change_part(update: Update, number: str, old: Part, new: Part) -> None:
     if old.state is new.state is State.CLAIMED and old.lease_until is not None:
         # An extension raises no version: whoever takes over a lease must not take one that was just extended.
         update.require(("parts", number, "lu"), "=", to_micros(old.lease_until))
-    if new.retries > old.retries:
+    if new.retries > old.retries and old.unreadable is None:
         update.require(("parts", number, "n"), "<", new.retries_max)
 
 
@@ -85,9 +119,15 @@ def claimed(head: Head, numbers: Iterable[str], fence: UUID, now: datetime, leas
     }  # fmt: skip
 
 
-def taken_over(head: Head, numbers: Iterable[str], now: datetime, lease: timedelta) -> dict[str, Part]:
-    """These parts, whose holders are lost, with a lease for whoever settles them. The fence stays: its claim ends in one attempt."""
-    return {number: head.parts[number]._replace(lease_until=now + lease) for number in numbers}
+def taken_over(head: Head, numbers: Iterable[str], now: datetime, lease: timedelta, fence: UUID) -> dict[str, Part]:
+    """These parts, whose holders are lost, with a lease for whoever settles them.
+
+    The fence stays, since its claim ends in one attempt; one that cannot be read gives way to a new one.
+    """
+    return {
+        number: head.parts[number]._replace(lease_until=now + lease, fence=head.parts[number].fence or fence)
+        for number in numbers
+    }
 
 
 # --- settling -----------------------------------------------------------------------------------------------------------
@@ -160,7 +200,7 @@ class ActedParts(NamedTuple):
 
 
 def acted(
-    head: Head, numbers: Iterable[str], act: Act, state: State, actor: Actor, deed: str, now: datetime
+    ledger: str, head: Head, numbers: Iterable[str], act: Act, state: State, actor: Actor, deed: str, now: datetime
 ) -> ActedParts:
     """Those of the parts that the act may lead to the state."""
     may = sources(act, state)
@@ -174,11 +214,13 @@ def acted(
         )
         if state is State.WAITING:
             new = new._replace(due_at=now, retries=0, redrives=part.redrives + 1)
-        _note(made, head, number, new, act, actor, deed, now)
+        _note(made, ledger, head, number, new, act, actor, deed, now)
     return made
 
 
-def returned(head: Head, returns: Mapping[str, Return], actor: Actor, deed: str, now: datetime) -> ActedParts:
+def returned(
+    ledger: str, head: Head, returns: Mapping[str, Return], actor: Actor, deed: str, now: datetime
+) -> ActedParts:
     """Those of the parts that have ended, waiting again with the larger of both counts."""
     may = sources(Act.RETURN, State.WAITING)
     made = ActedParts({}, [])
@@ -191,12 +233,13 @@ def returned(head: Head, returns: Mapping[str, Return], actor: Actor, deed: str,
             state=State.WAITING, due_at=now + one.delay, updated_at=now, deed=deed, retries=retries,
             failed=part.failed or one.error is not None,
         )  # fmt: skip
-        _note(made, head, number, new, Act.RETURN, actor, deed, now, one.error)
+        _note(made, ledger, head, number, new, Act.RETURN, actor, deed, now, one.error)
     return made
 
 
 def _note(
     made: ActedParts,
+    ledger: str,
     head: Head,
     number: str,
     new: Part,
@@ -207,7 +250,7 @@ def _note(
     error: str | None = None,
 ) -> None:
     made.parts[number] = new
-    made.beside.append(deed_action(head, number, deed, act.value, actor, now))
+    made.beside.append(deed_action(ledger, head, number, deed, act.value, actor, now))
     failure = failure_action(head, number, new, now, error)
     if failure is not None:
         made.beside.append(failure)

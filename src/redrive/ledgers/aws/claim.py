@@ -5,24 +5,25 @@
 | parts are due | they are claimed; if there are more than were asked for, another message is sent |
 | a holder's lease is over | its parts are taken over, to be settled as lost |
 | nothing is due, but a part waits for the instant of the message | a hop: sent anew with the rest of the delay |
+| it cannot be read, and neither can a message | the message is left alone: after some receipts the queue puts it among the dead letters |
 | anything else, or no head | the message is forgotten |
 
-`reclaim` is the sweep: it looks at heads whose message should have come long ago, whatever became of it.
+What was taken is answered, whatever becomes of the messages afterwards: one that was not deleted comes again and finds nothing to do.
 """
 
 import asyncio
-import math
-import random
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
 from redrive.core.durations import ZERO
 from redrive.core.states import State
 from redrive.core.task import Abandoned, Claim, ClaimLost, Unwritten
-from redrive.ledgers.aws.attributes import Item, to_micros
+from redrive.errors import LedgerAwayError, LedgerError
+from redrive.ledgers.aws.arrivals import Arrivals
+from redrive.ledgers.aws.attributes import to_micros
 from redrive.ledgers.aws.base import ItemBase
 from redrive.ledgers.aws.changes import claimed, revise, taken_over
 from redrive.ledgers.aws.client import RefusedError
@@ -32,10 +33,11 @@ from redrive.ledgers.aws.heads import (
     SHARDS,
     Head,
     due_parts,
-    head_from,
+    fence_in,
+    head_ids,
     head_key,
-    look_text,
     lost_parts,
+    said_of,
     split_id,
     task_id,
     task_of,
@@ -46,12 +48,6 @@ FENCES_MAX = 256
 """How many claims can be recalled."""
 AT_ONCE_MAX = 32
 """How many calls of one batch are under way at once."""
-SWEPT_MAX = 100
-"""How many heads of a shard one sweep looks at."""
-SWEEP_EVERY = timedelta(seconds=10)
-"""How often a process sweeps, however often it is asked to: each sweep asks every shard."""
-LOOK_AGAIN = timedelta(seconds=120)
-"""When a sweep looks again at what it has just sent another message for."""
 DUE_LOOKED_AT = 10
 """How many heads of each shard are looked at for the next due time."""
 
@@ -60,9 +56,7 @@ class ItemClaiming(ItemBase):
     """The part of the ledger that hands tasks out."""
 
     _fences: OrderedDict[UUID, set[str]]
-    _arrived: list[ReceivedMessage]
-    _sweep_every: float
-    _swept_at = -math.inf
+    _arrivals: Arrivals
 
     async def claim(
         self,
@@ -79,16 +73,16 @@ class ItemClaiming(ItemBase):
         fence = fence or uuid4()
         while self._handles(kinds) and len(claims) < limit:
             left = limit - len(claims)
-            messages = await self._receive(min(left, BATCH_MAX))
-            if not messages:
-                break
-            claims += await self._look(messages, left, lease, fence, held)
+            try:
+                messages = await self._arrivals.take(min(left, BATCH_MAX))
+                if not messages:
+                    break
+                claims += await self._look(messages, left, lease, fence, held)
+            except LedgerAwayError:
+                if not claims:
+                    raise
+                break  # what was taken is taken; whoever asks next hears of it
         return claims
-
-    async def _receive(self, limit: int) -> list[ReceivedMessage]:
-        arrived = self._arrived[:limit]
-        del self._arrived[:limit]  # the very list that a waiter fills
-        return arrived or await self.queue.receive(limit, ZERO)
 
     async def _look(
         self,
@@ -99,16 +93,18 @@ class ItemClaiming(ItemBase):
         held: Callable[[], Iterable[Claim]],
     ) -> list[Claim]:
         """What these messages lead to, up to `limit`; those that were heeded are deleted."""
-        # One that cannot be read is left alone: after some receipts the queue puts it away by itself.
         readable = [(one, one.content) for one in messages if one.content is not None]
-        heads = await self.heads({content.head_id for _, content in readable})
+        if len(readable) < len(messages):
+            self._tell_trouble(
+                "a message", LedgerError("a message cannot be read: it is left to the dead-letter queue")
+            )
+        heads, unreadable = await self._find_heads({content.head_id for _, content in readable})
         now, sent, takes = self._now(), set[tuple[str, datetime]](), dict[str, int]()
         for _, content in readable:
             head = heads.get(content.head_id)
             if head is None or head.id in takes:
                 continue
-            due = due_parts(head, now)
-            wanted = len(due) + len(lost_parts(head, now, self._grace))
+            wanted = len(due_parts(head, now)) + len(lost_parts(head, now, self._grace))
             if wanted:
                 takes[head.id] = min(wanted, limit)
                 limit -= takes[head.id]
@@ -117,19 +113,22 @@ class ItemClaiming(ItemBase):
             else:
                 hops = [part.due_at for part in head.parts.values() if part.state is State.WAITING and part.due_at]
                 sent |= {(head.id, hop) for hop in hops if to_micros(hop) == content.due}
-        taking = [(heads[id_], most) for id_, most in takes.items() if most]
+        taking = [heads[id_] for id_, most in takes.items() if most]
         taken = await asyncio.gather(
-            *(self._take(head, most, lease, fence, held) for head, most in taking), return_exceptions=True
+            *(self._take(head, takes[head.id], lease, fence, held) for head in taking), return_exceptions=True
         )
-        failed = {
-            head.id: error for (head, _), error in zip(taking, taken, strict=True) if isinstance(error, BaseException)
-        }
-        if sent:
-            await self._send(sorted(sent))
-        await self.queue.delete([one for one, content in readable if content.head_id not in failed])
+        failed = {head.id: end for head, end in zip(taking, taken, strict=True) if isinstance(end, BaseException)}
+        kept = {*unreadable, *failed}
+        if not await self._send(sent):
+            kept |= {id_ for id_, _ in sent}
+        with suppress(LedgerError):
+            await self.queue.delete([one for one, content in readable if content.head_id not in kept])
         claims = [claim for some in taken if not isinstance(some, BaseException) for claim in some]
-        if failed and not claims:
-            raise next(iter(failed.values()))
+        for id_, error in failed.items():
+            if not isinstance(error, Exception) or (isinstance(error, LedgerAwayError) and not claims):
+                raise error
+            if not isinstance(error, LedgerAwayError):
+                self._tell_trouble(id_, error)  # one head's failure: its message ends among the dead letters
         return claims
 
     async def _take(
@@ -146,7 +145,7 @@ class ItemClaiming(ItemBase):
                 for number in lost_parts(seen, now, self._grace)
                 if (task_id(seen.id, number), seen.parts[number].fence) not in own
             ][: most - len(due)]
-            parts = claimed(seen, due, fence, now, lease) | taken_over(seen, lost, now, lease)
+            parts = claimed(seen, due, fence, now, lease) | taken_over(seen, lost, now, lease, fence)
             return revise(seen, parts, self._follower, now, self._slack, keep_look=True) if parts else None
 
         self._note_fence(fence, head.id)
@@ -162,7 +161,8 @@ class ItemClaiming(ItemBase):
                 continue
             task = task_of(change.after, number, self.name)
             if before.state is State.WAITING:
-                claims.append(Claim(task, part.fence, change.at, suspect=part.lost))
+                unreadable = said_of(change.after, number)
+                claims.append(Claim(task, part.fence, change.at, suspect=part.lost, unreadable=unreadable))
             else:
                 lost = Abandoned(claim_id=part.fence, claimed_at=part.claimed_at, lost_alone=part.lost_alone)
                 claims.append(Claim(task, part.fence, change.at, lost))
@@ -183,53 +183,23 @@ class ItemClaiming(ItemBase):
             mine = [number for number, part in seen.parts.items() if part.fence == fence]
             if not mine:
                 return None
-            return revise(seen, taken_over(seen, mine, now, lease), self._follower, now, self._slack, keep_look=True)
+            parts = taken_over(seen, mine, now, lease, fence)
+            return revise(seen, parts, self._follower, now, self._slack, keep_look=True)
 
-        changes = await asyncio.gather(*(self._change(head, plan, lambda _: True) for head in heads.values()))
+        changes = await self._each(self._change(head, plan, lambda _: True) for head in heads.values())
         return [
-            Claim(task_of(change.after, number, self.name), fence, part.claimed_at or now, suspect=part.lost)
+            Claim(
+                task_of(change.after, number, self.name),
+                fence,
+                part.claimed_at or now,
+                suspect=part.lost,
+                unreadable=said_of(change.after, number),
+            )
             for change in changes
             if change is not None
             for number, part in change.after.parts.items()
             if part.fence == fence
         ]
-
-    # --- the sweep ----------------------------------------------------------------------------------------------------
-
-    async def reclaim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
-        """See `Ledger.reclaim`. It also sends another message for what is long due, and looks every `SWEEP_EVERY` only."""
-        if limit < 1 or not self._handles(kinds):
-            return []
-        if time.monotonic() < self._swept_at + self._sweep_every:
-            return []
-        self._swept_at = time.monotonic()
-        now, found = self._now(), list[Claim]()
-        for shard in random.sample(range(SHARDS), SHARDS):
-            asked = query(
-                ("due_shard", f"due#{shard}"), ("look_at", "<=", look_text(now)), index="DueIndex", limit=SWEPT_MAX
-            )
-            items = await self.dynamo.query(asked, items_max=SWEPT_MAX)
-            for head in (await self.heads(_head_ids(items))).values():
-                found += await self._sweep(head, limit - len(found), lease, now)
-        return found
-
-    async def _sweep(self, head: Head, limit: int, lease: timedelta, now: datetime) -> list[Claim]:
-        """Take over what was lost at a head, and send a message for what should have come."""
-
-        def plan(seen: Head) -> Change | None:
-            lost = lost_parts(seen, now, self._grace)
-            parts = taken_over(seen, lost[:limit], now, lease)
-            if len(parts) < len(lost) and not parts:
-                return None  # for the next sweep
-            change = revise(seen, parts, self._follower, now, self._slack, swept=LOOK_AGAIN)
-            return change if parts or change.after.look_at != seen.look_at else None
-
-        change = await self._change(head, plan, lambda _: False)
-        if change is None:
-            return []
-        if due_parts(change.after, now - self._slack):
-            await self._send([(head.id, now)])
-        return self._claims_of(change)
 
     async def next_due(self, *, kinds: Sequence[str] | None = None) -> timedelta | None:
         """See `Ledger.next_due`: among the first heads of each shard."""
@@ -237,7 +207,7 @@ class ItemClaiming(ItemBase):
             return None
         asked = [query(("due_shard", f"due#{shard}"), index="DueIndex", limit=DUE_LOOKED_AT) for shard in range(SHARDS)]
         found = await asyncio.gather(*(self.dynamo.query(one, items_max=DUE_LOOKED_AT) for one in asked))
-        heads = await self.heads(_head_ids(item for items in found for item in items))
+        heads = await self.heads(head_ids(item for items in found for item in items))
         waiting = [part for head in heads.values() for part in head.parts.values() if part.state is State.WAITING]
         first = min((part.due_at for part in waiting if part.due_at is not None), default=None)
         return None if first is None else max(first - self._now(), ZERO)
@@ -255,9 +225,7 @@ class ItemClaiming(ItemBase):
         try:
             await self.dynamo.write([update.set(("parts", number, "cl"), str(alone.claim_id)).action()])
         except RefusedError as error:
-            item = error.reasons[0].item
-            part = head_from(item).parts.get(number) if item else None
-            if part is None or part.fence != alone.claim_id:
+            if fence_in(error.reasons[0].item, number) != str(alone.claim_id):
                 return None
         self._known.pop(head_id, None)
         return alone
@@ -281,7 +249,3 @@ class ItemClaiming(ItemBase):
 
         kept = await asyncio.gather(*map(extended, claims))
         return [ClaimLost(claim) for claim, held in zip(claims, kept, strict=True) if not held]
-
-
-def _head_ids(items: Iterable[Item]) -> list[str]:
-    return [item["pk"]["S"].removeprefix("E#") for item in items if item["sk"]["S"] == "E"]

@@ -1,46 +1,34 @@
-"""Asking DynamoDB, and asking again.
+"""One table of DynamoDB: reading items, and writing all of some actions or none.
 
-The rule for every call whose answer is not known: ask again with the same content. If the condition then fails, the write may have
-been our own the first time; `RefusedError.uncertain` says so, and whoever asked looks for its mark in the item. What is too busy is asked
-again after a wait that grows and is drawn: conflicts of transactions and throttling, also where they are a reason inside a cancelled
-transaction, which no SDK tries again by itself. After `PATIENCE` the ledger is away.
+If a condition fails in a call that was asked again, the write may have been our own the first time; `RefusedError.uncertain` says so,
+and whoever asked looks for its mark in the item.
 """
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from aiohttp import ClientError as HttpError
-from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
+from botocore.exceptions import ClientError
 
-from redrive.errors import LedgerAwayError, LedgerError
+from redrive.errors import LedgerError
+from redrive.ledgers.aws.asking import BUSY, PATIENCE, BusyError, ask_again, judge_code, refused_call
 from redrive.ledgers.aws.attributes import Item, Key
+from redrive.ledgers.aws.clock import AnswerClock
 from redrive.ledgers.aws.expressions import Action, key_of
 from redrive.ledgers.aws.history import COUNTER_SHARDS, counter_action
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(seconds=30)
-FIRST_WAIT_SECONDS = 0.025
-WAIT_SECONDS_MAX = 1.0
 KEYS_MAX = 100
 """How many items one call may ask for."""
 ACTIONS_MAX = 100
 """How many actions one transaction may have."""
-BUSY = frozenset(
-    {
-        "TransactionConflict", "TransactionConflictException", "TransactionInProgressException",
-        "ProvisionedThroughputExceeded", "ProvisionedThroughputExceededException", "ThrottlingError", "ThrottlingException",
-        "Throttling", "RequestLimitExceeded", "RequestThrottled", "LimitExceededException",
-    }
-)  # fmt: skip
-"""What passes by itself. Nothing was written."""
-UNKNOWN = frozenset({"InternalServerError", "InternalFailure", "ServiceUnavailable", "ServiceUnavailableException"})
-"""What may or may not have been written."""
 REFUSED = "ConditionalCheckFailed"
+REMEDY = "check the table, its keys and the rights of this process"
 _CALLS = {"Update": "update_item", "Put": "put_item", "Delete": "delete_item"}
 
 
@@ -68,8 +56,11 @@ class RefusedError(LedgerError):
 class Dynamo:
     """One table, through a client of aiobotocore that tries nothing again by itself."""
 
-    def __init__(self, client: Any, table: str, *, patience: timedelta = PATIENCE) -> None:
+    def __init__(
+        self, client: Any, table: str, *, patience: timedelta = PATIENCE, clock: AnswerClock | None = None
+    ) -> None:
         self.table = table
+        self.clock = clock or AnswerClock()
         self._client = client
         self._patience = patience.total_seconds()
 
@@ -77,9 +68,8 @@ class Dynamo:
 
     async def get(self, key: Key) -> Item | None:
         """One item, read strongly."""
-        found = await self._ask(
-            lambda: self._client.get_item(TableName=self.table, Key=key_of(key), ConsistentRead=True)
-        )
+        asked = {"TableName": self.table, "Key": key_of(key), "ConsistentRead": True}
+        found = await self._ask(partial(self._send, "get_item", asked))
         item: Item | None = found.get("Item")
         return item
 
@@ -92,16 +82,19 @@ class Dynamo:
     async def _get_some(self, keys: Sequence[Key]) -> list[tuple[Key, Item]]:
         found: list[tuple[Key, Item]] = []
         left: list[Item] = [key_of(key) for key in keys]
-        wait = FIRST_WAIT_SECONDS
-        while left:
-            asked = {self.table: {"Keys": left, "ConsistentRead": True}}
-            answer = await self._ask(partial(self._client.batch_get_item, RequestItems=asked))
-            items = answer.get("Responses", {}).get(self.table, [])
-            found += [((item["pk"]["S"], item["sk"]["S"]), item) for item in items]
-            left = answer.get("UnprocessedKeys", {}).get(self.table, {}).get("Keys", [])
-            if left and not items:  # the table is busy: some of them come with every answer otherwise
-                await asyncio.sleep(wait * random.random())
-                wait = min(2 * wait, WAIT_SECONDS_MAX)
+
+        async def ask() -> None:
+            nonlocal left
+            while left:
+                asked = {self.table: {"Keys": left, "ConsistentRead": True}}
+                answer = await self._send("batch_get_item", {"RequestItems": asked})
+                items = answer.get("Responses", {}).get(self.table, [])
+                found.extend(((item["pk"]["S"], item["sk"]["S"]), item) for item in items)
+                left = answer.get("UnprocessedKeys", {}).get(self.table, {}).get("Keys", [])
+                if left and not items:  # some of them come with every answer otherwise
+                    raise BusyError(f"{len(left)} items were not read: the table is busy")
+
+        await self._ask(ask)
         return found
 
     async def pages(self, request: Mapping[str, Any]) -> AsyncIterator[list[Item]]:
@@ -110,7 +103,7 @@ class Dynamo:
         while True:
             more = {} if start is None else {"ExclusiveStartKey": start}
             asked = {**request, **more, "TableName": self.table}
-            answer = await self._ask(partial(self._client.query, **asked))
+            answer = await self._ask(partial(self._send, "query", asked))
             yield answer.get("Items", [])
             start = answer.get("LastEvaluatedKey")
             if not start:
@@ -123,6 +116,20 @@ class Dynamo:
             found += page
             if items_max is not None and len(found) >= items_max:
                 return found[:items_max]
+        return found
+
+    async def count(self, request: Mapping[str, Any], *, counted_max: int | None = None) -> int:
+        """How many items a query finds, counted up to this many."""
+        found, start = 0, None
+        while counted_max is None or found < counted_max:
+            asked = {**request, "TableName": self.table, "Select": "COUNT"}
+            asked |= {} if start is None else {"ExclusiveStartKey": start}
+            asked |= {} if counted_max is None else {"Limit": counted_max - found}
+            answer = await self._ask(partial(self._send, "query", asked))
+            found += int(answer.get("Count", 0))
+            start = answer.get("LastEvaluatedKey")
+            if not start:
+                break
         return found
 
     # --- writing --------------------------------------------------------------------------------------------------------
@@ -141,43 +148,44 @@ class Dynamo:
 
         await self._ask(send)
 
+    async def update(self, action: Action) -> Item:
+        """Make one update; the item as it is then. Where an answer is lost it is made twice: only for what may be."""
+        asked = {"TableName": self.table, **action["Update"], "ReturnValues": "ALL_NEW"}
+        answer = await self._ask(partial(self._send, "update_item", asked))
+        after: Item = answer["Attributes"]
+        return after
+
     async def _write(self, actions: Sequence[Action]) -> None:
         if len(actions) == 1:
             [(kind, request)] = actions[0].items()
-            await getattr(self._client, _CALLS[kind])(TableName=self.table, **request)
+            await self._send(_CALLS[kind], {"TableName": self.table, **request})
             return
         items = [{kind: {"TableName": self.table, **request}} for action in actions for kind, request in action.items()]
-        await self._client.transact_write_items(TransactItems=items)
+        await self._send("transact_write_items", {"TransactItems": items})
 
-    # --- asking again ---------------------------------------------------------------------------------------------------
+    # --- asking ---------------------------------------------------------------------------------------------------------
 
     async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
-        loop = asyncio.get_running_loop()
-        until, wait, uncertain = loop.time() + self._patience, FIRST_WAIT_SECONDS, False
-        while True:
-            try:
-                return await call()
-            except ClientError as error:
-                said: Exception = error
-                uncertain = judge(error.response, uncertain=uncertain)
-            except ParamValidationError:
-                raise
-            except (BotoCoreError, HttpError, OSError, TimeoutError) as error:
-                said, uncertain = error, True
-            if loop.time() + wait > until:
-                raise LedgerAwayError(f"DynamoDB does not answer: {said}") from said
-            await asyncio.sleep(wait * random.random())
-            wait = min(2 * wait, WAIT_SECONDS_MAX)
+        return await ask_again(call, judge, "DynamoDB", self._patience)
+
+    async def _send(self, call: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """One call, whose answer also tells the time."""
+        asked_at = time.monotonic()
+        try:
+            answer: dict[str, Any] = await getattr(self._client, call)(**request)
+        except ClientError as error:
+            self.clock.note(error.response, asked_at)
+            raise
+        self.clock.note(answer, asked_at)
+        return answer
 
 
 def judge(response: Mapping[str, Any], *, uncertain: bool) -> bool:
     """Whether a write may have happened after this answer, if it is worth asking again; raises otherwise. Pure."""
+    judged = judge_code(response, uncertain=uncertain)
+    if judged is not None:
+        return judged
     code = response["Error"]["Code"]
-    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
-    if code in BUSY:
-        return uncertain
-    if code in UNKNOWN or status >= 500:
-        return True
     if code == "ConditionalCheckFailedException":
         raise RefusedError([Reason(REFUSED, response.get("Item"))], uncertain=uncertain)
     if code == "TransactionCanceledException":
@@ -186,10 +194,7 @@ def judge(response: Mapping[str, Any], *, uncertain: bool) -> bool:
             raise RefusedError(reasons, uncertain=uncertain)
         if any(reason.code in BUSY for reason in reasons):
             return uncertain
-    said = response["Error"].get("Message", "")
-    raise LedgerError(
-        f"DynamoDB refused the call ({code}: {said}): check the table, its keys and the rights of this process"
-    )
+    raise refused_call("DynamoDB", response, REMEDY)
 
 
 def _reason(told: Mapping[str, Any]) -> Reason:

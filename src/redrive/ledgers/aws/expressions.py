@@ -5,7 +5,7 @@ them, and a name like `status#timestamp` cannot be written bare at all.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from redrive.ledgers.aws.attributes import Item, Key, encode, to_item
 
@@ -40,22 +40,60 @@ class Expressions:
 
     def shared(self) -> dict[str, Any]:
         """What a request says about its stand-ins."""
-        named = {"ExpressionAttributeNames": {stand_in: step for step, stand_in in self._names.items()}}
+        names = {stand_in: step for step, stand_in in self._names.items()}
+        named = {"ExpressionAttributeNames": names} if names else {}
         return named | ({"ExpressionAttributeValues": self._values} if self._values else {})
 
 
-class Update:
-    """A change of one item, only where all conditions hold. A refusal brings the item as it is."""
+class Conditional:
+    """Something that is done to one item, only where all conditions hold. A refusal brings the item as it is."""
 
     def __init__(self, key: Key) -> None:
         self._key = key
         self._with = Expressions()
+        self._conditions: list[str] = []
+
+    def require(self, path: Path, comparison: str, value: Any) -> Self:
+        """Only where this holds."""
+        self._conditions.append(f"{self._with.name(path)} {comparison} {self._with.value(value)}")
+        return self
+
+    def require_there(self) -> Self:
+        """Only where the item is there: an update would make it otherwise."""
+        self._conditions.append(f"attribute_exists({self._with.name('pk')})")
+        return self
+
+    def require_absent(self, path: Path) -> Self:
+        """Only where the item has no such value."""
+        self._conditions.append(f"attribute_not_exists({self._with.name(path)})")
+        return self
+
+    def _request(self, what: Mapping[str, Any]) -> dict[str, Any]:
+        request = {"Key": key_of(self._key), **what}
+        if self._conditions:
+            request["ConditionExpression"] = " AND ".join(self._conditions)
+            request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
+        return request | self._with.shared()
+
+
+class Delete(Conditional):
+    """The end of an item."""
+
+    def action(self) -> Action:
+        """The request."""
+        return {"Delete": self._request({})}
+
+
+class Update(Conditional):
+    """A change of one item."""
+
+    def __init__(self, key: Key) -> None:
+        super().__init__(key)
         self._set: list[str] = []
         self._remove: list[str] = []
         self._add: list[str] = []
-        self._conditions: list[str] = []
 
-    def set(self, path: Path, value: Any) -> "Update":
+    def set(self, path: Path, value: Any) -> Self:
         """Write a value; None removes it."""
         name = self._with.name(path)
         if value is None:
@@ -64,30 +102,16 @@ class Update:
             self._set.append(f"{name} = {self._with.value(value)}")
         return self
 
-    def add(self, name: str, amount: float) -> "Update":
+    def add(self, name: str, amount: float) -> Self:
         """Add to a number, which counts from zero where it is not there."""
         self._add.append(f"{self._with.name(name)} {self._with.value(amount)}")
-        return self
-
-    def require(self, path: Path, comparison: str, value: Any) -> "Update":
-        """Only where this holds."""
-        self._conditions.append(f"{self._with.name(path)} {comparison} {self._with.value(value)}")
-        return self
-
-    def require_there(self) -> "Update":
-        """Only where the item is there: an update would make it otherwise."""
-        self._conditions.append(f"attribute_exists({self._with.name('pk')})")
         return self
 
     def action(self) -> Action:
         """The request."""
         clauses = {"SET": self._set, "REMOVE": self._remove, "ADD": self._add}
         text = " ".join(f"{word} {', '.join(parts)}" for word, parts in clauses.items() if parts)
-        request: dict[str, Any] = {"Key": key_of(self._key), "UpdateExpression": text}
-        if self._conditions:
-            request["ConditionExpression"] = " AND ".join(self._conditions)
-            request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
-        return {"Update": request | self._with.shared()}
+        return {"Update": self._request({"UpdateExpression": text})}
 
 
 def put(key: Key, values: Mapping[str, Any]) -> Action:
@@ -106,14 +130,23 @@ def put_new(key: Key, values: Mapping[str, Any]) -> Action:
     return {kind: request | condition}
 
 
+def put_over(key: Key, values: Mapping[str, Any], name: str, seen: str) -> Action:
+    """Write an item in the place of one that still has this value. A refusal brings the one that is there."""
+    expressions = Expressions()
+    condition = f"{expressions.name(name)} = {expressions.value(seen)}"
+    [(kind, request)] = put(key, values).items()
+    refusal = {"ConditionExpression": condition, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+    return {kind: request | refusal | expressions.shared()}
+
+
 def delete(key: Key) -> Action:
     """Delete an item, if it is there."""
-    return {"Delete": {"Key": key_of(key)}}
+    return Delete(key).action()
 
 
 def query(
     partition: tuple[str, str],
-    sort: tuple[str, str, str] | None = None,
+    sort: tuple[str, str, str | tuple[str, str]] | None = None,
     *,
     index: str | None = None,
     backwards: bool = False,
@@ -122,18 +155,12 @@ def query(
 ) -> dict[str, Any]:
     """Look for items of one partition, (name, value), and a condition on the sort key, (name, comparison, value).
 
-    Read strongly from the table; an index is always a little behind.
+    `between` takes the first and the last value. Read strongly from the table; an index is always a little behind.
     """
     expressions = Expressions()
     text = f"{expressions.name(partition[0])} = {expressions.value(partition[1])}"
     if sort is not None:
-        name, comparison, value = sort
-        asked, given = expressions.name(name), expressions.value(value)
-        text += (
-            f" AND begins_with({asked}, {given})"
-            if comparison == "begins_with"
-            else f" AND {asked} {comparison} {given}"
-        )
+        text += f" AND {_sorted(expressions, *sort)}"
     request: dict[str, Any] = {
         "KeyConditionExpression": text,
         "ScanIndexForward": not backwards,
@@ -142,3 +169,14 @@ def query(
     request |= {"ConsistentRead": True} if index is None else {"IndexName": index}
     request |= {} if limit is None else {"Limit": limit}
     return request | ({} if start is None else {"ExclusiveStartKey": start})
+
+
+def _sorted(expressions: Expressions, name: str, comparison: str, value: str | tuple[str, str]) -> str:
+    asked = expressions.name(name)
+    match comparison, value:
+        case "between", (first, last):
+            return f"{asked} BETWEEN {expressions.value(first)} AND {expressions.value(last)}"
+        case "begins_with", _:
+            return f"begins_with({asked}, {expressions.value(value)})"
+        case _:
+            return f"{asked} {comparison} {expressions.value(value)}"

@@ -26,6 +26,8 @@ class Followed(NamedTuple):
 
     facts: Mapping[str, Any]
     counts: Mapping[str, int]
+    kept: str | None = None
+    """For a head that may be forgotten some day: since when, as a text that sorts by time; only while nothing of it is open."""
 
 
 class Change(NamedTuple):

@@ -9,26 +9,45 @@ nothing ran beside it, `f` has a failure item, `dd` the deed that changed it las
 """
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from redrive.core.failure import describe_error
 from redrive.core.states import TERMINAL, State
 from redrive.core.task import Task, TaskId
-from redrive.ledgers.aws.attributes import Item, Key, from_iso, from_item, from_micros, to_iso, to_micros
+from redrive.errors import LedgerError
+from redrive.ledgers.aws.attributes import EPOCH, Item, Key, from_iso, from_item, from_micros, to_iso, to_micros
 
 SHARDS = 16
 """Over how many keys of an index the heads are spread: one key takes a thousand writes per second."""
 OPEN = frozenset({State.WAITING, State.CLAIMED})
 LETTERS = {State.WAITING: "w", State.CLAIMED: "c", State.DONE: "d", State.DEAD: "x", State.CANCELLED: "k"}
 STATES = {letter: state for state, letter in LETTERS.items()}
+DUE, KEPT, TOMB = "due", "kept", "tomb"
+"""Where heads stand in the index of what must be looked at: what is open, what may be forgotten some day, and what is being forgotten."""
 NUMBER_WIDTH = 2
 LOOK_WIDTH = 20
 _OWN = frozenset(
     {"pk", "sk", "event_id", "user_id", "timestamp", "ver", "parts", "due_shard", "look_at", "listing", "listing_at", "tomb"}
 )  # fmt: skip
 """Attributes that are the ledger's own; all others are facts, which belong to whoever made the head."""
+UNDECODED = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError)
+"""What reading raises where something was written that is none of ours."""
+
+
+class UnreadableHeadError(LedgerError):
+    """A head that cannot be read: nobody knows what it is, so it is set aside, and costs no other."""
+
+    def __init__(self, id: str, why: str, numbers: Sequence[str] = ()) -> None:
+        self.id = id
+        self.why = why
+        self.numbers = numbers
+        """The parts that it seems to have."""
+        super().__init__(
+            f"event {id} cannot be read: {why}. Correct the item with pk E#{id} and sk E; it is looked at again within an hour"
+        )
 
 
 class Part(NamedTuple):
@@ -53,6 +72,10 @@ class Part(NamedTuple):
     failed: bool = False
     """Whether there is a failure item beside it."""
     deed: str | None = None
+    unreadable: str | None = None
+    """What in it cannot be read: such a task is not run, it is dead."""
+    kept: Mapping[str, Any] | None = None
+    """What cannot be read as it was written, for whoever corrects it."""
 
 
 class Head(NamedTuple):
@@ -96,7 +119,7 @@ def shard_of(id: str) -> int:
 
 def to_map(part: Part) -> dict[str, Any]:
     """A part as it is written."""
-    return {
+    written = {
         "ep": part.target,
         "st": LETTERS[part.state],
         "n": part.retries,
@@ -113,48 +136,110 @@ def to_map(part: Part) -> dict[str, Any]:
         "f": 1 if part.failed else None,
         "dd": part.deed,
     }
+    for name, value in (part.kept or {}).items():
+        if name in _GUESSED or written[name] is None:
+            written[name] = value
+    return written
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.40} is no text")
+    return value
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r:.40} is no count")
+    return value
+
+
+_CELLS: Mapping[str, tuple[str, Callable[[Any], Any], Any]] = {
+    "ep": ("target", _text, ""),
+    "n": ("retries", _count, 0),
+    "mx": ("retries_max", _count, 0),
+    "due": ("due_at", from_micros, None),
+    "cl": ("fence", UUID, None),
+    "ca": ("claimed_at", from_micros, None),
+    "lu": ("lease_until", from_micros, None),
+    "rd": ("redrives", _count, 0),
+    "up": ("updated_at", from_micros, None),
+    "la": ("lost_alone", _count, 0),
+    "dd": ("deed", _same, None),
+}
+"""By their names: the field, how it is read, and what stands there if it cannot be."""
+_NEEDED = ("ep", "n", "mx")
+_GUESSED = frozenset({"ep", "n", "mx", "rd", "la"})
+"""What nobody may overwrite with what only stands there because the real one cannot be read."""
 
 
 def from_map(written: Mapping[str, Any]) -> Part:
-    """The part that was written so."""
-    return Part(
-        target=written["ep"],
+    """The part that was written so. One cell that cannot be read is that part's failure; without state or claims nobody knows it."""
+    fields: dict[str, Any] = {}
+    wrong: dict[str, str] = {}
+    for name, (field, read, instead) in _CELLS.items():
+        if name in written or name in _NEEDED:
+            try:
+                fields[field] = read(written[name])
+            except UNDECODED as error:
+                fields[field], wrong[name] = instead, describe_error(error)
+    part = Part(
+        **fields,
         state=STATES[written["st"]],
-        retries=written["n"],
-        retries_max=written["mx"],
-        due_at=_instant(written.get("due")),
-        fence=UUID(written["cl"]) if "cl" in written else None,
-        claimed_at=_instant(written.get("ca")),
-        lease_until=_instant(written.get("lu")),
-        claims=written["seq"],
-        redrives=written.get("rd", 0),
-        updated_at=_instant(written.get("up")),
+        claims=_count(written["seq"]),
         lost="lo" in written,
-        lost_alone=written.get("la", 0),
         failed="f" in written,
-        deed=written.get("dd"),
     )
+    if not wrong:
+        return part
+    why = "; ".join(f"{name!r} ({error})" for name, error in wrong.items())
+    return part._replace(unreadable=why, kept={name: written[name] for name in wrong if name in written})
 
 
 def _micros(instant: datetime | None) -> int | None:
     return None if instant is None else to_micros(instant)
 
 
-def _instant(micros: int | None) -> datetime | None:
-    return None if micros is None else from_micros(micros)
-
-
 def head_from(item: Item) -> Head:
-    """The head that an item holds."""
+    """The head that an item holds. Raises `UnreadableHeadError`."""
+    try:
+        return _head_from(item)
+    except UNDECODED as error:
+        numbers = sorted(item.get("parts", {}).get("M", {}))
+        raise UnreadableHeadError(head_id(item), describe_error(error), numbers) from error
+
+
+def head_id(item: Item) -> str:
+    """The id of the head with this key."""
+    return str(item["pk"]["S"]).removeprefix("E#")
+
+
+def fence_in(item: Item | None, number: str) -> str | None:
+    """The fence of a part, also where nothing else of the head can be read."""
+    part = ((item or {}).get("parts", {}).get("M", {}).get(number) or {}).get("M", {})
+    fence: str | None = part.get("cl", {}).get("S")
+    return fence
+
+
+def head_ids(items: Iterable[Item]) -> list[str]:
+    """The ids of those items that are heads, by their keys."""
+    return [head_id(item) for item in items if item["sk"]["S"] == "E"]
+
+
+def _head_from(item: Item) -> Head:
     values = from_item(item)
-    look_at = values.get("look_at")
+    look_at = values.get("look_at") if values.get("due_shard", "").startswith(f"{DUE}#") else None
     return Head(
-        id=values["event_id"],
-        user_id=values["user_id"],
+        id=_text(values["event_id"]),
+        user_id=_text(values["user_id"]),
         created_at=from_iso(values["timestamp"]),
         parts={number: from_map(written) for number, written in sorted(values.get("parts", {}).items())},
         facts={name: value for name, value in values.items() if name not in _OWN},
-        version=values["ver"],
+        version=_count(values["ver"]),
         look_at=None if look_at is None else from_micros(int(look_at)),
         tombstone="tomb" in values,
     )
@@ -178,7 +263,7 @@ def index_values(head: Head) -> dict[str, str | None]:
     is_open = any(part.state in OPEN for part in head.parts.values())
     shard = shard_of(head.id)
     return {
-        "due_shard": None if head.look_at is None else f"due#{shard}",
+        "due_shard": None if head.look_at is None else f"{DUE}#{shard}",
         "look_at": None if head.look_at is None else look_text(head.look_at),
         "listing": f"open#{shard}" if is_open else None,
         "listing_at": head.id if is_open else None,
@@ -192,8 +277,12 @@ def look_text(instant: datetime) -> str:
 
 def earliest(parts: Iterable[Part]) -> datetime | None:
     """When the first of the parts is due or loses its lease; None where nothing is open."""
-    ends = (part.due_at if part.state is State.WAITING else part.lease_until for part in parts if part.state in OPEN)
-    return min((end for end in ends if end is not None), default=None)
+    return min((_ends_at(part) for part in parts if part.state in OPEN), default=None)
+
+
+def _ends_at(part: Part) -> datetime:
+    """When a part that is open is due or loses its lease; long ago, where that cannot be read."""
+    return (part.due_at if part.state is State.WAITING else part.lease_until) or EPOCH
 
 
 def look_after(
@@ -211,8 +300,8 @@ def look_swept(parts: Iterable[Part], now: datetime, slack: timedelta, again: ti
     """The same after a sweep: what is overdue has been sent another message, and is looked at `again` later."""
     looks = []
     for part in parts:
-        end = part.due_at if part.state is State.WAITING else part.lease_until
-        if part.state in OPEN and end is not None:
+        if part.state in OPEN:
+            end = _ends_at(part)
             overdue = part.state is State.WAITING and end + slack <= now
             looks.append(now + again if overdue else end + slack)
     return min(looks, default=None)
@@ -257,3 +346,9 @@ def task_of(head: Head, number: str, kind: str, *, last_error: str | None = None
         ended_at=part.updated_at if part.state in TERMINAL else None,
         last_error=last_error,
     )
+
+
+def said_of(head: Head, number: str) -> str | None:
+    """What in a part cannot be read, and the remedy; None where all can."""
+    why = head.parts[number].unreadable
+    return why and f"delivery {task_id(head.id, number)} cannot be read: {why}. Correct its item, then redrive the task"

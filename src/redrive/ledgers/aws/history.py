@@ -12,6 +12,7 @@ from uuid import UUID
 
 from redrive.core.cause import cause_of
 from redrive.core.decide import Settlement
+from redrive.core.failure import redact
 from redrive.core.states import State
 from redrive.core.task import Attempt, Claim, Deed
 from redrive.ledgers.aws.attributes import Item, Key, from_iso, from_item, to_iso
@@ -24,7 +25,11 @@ CAUSE_SHARDS = 8
 COUNTER_SHARDS = 64
 MINUTE_SHARDS = 8
 ROLLUP_DAYS = 400
-_STATE_COUNTERS = {State.DONE: "d_done", State.DEAD: "d_dead", State.CANCELLED: "d_cancelled"}
+MINUTES = "minutes"
+"""The list of minutes that are not folded yet."""
+_ENDED_COUNTERS = {State.DONE: "d_done", State.DEAD: "d_dead", State.CANCELLED: "d_cancelled"}
+OPEN_COUNTER = "d_open"
+_COUNTERS = {state: _ENDED_COUNTERS.get(state, OPEN_COUNTER) for state in State}
 
 
 # --- attempts -----------------------------------------------------------------------------------------------------------
@@ -115,22 +120,49 @@ def failure_action(head: Head, number: str, part: Part, now: datetime, error: st
     return update.action()
 
 
+def cause_partition(ledger: str) -> str:
+    """Where the causes are kept that tasks of a ledger died of."""
+    return f"CA#{ledger}"
+
+
+def cause_action(ledger: str, error: str, since: datetime) -> Action:
+    """Write down what tasks died of, if nobody has. How many there are is counted by a census."""
+    cause, at = cause_of(error), to_iso(since)
+    values = {"cause_text": cause.text, "cause_sample": redact(error), "first_seen": at, "last_seen": at}
+    return put_new((cause_partition(ledger), cause.id), values)
+
+
 # --- deeds --------------------------------------------------------------------------------------------------------------
 
 
-def deed_action(head: Head, number: str, deed: str, act: str, actor: Actor, now: datetime) -> Action:
+def deed_action(ledger: str, head: Head, number: str, deed: str, act: str, actor: Actor, now: datetime) -> Action:
     """Write who did what to a task, and why. The version puts deeds in their order, also those of one instant."""
+    place = f"E#{head.id}", f"H#{number}#{head.version:010}#{deed}"
+    return audit_action(place, ledger, task_id(head.id, number), deed, act, actor, now)
+
+
+def audit_action(place: Key, ledger: str, id: str, deed: str, act: str, actor: Actor, now: datetime) -> Action:
+    """Write who did what, to a task or to what else people act on, at a place beside it and on the list of its month.
+
+    `ledger` is what the audit calls such things, `id` which one of them.
+    """
     at = to_iso(now)
     values = {
         "act": act,
         "actor": actor.name,
         "reason": actor.reason,
         "done_at": at,
-        "task_id": task_id(head.id, number),
-        "listing": f"audit#{at[:7]}",
+        "ledger": ledger,
+        "task_id": id,
+        "listing": audit_listing(now),
         "listing_at": f"{at}#{deed}",
     }
-    return put((f"E#{head.id}", f"H#{number}#{head.version:010}#{deed}"), values)
+    return put(place, values)
+
+
+def audit_listing(month: datetime) -> str:
+    """The list of all deeds of a month."""
+    return f"audit#{to_iso(month)[:7]}"
 
 
 def deed_from(item: Item) -> Deed:
@@ -145,15 +177,11 @@ def deed_from(item: Item) -> Deed:
 
 
 def counted(before: Mapping[str, Part], after: Mapping[str, Part]) -> dict[str, int]:
-    """What a change of parts adds to the counters of their owner: only what has ended is counted."""
+    """What a change of parts adds to the counters of their owner. All of them together count every task once."""
     amounts: dict[str, int] = {}
-    for number, part in after.items():
-        old = before[number].state if number in before else None
-        if old is not part.state:
-            for state, step in ((old, -1), (part.state, 1)):
-                name = _STATE_COUNTERS.get(state) if state is not None else None
-                if name is not None:
-                    amounts[name] = amounts.get(name, 0) + step
+    for parts, step in ((before, -1), (after, 1)):
+        for part in parts.values():
+            amounts[_COUNTERS[part.state]] = amounts.get(_COUNTERS[part.state], 0) + step
     return {name: amount for name, amount in amounts.items() if amount}
 
 
@@ -167,14 +195,15 @@ def counter_action(user_id: str, shard: int, amounts: Mapping[str, int]) -> Acti
 
 def ended_counts(counters: Mapping[str, Any]) -> dict[State, int]:
     """How many tasks have ended in which way, from counters that were added up."""
-    return {state: int(counters.get(name, 0)) for state, name in _STATE_COUNTERS.items()}
+    return {state: int(counters.get(name, 0)) for state, name in _ENDED_COUNTERS.items()}
 
 
 def minute_action(minute: datetime, shard: int, ledger: str, worker: str, amounts: Mapping[str, float]) -> Action:
-    """Add to the minute of a worker."""
+    """Add to the minute of a worker, and list it until it is folded. How often was added tells whether it has changed since."""
     expires = int((minute + timedelta(days=ROLLUP_DAYS)).timestamp())
-    update = Update((f"R#{to_iso(minute)}#{shard}", f"{ledger}#{worker}")).set("expires_at", expires)
+    update = Update((f"R#{to_iso(minute)}#{shard}", f"{ledger}#{worker}")).set("expires_at", expires).add("adds", 1)
     update.set("ledger", ledger).set("worker", worker).set("rolled_minute", to_iso(minute))
+    update.set("listing", MINUTES).set("listing_at", f"{to_iso(minute)}#{shard}")
     for name, amount in amounts.items():
         if amount:
             update.add(name, amount)

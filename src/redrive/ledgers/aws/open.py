@@ -4,12 +4,28 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple
 
-from redrive.errors import MissingExtraError
+from redrive.errors import MissingExtraError, UsageError
 
 CONNECT_SECONDS = 3
 READ_SECONDS = 30
 """Longer than the 20 s for which a queue may be waited at."""
 CONNECTIONS_MAX = 50
+
+
+class LateClient:
+    """A client that is there while its store is open, for parts that are made before."""
+
+    def __init__(self) -> None:
+        self._client: Any = None
+
+    def become(self, client: Any) -> None:
+        """Be this client from now on; None lets go of it."""
+        self._client = client
+
+    def __getattr__(self, call: str) -> Any:
+        if self._client is None:
+            raise UsageError("the application is not open: `await app.open()` first")
+        return getattr(self._client, call)
 
 
 class AwsClients(NamedTuple):

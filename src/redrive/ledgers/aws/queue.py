@@ -7,20 +7,21 @@ due. Messages are deleted as soon as the claim is written, and are never extende
 import asyncio
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
-from aiohttp import ClientError as HttpError
-from botocore.exceptions import BotoCoreError, ClientError
-
-from redrive.errors import LedgerAwayError
+from redrive.errors import LedgerError
+from redrive.ledgers.aws.asking import BUSY, PATIENCE, UNKNOWN, BusyError, ask_again, judge_code, refused_call
 
 DELAY_MAX = timedelta(seconds=900)
 """The longest delay of SQS; longer waits hop."""
 BATCH_MAX = 10
 """How many messages one call carries."""
 WAIT_MAX = timedelta(seconds=20)
+SEND_PATIENCE = timedelta(seconds=5)
+"""How long it is tried to send or to delete: whoever does has written its item, and a sweep sends what was not sent."""
+REMEDY = "check the queue and the rights of this process"
 
 
 class Message(NamedTuple):
@@ -79,9 +80,13 @@ def delay_seconds(delay: timedelta) -> int:
 class SqsQueue:
     """A standard queue of SQS, through a client of aiobotocore."""
 
-    def __init__(self, client: Any, url: str) -> None:
+    def __init__(
+        self, client: Any, url: str, *, patience: timedelta = PATIENCE, send_patience: timedelta = SEND_PATIENCE
+    ) -> None:
         self.url = url
         self._client = client
+        self._patience = patience.total_seconds()
+        self._send_patience = send_patience.total_seconds()
 
     async def send(self, messages: Sequence[tuple[Message, timedelta]]) -> None:
         """See `Queue.send`."""
@@ -89,16 +94,15 @@ class SqsQueue:
             {"Id": str(place), "MessageBody": to_body(message), "DelaySeconds": delay_seconds(delay)}
             for place, (message, delay) in enumerate(messages)
         ]
-        answers = await self._in_tens("send_message_batch", entries)
-        if failed := [one for answer in answers for one in answer.get("Failed", [])]:
-            raise LedgerAwayError(
-                f"SQS refused {len(failed)} messages: {failed[0].get('Message', failed[0].get('Code'))}"
-            )
+        refused = await self._in_tens("send_message_batch", entries)
+        if refused:
+            raise LedgerError(f"SQS refused {len(refused)} messages ({_said(refused[0])}): {REMEDY}")
 
     async def receive(self, limit: int, wait: timedelta) -> list[ReceivedMessage]:
-        """See `Queue.receive`."""
+        """See `Queue.receive`. What an answer took that was lost is shown again when it has been hidden long enough."""
         answer = await self._call(
             "receive_message",
+            self._patience,
             MaxNumberOfMessages=max(1, min(limit, BATCH_MAX)),
             WaitTimeSeconds=int(min(wait, WAIT_MAX).total_seconds()),
         )
@@ -106,23 +110,60 @@ class SqsQueue:
         return [ReceivedMessage(one["ReceiptHandle"], from_body(one["Body"])) for one in found]
 
     async def delete(self, messages: Sequence[ReceivedMessage]) -> None:
-        """See `Queue.delete`. What cannot be deleted comes again, and finds nothing to do."""
+        """See `Queue.delete`. What is refused is gone already, or comes again and finds nothing to do."""
         entries = [{"Id": str(place), "ReceiptHandle": one.receipt} for place, one in enumerate(messages)]
         await self._in_tens("delete_message_batch", entries)
 
     async def depth(self) -> int:
         """See `Queue.depth`."""
         names = [f"ApproximateNumberOfMessages{which}" for which in ("", "NotVisible", "Delayed")]
-        answer = await self._call("get_queue_attributes", AttributeNames=names)
+        answer = await self._call("get_queue_attributes", self._patience, AttributeNames=names)
         return sum(int(answer.get("Attributes", {}).get(name, 0)) for name in names)
 
-    async def _in_tens(self, call: str, entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        some = [entries[start : start + BATCH_MAX] for start in range(0, len(entries), BATCH_MAX)]
-        return list(await asyncio.gather(*(self._call(call, Entries=list(ten)) for ten in some)))
+    async def _in_tens(self, call: str, entries: Sequence[dict[str, Any]]) -> list[Mapping[str, Any]]:
+        """Make a call for each ten of the entries. Those that SQS was too busy for are asked for again; the refused are returned."""
+        some = [list(entries[start : start + BATCH_MAX]) for start in range(0, len(entries), BATCH_MAX)]
+        ends = await asyncio.gather(*(self._batch(call, ten) for ten in some), return_exceptions=True)
+        for end in ends:
+            if isinstance(end, BaseException):  # when the other tens have got their chance
+                raise end
+        return [one for end in ends if not isinstance(end, BaseException) for one in end]
 
-    async def _call(self, call: str, **asked: Any) -> dict[str, Any]:
-        try:
+    async def _batch(self, call: str, entries: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
+        left, refused = entries, list[Mapping[str, Any]]()
+
+        async def ask() -> None:
+            nonlocal left
+            answer = await getattr(self._client, call)(QueueUrl=self.url, Entries=left)
+            failed = {one["Id"]: one for one in answer.get("Failed", [])}
+            passing = {id_ for id_, one in failed.items() if _passes(one)}
+            refused.extend(one for id_, one in failed.items() if id_ not in passing)
+            left = [entry for entry in left if entry["Id"] in passing]
+            if left:
+                raise BusyError(_said(failed[left[0]["Id"]]))
+
+        await ask_again(ask, _judge, "SQS", self._send_patience)
+        return refused
+
+    async def _call(self, call: str, patience_seconds: float, **asked: Any) -> dict[str, Any]:
+        async def ask() -> dict[str, Any]:
             answer: dict[str, Any] = await getattr(self._client, call)(QueueUrl=self.url, **asked)
-        except (BotoCoreError, ClientError, HttpError, OSError, TimeoutError) as error:
-            raise LedgerAwayError(f"SQS does not answer: {error}") from error
-        return answer
+            return answer
+
+        return await ask_again(ask, _judge, "SQS", patience_seconds)
+
+
+def _judge(response: Mapping[str, Any], *, uncertain: bool) -> bool:
+    judged = judge_code(response, uncertain=uncertain)
+    if judged is None:
+        raise refused_call("SQS", response, REMEDY)
+    return judged
+
+
+def _passes(failed: Mapping[str, Any]) -> bool:
+    """Whether an entry that failed may be taken the next time."""
+    return failed.get("Code") in BUSY | UNKNOWN or not failed.get("SenderFault", False)
+
+
+def _said(failed: Mapping[str, Any]) -> str:
+    return f"{failed.get('Code')}: {failed.get('Message', '')}"

@@ -6,23 +6,33 @@ be missing from a page, but nothing on it is old.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from heapq import merge
+from typing import Any, TypeVar
 
 from redrive.core.cause import cause_of
-from redrive.core.states import State
+from redrive.core.states import TERMINAL, State
 from redrive.core.task import Attempt, Deed, Task, TaskId
 from redrive.errors import UsageError
 from redrive.ledgers.aws.attributes import Item, from_item
 from redrive.ledgers.aws.base import ItemBase
 from redrive.ledgers.aws.expressions import query
-from redrive.ledgers.aws.heads import OPEN, SHARDS, Head, split_id, task_of
-from redrive.ledgers.aws.history import attempt_from, deed_from, ended_counts, failure_key
+from redrive.ledgers.aws.heads import OPEN, SHARDS, UNDECODED, Head, UnreadableHeadError, split_id, task_id, task_of
+from redrive.ledgers.aws.history import CAUSE_SHARDS, attempt_from, deed_from, ended_counts, failure_key
 from redrive.ports import Filter, Page
+
+T = TypeVar("T")
 
 PAGE_MAX = 1000
 ROUNDS_MAX = 10
 """How many pages of an index one call reads; a page that is short then has a cursor all the same."""
+CENSUS = "CE"
+"""Where it is written down how many tasks a ledger has, by whoever counts them now and then."""
+USERS_COUNTED_MAX = 100
+"""The counters of so many users are added up at once; of more, the census has the sums."""
+USERS_AT_ONCE = 32
+DUE_LOOKED_AT = 10
+"""How many heads of each shard are looked at for the oldest that is due."""
 
 
 class ItemReading(ItemBase):
@@ -34,7 +44,7 @@ class ItemReading(ItemBase):
         """See `LedgerReader.find`."""
         if not 1 <= limit <= PAGE_MAX:
             raise UsageError(f"limit must lie between 1 and {PAGE_MAX}, not {limit!r}")
-        self._check(filter)
+        self.check(filter)
         after = None if cursor is None else str(cursor)
         fits = self._fits(filter, after, backwards=newest_first)
         if filter.ids is not None or filter.key is not None:
@@ -43,7 +53,7 @@ class ItemReading(ItemBase):
         listing = "open" if filter.state in OPEN else "dead"
         return await self._listed(listing, fits, after, limit, backwards=newest_first)
 
-    def _check(self, filter: Filter) -> None:
+    def check(self, filter: Filter) -> None:
         """Raise `UsageError` for what no index serves."""
         if filter.kind is not None:
             raise UsageError(f"{self.name!r} has no column for kind: all of its tasks have the same")
@@ -56,7 +66,10 @@ class ItemReading(ItemBase):
             filter.state is None and (filter.error is not None or filter.cause is not None)
         )
         if not named and not served:
-            raise UsageError("ended deliveries are listed by user: ask for the inbox with status=delivered")
+            raise UsageError(
+                "ended deliveries are listed by user: ask for the inbox with status=delivered, "
+                "or for deliveries that are waiting, claimed or dead"
+            )
 
     def _fits(self, filter: Filter, after: str | None, *, backwards: bool) -> Callable[[Task], bool]:
         """Whether a task fulfils all that the filter asks and lies behind the cursor."""
@@ -114,16 +127,24 @@ class ItemReading(ItemBase):
         if listing == "dead":
             tasks = await self.tasks(places)
         else:
-            heads = await self.heads(places)
-            tasks = await self._tasks_of((head, number) for head in heads.values() for number in head.parts)
+            found = await self._find_heads(places)
+            tasks = await self._tasks_of((head, number) for head in found.heads.values() for number in head.parts)
+            tasks += [self._unreadable(bad, number) for bad in found.unreadable.values() for number in bad.numbers]
         return sorted(tasks, key=lambda task: str(task.id), reverse=backwards)
 
     async def tasks(self, ids: Iterable[str]) -> list[Task]:
         """Those of the tasks that are there, with their errors, read strongly."""
         places = [place for place in map(split_id, ids) if place is not None]
-        heads = await self.heads({head_id for head_id, _ in places})
+        heads, unreadable = await self._find_heads({head_id for head_id, _ in places})
         there = [(heads[head_id], number) for head_id, number in places if head_id in heads]
-        return await self._tasks_of((head, number) for head, number in there if number in head.parts)
+        tasks = await self._tasks_of((head, number) for head, number in there if number in head.parts)
+        bad = [(unreadable[head_id], number) for head_id, number in places if head_id in unreadable]
+        return tasks + [self._unreadable(one, number) for one, number in bad if number in one.numbers]
+
+    def _unreadable(self, bad: UnreadableHeadError, number: str) -> Task:
+        """A task of a head that cannot be read, as far as it can be shown: it waits until somebody corrects it."""
+        id_, said = task_id(bad.id, number), f"cannot be read: {bad.why}"
+        return Task(id_, id_, self.name, said, State.WAITING, failures=0, last_error=str(bad))
 
     async def _tasks_of(self, parts: Iterable[tuple[Head, str]]) -> list[Task]:
         some = list(parts)
@@ -138,8 +159,17 @@ class ItemReading(ItemBase):
         return [task_of(head, number, self.name, last_error=error_of(head, number)) for head, number in some]
 
     def read_id(self, text: str) -> TaskId:
-        """The id that a person wrote."""
+        """The id that a person wrote; `UsageError` where none could look so."""
+        if split_id(text) is None:
+            raise UsageError(
+                f"{text!r:.80} is not the id of a delivery: that is the id of its event, a dot and a number such as 00"
+            )
         return text
+
+    async def named(self, names: Sequence[str]) -> dict[str, set[TaskId]]:
+        """The tasks that have each name as their id, which is their key as well."""
+        there = {str(task.id) for task in await self.tasks(names)}
+        return {name: {name} if name in there else set() for name in names}
 
     async def get(self, id: TaskId) -> Task | None:
         """See `LedgerReader.get`."""
@@ -152,11 +182,21 @@ class ItemReading(ItemBase):
 
     async def attempts(self, id: TaskId) -> list[Attempt]:
         """See `LedgerReader.attempts`."""
-        return [attempt_from(item) for item in await self._beside(id, "A")]
+        return self._readable(await self._beside(id, "A"), attempt_from)
 
     async def deeds(self, id: TaskId) -> list[Deed]:
         """See `LedgerReader.deeds`."""
-        return [deed_from(item) for item in await self._beside(id, "H")]
+        return self._readable(await self._beside(id, "H"), deed_from)
+
+    def _readable(self, items: Iterable[Item], read: Callable[[Item], T]) -> list[T]:
+        """What these items hold. One that cannot be read is told, and left out."""
+        held = []
+        for item in items:
+            try:
+                held.append(read(item))
+            except UNDECODED as error:
+                self._tell_trouble(f"item {item['pk']['S']} {item['sk']['S']} cannot be read", error)
+        return held
 
     async def _beside(self, id: TaskId, letter: str) -> list[Item]:
         place = split_id(id)
@@ -166,17 +206,39 @@ class ItemReading(ItemBase):
         return await self.dynamo.query(query(("pk", f"E#{head_id}"), ("sk", "begins_with", f"{letter}#{number}#")))
 
     async def counts(self, *, counted_max: int = 100_000) -> Mapping[State, int]:
-        """See `LedgerReader.counts`: what is open is counted head by head, what has ended by the counters of all users."""
-        counted = dict.fromkeys(State, 0)
-        places = await self._places("open", None, counted_max, backwards=False)
+        """See `LedgerReader.counts`: what is open is counted head by head, what has ended by the counters of all users.
+
+        Where there are many users, what has ended is as the last census has counted it.
+        """
+        counted = {**await self.open_counts(counted_max), **await self._ended()}
+        return {state: min(amount, counted_max) for state, amount in counted.items()}
+
+    async def _ended(self) -> dict[State, int]:
+        users = await self.dynamo.query(_users(USERS_COUNTED_MAX + 1), items_max=USERS_COUNTED_MAX + 1)
+        if len(users) > USERS_COUNTED_MAX and (census := await self.dynamo.get((CENSUS, self.name))):
+            amounts = from_item(census)["amounts"]
+            return {state: int(amounts[state.value]) for state in TERMINAL}
+        return ended_counts(await self.all_counters())
+
+    async def open_counts(self, heads_max: int) -> dict[State, int]:
+        """How many tasks wait and how many are held, among so many heads."""
+        counted = dict.fromkeys(sorted(OPEN), 0)
+        places = await self._places("open", None, heads_max, backwards=False)
         for head in (await self.heads(places)).values():
             for part in head.parts.values():
                 if part.state in OPEN:
                     counted[part.state] += 1
-        for user in await self.dynamo.query(query(("listing", "users"), index="ListIndex")):
-            for state, amount in ended_counts(await self.counters(user["listing_at"]["S"])).items():
-                counted[state] += amount
-        return {state: min(amount, counted_max) for state, amount in counted.items()}
+        return counted
+
+    async def all_counters(self) -> dict[str, int]:
+        """The counters of all users, added up."""
+        users = [item["listing_at"]["S"] for item in await self.dynamo.query(_users())]
+        sums: dict[str, int] = {}
+        for start in range(0, len(users), USERS_AT_ONCE):
+            for counters in await asyncio.gather(*map(self.counters, users[start : start + USERS_AT_ONCE])):
+                for name, amount in counters.items():
+                    sums[name] = sums.get(name, 0) + amount
+        return sums
 
     async def counters(self, user_id: str) -> dict[str, int]:
         """The counters of a user, all shards added up."""
@@ -186,6 +248,51 @@ class ItemReading(ItemBase):
                 if name not in ("pk", "sk"):
                     sums[name] = sums.get(name, 0) + amount
         return sums
+
+    async def oldest_due(self) -> timedelta | None:
+        """How long the oldest due task has waited, among those that a sweep looks at first; None where none is due."""
+        asked = [query(("due_shard", f"due#{shard}"), index="DueIndex", limit=DUE_LOOKED_AT) for shard in range(SHARDS)]
+        found = await asyncio.gather(*(self.dynamo.query(one, items_max=DUE_LOOKED_AT) for one in asked))
+        heads = await self.heads(item["pk"]["S"].removeprefix("E#") for items in found for item in items)
+        dues = (part.due_at for head in heads.values() for part in head.parts.values() if part.state is State.WAITING)
+        first, now = min((due for due in dues if due is not None), default=None), self._now()
+        return None if first is None or first > now else now - first
+
+    async def open_kinds(self) -> list[str]:
+        """The one kind that there is, if any task waits or is held."""
+        return [self.name] if await self._places("open", None, 1, backwards=False) else []
+
+    # --- causes -------------------------------------------------------------------------------------------------------
+
+    async def caused(
+        self, cause: str, after: str | None = None, *, amount: int | None = None, backwards: bool = False
+    ) -> list[str]:
+        """The places of dead tasks in the list of a cause, as many as wanted, by the time at which they died: see `id_at`."""
+        sort = None if after is None else ("cause_at", "<" if backwards else ">", after)
+        asked = [
+            query(("cause_key", f"{cause}#{shard}"), sort, index="CauseIndex", backwards=backwards, limit=amount)
+            for shard in range(CAUSE_SHARDS)
+        ]
+        found = await asyncio.gather(*(self.dynamo.query(one, items_max=amount) for one in asked))
+        shards = [[item["cause_at"]["S"] for item in items] for items in found]
+        return list(merge(*shards, reverse=backwards))[:amount]
+
+    async def dead_after(self, start: str | None, amount: int) -> list[str]:
+        """The next dead tasks behind this one, by their ids."""
+        return await self._places("dead", start, amount, backwards=False)
+
+    def now(self) -> datetime:
+        """The instant, by the clock of this ledger."""
+        return self._now()
+
+
+def id_at(place: str) -> str:
+    """The id of the task at a place in the list of a cause."""
+    return place.partition("#")[2]
+
+
+def _users(limit: int | None = None) -> dict[str, Any]:
+    return query(("listing", "users"), index="ListIndex", limit=limit)
 
 
 def _named(filter: Filter) -> set[str]:

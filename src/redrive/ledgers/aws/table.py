@@ -1,14 +1,10 @@
-"""The table and its indexes: what they must be, how tests make them, and the look at start whether they are there.
+"""The table and its indexes: what they must be, how tests make them, and what is wrong with one that is there.
 
 In production the table is made by the template in `deploy/aws`, with recovery and deletion protection. Both come from `INDEXES`.
 """
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
-
-from botocore.exceptions import BotoCoreError, ClientError
-
-from redrive.errors import LedgerAwayError, SettingsError
 
 KEYS_ONLY: Mapping[str, Any] = {"ProjectionType": "KEYS_ONLY"}
 
@@ -87,34 +83,3 @@ def queue_problems(attributes: Mapping[str, str], handler_seconds: float) -> lis
             f"set it to at least {handler_seconds:g} s"
         )
     return found
-
-
-async def check(dynamo: Any, sqs: Any, table: str, queue_url: str, *, handler_seconds: float) -> None:
-    """Raise `SettingsError` unless table and queue are there and fit, with what must be done."""
-    try:
-        described = (await dynamo.describe_table(TableName=table))["Table"]
-    except ClientError as error:
-        raise SettingsError(
-            f"EVENTS_TABLE_NAME: table {table!r} cannot be used ({_said(error)}): deploy it with deploy/aws, or correct the name"
-        ) from error
-    except BotoCoreError as error:
-        raise LedgerAwayError(f"DynamoDB does not answer: {error}") from error
-    if found := problems_of(described):
-        raise SettingsError(
-            f"EVENTS_TABLE_NAME: table {table!r} does not fit: {'; '.join(found)}. Deploy deploy/aws anew"
-        )
-    try:
-        told = await sqs.get_queue_attributes(QueueUrl=queue_url, AttributeNames=["All"])
-    except ClientError as error:
-        raise SettingsError(
-            f"DELIVERY_QUEUE_URL: queue {queue_url!r} cannot be used ({_said(error)}): deploy it, or correct the URL"
-        ) from error
-    except BotoCoreError as error:
-        raise LedgerAwayError(f"SQS does not answer: {error}") from error
-    if found := queue_problems(told.get("Attributes", {}), handler_seconds):
-        raise SettingsError(f"DELIVERY_QUEUE_URL: queue {queue_url!r} does not fit: {'; '.join(found)}")
-
-
-def _said(error: ClientError) -> str:
-    told = error.response["Error"]
-    return f"{told.get('Code')}: {told.get('Message')}"

@@ -31,16 +31,14 @@ from sqlalchemy import (
     true,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, Insert, insert
-from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeEngine
 
 from redrive.ledgers.postgres.gates import PostgresGateClaim
 from redrive.ledgers.postgres.settle import PostgresSettle, for_an_update
 from redrive.ledgers.sql.gate_rows import GateRows
-from redrive.ledgers.sql.lists import OneOf
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.seam import Columns, Parameters, SettleRows
-from redrive.ledgers.sql.times import Earliest, EpochSeconds, HourOf, Instant, InstantOfText, IsoText
+from redrive.ledgers.sql.times import Instant, IsoText
 
 PREFIX = "in_batch__"
 """Of the names of parameters. No column should be called so: SQLAlchemy would take the parameter for a value to be set."""
@@ -208,31 +206,3 @@ def _written(instant: ColumnElement[Any], column: ColumnElement[Any] | None) -> 
     if column is None or not isinstance(column.type, IsoText):
         return instant
     return func.to_char(func.timezone("UTC", instant), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"', type_=Text)
-
-
-@compiles(InstantOfText, "postgresql")
-def _instant_of_text(element: InstantOfText, compiler: Any, **options: Any) -> str:
-    [value] = element.clauses
-    said = str(compiler.process(value, **options))
-    return f"redrive_instant({said})" if isinstance(value.type, IsoText) else said
-
-
-@compiles(OneOf, "postgresql")
-def _one_of(element: OneOf, compiler: Any, **options: Any) -> str:
-    column, texts = (compiler.process(one, **options) for one in element.clauses)
-    return f"{column} = ANY ({texts})"
-
-
-@compiles(Earliest, "postgresql")
-def _earliest(element: Earliest, compiler: Any, **options: Any) -> str:  # noqa: ARG001
-    return "'-infinity'::timestamptz"
-
-
-@compiles(EpochSeconds, "postgresql")
-def _epoch_seconds(element: EpochSeconds, compiler: Any, **options: Any) -> str:
-    return f"CAST(floor(extract(epoch FROM {compiler.process(element.clauses, **options)})) AS bigint)"
-
-
-@compiles(HourOf, "postgresql")
-def _hour_of(element: HourOf, compiler: Any, **options: Any) -> str:
-    return f"date_trunc('hour', {compiler.process(element.clauses, **options)})"

@@ -26,12 +26,12 @@ from sqlalchemy.types import TypeEngine
 
 from redrive.core.task import Added, NewTask, TaskId, same_json
 from redrive.errors import KeyTakenError, LedgerError, UsageError
+from redrive.ledgers.gather import Gather
 from redrive.ledgers.sql.base import ANNOUNCE_HORIZON, IDS_MAX
 from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.database import run_within, sync_connection
 from redrive.ledgers.sql.gate_rows import Found
 from redrive.ledgers.sql.gates import Gating
-from redrive.ledgers.sql.gather import Gather
 from redrive.ledgers.sql.ids import uuid7
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import quoted

@@ -2,7 +2,8 @@
 
 The engine's tables and those of each system are branches of their own: an application gets the tables of the systems that
 it uses and no others. A branch is a folder of Alembic revisions that carry its name as their label; the systems keep
-theirs beside their code, in `systems/NAME/migrations`.
+theirs beside their code, in `systems/NAME/migrations`. A revision is named like its file, so which there are is known by
+looking at the folders; Alembic itself is imported only where there is something to migrate.
 """
 
 import asyncio
@@ -12,12 +13,9 @@ import threading
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from redrive.errors import NewerSchemaError, NotMigratedError, UsageError
@@ -32,6 +30,12 @@ _one_at_a_time = threading.Lock()
 
 Versions = dict[str, str]
 """The version of each branch."""
+
+
+def with_tables(systems: Iterable[str]) -> list[str]:
+    """Those of the systems that have tables."""
+    known = systems_with_tables()
+    return [name for name in systems if name in known]
 
 
 def systems_with_tables() -> list[str]:
@@ -82,11 +86,9 @@ async def versions(database: Database) -> Versions:
 
 def migration_sql(dialect: str, systems: Iterable[str] = ()) -> str:
     """The SQL of all migrations, for people who run it by hand."""
-    config = _config(_branches(systems))
-    config.attributes["dialect"] = dialect
-    config.output_buffer = buffer = io.StringIO()
-    command.upgrade(config, "heads", sql=True)
-    return buffer.getvalue()
+    said = io.StringIO()
+    _run_alembic("heads", _branches(systems), said, dialect=dialect)
+    return said.getvalue()
 
 
 def _branches(systems: Iterable[str]) -> list[str]:
@@ -104,10 +106,8 @@ def _upgrade(connection: Connection, database: Database, branches: list[str]) ->
     before = _current(connection)
     for branch, needed in heads(branch for branch in branches if branch != ENGINE).items():
         if before.get(branch) != needed:
-            config = _config()
-            config.attributes["connection"] = connection
             try:
-                command.upgrade(config, f"{branch}@head")
+                _run_alembic(f"{branch}@head", [ENGINE, *systems_with_tables()], connection=connection)
             except DBAPIError as error:
                 if "already exists" not in str(error.orig):
                     raise
@@ -121,7 +121,9 @@ def _upgrade(connection: Connection, database: Database, branches: list[str]) ->
 
 
 def _current(connection: Connection) -> Versions:
-    there = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_heads()
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return {}
+    there = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalars()  # noqa: S608 - a name of ours
     branch_of, _ = _revisions()
     found = {}
     for version in there:
@@ -135,32 +137,31 @@ def _current(connection: Connection) -> Versions:
 
 @cache
 def _revisions() -> tuple[dict[str, str], Versions]:
-    """The branch of every version, and the newest version of every branch.
-
-    Read once in a process: Alembic compiles every file of every branch for each look, and the files do not change.
-    """
-    scripts = ScriptDirectory.from_config(_config())
+    """The branch of every version, and the newest version of every branch. Read once in a process: files do not change."""
     branch_of, newest = {}, {}
-    for script in scripts.walk_revisions():
-        [branch] = script.branch_labels
-        branch_of[script.revision] = branch
-        if script.is_head:
-            newest[branch] = script.revision
+    for branch in (ENGINE, *systems_with_tables()):
+        for file in sorted(_folder(branch).glob("*_[0-9][0-9][0-9][0-9]_*.py")):
+            name, number, _ = file.name.split("_", 2)
+            newest[branch] = f"{name}_{number}"
+            branch_of[newest[branch]] = branch
     return branch_of, newest
 
 
-def _config(branches: Iterable[str] | None = None) -> Config:
-    """Where the revisions are: of all branches that there are, unless some are named."""
-    named = [ENGINE, *systems_with_tables()] if branches is None else branches
-    folders = [
-        _HERE / "migrations" / "versions" if name == ENGINE else _PACKAGE / "systems" / name / "migrations"
-        for name in named
-    ]
-    config = Config()
+def _folder(branch: str) -> Path:
+    """Where the revisions of a branch are."""
+    return _HERE / "migrations" / "versions" if branch == ENGINE else _PACKAGE / "systems" / branch / "migrations"
+
+
+def _run_alembic(target: str, branches: Iterable[str], said: io.StringIO | None = None, **attributes: Any) -> None:
+    """Upgrade to a target, with the revisions of these branches: a connection's tables, or SQL that is only said."""
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config(output_buffer=said, attributes=attributes)
     config.set_main_option("script_location", _escaped(str(_HERE / "migrations")))
     config.set_main_option("path_separator", "os")
-    config.set_main_option("version_locations", _escaped(os.pathsep.join(map(str, folders))))
-    return config
+    config.set_main_option("version_locations", _escaped(os.pathsep.join(str(_folder(name)) for name in branches)))
+    command.upgrade(config, target, sql=said is not None)
 
 
 def _escaped(value: str) -> str:

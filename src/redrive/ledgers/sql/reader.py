@@ -1,6 +1,6 @@
 """Reading: tasks, their history, and how many there are in which state."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -79,6 +79,37 @@ class Reading(LedgerBase):
         """See `LedgerReader.get_by_key`."""
         page = await self.find(Filter(key=key), limit=1)
         return page.items[0] if page.items else None
+
+    async def named(self, names: Sequence[str]) -> dict[str, set[TaskId]]:
+        """The tasks that have each name as their id or as their key: none, one or two."""
+        return await self.database.read(self._named, names)
+
+    def _named(self, connection: Connection, names: Sequence[str]) -> dict[str, set[TaskId]]:
+        by_id, by_key = self._named_by_id(connection, names), self._named_by_key(connection, names)
+        return {name: {*by_id.get(name, ()), *by_key.get(name, ())} for name in names}
+
+    def _named_by_id(self, connection: Connection, names: Sequence[str]) -> dict[str, list[TaskId]]:
+        read = dict[TaskId, list[str]]()
+        for name in names:
+            try:
+                read.setdefault(self.read_id(name), []).append(name)
+            except UsageError:
+                continue  # no id of this table could look so
+        id_ = self._mapped.id
+        found = connection.execute(select(id_).where(id_.in_(list(read)))).scalars()
+        return {name: [one] for one in found for name in read[one]}
+
+    def _named_by_key(self, connection: Connection, names: Sequence[str]) -> dict[str, list[TaskId]]:
+        read = dict[object, list[str]]()
+        for name in names:
+            if (value := self.conditions.key_value(name)) is not None:
+                read.setdefault(value, []).append(name)
+        key, id_ = self._mapped.rows.column("key"), self._mapped.id
+        found = dict[str, list[TaskId]]()
+        for value, one in connection.execute(select(key, id_).where(key.in_(list(read)))):
+            for name in read[value]:
+                found.setdefault(name, []).append(one)
+        return found
 
     async def attempts(self, id: TaskId) -> list[Attempt]:
         """See `LedgerReader.attempts`."""

@@ -23,7 +23,7 @@ from sqlalchemy import (
 from redrive.core.histograms import TOOK, TRIES
 from redrive.core.states import State
 from redrive.core.task import KEY_CHARS_MAX, KIND_CHARS_MAX
-from redrive.ledgers.rollup import STATES_AND_OUTCOMES
+from redrive.ledgers.rollup import FLOWS, STATES_AND_OUTCOMES
 from redrive.ledgers.sql.json_text import JsonText
 from redrive.ledgers.sql.times import Instant
 
@@ -39,8 +39,6 @@ NAMES = {
 metadata = MetaData(naming_convention=NAMES)
 
 # SQLite counts rows by itself only in a column that is INTEGER to the letter.
-FLOWS = ("added", "pruned", "done", "dead", "cancelled")
-"""What changes how many tasks are in which state from one census to the next."""
 
 _ID = BigInteger().with_variant(Integer(), "sqlite")
 _STATES = ", ".join(f"'{state}'" for state in State)

@@ -7,7 +7,7 @@ Times are compared as instants, never as text. These storages are known:
 - `When`: `timestamptz` on PostgreSQL, such text on SQLite; for tables that any tool should be able to read.
 - `SqliteDatetime`: what SQLite columns declared DATETIME hold by convention, `2026-01-31 09:00:00.000000` in UTC.
 
-What each database makes of the expressions at the end stands in its own `dialect.py`; an index can serve all of them.
+What each database makes of the expressions at the end stands in its own `spelling.py`; an index can serve all of them.
 """
 
 from collections.abc import Callable

@@ -14,6 +14,8 @@ from datetime import timedelta
 class WakeUps:
     """One worker's place to wait for new work."""
 
+    hears_due = False
+
     def __init__(self) -> None:
         self._woken = asyncio.Event()
 

@@ -26,19 +26,16 @@ from sqlalchemy import (
     union_all,
 )
 from sqlalchemy.dialects.sqlite import Insert, insert
-from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeEngine
 
 from redrive.ledgers.sql.gate_rows import GateRows
-from redrive.ledgers.sql.lists import OneOf
 from redrive.ledgers.sql.seam import Columns, Parameters, SettleRows
-from redrive.ledgers.sql.times import Earliest, EpochSeconds, HourOf, Instant, InstantOfText, IsoText, comparable
+from redrive.ledgers.sql.times import Instant, IsoText, comparable
 from redrive.ledgers.sqlite.gates import SqliteGateClaim
 from redrive.ledgers.sqlite.settle import SqliteSettle
 
 _STORAGES = ("instant", "isotext", "sqlitedatetime")
 """How an instant may be stored: each has a parameter of its own, since the same instant is a number here and text there."""
-_HOUR = 3_600_000_000
 
 
 class SqliteDialect:
@@ -186,30 +183,3 @@ class SqliteDialect:
 def _bound(name: str, type_: TypeEngine[Any]) -> ColumnElement[Any]:
     """A parameter that holds an instant in the form in which a column of this type stores it."""
     return bindparam(f"{name}_{type(type_).__name__.lower()}", type_=type_)
-
-
-@compiles(InstantOfText, "sqlite")
-def _instant_of_text(element: InstantOfText, compiler: Any, **options: Any) -> str:
-    """Exact to the millisecond."""
-    return f"julianday({compiler.process(element.clauses, **options)})"
-
-
-@compiles(OneOf, "sqlite")
-def _one_of(element: OneOf, compiler: Any, **options: Any) -> str:
-    column, texts = (compiler.process(one, **options) for one in element.clauses)
-    return f"{column} IN (SELECT value FROM json_each({texts}))"  # noqa: S608 - both are compiled
-
-
-@compiles(Earliest, "sqlite")
-def _earliest(element: Earliest, compiler: Any, **options: Any) -> str:  # noqa: ARG001
-    return "0"
-
-
-@compiles(EpochSeconds, "sqlite")
-def _epoch_seconds(element: EpochSeconds, compiler: Any, **options: Any) -> str:
-    return f"({compiler.process(element.clauses, **options)} / 1000000)"
-
-
-@compiles(HourOf, "sqlite")
-def _hour_of(element: HourOf, compiler: Any, **options: Any) -> str:
-    return f"({compiler.process(element.clauses, **options)} / {_HOUR} * {_HOUR})"

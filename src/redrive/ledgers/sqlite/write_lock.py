@@ -13,7 +13,7 @@ from pathlib import Path
 
 from redrive.core.durations import format_duration
 from redrive.errors import UsageError
-from redrive.ledgers.sql.own_transaction import is_inside, own_transaction
+from redrive.ledgers.own_transaction import is_inside, own_transaction
 
 LONG_SECONDS = 5.0
 """A wait of this length is told."""

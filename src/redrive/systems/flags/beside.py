@@ -28,7 +28,7 @@ PROCESSOR = Actor(name="processor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditEntry:
+class ScheduleDeed:
     """What is recorded of a schedule: that it was `created`, `cancelled`, `applied`, `failed` or `retried`."""
 
     schedule: FlagSchedule
@@ -75,12 +75,12 @@ class FlagBeside(Beside):
         else:
             told = {"byHand": True, "reason": actor.reason}
             entries = [
-                AuditEntry(schedule=one, action="retried", details={**told, "lastError": one.last_error})
+                ScheduleDeed(schedule=one, action="retried", details={**told, "lastError": one.last_error})
                 for one in schedules
             ]
         self.record(connection, entries, actor)
 
-    def record(self, connection: Connection, entries: Sequence[AuditEntry], by: Actor) -> None:
+    def record(self, connection: Connection, entries: Sequence[ScheduleDeed], by: Actor) -> None:
         """Add to the audit in the caller's transaction. Never raises for what is wrong with the audit alone."""
         if not entries:
             return
@@ -114,22 +114,22 @@ class FlagBeside(Beside):
         connection.execute(update(t).where(t.c.id.in_(ids)).values(values))
 
 
-def _outcome(schedule: FlagSchedule, settlement: Settlement) -> AuditEntry:
+def _outcome(schedule: FlagSchedule, settlement: Settlement) -> ScheduleDeed:
     """What is told of a try; its row has been written already."""
     counted = {"retryCount": schedule.retry_count}
     if settlement.state is State.DONE:
-        return AuditEntry(schedule=schedule, action="applied", details={"updates": schedule.updates, **counted})
+        return ScheduleDeed(schedule=schedule, action="applied", details={"updates": schedule.updates, **counted})
     if settlement.explanation is None:
         return _cancelled(schedule, settlement.error)
     why = {
         "error": settlement.error, "outcome": settlement.outcome, "verdict": settlement.explanation.verdict, **counted
     }  # fmt: skip
     if settlement.state is State.DEAD:
-        return AuditEntry(schedule=schedule, action="failed", details=why)
+        return ScheduleDeed(schedule=schedule, action="failed", details=why)
     planned = {"nextRetryAt": instant_json(schedule.next_retry_at)}
-    return AuditEntry(schedule=schedule, action="retried", details=why | planned)
+    return ScheduleDeed(schedule=schedule, action="retried", details=why | planned)
 
 
-def _cancelled(schedule: FlagSchedule, reason: str | None) -> AuditEntry:
+def _cancelled(schedule: FlagSchedule, reason: str | None) -> ScheduleDeed:
     why = {"reason": reason} if reason else {}
-    return AuditEntry(schedule=schedule, action="cancelled", details={"updates": schedule.updates, **why})
+    return ScheduleDeed(schedule=schedule, action="cancelled", details={"updates": schedule.updates, **why})

@@ -15,7 +15,8 @@ from redrive import Redrive
 from redrive.errors import UsageError
 from redrive.extend import ATTEMPTS, OnDatabase, looks, reads, writes
 from redrive.lane import Acted, Lane
-from redrive.operator.cursors import Position, behind, read_cursor, write_cursor
+from redrive.operator.cursors import Position, read_cursor, write_cursor
+from redrive.operator.sql.cursors import behind
 from redrive.operator.words import redact
 from redrive.systems.flags import tables
 from redrive.systems.flags.changes import LastSet, Stamp, Values, readable_values, superseded

@@ -10,7 +10,7 @@ from redrive import Redrive
 from redrive.lane import Actor
 from redrive.operator.json_views import instant_json
 from redrive.systems.flags import tables
-from redrive.systems.flags.beside import AuditEntry, FlagBeside
+from redrive.systems.flags.beside import FlagBeside, ScheduleDeed
 from redrive.systems.flags.changes import read_values, updates_of
 from redrive.systems.flags.errors import InvalidChangeError
 from redrive.systems.flags.policy import read_backoff
@@ -91,9 +91,9 @@ def check_retries(retries: object) -> int:
     return retries
 
 
-def _created(schedule: FlagSchedule) -> AuditEntry:
+def _created(schedule: FlagSchedule) -> ScheduleDeed:
     details = {
         "scheduledAt": instant_json(schedule.scheduled_at), "expiresAt": instant_json(schedule.expires_at),
         "updates": schedule.updates, "maxRetries": schedule.max_retries, "backoff": schedule.backoff,
     }  # fmt: skip
-    return AuditEntry(schedule=schedule, action="created", details=details)
+    return ScheduleDeed(schedule=schedule, action="created", details=details)

@@ -18,8 +18,8 @@ from redrive.events import Act, TasksChanged
 from redrive.extend import Database, OnDatabase, When, reads
 from redrive.lane import Actor, Lane, Page
 from redrive.operator.acts import Acted, act_on_pages
-from redrive.operator.shown_errors import may_show, shows, sifted
-from redrive.sql import comparable
+from redrive.operator.shown_errors import shows, sifted
+from redrive.sql import comparable, may_show
 from redrive.systems.relay.tables import RETRY_QUEUE, retry_queue
 
 R = TypeVar("R")

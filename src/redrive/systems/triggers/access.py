@@ -5,24 +5,20 @@ ask at the same moment is read in one statement. A key is checked before the bod
 """
 
 import json
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import structlog
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
-from sqlalchemy import Connection
 
-from redrive.access.keys import ApiKey, Scope, digest, read_keys
-from redrive.extend import Database, OnDatabase, reads
+from redrive.access.keys import Scope, digest
 from redrive.http.body import read_body
 from redrive.http.errors import CAPITALS, ApiError, ErrorStyle
 from redrive.http.guard import CHALLENGE, KEY_CHARS_MAX, wrong_key
 from redrive.http.strict_json import is_deeper_than
-from redrive.sql import Gather
-from redrive.systems.triggers.inbox import read_statuses
 from redrive.systems.triggers.limits import Limiter
-from redrive.systems.triggers.values import Status
+from redrive.systems.triggers.ports import Found, Looks, StoreClock
 
 PREFIX = "/v1"
 BODY_BYTES_MAX = 1 << 20
@@ -34,33 +30,23 @@ READING = ("GET", "HEAD")
 STYLE = ErrorStyle(prefix=PREFIX, codes=CAPITALS, invalid_status=400)
 
 
-class _Ask(NamedTuple):
-    hashed: str
-    event_id: str | None
-
-
-class _Found(NamedTuple):
-    key: ApiKey | None
-    event: tuple[str, Status] | None
-
-
-class Gate(OnDatabase):
+class Gate:
     """Lets requests in."""
 
-    def __init__(self, database: Database, limiter: Limiter) -> None:
-        super().__init__(database)
+    def __init__(self, looks: Looks, clock: StoreClock, limiter: Limiter) -> None:
+        self._looks = looks
+        self._clock = clock
         self._limiter = limiter
-        self._looks: Gather[_Ask, _Found] = Gather(self._look, items_max=500)
 
-    async def enter(self, request: Request, needed: Scope, *, event_id: str | None = None) -> _Found:
+    async def enter(self, request: Request, needed: Scope, *, event_id: str | None = None) -> Found:
         """The caller's key, and the status of an event if one is asked for; or the refusal."""
         secret = request.headers.get("x-api-key")
         if not secret:
             raise ApiError(401, "UNAUTHORIZED", "send a key in the header X-API-Key", headers=CHALLENGE)
         hashed = digest(secret[:KEY_CHARS_MAX])
-        [found] = await self._looks([_Ask(hashed, event_id)])
+        found = await self._looks.look(hashed, event_id)
         key = found.key
-        if key is None or len(secret) > KEY_CHARS_MAX or not key.is_valid(self._database.now()):
+        if key is None or len(secret) > KEY_CHARS_MAX or not key.is_valid(self._clock.now()):
             raise wrong_key(request, secret, code="UNAUTHORIZED", too_many="RATE_LIMIT_EXCEEDED")
         wait = await self._limiter.wait_for(key.id, reads=request.method in READING)
         if wait is not None:
@@ -73,13 +59,6 @@ class Gate(OnDatabase):
                 403, "FORBIDDEN", f"the key lacks the scope {needed.value}", details={"needed": needed.value}
             )
         return found
-
-    @reads
-    def _look(self, connection: Connection, asks: Sequence[_Ask]) -> list[_Found]:
-        keys = read_keys(connection, list({ask.hashed for ask in asks}))
-        ids = list({ask.event_id for ask in asks if ask.event_id is not None})
-        events = read_statuses(connection, ids) if ids else {}
-        return [_Found(keys.get(ask.hashed), events.get(ask.event_id or "")) for ask in asks]
 
 
 def needs(scope: str, *, body_bytes_max: int = BODY_BYTES_MAX) -> Callable[[Any], Any]:

@@ -1,7 +1,6 @@
 """Cursors: where the next page begins, signed, and good only for the user and the filter that they were given for.
 
-The secret stands in the store, made with its table, so that all processes read each other's cursors, also after a restart. Pages need
-nothing but to be read: they come also while the store takes no write.
+The secret stands in the store, so that all processes read each other's cursors, also after a restart.
 """
 
 import base64
@@ -9,10 +8,7 @@ import hashlib
 import hmac
 import json
 
-from sqlalchemy import Connection, select
-
-from redrive.extend import Database
-from redrive.systems.triggers import tables as t
+from redrive.systems.triggers.ports import CursorSecret
 
 CURSOR_CHARS_MAX = 500
 _SIGNATURE_BYTES = 16
@@ -21,8 +17,8 @@ _SIGNATURE_BYTES = 16
 class Cursors:
     """Writes and reads cursors."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, shared: CursorSecret) -> None:
+        self._shared = shared
         self._secret: bytes | None = None
 
     async def write(self, after: str, *bound_to: str | None) -> str:
@@ -49,10 +45,5 @@ class Cursors:
 
     async def _key(self) -> bytes:
         if self._secret is None:
-            self._secret = bytes.fromhex(await self._database.read(_shared))
+            self._secret = bytes.fromhex(await self._shared.read())
         return self._secret
-
-
-def _shared(connection: Connection) -> str:
-    shared: str = connection.execute(select(t.secrets.c.value).where(t.secrets.c.name == "cursor")).scalar_one()
-    return shared

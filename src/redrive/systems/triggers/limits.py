@@ -11,32 +11,17 @@ file, reads go on without a limit, and what they used is told later.
 
 import asyncio
 import math
-import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
-
-from sqlalchemy import Connection, delete
 
 from redrive.errors import LedgerAwayError
-from redrive.extend import Database
-from redrive.sql import Gather
-from redrive.systems.triggers import tables as t
+from redrive.systems.triggers.ports import RateLimits, StoreClock
 
 MINUTE_SECONDS = 60
 SHARE = 50
 """A block is this part of the limit, and so is what a process hands out on its own."""
 READS_WAIT_SECONDS = 0.1
 """A request that only reads waits so long for a block, and passes then."""
-FORGET_EVERY_SECONDS = 60.0
 KEYS_REMEMBERED_MAX = 100_000
-
-
-class _Ask(NamedTuple):
-    key_id: str
-    minute: int
-    used: int
-    """What was handed out before anybody was asked."""
 
 
 class _Share:
@@ -59,17 +44,16 @@ class _Share:
 class Limiter:
     """The limit of requests per key and minute."""
 
-    def __init__(self, database: Database, per_minute: int) -> None:
-        self._database = database
+    def __init__(self, limits: RateLimits, clock: StoreClock, per_minute: int) -> None:
+        self._limits = limits
+        self._clock = clock
         self._per_minute = per_minute
         self._block = max(1, per_minute // SHARE)
         self._shares: dict[str, _Share] = {}
-        self._asks: Gather[_Ask, int] = Gather(self._grant)
-        self._forgotten_at = time.monotonic()
 
     async def wait_for(self, key_id: str, *, reads: bool = False) -> int | None:
         """Count a request of the key; None if it may be made, else the seconds until it may. `reads` says that it changes nothing."""
-        now = self._database.now()
+        now = self._clock.now()
         minute = _minute(now)
         share = self._shares.get(key_id)
         if share is None or share.minute != minute:
@@ -112,10 +96,11 @@ class Limiter:
         # The first block settles for what was handed out freely, which from then on stands in the store.
         told, share.used, share.free = share.used, 0, 0
         try:
-            [granted] = await self._asks([_Ask(key_id, share.minute, told)])
+            used = await self._limits.add(key_id, share.minute, told + self._block)
         except BaseException:
             share.used += told  # told again with the next block: better counted twice than not at all
             raise
+        granted = max(0, min(self._block, self._per_minute - (used - self._block)))
         share.left += granted
         share.spent = granted < 1
 
@@ -125,29 +110,6 @@ class Limiter:
         # Whole blocks only: a limit too small to be shared is asked for from the start.
         self._shares[key_id] = share = _Share(minute, self._block if self._block > 1 else 0)
         return share
-
-    async def _grant(self, asks: Sequence[_Ask]) -> list[int]:
-        forget = time.monotonic() - self._forgotten_at > FORGET_EVERY_SECONDS
-        if forget:
-            self._forgotten_at = time.monotonic()
-        return await self._database.write(self._take, asks, forget=forget)
-
-    def _take(self, connection: Connection, asks: Sequence[_Ask], *, forget: bool) -> list[int]:
-        granted = {}
-        # In the order of keys: two processes that take for the same keys never wait in a circle.
-        for position, ask in sorted(enumerate(asks), key=lambda one: one[1]):
-            added = ask.used + self._block
-            row = self._database.insert(t.limits).values(key_id=ask.key_id, minute=ask.minute, used=added)
-            summed = row.on_conflict_do_update(
-                index_elements=["key_id", "minute"], set_={"used": t.limits.c.used + row.excluded.used}
-            )
-            used = connection.execute(summed.returning(t.limits.c.used)).scalar_one()
-            granted[position] = max(0, min(self._block, self._per_minute - (used - self._block)))
-        if forget:
-            # Each process's clock may be a little off: the minute before is left alone.
-            last = max(ask.minute for ask in asks) - 1
-            connection.execute(delete(t.limits).where(t.limits.c.minute < last))
-        return [granted[position] for position in range(len(asks))]
 
 
 def _noted(asked: asyncio.Task[None]) -> None:

@@ -7,7 +7,7 @@ from fastapi import Request
 
 from redrive.http.panel import Panel, text_of, turns
 from redrive.systems.triggers.desk import PAGE, EndpointDesk
-from redrive.systems.triggers.tables import TRIGGER_DELIVERIES
+from redrive.systems.triggers.ledger import DELIVERIES
 from redrive.systems.triggers.values import COUNTED_MAX, STATES, EndpointPage
 
 ROWS = 50
@@ -36,7 +36,7 @@ def make_panel(desk: EndpointDesk) -> Panel:
             "given_up": await desk.given_up(),
             "endpoints": page.endpoints,
             "counted_max": COUNTED_MAX,
-            "ledger": TRIGGER_DELIVERIES.name,
+            "ledger": DELIVERIES,
             **turns(PAGE, asked, cursor=cursor, following=page.cursor),
         }
 

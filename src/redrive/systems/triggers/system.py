@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -18,19 +18,21 @@ from redrive.http.outgoing import Guard, Outgoing
 from redrive.operator.alert_rules import Alarm
 from redrive.operator.headcount import Headcount
 from redrive.operator.words import describe_error
-from redrive.settings import load
+from redrive.settings import Settings, load
 from redrive.systems.kit.secret_keeper import SecretKeeper
-from redrive.systems.triggers.beside import WORDS, EventStatus
-from redrive.systems.triggers.desk import LEDGER, EndpointDesk
-from redrive.systems.triggers.endpoints import EndpointStore
-from redrive.systems.triggers.inbox import EventInbox
-from redrive.systems.triggers.intake import Intake
+from redrive.systems.triggers.aws.settings import AwsSettings
+from redrive.systems.triggers.desk import EndpointDesk
+from redrive.systems.triggers.inbox import WORDS, amounts
+from redrive.systems.triggers.ledger import ENDPOINTS, EVENTS, TRIGGER_DELIVERIES
 from redrive.systems.triggers.logs import DeliveryLog, TriggerMetrics
 from redrive.systems.triggers.settings import TriggerSettings
+from redrive.systems.triggers.sql.open import open_stores
 from redrive.systems.triggers.status import STATUSES
-from redrive.systems.triggers.tables import TRIGGER_DELIVERIES, events
 from redrive.systems.triggers.values import Change
 from redrive.systems.triggers.work import Deliverer
+
+if TYPE_CHECKING:
+    from redrive.systems.triggers.aws.metrics import EmfMetrics
 
 PRUNE_EVERY_SECONDS = 60.0
 
@@ -45,34 +47,35 @@ class Triggers(System):
     """
 
     name: ClassVar[str] = "triggers"
-    audited = (LEDGER,)
+    audited = (ENDPOINTS,)
 
     def __init__(self, app: Redrive, settings: TriggerSettings | None = None) -> None:
         super().__init__(app)
         self.settings = settings or load(TriggerSettings)
-        self.database = app.database
+        self._keys = app.store.keys
         self.guard = Guard(self.settings.delivery_allow_networks)
         self.outgoing = Outgoing(self.guard, user_agent=f"redrive/{__version__}")
         self.metrics: TriggerMetrics | None = None
-        status = EventStatus(app.database, self._tell)
-        self.intake = Intake(app.database, status, retries_max=self.settings.max_retry_attempts)
-        self.inbox = EventInbox(app.database, status)
-        self.keeper = SecretKeeper(app.database.file)
-        self.endpoints = EndpointStore(app.database, status, self.keeper)
+        self.emf = _cloudwatch(app.store.url)
+        self.keeper = SecretKeeper(app.store.file)
+        self.stores, beside = open_stores(
+            app.database, self.keeper, self._tell, retries_max=self.settings.max_retry_attempts
+        )
+        self.intake, self.inbox, self.endpoints = self.stores.intake, self.stores.inbox, self.stores.endpoints
         self.deliverer = Deliverer(
-            app.database, self.endpoints, self.outgoing, self.keeper,
+            self.stores.loads, self.endpoints, self.stores.clock, self.outgoing, self.keeper,
             retry_all=self.settings.delivery_retry_all, retry_after_max=self.settings.longest_delay,
         )  # fmt: skip
         self.policy = policy_of(self.settings)
         self._retention: timedelta | None = None
         self._log: Any = structlog.get_logger(system="triggers")
         self._story = DeliveryLog()
-        self.lane = app.adopt(TRIGGER_DELIVERIES, observers=[self._story], tune=self._tune, beside=status)
+        self.lane = app.adopt(TRIGGER_DELIVERIES, observers=[self._story], tune=self._tune, beside=beside)
         self._story.follow(self.lane)
         # People count events here, and not the deliveries that they are made of.
-        self.lane.headcount = Headcount(name=events.name, things="events", words=WORDS, amounts=self.inbox.amounts)
+        self.lane.headcount = Headcount(name=EVENTS, things="events", words=WORDS, amounts=self._amounts)
         self.lane.handler(policy=self.policy)(self.deliverer.deliver)
-        self.desk = EndpointDesk(app.database, self.lane)
+        self.desk = EndpointDesk(self.stores.book, self.lane)
 
     def panel(self) -> Any:
         from redrive.systems.triggers.page import make_panel
@@ -83,9 +86,8 @@ class Triggers(System):
         from redrive.systems.triggers.routes import make_routes
 
         return make_routes(
-            database=self.database, intake=self.intake, inbox=self.inbox, endpoints=self.endpoints,
-            deliverer=self.deliverer, guard=self.guard, lane=self.lane, desk=self.desk,
-            rate_limit_per_minute=self.settings.rate_limit_per_minute, queried=self._queried,
+            stores=self.stores, keys=self._keys, deliverer=self.deliverer, guard=self.guard, lane=self.lane,
+            desk=self.desk, rate_limit_per_minute=self.settings.rate_limit_per_minute, queried=self._queried,
         )  # fmt: skip
 
     def error_styles(self) -> Sequence[Any]:
@@ -104,14 +106,20 @@ class Triggers(System):
             for word in STATUSES:
                 self.metrics.statuses.labels(word).set(totals.get(word, 0))
 
+    async def _amounts(self) -> dict[State, int]:
+        return amounts(await self.inbox.totals())
+
     async def alarms(self) -> Sequence[Alarm]:
         """See `System.alarms`: endpoints that their failures have disabled."""
         return await self.desk.alarms()
 
     async def run(self, stopped: asyncio.Event) -> None:
-        """Forget what was delivered long ago, until told to stop."""
+        """Forget what was delivered long ago, and tell CloudWatch what is counted, until told to stop."""
         await self._check_secrets()
-        await self._prune(stopped)
+        async with asyncio.TaskGroup() as loops:
+            loops.create_task(self._prune(stopped))
+            if self.emf is not None:
+                loops.create_task(self.emf.run(stopped))
         # The workers stop at the same time and may still be delivering, within their grace.
         await self.deliverer.idle.wait()
         await self.outgoing.close()
@@ -126,12 +134,16 @@ class Triggers(System):
     def _queried(self) -> None:
         if self.metrics is not None:
             self.metrics.queries.inc()
+        if self.emf is not None:
+            self.emf.count_query()
 
     def _tell(self, changes: Sequence[Change]) -> None:
         """After a commit: log what has changed, where this application writes a log, and count it."""
         self._story.tell(changes)
         if self.metrics is not None:
             self.metrics.count(changes)
+        if self.emf is not None:
+            self.emf.count(changes)
 
     def _tune(self, settings: WorkerSettings) -> WorkerSettings:
         # Deliveries live as long as their events, which are pruned here; failed ones are kept for ever.
@@ -141,8 +153,8 @@ class Triggers(System):
     async def _prune(self, stopped: asyncio.Event) -> None:
         while not stopped.is_set():
             try:
-                if self._retention is not None:
-                    await self._forget(self.database.now() - self._retention)
+                await self.forget()
+                await self.tell_totals()
             except LedgerAwayError:
                 pass  # the workers say so; it is tried again in a minute
             except Exception as error:  # whatever a driver says: the service goes on, and it is tried again
@@ -150,9 +162,21 @@ class Triggers(System):
             with suppress(TimeoutError):
                 await asyncio.wait_for(stopped.wait(), PRUNE_EVERY_SECONDS)
 
-    async def _forget(self, before: datetime) -> None:
+    async def forget(self) -> None:
+        """Forget what was delivered longer ago than is kept, and finish what others have left."""
+        before = None if self._retention is None else self.stores.clock.now() - self._retention
         while await self.inbox.forget_delivered(before):
             pass
+
+    async def tell_totals(self) -> None:
+        """Tell CloudWatch how many events are open."""
+        if self.emf is not None:
+            self.emf.tell_totals(await self.inbox.totals())
+
+    def flush_metrics(self) -> None:
+        """Write what was counted for CloudWatch, and not written yet."""
+        if self.emf is not None:
+            self.emf.flush()
 
 
 def policy_of(settings: TriggerSettings) -> Policy:
@@ -164,3 +188,12 @@ def policy_of(settings: TriggerSettings) -> Policy:
         jitter=jitter.plus_minus(percent) if percent else jitter.none,
         name="triggers",
     )
+
+
+def _cloudwatch(store: str) -> "EmfMetrics | None":
+    """The metrics of CloudWatch, where events are kept on AWS."""
+    if not store.startswith("dynamodb:"):
+        return None
+    from redrive.systems.triggers.aws.metrics import EmfMetrics
+
+    return EmfMetrics(namespace=load(AwsSettings).metrics_namespace, service=load(Settings).service_name)

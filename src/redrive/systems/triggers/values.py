@@ -26,6 +26,12 @@ class Taken(NamedTuple):
     new: bool
 
 
+class NotTaken(NamedTuple):
+    """An event that could not be stored now, and why; it may be sent again."""
+
+    why: str
+
+
 class Status(NamedTuple):
     """What the status of an event tells."""
 
@@ -37,14 +43,89 @@ class Status(NamedTuple):
     next_retry_at: datetime | None
 
 
+class StoredEvent(NamedTuple):
+    """An event with all that is known of it; its payload is JSON text."""
+
+    id: str
+    event_type: str
+    payload: str
+    correlation_id: str
+    status: str
+    retry_attempts: int
+    last_retry_at: datetime | None
+    next_retry_at: datetime | None
+    failed_at: datetime | None
+    delivered_at: datetime | None
+    acknowledged_at: datetime | None
+    last_error: str | None
+    created_at: datetime
+
+
+class ListedEvent(NamedTuple):
+    """An event as the inbox shows it; its payload is JSON text."""
+
+    id: str
+    event_type: str
+    created_at: datetime
+    payload: str
+
+
 class InboxPage(NamedTuple):
     """A page of the inbox, and whether there is more behind it."""
 
-    events: list[Any]
+    events: list[ListedEvent]
     last: str
     """The id that the next page begins behind, if there is more."""
     has_more: bool
     total: int | None
+
+
+class DeadDeliveries(NamedTuple):
+    """An event's status, None if there is no such event, and its deliveries that can be brought back."""
+
+    status: str | None
+    ids: list[str]
+
+
+class FailedEvents(NamedTuple):
+    """Failed events, each with its deliveries that can be brought back, and whether there are more."""
+
+    deliveries: dict[str, list[str]]
+    has_more: bool
+
+
+class DeliveryTry(NamedTuple):
+    """One try of a delivery."""
+
+    event_id: str
+    endpoint_id: str
+    number: int
+    started_at: datetime | None
+    ended_at: datetime
+    duration_seconds: float
+    outcome: str
+    error_class: str | None
+    error: str | None
+    delay_seconds: float | None
+
+
+class Address(NamedTuple):
+    """What a delivery is of: which event, of whom, and where it goes."""
+
+    event_id: str
+    user_id: str
+    endpoint_id: str
+
+
+class DueEvent(NamedTuple):
+    """What is delivered of an event, and whether it still should be."""
+
+    id: str
+    event_type: str
+    payload: str
+    correlation_id: str
+    created_at: datetime
+    acknowledged_at: datetime | None
 
 
 class StatusChanged(NamedTuple):
@@ -111,6 +192,14 @@ class Endpoint:
         return [self.secret, *([self.old_secret] if both and self.old_secret else [])]
 
 
+class Notice(NamedTuple):
+    """What the owner of an endpoint must be told."""
+
+    endpoint_id: str
+    at: datetime
+    message: str
+
+
 # --- for operators ----------------------------------------------------------------------------------------------------
 
 COUNTED_MAX = 1000
@@ -150,6 +239,23 @@ class SeenEndpoint:
     failed: int
     """Deliveries that have failed for good; counted up to `COUNTED_MAX`."""
     latest_failure: LatestFailure | None
+
+
+class GivenUp(NamedTuple):
+    """An endpoint that its failures have disabled, and not anybody."""
+
+    id: str
+    user_id: str
+    url: str
+    disabled_at: datetime
+    disabled_reason: str | None
+
+
+class Switched(NamedTuple):
+    """Which of some endpoints are there, and which of those were switched; the others stood so already."""
+
+    there: set[str]
+    changed: set[str]
 
 
 class EndpointPage(NamedTuple):

@@ -10,19 +10,16 @@ from typing import Any
 
 import httpx
 import structlog
-from sqlalchemy import Connection, select
 from standardwebhooks import Webhook
 
 from redrive import Cancelled, PermanentError, RateLimitedError, Snoozed, Task, TransientError, minutes, seconds
 from redrive.errors import LedgerAwayError, SettingsError
-from redrive.extend import Database, OnDatabase, reads
 from redrive.http.outgoing import Answer, Outgoing, TargetRefusedError, UnresolvedError
 from redrive.operator.json_views import instant_json
-from redrive.sql import Gather
 from redrive.systems.kit.secret_keeper import SecretKeeper
-from redrive.systems.triggers import tables as t
-from redrive.systems.triggers.endpoints import FAILING_MAX, EndpointStore, read_endpoint
-from redrive.systems.triggers.values import Endpoint
+from redrive.systems.triggers.endpoints import FAILING_MAX
+from redrive.systems.triggers.ports import EndpointStore, Loads, StoreClock
+from redrive.systems.triggers.values import Address, DueEvent, Endpoint
 
 TIMEOUT_SECONDS = 15
 AGAIN_SOON = seconds(1)
@@ -30,26 +27,27 @@ AGAIN_LATER = minutes(1)
 RETRIED_STATUSES = frozenset({408, 425, 429})
 
 
-class Deliverer(OnDatabase):
+class Deliverer:
     """The handler of the lane of deliveries."""
 
     def __init__(
         self,
-        database: Database,
+        loads: Loads,
         endpoints: EndpointStore,
+        clock: StoreClock,
         outgoing: Outgoing,
         keeper: SecretKeeper,
         *,
         retry_all: bool,
         retry_after_max: timedelta,
     ) -> None:
-        super().__init__(database)
-        self._keeper = keeper
+        self._loads = loads
         self._endpoints = endpoints
+        self._clock = clock
+        self._keeper = keeper
         self._outgoing = outgoing
         self._retry_all = retry_all
         self._retry_after_max = retry_after_max
-        self._loads: Gather[tuple[str, str], tuple[Any, Endpoint | None]] = Gather(self._load, items_max=500)
         self._log: Any = structlog.get_logger(system="triggers")
         self._under_way = 0
         self.idle = asyncio.Event()
@@ -70,7 +68,9 @@ class Deliverer(OnDatabase):
     async def _deliver(self, facts: Mapping[str, Any]) -> Cancelled | Snoozed | None:
         with structlog.contextvars.bound_contextvars(correlation_id=facts["correlation_id"]):
             try:
-                [(event, endpoint)] = await self._loads([(facts["event_id"], facts["endpoint_id"])])
+                event, endpoint = await self._loads.load(
+                    Address(facts["event_id"], facts["user_id"], facts["endpoint_id"])
+                )
             except LedgerAwayError as error:
                 return Snoozed(AGAIN_SOON, str(error))  # nothing was sent, so nothing is charged
             if event is None or event.acknowledged_at is not None:
@@ -88,7 +88,7 @@ class Deliverer(OnDatabase):
                 return Snoozed(AGAIN_LATER, str(error))
         return None
 
-    async def _post(self, event: Any, endpoint: Endpoint) -> None:
+    async def _post(self, event: DueEvent, endpoint: Endpoint) -> None:
         try:
             answer = await self.send(event.id, body_of(event), endpoint, event.correlation_id)
             self._judge(answer, endpoint)
@@ -106,7 +106,7 @@ class Deliverer(OnDatabase):
         headers = {
             "Content-Type": "application/json",
             "X-Correlation-ID": correlation_id,
-            **sign(id, body, [self._keeper.open(stored) for stored in endpoint.secrets(self._database.now())]),
+            **sign(id, body, [self._keeper.open(stored) for stored in endpoint.secrets(self._clock.now())]),
         }
         limit = timedelta(seconds=endpoint.policy.get("timeout_seconds", TIMEOUT_SECONDS))
         try:
@@ -154,7 +154,7 @@ class Deliverer(OnDatabase):
         reason = failing = None
         if isinstance(error, EndpointGoneError):
             reason = "it answered 410 Gone"
-        elif endpoint.failing_since is not None and self._database.now() - endpoint.failing_since >= FAILING_MAX:
+        elif endpoint.failing_since is not None and self._clock.now() - endpoint.failing_since >= FAILING_MAX:
             failing = endpoint.failing_since
             reason = f"every delivery has failed for {FAILING_MAX.days} days"
         with suppress(LedgerAwayError):
@@ -162,21 +162,12 @@ class Deliverer(OnDatabase):
             if reason is not None and await self._endpoints.disable(endpoint, reason, failing_since=failing):
                 self._log.warning("endpoint_disabled", endpoint_id=endpoint.id, user_id=endpoint.user_id, reason=reason)
 
-    @reads
-    def _load(self, connection: Connection, asked: Sequence[tuple[str, str]]) -> list[tuple[Any, Endpoint | None]]:
-        e, p = t.events, t.endpoints
-        wanted = select(e.c.id, e.c.event_type, e.c.payload, e.c.correlation_id, e.c.created_at, e.c.acknowledged_at)
-        events = {row.id: row for row in connection.execute(wanted.where(e.c.id.in_({one[0] for one in asked})))}
-        found = connection.execute(select(p).where(p.c.id.in_({one[1] for one in asked})))
-        endpoints = {row.id: read_endpoint(row) for row in found}
-        return [(events.get(event_id), endpoints.get(endpoint_id)) for event_id, endpoint_id in asked]
-
 
 class EndpointGoneError(PermanentError):
     """The endpoint says that it is gone for good."""
 
 
-def body_of(event: Any) -> bytes:
+def body_of(event: DueEvent) -> bytes:
     """The body of a delivery: the same bytes on every try."""
     head = f'{{"type":{json.dumps(event.event_type)},"timestamp":"{instant_json(event.created_at)}"'
     return f'{head},"data":{event.payload}}}'.encode()

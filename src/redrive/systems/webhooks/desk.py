@@ -11,7 +11,6 @@ from redrive import Filter, State
 from redrive.events import Act, TasksChanged
 from redrive.extend import Database, OnDatabase, looks, reads
 from redrive.lane import Acted, Actor, Lane
-from redrive.operator.acts import Acts
 from redrive.queues import Return
 from redrive.systems.webhooks.handled import HandledTypes
 from redrive.systems.webhooks.tables import WORDS, events
@@ -105,8 +104,7 @@ class WebhookDesk(OnDatabase):
         )  # fmt: skip
 
     async def _act(self, act: Act, end: State, which: Sequence[str] | Filter, actor: Actor) -> Acted:
-        ledger = await self._lane.ledger()
-        acted = await Acts(ledger, self._lane.tell).act(act, end, which, actor, within=ACT_WITHIN)
+        acted = await (await self._lane.acts()).act(act, end, which, actor, within=ACT_WITHIN)
         if acted.changed:
             await self._lane.count_soon()
         return acted

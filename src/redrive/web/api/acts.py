@@ -20,7 +20,7 @@ from redrive.http.guard import KeyFirstRoute, require
 from redrive.http.reason import Reason
 from redrive.http.shape import Body, WellFormed
 from redrive.lane import Lane
-from redrive.operator.acts import Acted, Acts
+from redrive.operator.acts import Acted
 from redrive.operator.json_views import instant_json
 from redrive.operator.names import read_names
 from redrive.ports import Actor, Filter
@@ -106,7 +106,7 @@ async def _act(request: Request, act: Act, end: State, body: ActBody, key: ApiKe
 
 
 async def _acted(lane: Lane, act: Act, end: State, asked: Filter, body: ReasonBody, key: ApiKey, **how: Any) -> Acted:
-    acts = Acts(await lane.ledger(), lane.tell, limited=True)
+    acts = await lane.acts(limited=True)
     actor = Actor(name=key.owner, reason=body.reason)
     acted = await acts.act(act, end, asked, actor, within=ACT_WITHIN, **how)
     if acted.changed:

@@ -5,7 +5,6 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from redrive.http.guard import KeyFirstRoute
-from redrive.operator.alerts import Alerts
 from redrive.operator.json_views import fields_json
 from redrive.web.api.common import LOOKING, app_of
 
@@ -15,5 +14,5 @@ router = APIRouter(prefix="/api", route_class=KeyFirstRoute, tags=["alerts"], de
 @router.get("/alerts", summary="What needs attention now, oldest first")
 async def alerts(request: Request) -> list[dict[str, Any]]:
     """Each is announced once when it starts and once when it ends; `told_at` is null until it has been announced."""
-    found = await Alerts(app_of(request).database).active()
+    found = await app_of(request).store.alerts.active()
     return [fields_json(alert, ("name", "rule", "text", "started_at", "told_at")) for alert in found]

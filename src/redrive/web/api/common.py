@@ -64,11 +64,9 @@ def app_of(request: Request) -> Redrive:
 
 
 def lane_of(request: Request, ledger: str | None) -> Lane:
-    """The lane of this name; of redrive's own table without one."""
+    """The lane of this name; without one the first, which is redrive's own where the store keeps its tasks."""
     app = app_of(request)
-    if not ledger:
-        return app.tasks
-    lane = app.lanes.get(ledger)
+    lane = app.lanes.get(ledger) if ledger else next(iter(app.lanes.values()), None)
     if lane is None:
         raise ApiError(
             404, "ledger_unknown", f"there is no ledger {ledger!r:.80}", details={"ledgers": list(app.lanes)}

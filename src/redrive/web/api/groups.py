@@ -6,7 +6,6 @@ from fastapi import APIRouter, Request
 
 from redrive.core.failure import redact
 from redrive.http.guard import KeyFirstRoute
-from redrive.operator.figures import Figures
 from redrive.operator.json_views import fields_json
 from redrive.web.api.common import LOOKING, app_of, lanes_of
 from redrive.web.api.overview import LedgerQuery
@@ -20,7 +19,7 @@ router = APIRouter(prefix="/api", route_class=KeyFirstRoute, tags=["groups"], de
 async def groups(request: Request, ledger: LedgerQuery = None) -> list[dict[str, Any]]:
     """As of the last census; `text` is what the errors of a group share, `sample` one of them."""
     names = [lane.name for lane in lanes_of(request, ledger)]
-    found = await Figures(app_of(request).database).groups(names, limit=GROUPS_MAX)
+    found = await app_of(request).store.figures.groups(names, limit=GROUPS_MAX)
     shown = ("ledger", "cause", "text", "sample", "first_seen", "last_seen", "amount")
     return [
         fields_json(group, shown, cause=group.id, text=redact(group.text), sample=redact(group.sample))

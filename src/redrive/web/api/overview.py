@@ -13,8 +13,7 @@ from redrive.core.states import State
 from redrive.http.guard import KeyFirstRoute
 from redrive.lane import Lane
 from redrive.ledgers.sql.times import EPOCH
-from redrive.operator.census import amounts_now
-from redrive.operator.figures import Depth, Figures, Point, States
+from redrive.operator.figures import Depth, Point, States
 from redrive.operator.json_views import instant_json
 from redrive.web.answers import answers_of
 from redrive.web.api.common import LOOKING, app_of, lanes_of, system_names
@@ -78,7 +77,7 @@ async def _overview(
     request: Request, lanes: Sequence[Lane], systems: Any, ledger: str | None, range: Range
 ) -> dict[str, Any]:
     app = app_of(request)
-    figures, now = Figures(app.database), await app.database.read(app.database.present)
+    figures, now = app.store.figures, await app.store.present()
     counted = await figures.states()
     starts = STEPS[range].starts(now)
     sums = await figures.sums([lane.counted_as for lane in lanes], starts[0])
@@ -123,7 +122,7 @@ async def _ledger(lane: Lane, system: str | None, counted: States | None) -> dic
     if headcount is not None:
         amounts = dict(await headcount.amounts())
     else:
-        amounts = await amounts_now(ledger, counted) if counted is not None else {}
+        amounts = await (await lane.census()).amounts_now(counted) if counted is not None else {}
     return {
         "ledger": lane.name,
         "system": system,
@@ -147,7 +146,7 @@ async def series(request: Request, ledger: LedgerQuery = None, range: RangeQuery
 
 async def _series(request: Request, lanes: Sequence[Lane], range: Range) -> dict[str, Any]:
     app, steps = app_of(request), STEPS[range]
-    figures, now = Figures(app.database), await app.database.read(app.database.present)
+    figures, now = app.store.figures, await app.store.present()
     starts = steps.starts(now)
     points = await figures.series([lane.counted_as for lane in lanes], starts[0], steps.step, DRAWN)
     # From a little earlier, so that the first steps know the depth before them.

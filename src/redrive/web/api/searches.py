@@ -21,10 +21,10 @@ from redrive.http.guard import KeyFirstRoute
 from redrive.http.shape import Body
 from redrive.lane import Lane
 from redrive.operator.asked import TEXT_CHARS_MAX, read_filter
-from redrive.operator.figures import Figures
 from redrive.operator.json_views import redacted
-from redrive.operator.search import Search
+from redrive.operator.ports import Search
 from redrive.ports import Filter
+from redrive.stores.port import Store
 from redrive.web.api.common import LOOKING, NO_LEDGER, app_of, lane_of, shown
 
 RUNNING_MAX = 4
@@ -95,7 +95,7 @@ class Searches:
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
 
-    async def begin(self, lane: Lane, asked: Filter) -> Job:
+    async def begin(self, store: Store, lane: Lane, asked: Filter) -> Job:
         """Begin a search; 429 where enough are running."""
         self._forget_old()
         if sum(job.state == "running" for job in self._jobs.values()) >= RUNNING_MAX:
@@ -103,10 +103,9 @@ class Searches:
                 429, "too_many_searches", "too many searches are running: wait for one to end, or cancel one",
                 headers={"Retry-After": "10"},
             )  # fmt: skip
-        ledger = await lane.ledger()
-        counted = (await Figures(ledger.database).states()).get(lane.name)
+        search = store.search(await lane.ledger(), asked, redacted)
+        counted = (await store.figures.states()).get(lane.name)
         total = None if counted is None else sum(counted.amounts.values())
-        search = Search(ledger, asked, redacted)
         job = Job(secrets.token_hex(8), lane.name, asked, total)
         self._jobs[job.id] = job
         job.task = asyncio.create_task(self._run(job, search), name=f"search {job.id}")
@@ -181,7 +180,7 @@ SearchId = Annotated[str, Path(max_length=64)]
 @router.post("", summary="Start a text search in the background", status_code=202)
 async def begin(request: Request, body: SearchBody) -> dict[str, Any]:
     """Returns its id at once."""
-    job = await _searches(request).begin(lane_of(request, body.ledger), body.filter())
+    job = await _searches(request).begin(app_of(request).store, lane_of(request, body.ledger), body.filter())
     return {"id": job.id}
 
 

@@ -14,7 +14,6 @@ from redrive.lane import Lane
 from redrive.operator.asked import CAUSE_CHARS_MAX, TEXT_CHARS_MAX, read_filter
 from redrive.operator.json_views import attempt_json, deed_json, instant_json
 from redrive.operator.names import find_named
-from redrive.operator.pages import TaskPages
 from redrive.ports import Filter
 from redrive.web.api.common import LOOKING, in_time, lane_of, shown
 
@@ -55,9 +54,8 @@ async def page_of(
 ) -> dict[str, Any]:
     """The same for the page that shows it."""
     async with in_time():
-        found = await TaskPages(await lane.ledger()).page(
-            asked, cursor=cursor or None, limit=limit, newest_first=newest_first
-        )
+        pages = await lane.pages()
+        found = await pages.page(asked, cursor=cursor or None, limit=limit, newest_first=newest_first)
     return {"tasks": [shown(task, lane.name) for task in found.items], "cursor": found.cursor}
 
 

@@ -7,7 +7,7 @@ from fastapi.responses import HTMLResponse
 
 from redrive.access.keys import AUDITED
 from redrive.http.panel import turns
-from redrive.web.api.audit import Audited
+from redrive.web.api.audit import CURSOR_CHARS_MAX, Audited
 from redrive.web.api.audit import audit as deeds_of
 from redrive.web.pages.frame import Looker, page_router, render
 from redrive.web.service import service_of
@@ -22,7 +22,7 @@ async def audit(
     request: Request,
     visitor: Looker,
     ledger: Audited = "",
-    cursor: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
+    cursor: Annotated[str | None, Query(max_length=CURSOR_CHARS_MAX)] = None,
 ) -> HTMLResponse:
     """The page."""
     app = service_of(request).app

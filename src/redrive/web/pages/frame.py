@@ -103,7 +103,7 @@ def render(
         title=title,
         service=service.settings.service_name,
         version=__version__,
-        database=None if visitor is NOBODY else redact(service.app.database.url),
+        database=None if visitor is NOBODY else redact(service.app.store.url),
         is_open=service.is_open,
         menu=() if visitor is NOBODY else MENU,
         here=content.pop("here", request.url.path),

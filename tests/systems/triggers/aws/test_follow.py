@@ -18,7 +18,7 @@ standings = st.builds(
 )  # fmt: skip
 parts = st.builds(
     Part, target=st.just("ep"), state=st.sampled_from(State), retries=st.integers(0, 3), due_at=instants,
-    claimed_at=instants, updated_at=instants,
+    claimed_at=instants, updated_at=instants, kept=st.none(),
 )  # fmt: skip
 
 

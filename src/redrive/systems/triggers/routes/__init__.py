@@ -6,16 +6,14 @@ from typing import Any
 from fastapi import APIRouter, Security
 from fastapi.security import APIKeyHeader
 
-from redrive.extend import Database
+from redrive.access.ports import Keys
 from redrive.http.outgoing import Guard
 from redrive.lane import Lane
 from redrive.systems.triggers.access import PREFIX, Gate, route_class
 from redrive.systems.triggers.cursor import Cursors
 from redrive.systems.triggers.desk import EndpointDesk
-from redrive.systems.triggers.endpoints import EndpointStore
-from redrive.systems.triggers.inbox import EventInbox
-from redrive.systems.triggers.intake import Intake
 from redrive.systems.triggers.limits import Limiter
+from redrive.systems.triggers.ports import Stores
 from redrive.systems.triggers.routes.desk import make_desk_routes
 from redrive.systems.triggers.routes.endpoints import add_endpoint_routes
 from redrive.systems.triggers.routes.events import add_event_routes, status_route
@@ -28,14 +26,15 @@ _header = APIKeyHeader(
 
 
 def make_routes(
-    *, database: Database, intake: Intake, inbox: EventInbox, endpoints: EndpointStore, deliverer: Deliverer, guard: Guard,
-    lane: Lane, desk: EndpointDesk, rate_limit_per_minute: int, queried: Callable[[], None],
+    *, stores: Stores, keys: Keys, deliverer: Deliverer, guard: Guard, lane: Lane, desk: EndpointDesk,
+    rate_limit_per_minute: int, queried: Callable[[], None],
 ) -> list[Any]:  # fmt: skip
     """All routes, over the parts that they need; `queried` is called for each look at a status."""
-    gate = Gate(database, Limiter(database, rate_limit_per_minute))
-    cursors = Cursors(database)
+    clock = stores.clock
+    gate = Gate(stores.looks, clock, Limiter(stores.limits, clock, rate_limit_per_minute))
+    cursors = Cursors(stores.cursor_secret)
     router = APIRouter(prefix=PREFIX, route_class=route_class(gate), dependencies=[Security(_header)])
-    add_event_routes(router, intake, inbox, cursors, lane)
-    add_endpoint_routes(router, database, endpoints, inbox, guard, deliverer)
-    add_key_routes(router, database, cursors)
+    add_event_routes(router, stores.intake, stores.inbox, cursors, lane)
+    add_endpoint_routes(router, stores, guard, deliverer)
+    add_key_routes(router, keys, clock, cursors)
     return [status_route(gate, queried), router, make_desk_routes(desk)]

@@ -9,6 +9,7 @@ from redrive.http.errors import ApiError
 from redrive.http.errors import refusals as described
 from redrive.operator.json_views import fields_json
 from redrive.systems.triggers.shapes import AttemptOut
+from redrive.systems.triggers.values import DeliveryTry
 
 _WHY = {
     400: "The request does not fit",
@@ -52,6 +53,6 @@ def owner_of(request: Request) -> str:
     return owner
 
 
-def attempts_json(rows: Sequence[Any]) -> list[dict[str, Any]]:
+def attempts_json(tries: Sequence[DeliveryTry]) -> list[dict[str, Any]]:
     """Tries of deliveries."""
-    return [fields_json(row, AttemptOut.model_fields) for row in rows]
+    return [fields_json(one, AttemptOut.model_fields) for one in tries]

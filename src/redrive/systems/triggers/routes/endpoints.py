@@ -7,15 +7,14 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from redrive.errors import TaskError
-from redrive.extend import Database
 from redrive.http.errors import ApiError
 from redrive.http.outgoing import Guard, TargetRefusedError, UnresolvedError
 from redrive.operator.json_views import fields_json, instant_json
 from redrive.systems.triggers import shapes as m
 from redrive.systems.triggers.access import needs
-from redrive.systems.triggers.endpoints import EndpointStore, TooManyEndpointsError, new_secret
+from redrive.systems.triggers.endpoints import TooManyEndpointsError, new_secret
 from redrive.systems.triggers.ids import new_id, read_id
-from redrive.systems.triggers.inbox import EventInbox
+from redrive.systems.triggers.ports import Stores
 from redrive.systems.triggers.routes.answers import attempts_json, invalid, not_found, owner_of, refusals, with_body
 from redrive.systems.triggers.values import Endpoint
 from redrive.systems.triggers.work import Deliverer
@@ -30,15 +29,9 @@ def endpoint_json(endpoint: Endpoint, *, secret: bool = False) -> dict[str, Any]
     return fields_json(endpoint, shape.model_fields, endpoint_id=endpoint.id)
 
 
-def add_endpoint_routes(
-    router: APIRouter,
-    database: Database,
-    endpoints: EndpointStore,
-    inbox: EventInbox,
-    guard: Guard,
-    deliverer: Deliverer,
-) -> None:
+def add_endpoint_routes(router: APIRouter, stores: Stores, guard: Guard, deliverer: Deliverer) -> None:
     """The routes of endpoints."""
+    endpoints = stores.endpoints
 
     async def check(url: str) -> None:
         try:
@@ -113,7 +106,7 @@ def add_endpoint_routes(
         endpoint = await found(request, endpoint_id)
         started = time.monotonic()
         status, error = None, None
-        now = database.now()
+        now = stores.clock.now()
         body = TEST_BODY % str(instant_json(now)).encode()
         try:
             answer = await deliverer.send(new_id(now), body, endpoint, request.state.request_id)
@@ -134,7 +127,7 @@ def add_endpoint_routes(
     ) -> JSONResponse:
         """The tries of the latest deliveries to this endpoint, newest first: of at most `limit` deliveries, `limit` tries."""
         endpoint = await found(request, endpoint_id)
-        rows = await inbox.attempts(owner_of(request), endpoint_id=endpoint.id, limit=limit)
+        rows = await stores.inbox.attempts(owner_of(request), endpoint_id=endpoint.id, limit=limit)
         return JSONResponse({"attempts": attempts_json(rows)})
 
     @router.get("/notices", tags=["endpoints"], response_model=m.Notices, responses=refusals())
@@ -142,5 +135,5 @@ def add_endpoint_routes(
     async def list_notices(request: Request) -> JSONResponse:
         """What the user must know, newest first: which endpoints others have switched, and why. The newest hundred are kept."""
         found = await endpoints.notices(owner_of(request))
-        notices = [fields_json(row, m.NoticeOut.model_fields, timestamp=row.at) for row in found]
+        notices = [fields_json(one, m.NoticeOut.model_fields, timestamp=one.at) for one in found]
         return JSONResponse({"notices": notices})

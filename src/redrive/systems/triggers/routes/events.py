@@ -18,10 +18,9 @@ from redrive.systems.triggers import shapes as m
 from redrive.systems.triggers.access import BATCH_BYTES_MAX, PREFIX, Gate, bind_correlation, needs
 from redrive.systems.triggers.cursor import CURSOR_CHARS_MAX, Cursors
 from redrive.systems.triggers.ids import read_id
-from redrive.systems.triggers.inbox import EventInbox
-from redrive.systems.triggers.intake import Intake
+from redrive.systems.triggers.ports import Inbox, Intake
 from redrive.systems.triggers.routes.answers import attempts_json, invalid, not_found, owner_of, refusals, with_body
-from redrive.systems.triggers.values import NewEvent, Status, Taken
+from redrive.systems.triggers.values import NewEvent, NotTaken, Status, Taken
 
 ATTEMPTS_MAX = 100
 IDS_PER_REDRIVE = 500
@@ -37,7 +36,7 @@ class PayloadResponse(JSONResponse):
         return json.dumps(content, separators=(",", ":")).encode("ascii")
 
 
-def add_event_routes(router: APIRouter, intake: Intake, inbox: EventInbox, cursors: Cursors, lane: Lane) -> None:
+def add_event_routes(router: APIRouter, intake: Intake, inbox: Inbox, cursors: Cursors, lane: Lane) -> None:
     """The routes of events and of the inbox."""
     _add_ingest(router, intake)
     _add_looks(router, inbox)
@@ -57,38 +56,47 @@ def _add_ingest(router: APIRouter, intake: Intake) -> None:
 
         With an `Idempotency-Key`, a second request of the same user with the same key gets the event of the first.
         """
-        [taken] = await intake.take([_new_event(event, request, idempotency_key)])
+        [taken] = await intake.take([_new_event(event, request, idempotency_key, intake)])
+        assert isinstance(taken, Taken), "one that was not taken is raised"
         headers = {} if taken.new else {"Idempotent-Replayed": "true"}
         return JSONResponse(_taken_json(taken), status_code=201, headers=headers)
 
     @router.post("/events/batch", tags=["events"], response_model=m.BatchTaken, responses=with_body())
     @needs("events:write", body_bytes_max=BATCH_BYTES_MAX)
     async def post_events(request: Request, batch: m.BatchIn) -> JSONResponse:
-        """Take up to 100 events in, with a result for each; those that fit are stored in one commit."""
+        """Take up to 100 events in, with a result for each."""
         results: list[dict[str, Any]] = []
         fitting: list[NewEvent] = []
         places: list[int] = []
         for index, item in enumerate(batch.events):
             try:
                 event = m.BatchEventIn.model_validate(item)
-                fitting.append(_new_event(event, request, event.idempotency_key))
+                fitting.append(_new_event(event, request, event.idempotency_key, intake))
                 places.append(index)
                 results.append({"index": index})
             except (ValidationError, ApiError) as error:
-                said = {"code": "VALIDATION_ERROR", "message": _sentence(error)}
+                code = error.code if isinstance(error, ApiError) else "VALIDATION_ERROR"
+                said = {"code": code, "message": _sentence(error)}
                 results.append({"index": index, "error": said})
         taken = await intake.take(fitting) if fitting else []
         for place, one in zip(places, taken, strict=True):
-            results[place] |= _taken_json(one)
+            results[place] |= _taken_json(one) if isinstance(one, Taken) else _not_taken_json(one)
         return JSONResponse({"results": results})
 
 
-def _new_event(event: m.EventIn, request: Request, idempotency_key: str | None) -> NewEvent:
+def _new_event(event: m.EventIn, request: Request, idempotency_key: str | None, intake: Intake) -> NewEvent:
     try:
         # ASCII with escapes: every database stores it and every receiver reads it, half surrogates and NUL included.
         payload = json.dumps(event.payload, allow_nan=False, separators=(",", ":"))
     except ValueError:
         raise invalid("a number in it is too large", "body", "payload") from None
+    most = intake.payload_bytes_max
+    if most is not None and len(payload) > most:
+        raise ApiError(
+            413,
+            "PAYLOAD_TOO_LARGE",
+            f"the payload has {len(payload):,} bytes as JSON text: {most:,} at most are stored",
+        )
     return NewEvent(
         user_id=owner_of(request), event_type=event.event_type, payload=payload,
         correlation_id=request.state.request_id, idempotency_key=idempotency_key,
@@ -100,6 +108,10 @@ def _sentence(error: ValidationError | ApiError) -> str:
         return error.message
     first = error.errors(include_input=False, include_url=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or 'the item'}: {first['msg']}"
+
+
+def _not_taken_json(one: NotTaken) -> dict[str, Any]:
+    return {"error": {"code": "SERVICE_UNAVAILABLE", "message": one.why}}
 
 
 def _taken_json(taken: Taken) -> dict[str, Any]:
@@ -133,7 +145,7 @@ def status_route(gate: Gate, queried: Callable[[], None]) -> Route:
     return Route(f"{PREFIX}/events/{{event_id}}/status", look, methods=["GET"])
 
 
-def _add_looks(router: APIRouter, inbox: EventInbox) -> None:
+def _add_looks(router: APIRouter, inbox: Inbox) -> None:
     @router.get("/events/{event_id}", tags=["events"], response_model=m.EventOut, responses=refusals(404))
     @needs("events:read")
     async def get_event(request: Request, event_id: EventId) -> JSONResponse:
@@ -161,7 +173,7 @@ def _add_looks(router: APIRouter, inbox: EventInbox) -> None:
         return JSONResponse({"attempts": attempts_json(found)})
 
 
-def _add_inbox(router: APIRouter, inbox: EventInbox, cursors: Cursors) -> None:
+def _add_inbox(router: APIRouter, inbox: Inbox, cursors: Cursors) -> None:
     @router.get("/inbox", tags=["inbox"], response_model=m.InboxOut, responses=refusals(400))
     @needs("events:read")
     async def get_inbox(
@@ -196,7 +208,7 @@ def _add_inbox(router: APIRouter, inbox: EventInbox, cursors: Cursors) -> None:
         return PayloadResponse({"events": events, "pagination": pagination})
 
 
-def _add_acts(router: APIRouter, inbox: EventInbox, lane: Lane) -> None:
+def _add_acts(router: APIRouter, inbox: Inbox, lane: Lane) -> None:
     @router.post("/events/retry", tags=["events"], response_model=m.Retried, responses=with_body())
     @needs("events:write")
     async def retry_events(request: Request, which: m.RetryIn) -> JSONResponse:

@@ -6,13 +6,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from redrive.access.keys import ApiKey, Keys
-from redrive.extend import Database
+from redrive.access.keys import ApiKey
+from redrive.access.ports import Keys
 from redrive.lane import Actor
 from redrive.operator.json_views import fields_json
 from redrive.systems.triggers import shapes as m
 from redrive.systems.triggers.access import needs
 from redrive.systems.triggers.cursor import CURSOR_CHARS_MAX, Cursors
+from redrive.systems.triggers.ports import StoreClock
 from redrive.systems.triggers.routes.answers import invalid, not_found, owner_of, refusals, with_body
 
 KEY_ID_CHARS_MAX = 100
@@ -30,12 +31,11 @@ def _read(key_id: str) -> str:
     return key_id if key_id.isascii() and key_id.isprintable() and len(key_id) <= KEY_ID_CHARS_MAX else "-"
 
 
-def add_key_routes(router: APIRouter, database: Database, cursors: Cursors) -> None:
+def add_key_routes(router: APIRouter, keys: Keys, clock: StoreClock, cursors: Cursors) -> None:
     """The routes of keys."""
-    keys = Keys(database)
 
     def checked(expires_at: datetime | None) -> None:
-        now = database.now()
+        now = clock.now()
         if expires_at is not None and not now < expires_at <= now + EXPIRES_MAX:
             message = f"it must lie in the future, at most {EXPIRES_MAX.days} days ahead; null lets a key live for ever"
             raise invalid(message, "body", "expires_at")
@@ -49,7 +49,7 @@ def add_key_routes(router: APIRouter, database: Database, cursors: Cursors) -> N
     async def create_key(request: Request, given: m.KeyIn) -> JSONResponse:
         """Make a key for a user. Its text is shown now and not again: only its hash is kept."""
         checked(given.expires_at)
-        expires = None if given.expires_at is None else given.expires_at - database.now()
+        expires = None if given.expires_at is None else given.expires_at - clock.now()
         made = await keys.create(given.user, [scope.value for scope in given.scopes], expires=expires, by=by(request))
         return JSONResponse(_key_json(made.key) | {"key": made.secret}, status_code=201)
 

@@ -1,0 +1,1 @@
+"""Keys and sessions in items of DynamoDB."""

@@ -1,0 +1,1 @@
+"""Keys, sessions and secrets in tables of SQL."""

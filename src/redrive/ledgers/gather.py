@@ -1,0 +1,98 @@
+"""Many callers, one batch: calls that come in while a batch is under way share the next one.
+
+There is no timer and no added wait: a lone call goes out at once, and the busier it gets the larger the batches grow.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from redrive.errors import LedgerAwayError
+from redrive.ledgers.own_transaction import step_out
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Gather(Generic[T, R]):
+    """Gathers calls of many items into calls of `run`, which must return one result per item, in order."""
+
+    def __init__(self, run: Callable[[Sequence[T]], Awaitable[list[R]]], *, items_max: int = 1000) -> None:
+        self._run = run
+        self._items_max = items_max
+        self._calls: _Calls[T, R] | None = None
+
+    async def __call__(self, items: Sequence[T]) -> list[R]:
+        """The results for these items. An error is raised for the caller whose items it comes from, and for no other."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[R]] = loop.create_future()
+        calls = self._calls
+        # Each loop gathers for itself: one that has ended, or that a forked process left to its parent, answers nobody.
+        if calls is None or calls.loop is not loop:
+            calls = self._calls = _Calls(loop, self._run, self._items_max)
+        calls.pending.append((items, future))
+        if calls.flusher is None:
+            # A task of its own: a caller that is cancelled must not take the others' batch with it.
+            calls.flusher = asyncio.create_task(calls.flush())
+        return await future
+
+
+class _Calls(Generic[T, R]):
+    """The calls of one event loop that wait for the next batch."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, run: Callable[[Sequence[T]], Awaitable[list[R]]], items_max: int
+    ) -> None:
+        self.loop = loop
+        self.pending: list[tuple[Sequence[T], asyncio.Future[list[R]]]] = []
+        self.flusher: asyncio.Task[None] | None = None
+        self._run = run
+        self._items_max = items_max
+
+    async def flush(self) -> None:
+        step_out()
+        try:
+            while self.pending:
+                await self._run_group(self._take())
+        finally:
+            self.flusher = None
+
+    async def _run_group(self, group: list[tuple[Sequence[T], asyncio.Future[list[R]]]]) -> None:
+        try:
+            results = await self._run([item for items, _ in group for item in items])
+        except LedgerAwayError as error:  # it is away for each of them: asking one by one would only add to the wait
+            _fail(group, error)
+        except Exception as error:
+            if len(group) == 1:
+                _fail(group, error)
+                return
+            for alone in group:
+                await self._run_group([alone])
+        except BaseException as error:  # every caller must hear of it, also of a cancellation
+            _fail([*group, *self.pending], error)
+            self.pending.clear()
+            raise
+        else:
+            position = 0
+            for part, future in group:
+                if not future.done():
+                    future.set_result(results[position : position + len(part)])
+                position += len(part)
+
+    def _take(self) -> list[tuple[Sequence[T], asyncio.Future[list[R]]]]:
+        group: list[tuple[Sequence[T], asyncio.Future[list[R]]]] = []
+        size = 0
+        while self.pending and (not group or size + len(self.pending[0][0]) <= self._items_max):
+            group.append(self.pending.pop(0))
+            size += len(group[-1][0])
+        return group
+
+
+def _fail(group: Sequence[tuple[object, asyncio.Future[Any]]], error: BaseException) -> None:
+    for _, future in group:
+        if future.done():
+            continue
+        if isinstance(error, asyncio.CancelledError):
+            future.cancel()
+        else:
+            future.set_exception(error)

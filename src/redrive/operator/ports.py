@@ -1,0 +1,210 @@
+"""What people ask of a store, and of a ledger, beside the engine's questions. Each promise holds for every store."""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from redrive.core.durations import Span
+from redrive.core.gates import GateRule
+from redrive.core.states import State
+from redrive.core.table import LedgerTable
+from redrive.core.task import Added, NewTask, Task, TaskId
+from redrive.operator.alerts import Alert, News
+from redrive.operator.audit import AuditEntry
+from redrive.operator.figures import SUMMED, Depth, Group, Point, States
+from redrive.operator.found import Chunk
+from redrive.ports import Actor, Filter, Ledger, LedgerReader, Page, Within
+
+
+class OperatorLedger(Ledger, LedgerReader, Protocol):
+    """A ledger that people look at and act on."""
+
+    table: LedgerTable
+
+    def read_id(self, text: str) -> TaskId:
+        """The id that a person wrote, in the type of this ledger's ids; `UsageError` where none could look so."""
+        ...
+
+    async def named(self, names: Sequence[str]) -> dict[str, set[TaskId]]:
+        """The tasks that have each name as their id or as their key: none, one or two."""
+        ...
+
+    async def oldest_due(self) -> timedelta | None:
+        """How long the oldest due task has waited; None where nothing is due."""
+        ...
+
+    async def open_kinds(self) -> list[str]:
+        """The kinds of tasks that wait or are held, as far as one look goes."""
+        ...
+
+    async def set_rule(self, pattern: str, rule: GateRule | None, actor: Actor, *, by_code: bool = False) -> bool:
+        """Set the limits of all gates that the pattern fits best, or take them away; they hold from the next claim on.
+
+        With `by_code` only where no person has set them. Whether anything was changed.
+        """
+        ...
+
+    async def pause_gate(
+        self, name: str, actor: Actor, *, span: Span | None = None, version: int | None = None
+    ) -> bool:
+        """Let nothing through until somebody resumes it or the span is over. What runs ends, what waits waits.
+
+        `version` is the one that the person saw: if somebody was quicker, nothing is changed. Whether it was.
+        """
+        ...
+
+    async def resume_gate(self, name: str, actor: Actor, *, version: int | None = None) -> bool:
+        """Give a paused gate free; the parameters are those of `pause_gate`."""
+        ...
+
+    def add_sync(self, tasks: Sequence[NewTask], *, within: Within) -> list[Added]:
+        """As `add`, for code without an event loop, in the caller's own transaction."""
+        ...
+
+    def cancel_sync(self, ids: Sequence[TaskId], actor: Actor, *, within: Within) -> list[TaskId]:
+        """As `cancel`, for code without an event loop, in the caller's own transaction."""
+        ...
+
+
+class TaskPages(Protocol):
+    """Pages of the tasks of one ledger by any filter, and how many there are.
+
+    For people who wait, a page is in the order of the instant that matters, and every look is limited: who asks for more than an
+    index can give gets a `TooSlowError`, not a wait. For code and commands it is in the order of the ids, and takes as long
+    as it takes.
+    """
+
+    async def page(
+        self, asked: Filter, *, cursor: TaskId | None = None, limit: int = 50, newest_first: bool = False
+    ) -> Page[Task]:
+        """A page of tasks; pass its `cursor` for the next one."""
+        ...
+
+    async def ids(
+        self, asked: Filter, *, cursor: TaskId | None = None, limit: int = 500, newest_first: bool = False
+    ) -> Page[TaskId]:
+        """The same with ids alone."""
+        ...
+
+    async def count(self, asked: Filter) -> int:
+        """How many tasks there are. Exact."""
+        ...
+
+    async def present(self) -> datetime:
+        """The instant, as this ledger sees it."""
+        ...
+
+
+class Census(Protocol):
+    """How many tasks of one ledger are in which state, and why the dead ones died, counted in the background."""
+
+    async def take_if_due(self) -> bool:
+        """Count unless somebody does so now or has done so lately; whether it was done. Any number of processes may call this."""
+        ...
+
+    async def take(self) -> bool:
+        """Count now, and bring the list of dead tasks up to date; False if somebody else has counted meanwhile."""
+        ...
+
+    async def hurry(self) -> None:
+        """Have the next census taken soon: somebody has changed what is shown, and wants to see it."""
+        ...
+
+    async def amounts_now(self, counted: States) -> dict[State, int]:
+        """How many tasks stand where now, carried on from what was counted."""
+        ...
+
+
+class Search(Protocol):
+    """Goes through one ledger for what a filter asks, some at a time, for work that runs in the background."""
+
+    async def chunk(self, after: TaskId | None) -> Chunk:
+        """The next ones behind this id."""
+        ...
+
+
+class Audit(Protocol):
+    """Who did what, and why; newest first."""
+
+    async def page(self, ledger: str | None = None, *, cursor: str | None = None, limit: int = 100) -> Page[AuditEntry]:
+        """A page of all, or of what was done to one ledger; the cursor is handed back as text.
+
+        A page of one ledger may be short and still have a cursor: a look goes past so many entries of others, and no more.
+        """
+        ...
+
+
+class Figures(Protocol):
+    """The numbers that charts are drawn from."""
+
+    async def states(self) -> dict[str, States]:
+        """Every ledger that was ever counted: its census, and what the minutes have counted since."""
+        ...
+
+    async def ledgers(self) -> list[str]:
+        """Every ledger in which anything was counted."""
+        ...
+
+    async def series(
+        self, ledgers: Sequence[str], start: datetime, step: timedelta, names: Sequence[str] = SUMMED
+    ) -> list[Point]:
+        """What happened since `start` in these ledgers, step by step; steps without anything are not there."""
+        ...
+
+    async def sums(self, ledgers: Sequence[str], start: datetime) -> Mapping[str, float]:
+        """All that happened since `start` in these ledgers, added up."""
+        ...
+
+    async def depths(self, ledgers: Sequence[str], start: datetime, step: timedelta) -> list[Depth]:
+        """How many tasks stood where, step by step."""
+        ...
+
+    async def groups(self, ledgers: Sequence[str], *, limit: int = 100) -> list[Group]:
+        """The causes that tasks are dead of, the largest group first."""
+        ...
+
+    async def sample(self, ledger: str, amounts: Mapping[State, int], oldest_due: timedelta | None) -> None:
+        """Write down how many there are now, for the chart of depths."""
+        ...
+
+    async def fold(self, now: datetime) -> int:
+        """Fold what is old; how many rows went. Safe to call from several processes."""
+        ...
+
+
+class Alerts(Protocol):
+    """What is wrong now, and what of it was told."""
+
+    async def active(self) -> list[Alert]:
+        """What is wrong now, the oldest first."""
+        ...
+
+    async def known(self) -> frozenset[str]:
+        """The names of all that started and whose end was not told yet."""
+        ...
+
+    async def note(self, found: Mapping[str, tuple[str, str]], *, complete: bool = True) -> News:
+        """Write down what is wrong now, as rule and text by name; what there is to tell of it.
+
+        Unless that is `complete`, what is not in it has not ended.
+        """
+        ...
+
+    async def told(self, started: Collection[str], ended: Collection[str]) -> None:
+        """Note what was told."""
+        ...
+
+
+class Turns(Protocol):
+    """Chores that one of many services does for all of them: whoever takes the turn does it, and the others look again later.
+
+    A turn ends by itself, so that a service that dies with it holds nobody up.
+    """
+
+    async def take(self, name: str, lasts: timedelta) -> datetime | None:
+        """Until when the turn is ours, for so long from now; None if it is somebody else's."""
+        ...
+
+    async def give_back(self, name: str, until: datetime) -> None:
+        """End a turn that was ours until then before its time. Whoever was too late for that leaves the next one's alone."""
+        ...

@@ -1,0 +1,1 @@
+"""What people see, read from tables of SQL."""

@@ -1,0 +1,157 @@
+"""The store over DynamoDB and SQS. Only triggers is kept there: its events with their deliveries, and all that people look at.
+
+    dynamodb://TABLE?queue=URL&dlq=URL&region=REGION&endpoint=URL
+
+Nothing is ever found by reading a whole table. What no index serves is refused with one sentence.
+"""
+
+from collections.abc import Collection
+from contextlib import AsyncExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import parse_qsl, urlsplit
+
+from redrive.access.aws.keys import ItemKeys
+from redrive.access.aws.sessions import ItemSessions
+from redrive.access.ports import Keys, Sessions
+from redrive.core.table import LedgerTable
+from redrive.engine.worker import WorkerSettings
+from redrive.errors import SettingsError, UsageError
+from redrive.ledgers.aws.checks import ItemPlaces, StoreFinding, check, examine
+from redrive.ledgers.aws.client import Dynamo
+from redrive.ledgers.aws.ledger import DynamoLedger
+from redrive.ledgers.aws.open import AwsClients, LateClient, open_clients
+from redrive.ledgers.aws.queue import Queue, SqsQueue
+from redrive.ledgers.sql.beside import Beside
+from redrive.operator.aws.alerts import ItemAlerts
+from redrive.operator.aws.audit import ItemAudit
+from redrive.operator.aws.census import ItemCensus
+from redrive.operator.aws.figures import ItemFigures
+from redrive.operator.aws.pages import ItemTaskPages
+from redrive.operator.aws.search import ItemSearch
+from redrive.operator.aws.turns import ItemTurns
+from redrive.operator.ports import Alerts, Audit, Figures, OperatorLedger, Turns
+from redrive.ports import Clock, Filter
+from redrive.stores.port import NO_TASKS
+
+SYSTEM = "triggers"
+"""The one system that is kept here."""
+QUESTIONS = frozenset({"queue", "dlq", "region", "endpoint"})
+
+
+class ItemStore:
+    """All that a table of DynamoDB holds; see `Store`."""
+
+    keeps_tasks = False
+    file: Path | None = None
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        self.places, self._region, self._endpoint = read_url(url)
+        self.url = f"dynamodb://{self.places.table}"
+        self._late = AwsClients(LateClient(), LateClient())
+        self._clients: AsyncExitStack | None = None
+        self.dynamo = Dynamo(self._late.dynamodb, self.places.table)
+        self.clock: Clock = clock or self.dynamo.clock
+        self.queue: Queue = SqsQueue(self._late.sqs, self.places.queue_url)
+        self.keys: Keys = ItemKeys(self.dynamo, clock=self.clock)
+        self.sessions: Sessions = ItemSessions(self.dynamo, clock=self.clock)
+        self.audit: Audit = ItemAudit(self.dynamo, clock=self.clock)
+        self.figures: Figures = ItemFigures(self.dynamo, clock=self.clock)
+        self.alerts: Alerts = ItemAlerts(self.dynamo, clock=self.clock)
+        self.turns: Turns = ItemTurns(self.dynamo, clock=self.clock)
+
+    @property
+    def database(self) -> NoReturn:
+        """See `Store.database`: there is none."""
+        raise UsageError(NO_TASKS)
+
+    def now(self) -> datetime:
+        """See `Store.now`."""
+        return self.clock.now()
+
+    async def present(self) -> datetime:
+        """See `Store.present`: DynamoDB has no clock."""
+        return self.clock.now()
+
+    async def open(self, systems: Collection[str] = ()) -> None:
+        """See `Store.open`. Table and queue are made by deploy/aws; here they are looked at."""
+        if others := [name for name in systems if name != SYSTEM]:
+            raise UsageError(f"{', '.join(others)}: {NO_TASKS}")
+        await self._connect()
+        await check(self._late, self.places, lease=WorkerSettings().lease)
+
+    async def examine(self) -> list[StoreFinding]:
+        """All that can be found out about table and queues without changing anything."""
+        await self._connect()
+        return await examine(self._late, self.places, lease=WorkerSettings().lease)
+
+    async def _connect(self) -> None:
+        if self._clients is not None:
+            return
+        async with AsyncExitStack() as stack:
+            opened = open_clients(region=self._region, endpoint_url=self._endpoint)
+            for late, client in zip(self._late, await stack.enter_async_context(opened), strict=True):
+                late.become(client)
+                stack.callback(late.become, None)
+            self._clients = stack.pop_all()
+
+    async def close(self) -> None:
+        """See `Store.close`."""
+        clients, self._clients = self._clients, None
+        if clients is not None:
+            await clients.aclose()
+
+    async def find_systems(self) -> list[str]:
+        """See `Store.find_systems`."""
+        return [SYSTEM]
+
+    async def answers(self) -> None:
+        """See `Store.answers`."""
+        await self.dynamo.get(("nobody", "nobody"))
+
+    def trouble(self) -> str | None:
+        """See `Store.trouble`: whoever may read may write."""
+        return None
+
+    async def describe(self) -> str:
+        """See `Store.describe`."""
+        queue = self.places.queue_url.rpartition("/")[2]
+        return f"DynamoDB{f' in {self._region}' if self._region else ''}, deliveries wait in the queue {queue}"
+
+    def own_ledger(self) -> NoReturn:
+        """See `Store.own_ledger`: refused."""
+        raise UsageError(NO_TASKS)
+
+    async def open_ledger(self, table: LedgerTable, *, beside: Beside | None = None) -> NoReturn:  # noqa: ARG002
+        """See `Store.open_ledger`: refused."""
+        raise UsageError(NO_TASKS)
+
+    def pages(self, ledger: OperatorLedger, *, limited: bool = True) -> ItemTaskPages:
+        """See `Store.pages`."""
+        return ItemTaskPages(_of_items(ledger), limited=limited)
+
+    def census(self, ledger: OperatorLedger) -> ItemCensus:
+        """See `Store.census`."""
+        return ItemCensus(_of_items(ledger))
+
+    def search(self, ledger: OperatorLedger, asked: Filter, shown: Any) -> ItemSearch:
+        """See `Store.search`."""
+        return ItemSearch(_of_items(ledger), asked, shown)
+
+
+def read_url(url: str) -> tuple[ItemPlaces, str | None, str | None]:
+    """The places that a URL names, the region, and where AWS is; `SettingsError` for what is no such URL."""
+    parts = urlsplit(url)
+    asked = dict(parse_qsl(parts.query))
+    if not parts.netloc or parts.path.strip("/") or "queue" not in asked or not asked.keys() <= QUESTIONS:
+        raise SettingsError(
+            f"{url!r:.200} names no store: write dynamodb://TABLE?queue=URL, and &dlq=URL, &region=REGION, &endpoint=URL where needed"
+        )
+    places = ItemPlaces(parts.netloc, asked["queue"], asked.get("dlq"))
+    return places, asked.get("region"), asked.get("endpoint")
+
+
+def _of_items(ledger: OperatorLedger) -> DynamoLedger:
+    assert isinstance(ledger, DynamoLedger), "a ledger of this table"
+    return ledger

@@ -1,0 +1,48 @@
+"""All stores of triggers over one table and one queue, and the ledger of their deliveries."""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from redrive.items import Dynamo, DynamoLedger, Queue
+from redrive.systems.kit.secret_keeper import SecretKeeper
+from redrive.systems.triggers.aws.desk import ItemEndpointBook
+from redrive.systems.triggers.aws.endpoints import ItemEndpoints
+from redrive.systems.triggers.aws.follow import EventFollower
+from redrive.systems.triggers.aws.inbox import TOTALS_EVERY, ItemInbox
+from redrive.systems.triggers.aws.intake import ItemIntake
+from redrive.systems.triggers.aws.limits import ItemCursorSecret, ItemRateLimits
+from redrive.systems.triggers.aws.looks import ItemLoads, ItemLooks, ReadKeys
+from redrive.systems.triggers.ledger import TRIGGER_DELIVERIES
+from redrive.systems.triggers.ports import StoreClock, Stores
+from redrive.systems.triggers.values import Change
+
+
+def open_stores(
+    dynamo: Dynamo,
+    queue: Queue,
+    clock: StoreClock,
+    read_keys: ReadKeys,
+    keeper: SecretKeeper,
+    tell: Callable[[Sequence[Change]], None],
+    *,
+    retries_max: int,
+    totals_every: timedelta = TOTALS_EVERY,
+    **how: Any,
+) -> tuple[Stores, DynamoLedger]:
+    """The stores and their ledger. What has changed is told after each write."""
+    follower = EventFollower(tell)
+    ledger = DynamoLedger(dynamo, queue, TRIGGER_DELIVERIES, clock=clock, follower=follower, **how)
+    endpoints = ItemEndpoints(ledger, clock, keeper)
+    stores = Stores(
+        clock=clock,
+        intake=ItemIntake(ledger, endpoints, follower, clock, retries_max=retries_max),
+        inbox=ItemInbox(ledger, clock, totals_every=totals_every),
+        loads=ItemLoads(ledger),
+        endpoints=endpoints,
+        book=ItemEndpointBook(ledger, endpoints, clock),
+        looks=ItemLooks(ledger, read_keys),
+        limits=ItemRateLimits(dynamo),
+        cursor_secret=ItemCursorSecret(dynamo),
+    )
+    return stores, ledger

@@ -1,0 +1,114 @@
+"""Taking events in: stored with their deliveries in one commit, which many posts share."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, select, tuple_
+
+from redrive.errors import LedgerAwayError
+from redrive.extend import Database, OnDatabase
+from redrive.sql import Gather
+from redrive.systems.triggers.endpoints import matches
+from redrive.systems.triggers.ids import new_id
+from redrive.systems.triggers.ledger import DELIVERIES
+from redrive.systems.triggers.settings import RETRIES_MAX
+from redrive.systems.triggers.sql import tables as t
+from redrive.systems.triggers.sql.beside import EventStatus
+from redrive.systems.triggers.sql.endpoints import read_endpoint
+from redrive.systems.triggers.values import Endpoint, NewEvent, Taken
+
+
+class SqlIntake(OnDatabase):
+    """See `Intake`."""
+
+    payload_bytes_max: int | None = None
+
+    def __init__(self, database: Database, status: EventStatus, *, retries_max: int = RETRIES_MAX) -> None:
+        super().__init__(database)
+        self._status = status
+        self._retries_max = retries_max
+        self._takes: Gather[NewEvent, Taken] = Gather(self._store, items_max=200)
+
+    async def take(self, events: Sequence[NewEvent]) -> list[Taken]:
+        """See `Intake.take`: all or nothing."""
+        taken = await self._takes(events)
+        self._database.wake(DELIVERIES)
+        return taken
+
+    async def _store(self, events: Sequence[NewEvent]) -> list[Taken]:
+        made: list[str] = []
+        try:
+            return await self._database.write(self._take, events, made)
+        finally:
+            self._status.order.heard(made)
+
+    def _take(self, connection: Connection, events: Sequence[NewEvent], made: list[str]) -> list[Taken]:
+        now = self._database.present(connection)
+        ids = [new_id(now) for _ in events]
+        made += ids
+        self._status.order.expect(ids)
+        rows = [
+            {
+                "id": id_, "user_id": event.user_id, "event_type": event.event_type, "payload": event.payload,
+                "idempotency_key": event.idempotency_key, "correlation_id": event.correlation_id,
+                "created_at": now, "updated_at": now,
+            }
+            for id_, event in zip(ids, events, strict=True)
+        ]  # fmt: skip
+        statement = self._database.insert(t.events).on_conflict_do_nothing(
+            index_elements=["user_id", "idempotency_key"], index_where=t.events.c.idempotency_key.is_not(None)
+        )
+        new = set(connection.execute(statement.returning(t.events.c.id), rows).scalars())
+        stored = [row for row in rows if row["id"] in new]
+        self._fan_out(connection, stored, now)
+        there = _taken_before(connection, [row for row in rows if row["id"] not in new])
+        taken = []
+        for id_, event in zip(ids, events, strict=True):
+            if id_ in new:
+                taken.append(Taken(id_, "received", now, True))
+            else:
+                before = there.get((event.user_id, event.idempotency_key or ""))
+                if before is None:
+                    raise LedgerAwayError("the event of this idempotency key was deleted meanwhile: send it again")
+                taken.append(before)
+        self._status.took(connection, stored)
+        return taken
+
+    def _fan_out(self, connection: Connection, rows: Sequence[dict[str, Any]], now: datetime) -> None:
+        """One delivery for each new event and each enabled endpoint that wants it."""
+        if not rows:
+            return
+        e = t.endpoints
+        users = sorted({row["user_id"] for row in rows})
+        wanted = select(e).where(e.c.user_id.in_(users), e.c.enabled.is_(True)).order_by(e.c.id)
+        by_user: dict[str, list[Endpoint]] = defaultdict(list)
+        for found in connection.execute(wanted):
+            by_user[found.user_id].append(read_endpoint(found))
+        deliveries = [
+            {
+                "id": new_id(now), "event_id": row["id"], "endpoint_id": endpoint.id, "user_id": row["user_id"],
+                "correlation_id": row["correlation_id"], "created_at": now, "updated_at": now,
+                "retries_max": min(endpoint.policy.get("max_retries", RETRIES_MAX), self._retries_max),
+            }
+            for row in rows
+            for endpoint in by_user[row["user_id"]]
+            if matches(endpoint.event_types, row["event_type"])
+        ]  # fmt: skip
+        if deliveries:
+            connection.execute(t.deliveries.insert(), deliveries)
+            self._database.announce(connection, DELIVERIES, soon=True)
+
+
+def _taken_before(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], Taken]:
+    if not rows:
+        return {}
+    e = t.events
+    asked = [(row["user_id"], row["idempotency_key"]) for row in rows]
+    found = connection.execute(
+        select(e.c.user_id, e.c.idempotency_key, e.c.id, e.c.status, e.c.created_at).where(
+            tuple_(e.c.user_id, e.c.idempotency_key).in_(asked)
+        )
+    )
+    return {(row[0], row[1]): Taken(row[2], row[3], row[4], False) for row in found}
