@@ -15,10 +15,10 @@ from redrive.core.gates import (
     BANDS,
     FAVOURED,
     SURE_PERCENT,
-    Answer,
     Breaker,
     BreakerState,
     Gate,
+    GateAnswer,
     GateRule,
     Settled,
     WaitsFor,
@@ -61,7 +61,7 @@ RULES = st.builds(
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("claim"), st.integers(1, 50), st.integers(0, 100)),
-        st.tuples(st.just("settle"), st.integers(1, 50), st.sampled_from([*Answer])),
+        st.tuples(st.just("settle"), st.integers(1, 50), st.sampled_from([*GateAnswer])),
         st.tuples(st.just("advance"), st.integers(0, 2_000_000), st.just(0)),
         st.tuples(st.just("wake"), st.just(0), st.just(0)),
     ),
@@ -93,13 +93,13 @@ class History:
             self.probes.append(self.now)
         return amount
 
-    def settle(self, amount: int, answer: Answer) -> None:
+    def settle(self, amount: int, answer: GateAnswer) -> None:
         ended, self.held = self.held[:amount], self.held[amount:]
         if not ended:
             return
-        probe = None if self.gate.probe_claim not in ended else answer is Answer.GOOD
+        probe = None if self.gate.probe_claim not in ended else answer is GateAnswer.GOOD
         batch = Settled(
-            claims=len(ended), good=len(ended) * (answer is Answer.GOOD), bad=len(ended) * (answer is Answer.BAD), probe=probe
+            claims=len(ended), good=len(ended) * (answer is GateAnswer.GOOD), bad=len(ended) * (answer is GateAnswer.BAD), probe=probe
         )  # fmt: skip
         self.gate = settled(self.gate, self.rule, self.now, batch)
 
@@ -156,7 +156,8 @@ def test_no_state_is_stuck(rule: GateRule, steps: list[tuple[str, int, object]])
     """From whatever state: once all that is held ends well, waking when the gate says so lets something through, and in the end it flows."""
     history = play(rule, steps)
     for _ in range(60):
-        history.settle(len(history.held), Answer.GOOD)
+        history.settle(len(history.held), GateAnswer.GOOD)
+        history.advance(SECOND)
         if not history.gate.ready:
             assert history.gate.waits_for is not None
             assert history.gate.wake_at is not None, history.gate
@@ -313,19 +314,21 @@ def test_without_its_breaker_a_gate_flows() -> None:
 @pytest.mark.parametrize(
     ("outcome", "answer", "asked"),
     [
-        (Done(), Answer.GOOD, None),
-        (Failed(TimeoutError()), Answer.BAD, None),
-        (Failed(PermanentError("no")), Answer.GOOD, None),
-        (Failed(BusinessError("no")), Answer.GOOD, None),
-        (Failed(RateLimitedError("slow down")), Answer.BAD, None),
-        (Failed(RateLimitedError("slow down", retry_after=seconds(90))), Answer.SILENT, seconds(90)),
-        (LeaseExpired(), Answer.SILENT, None),
-        (Released(), Answer.SILENT, None),
-        (Snoozed(seconds(5)), Answer.SILENT, None),
-        (Cancelled("no longer wanted"), Answer.SILENT, None),
+        (Done(), GateAnswer.GOOD, None),
+        (Failed(TimeoutError()), GateAnswer.BAD, None),
+        (Failed(PermanentError("no")), GateAnswer.GOOD, None),
+        (Failed(BusinessError("no")), GateAnswer.GOOD, None),
+        (Failed(RateLimitedError("slow down")), GateAnswer.BAD, None),
+        (Failed(RateLimitedError("slow down", retry_after=seconds(90))), GateAnswer.SILENT, seconds(90)),
+        (LeaseExpired(), GateAnswer.SILENT, None),
+        (Released(), GateAnswer.SILENT, None),
+        (Snoozed(seconds(5)), GateAnswer.SILENT, None),
+        (Cancelled("no longer wanted"), GateAnswer.SILENT, None),
     ],
 )
-def test_what_a_settlement_says_of_its_destination(outcome: object, answer: Answer, asked: timedelta | None) -> None:
+def test_what_a_settlement_says_of_its_destination(
+    outcome: object, answer: GateAnswer, asked: timedelta | None
+) -> None:
     """An answer is good, be it a refusal; silence and being pushed away are not; a lost worker says nothing."""
     assert answer_of(decide(claim_of(), outcome, Policy())) == (answer, asked)  # type: ignore[arg-type]
 

@@ -64,7 +64,7 @@ class WaitsFor(StrEnum):
     PERSON = "person"
 
 
-class Answer(StrEnum):
+class GateAnswer(StrEnum):
     """What a settlement says of its destination."""
 
     GOOD = "good"
@@ -428,7 +428,7 @@ class Settled:
     """Whether the probe was among them, and if so whether it succeeded."""
 
 
-def answer_of(settlement: Settlement) -> tuple[Answer, timedelta | None]:
+def answer_of(settlement: Settlement) -> tuple[GateAnswer, timedelta | None]:
     """What a settlement says of its destination, and the Retry-After that it asks for.
 
     An error of the caller's is an answer, so it is good. A lost worker says nothing, and neither does a task that was given
@@ -437,32 +437,32 @@ def answer_of(settlement: Settlement) -> tuple[Answer, timedelta | None]:
     explained = settlement.explanation
     asked = None if explained is None else explained.floor
     if settlement.outcome == "done":
-        return Answer.GOOD, None
+        return GateAnswer.GOOD, None
     if settlement.outcome != "failed" or explained is None:
-        return Answer.SILENT, None
+        return GateAnswer.SILENT, None
     match explained.error_class:
         case ErrorClass.TRANSIENT:
-            return Answer.BAD, asked
+            return GateAnswer.BAD, asked
         case ErrorClass.RATE_LIMITED:
-            return Answer.BAD if asked is None else Answer.SILENT, asked
+            return GateAnswer.BAD if asked is None else GateAnswer.SILENT, asked
         case ErrorClass.WORKER_LOST:
-            return Answer.SILENT, None
+            return GateAnswer.SILENT, None
         case _:
-            return Answer.GOOD, asked
+            return GateAnswer.GOOD, asked
 
 
 def sum_up(settlements: Sequence[Settlement], probe_claim: UUID | None) -> Settled:
     """The settlements of one gate, one of which may be its probe."""
     answers = [answer_of(one) for one in settlements]
     probes = [
-        answer is Answer.GOOD
+        answer is GateAnswer.GOOD
         for (answer, _), one in zip(answers, settlements, strict=True)
         if one.claim.claim_id == probe_claim
     ]
     return Settled(
         claims=len(settlements),
-        good=sum(answer is Answer.GOOD for answer, _ in answers),
-        bad=sum(answer is Answer.BAD for answer, _ in answers),
+        good=sum(answer is GateAnswer.GOOD for answer, _ in answers),
+        bad=sum(answer is GateAnswer.BAD for answer, _ in answers),
         asked=max((asked for _, asked in answers if asked is not None), default=None),
         soonest=min((one.delay for one in settlements if one.delay is not None), default=None),
         probe=probes[0] if probes else None,

@@ -41,7 +41,7 @@ from sqlalchemy.types import TypeEngine
 
 from redrive.core.gates import BANDS, SURE_PERCENT
 from redrive.ledgers.sql import schema
-from redrive.ledgers.sql.gate_rows import Found, GateAsk, GateRows
+from redrive.ledgers.sql.gate_rows import GateAsk, GateRows, NamedGate
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.seam import Dialect, Parameters
 from redrive.ledgers.sql.times import Instant
@@ -344,10 +344,10 @@ class PostgresGateClaim:
         kinds = None if ask.kinds is None else list(ask.kinds)
         return self._statement, ask.times | asked | {"kinds": kinds, "busy": list(ask.busy)}
 
-    def discover(self, connection: Connection, ledger: str, times: Parameters) -> list[Found]:
+    def discover(self, connection: Connection, ledger: str, times: Parameters) -> list[NamedGate]:
         """See `GateClaim.discover`: a loose scan over the gates and kinds of the index, one probe for each."""
         found = connection.execute(self._overlooked, {"ledger": ledger, **times}).all()
-        return [Found(gate, kind, str(tenant or "")) for gate, kind, tenant in found]
+        return [NamedGate(gate, kind, str(tenant or "")) for gate, kind, tenant in found]
 
     @cached_property
     def _overlooked(self) -> Select[Any]:

@@ -34,7 +34,7 @@ from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.base import ANNOUNCE_HORIZON, IDS_MAX
 from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.database import run_within, sync_connection
-from redrive.ledgers.sql.gate_rows import Found
+from redrive.ledgers.sql.gate_rows import NamedGate
 from redrive.ledgers.sql.gates import Gating
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import quoted
@@ -233,7 +233,7 @@ class Acting(Gating):
         ]
         named = rows.column(self.table.gated_by or "gate").is_not(None)
         found = connection.execute(select(*columns).where(self._mapped.id.in_(ids), named).distinct()).all()
-        self.make_gates(connection, [Found(gate, kind, str(tenant or "")) for gate, kind, tenant in found])
+        self.make_gates(connection, [NamedGate(gate, kind, str(tenant or "")) for gate, kind, tenant in found])
 
     def _record(self, connection: Connection, act: Act, ids: Sequence[TaskId], actor: Actor) -> None:
         if not ids:

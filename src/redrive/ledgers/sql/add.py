@@ -30,7 +30,7 @@ from redrive.ledgers.gather import Gather
 from redrive.ledgers.sql.base import ANNOUNCE_HORIZON, IDS_MAX
 from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.database import run_within, sync_connection
-from redrive.ledgers.sql.gate_rows import Found
+from redrive.ledgers.sql.gate_rows import NamedGate
 from redrive.ledgers.sql.gates import Gating
 from redrive.ledgers.sql.ids import uuid7
 from redrive.ledgers.sql.mapped import Mapped
@@ -230,13 +230,13 @@ class Adding(Gating):
                 self.make_gates(connection, self._found(task for task, one in pairs if one.new))
         return added
 
-    def _found(self, tasks: Iterable[NewTask]) -> set[Found]:
+    def _found(self, tasks: Iterable[NewTask]) -> set[NamedGate]:
         """The gates of tasks."""
         found = set()
         for task in tasks:
             gate = self._gated_value(task, self.table.gated_by or "gate")
             if gate is not None:
-                found.add(Found(gate, task.kind if self.table.kind else None, task.tenant or ""))
+                found.add(NamedGate(gate, task.kind if self.table.kind else None, task.tenant or ""))
         return found
 
     def _gated_value(self, task: NewTask, role: str) -> Any:

@@ -46,7 +46,7 @@ class GateRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class NamedGate:
     """A gate that tasks name, one of their kinds, and whose they are."""
 
     gate: str

@@ -41,8 +41,8 @@ from redrive.errors import UsageError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.base import IDS_MAX, LedgerBase
 from redrive.ledgers.sql.gate_rows import (
-    Found,
     GateRows,
+    NamedGate,
     gate_values,
     gates_and_rules,
     read_gate,
@@ -96,12 +96,12 @@ class Gating(LedgerBase):
 
     # --- making and waking --------------------------------------------------------------------------------------------
 
-    def make_gates(self, connection: Connection, found: Iterable[Found]) -> int:
+    def make_gates(self, connection: Connection, found: Iterable[NamedGate]) -> int:
         """Make gates that are missing, and have those looked at that sleep until a task is due; how many were written.
 
         They stay locked until the commit, so it must follow at once: claims pass a locked gate by.
         """
-        wanted: dict[str, list[Found]] = {}
+        wanted: dict[str, list[NamedGate]] = {}
         for one in found:
             wanted.setdefault(one.gate, []).append(one)
         known = {"ledger": self.name, "names": list(wanted)}
@@ -114,7 +114,7 @@ class Gating(LedgerBase):
             self._wake(connection, {name: wanted[name] for name in changed})
         return len(missing) + len(changed)
 
-    def _insert(self, connection: Connection, wanted: Mapping[str, Sequence[Found]]) -> None:
+    def _insert(self, connection: Connection, wanted: Mapping[str, Sequence[NamedGate]]) -> None:
         now = self.present(connection)
         patterns = connection.execute(GateStatements.patterns, {"ledger": self.name}).scalars().all()
         rows = []
@@ -124,7 +124,7 @@ class Gating(LedgerBase):
             rows.append({"ledger": self.name, **gate_values(gate)})
         connection.execute(self._mapped.dialect.insert(_t).on_conflict_do_nothing(), rows)
 
-    def _wake(self, connection: Connection, wanted: Mapping[str, Sequence[Found]]) -> None:
+    def _wake(self, connection: Connection, wanted: Mapping[str, Sequence[NamedGate]]) -> None:
         known = {"ledger": self.name, "names": sorted(wanted)}
         for row in connection.execute(GateStatements.locked, known).mappings().all():
             gate, _ = read_gate(row)
@@ -152,7 +152,7 @@ class Gating(LedgerBase):
         found = await self.database.read(self._overlooked)
         return await self.database.write(self.make_gates, found) if found else 0
 
-    def _overlooked(self, connection: Connection) -> list[Found]:
+    def _overlooked(self, connection: Connection) -> list[NamedGate]:
         return self._gate_claim.discover(connection, self.name, self._times())
 
     async def overdue_behind_gates(self, *, limit: int = IDS_MAX) -> list[TaskId]:
@@ -361,14 +361,14 @@ def _write(name: str, ledger: str) -> Update:
     return update(_t).where(_t.c.ledger == ledger, _t.c.name == name)
 
 
-def _widens(row: Any, found: Sequence[Found]) -> bool:
+def _widens(row: Any, found: Sequence[NamedGate]) -> bool:
     """Whether tasks are of kinds or tenants that their gate does not know yet."""
     tenant, kinds = _hints(row.tenant, tuple(row.kinds), found)
     return bool(tenant != row.tenant or set(kinds) != set(row.kinds))
 
 
 def _hints(
-    tenant: str, kinds: Sequence[str], found: Sequence[Found], *, new: bool = False
+    tenant: str, kinds: Sequence[str], found: Sequence[NamedGate], *, new: bool = False
 ) -> tuple[str, tuple[str, ...]]:
     """Whose tasks a gate has, and of which kinds."""
     tenants = {one.tenant for one in found}

@@ -15,7 +15,7 @@ from sqlalchemy import CTE, ColumnElement, Connection, Delete, FromClause, Inser
 from sqlalchemy.types import TypeEngine
 
 from redrive.core.decide import Settlement
-from redrive.ledgers.sql.gate_rows import Found, GateAsk, GateRows
+from redrive.ledgers.sql.gate_rows import GateAsk, GateRows, NamedGate
 
 Columns = Mapping[str, TypeEngine[Any]]
 Parameters = dict[str, Any]
@@ -75,7 +75,7 @@ class GateClaim(Protocol):
         """The statement that holds it and returns it as claims are read, with its parameters; None where there is nothing."""
         ...
 
-    def discover(self, connection: Connection, ledger: str, times: Parameters) -> list[Found]:
+    def discover(self, connection: Connection, ledger: str, times: Parameters) -> list[NamedGate]:
         """Gates that tasks name and that are not there, do not know their kind, or sleep though something is due."""
         ...
 

@@ -25,7 +25,7 @@ from redrive.core.decide import Settlement
 from redrive.core.gates import Gate, GateRule, WaitsFor, claimed, in_order, rested, retry_room, room, settled, sum_up
 from redrive.core.task import TaskId
 from redrive.ledgers.sql import schema
-from redrive.ledgers.sql.gate_rows import Found, GateAsk, GateRows, gates_and_rules, read_gate, write_gates
+from redrive.ledgers.sql.gate_rows import GateAsk, GateRows, NamedGate, gates_and_rules, read_gate, write_gates
 from redrive.ledgers.sql.seam import Dialect, Parameters
 
 _AFTER = text("SELECT min(tenant) FROM redrive_gate WHERE ledger = :ledger AND ready AND tenant > :tenant")
@@ -69,15 +69,15 @@ class SqliteGateClaim:
         write_gates(connection, ask.ledger, after)
         return (self._hold, ask.times | {"ids": ids, "fence": ask.fence}) if ids else None
 
-    def discover(self, connection: Connection, ledger: str, times: Parameters) -> list[Found]:
+    def discover(self, connection: Connection, ledger: str, times: Parameters) -> list[NamedGate]:
         """See `GateClaim.discover`: a loose scan over the gates and kinds of the index, one probe for each."""
-        found: list[Found] = []
+        found: list[NamedGate] = []
         row = connection.execute(self._first_named).first()
         while row is not None:
             gate, kind, tenant = row
             there = connection.execute(_NAMED, {"ledger": ledger, "names": [gate]}).mappings().one_or_none()
             if there is None or self._overlooks(connection, there, kind, times):
-                found.append(Found(gate, kind, str(tenant or "")))
+                found.append(NamedGate(gate, kind, str(tenant or "")))
             row = connection.execute(self._next_named, {"after_gate": gate, "after_kind": kind}).first()
         return found
 
