@@ -48,6 +48,7 @@ bench: $(READY)  ## redrive beside its peers and the raw limit, in one run; need
 	$(BIN)/python -W ignore -m bench.relay
 	$(BIN)/python -W ignore -m bench.webhooks
 	$(BIN)/python -W ignore -m bench.triggers
+	$(BIN)/python -W ignore -m bench.aws
 	$(BIN)/python -W ignore -m bench.operator
 
 proof: $(READY)  ## try every promise on real processes and print the figures; PROOF=short takes minutes

@@ -19,7 +19,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from redrive.systems.triggers.tables import TRIGGER_DELIVERIES
 from rich.console import Console
 from rich.table import Table
 
@@ -45,6 +44,7 @@ from redrive.ledgers.aws.open import AwsClients, open_clients
 from redrive.ledgers.aws.queue import SqsQueue
 from redrive.ledgers.aws.table import INDEXES, definition
 from redrive.systems.triggers.aws.follow import EventFollower, standing_facts
+from redrive.systems.triggers.ledger import TRIGGER_DELIVERIES
 from redrive.systems.triggers.status import Standing
 from tests.ledgers.aws.servers import AWS, aws_server
 

@@ -66,7 +66,7 @@ class Container:
         self.web: Any = None
         self._log: Any = structlog.get_logger(system="triggers")
         try:
-            self.run(self.service.open())
+            self.run(self.app.open())
         except BaseException:
             self.close()
             raise
@@ -80,14 +80,16 @@ class Container:
 
     def answer(self, event: Event, context: Invocation) -> dict[str, Any]:
         """Answer a request."""
+        asyncio.set_event_loop(self.loop)  # mangum looks for it there
         if self.web is None:
             from mangum import Mangum
 
             from redrive.web.app import make_web
 
+            # Here alone: it makes the first key, and nobody else may touch keys.
+            self.run(self.service.open())
             # With a lifespan the application would be opened and closed for every request.
             self.web = Mangum(make_web(self.service), lifespan="off")
-        asyncio.set_event_loop(self.loop)  # mangum looks for it there
         try:
             answer: dict[str, Any] = self.web(event, context)
         finally:

@@ -31,7 +31,7 @@ SPEED = "6"
 """Beats, waits and outages are a sixth as long."""
 LOOK_EVERY_SECONDS = 0.5
 """Looking costs, too: two dozen requests at a time."""
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 400
 
 
 def missing(client: httpx.Client, ledgers: set[str]) -> set[str]:

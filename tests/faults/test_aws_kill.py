@@ -26,7 +26,7 @@ from .aws_worker import ledger_of
 
 KILLS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 4)
 WORKERS = 2 if KILLS < 100 else 4
-EVENTS_PER_ROUND = 3
+EVENTS_PER_ROUND = 3 if KILLS < 100 else 1
 SERVER = os.environ.get("REDRIVE_TEST_AWS", "moto")
 
 

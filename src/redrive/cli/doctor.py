@@ -30,7 +30,7 @@ from redrive.cli.common import (
     print_json,
     run,
 )
-from redrive.cli.secrets import secret_columns
+from redrive.cli.secrets import look_at_all, secret_columns
 from redrive.core.durations import format_duration
 from redrive.core.failure import describe_error, redact
 from redrive.errors import MissingExtraError, NewerSchemaError, RedriveError, SettingsError, TableError
@@ -40,7 +40,8 @@ from redrive.ledgers.sql import migrate
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sqlite.database import SYNCHRONOUS
-from redrive.settings import load_settings
+from redrive.settings import load, load_settings
+from redrive.systems.triggers.aws.settings import AwsSettings
 from redrive.wiring import attach_found
 
 SQLITE_OLDEST = (3, 35, 0)
@@ -146,8 +147,9 @@ async def examine(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding
     migrated = await _migrated(app)
     yield migrated
     if migrated.status == "ok":
-        async for finding in _secrets(database):
-            yield finding
+        if await secret_columns(database):
+            async for finding in _secrets(app):
+                yield finding
         async for finding in _lanes(app, handled):
             yield finding
 
@@ -161,9 +163,16 @@ async def _items(app: Redrive) -> AsyncIterator[Finding]:
     there = [Finding(*found) for found in await store.examine()]
     for finding in there:
         yield finding
+    named = load(AwsSettings)
+    if named.dashboard_name is not None:
+        yield Finding(
+            "dashboard", "ok", f"{named.dashboard_name} in CloudWatch, over the metrics in {named.metrics_namespace}"
+        )
     if all(finding.status != "problem" for finding in there):
         await attach_found(app)
         await app.open()
+        async for finding in _secrets(app):
+            yield finding
         async for finding in _lanes(app, ()):
             yield finding
 
@@ -188,21 +197,17 @@ async def _migrated(app: Redrive) -> Finding:
     )
 
 
-async def _secrets(database: Database) -> AsyncIterator[Finding]:
+async def _secrets(app: Redrive) -> AsyncIterator[Finding]:
     """Whether stored secrets are encrypted, and can be read."""
-    columns = await secret_columns(database)
-    if not columns:
-        return
     try:
-        from redrive.access.sql.stored_secrets import look_at_secrets
         from redrive.systems.kit.secret_keeper import NO_KEY, SecretKeeper
     except MissingExtraError as error:
         yield Finding("secrets", "notice", f"they are not looked at: {error}")
         return
-    keeper = SecretKeeper(database.file)
+    keeper = SecretKeeper(app.store.file)
     try:
         has_key = keeper.has_key()
-        found = await look_at_secrets(database, columns, keeper.box() if has_key else None)
+        found = await look_at_all(app, keeper.box() if has_key else None)
     except SettingsError as error:
         yield Finding("secrets", "problem", str(error))
         return

@@ -1,12 +1,14 @@
 """`redrive secrets`: the keys that stored secrets are encrypted with."""
 
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.progress import MofNCompleteColumn, Progress, TextColumn
 from sqlalchemy import Column
 
+from redrive.app import Redrive
 from redrive.cli.common import (
     PROBLEM,
     AppOption,
@@ -23,6 +25,11 @@ from redrive.cli.common import (
 from redrive.ledgers.sql import migrate
 from redrive.ledgers.sql.database import Database
 from redrive.wiring import KNOWN_SYSTEMS
+
+if TYPE_CHECKING:
+    from redrive.access.kept_secrets import KeptSecrets
+    from redrive.access.secret_box import SecretBox
+    from redrive.ledgers.aws.client import Dynamo
 
 secrets = typer.Typer(help="Make keys for stored secrets, and encrypt all of them anew.", no_args_is_help=True)
 
@@ -48,17 +55,15 @@ def rotate(database: DatabaseOption = None, app: AppOption = None, json: JsonOpt
     Example: [cyan]redrive secrets rotate[/]
     """
     from redrive.access.kept_secrets import KeptSecrets
-    from redrive.access.sql.stored_secrets import rotate_secrets
     from redrive.systems.kit.secret_keeper import SecretKeeper
 
     async def work() -> KeptSecrets:
         async with opened_store(database, app) as opened:
-            columns = await secret_columns(opened.database)
-            box = SecretKeeper(opened.database.file).box(make=True)
+            box = SecretKeeper(opened.store.file).box(make=True)
             bar = Progress(TextColumn("encrypting"), MofNCompleteColumn(), console=err(), transient=True)
             with bar:
                 shown = bar.add_task("", total=None)
-                return await rotate_secrets(opened.database, columns, box, lambda amount: bar.advance(shown, amount))
+                return await rotate_all(opened, box, lambda amount: bar.advance(shown, amount))
 
     standing = run(work())
     if json:
@@ -74,6 +79,36 @@ def rotate(database: DatabaseOption = None, app: AppOption = None, json: JsonOpt
         raise typer.Exit(PROBLEM)
     if not json:
         say("the first key opens all of them: the others can go")
+
+
+async def look_at_all(app: Redrive, box: "SecretBox | None") -> "KeptSecrets":
+    """How the secrets of all systems are kept in the application's store."""
+    if app.store.keeps_tasks:
+        from redrive.access.sql.stored_secrets import look_at_secrets
+
+        return await look_at_secrets(app.database, await secret_columns(app.database), box)
+    from redrive.systems.triggers.aws.secrets import look_at_item_secrets
+
+    return await look_at_item_secrets(dynamo_of(app), box)
+
+
+async def rotate_all(app: Redrive, box: "SecretBox", progress: Callable[[int], None] | None = None) -> "KeptSecrets":
+    """Seal the secrets of all systems anew."""
+    if app.store.keeps_tasks:
+        from redrive.access.sql.stored_secrets import rotate_secrets
+
+        return await rotate_secrets(app.database, await secret_columns(app.database), box, progress)
+    from redrive.systems.triggers.aws.secrets import rotate_item_secrets
+
+    return await rotate_item_secrets(dynamo_of(app), box, progress)
+
+
+def dynamo_of(app: Redrive) -> "Dynamo":
+    """The table of an application that is kept in DynamoDB."""
+    from redrive.stores.aws import ItemStore
+
+    assert isinstance(app.store, ItemStore)
+    return app.store.dynamo
 
 
 async def secret_columns(database: Database) -> list[Column[Any]]:

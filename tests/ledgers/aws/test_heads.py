@@ -104,10 +104,14 @@ def test_when_to_look() -> None:
 
 
 def test_what_was_swept_is_looked_at_again_later() -> None:
-    """What is overdue has got another message, and time; what is not keeps its own time."""
-    slack, again = seconds(120), seconds(100)
-    overdue = waiting(NOON - seconds(500))
+    """What is overdue has got another message, and time, the more the longer it is; what is not keeps its own time."""
+    slack, again = seconds(120), seconds(300)
+    overdue = waiting(NOON - seconds(150))
     assert look_swept([overdue], NOON, slack, again) == NOON + again
+    longer = [(seconds(400), seconds(400)), (timedelta(hours=9), timedelta(minutes=15))]
+    assert [look_swept([waiting(NOON - late)], NOON, slack, again) for late, _ in longer] == [
+        NOON + put for _, put in longer
+    ]
     assert look_swept([overdue, held(NOON - seconds(30))], NOON, slack, again) == NOON + seconds(90)
 
 

@@ -12,6 +12,7 @@ from redrive.testing import VirtualClock
 from tests.kept import Kept, in_items
 from tests.kept import kept_in_items as kept_in_items
 from tests.ledgers.aws.cutting import CuttingClient
+from tests.ledgers.aws.test_ledger import set_faults
 
 CALLS = {f"{call}_item" for call in ("get", "batch_get", "put", "update", "delete")} | {"query", "transact_write_items"}
 
@@ -49,7 +50,7 @@ async def take_turns(kept: Kept) -> Any:
 
 async def tell_alerts(kept: Kept) -> Any:
     told = []
-    for found in ({"a": ("r", "one")}, {"a": ("r", "two"), "b": ("r", "one")}, {"b": ("r", "one")}, {}, {}):
+    for found in ({"a": ("r", "one")}, {"a": ("r", "two")}, {}, {}):
         news = await kept.alerts.note(found)
         told += [[one.name for one in some] for some in (news.started, news.ended)]
         await kept.alerts.told([one.name for one in news.started], [one.name for one in news.ended])
@@ -82,3 +83,19 @@ async def test_each_call_may_be_cut(kept_in_items: Kept, story: Callable[[Kept],
         assert said == expected, f"call {number}"
         cuts += client.cuts
     assert cuts  # what was refused had no effect after which it could be cut
+
+
+@pytest.mark.parametrize("story", [make_and_revoke, make_the_first, take_turns, tell_alerts])
+async def test_what_is_busy_is_asked_again(kept_in_items: Kept, aws: str, story: Callable[[Kept], Awaitable[Any]]):
+    """Conflicts of transactions and throttled calls change neither the answer nor what is written."""
+    dynamo = kept_in_items.dynamo
+    assert dynamo is not None
+    set_faults(aws, conflicts=0.3, throttles=0.15, seed=7)
+    try:
+        said = await story(kept_in_items)
+    finally:
+        set_faults(aws)
+    name = f"{dynamo.table}-calm"
+    await dynamo._client.create_table(**definition(name))
+    assert said == await story(in_items(Dynamo(dynamo._client, name), VirtualClock()))
+    await dynamo._client.delete_table(TableName=name)

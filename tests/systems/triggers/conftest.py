@@ -1,6 +1,10 @@
-"""An application with triggers on each database, with a clock that the test moves, and a receiver on loopback."""
+"""An application with triggers on each store, with a clock that the test moves, and a receiver on loopback.
+
+A test that asks for a house runs on SQLite, PostgreSQL and DynamoDB; with the mark `on_sql` it is about tables, and runs where there are some.
+"""
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import ip_network
@@ -17,11 +21,32 @@ from redrive.systems.triggers.values import Endpoint, NewEvent
 from redrive.testing import Drained, VirtualClock, drain
 from redrive.web.app import make_web
 from redrive.wiring import Service
+from tests.ledgers.aws.homes import ClockQueue
 from tests.servers import Migrated
+from tests.stores.items import item_url
 
 from .receiver import Receiver
 
 LOOPBACK = ip_network("127.0.0.0/8")
+SQL = ("sqlite", "postgres")
+ITEMS = "dynamodb"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "on_sql: run the test only on databases, since it is about tables")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what asks for a house on every store, and the rest on databases: what cannot apply is not run, rather than skipped."""
+    if "store" in metafunc.fixturenames:
+        everywhere = "house" in metafunc.fixturenames and metafunc.definition.get_closest_marker("on_sql") is None
+        metafunc.parametrize("store", (*SQL, ITEMS) if everywhere else SQL, indirect=True)
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> str:
+    """Which store a test runs on."""
+    return str(request.param)
 
 
 def settings(**given: Any) -> TriggerSettings:
@@ -67,7 +92,8 @@ class House:
         await self.triggers.lane.redrive(Filter(ids=dead), actor="ada")
 
     async def deliveries(self, id: str) -> list[Any]:
-        found = await self.triggers.lane.find(Filter(), limit=1000)
+        asked = Filter() if self.app.store.keeps_tasks else Filter(ids=[f"{id}.{number:02}" for number in range(100)])
+        found = await self.triggers.lane.find(asked, limit=1000)
         return [task for task in found.items if task.payload["event_id"] == id]
 
     async def key(self, *scopes: str, user: str = "ada", **given: Any) -> str:
@@ -90,15 +116,31 @@ class House:
 
 
 @pytest.fixture
-async def url(migrated: Migrated) -> str:
-    """The URL of a new database with the tables of triggers."""
-    return await migrated(["triggers"])
+async def url(store: str, migrated: Migrated, request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    """The URL of a new store with what triggers needs."""
+    async with AsyncExitStack() as stack:
+        if store == ITEMS:
+            yield await stack.enter_async_context(item_url(request.getfixturevalue("aws")))
+        else:
+            yield await migrated(["triggers"])
+
+
+def make_app(url: str, clock: VirtualClock, **given: Any) -> tuple[Redrive, Triggers]:
+    """An application that is not open yet. On items the queue obeys the clock, and what is due or over is found at once."""
+    app = Redrive(url, clock=clock, durable=False)
+    if app.store.keeps_tasks:
+        return app, Triggers(app, settings(**given))
+    items: Any = app.store
+    items.queue = ClockQueue(clock)
+    triggers: Any = Triggers(app, settings(**given))
+    ledger = triggers.stores.intake._ledger
+    ledger._slack = ledger._grace = ledger._sweep_every = triggers.inbox._totals_every = timedelta(0)
+    return app, triggers
 
 
 @pytest.fixture
 async def house(url: str, clock: VirtualClock) -> AsyncIterator[House]:
-    app = Redrive(url, clock=clock, durable=False)
-    triggers = Triggers(app, settings())
+    app, triggers = make_app(url, clock)
     async with app:
         yield House(app, triggers, clock)
         await triggers.outgoing.close()

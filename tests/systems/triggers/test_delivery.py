@@ -233,8 +233,8 @@ async def test_410_disables_the_endpoint(house: House, receiver: Receiver) -> No
     assert (await house.event(id_)).status == "failed"
     [now] = await house.triggers.endpoints.of_user("ada")
     assert (now.enabled, now.disabled_reason, now.disabled_at) == (False, "it answered 410 Gone", house.clock.now())
-    [notice] = await house.app.database.read(_notices)
-    assert (notice.user_id, notice.endpoint_id) == ("ada", endpoint.id)
+    [notice] = await house.triggers.endpoints.notices("ada")
+    assert notice.endpoint_id == endpoint.id
     later = await house.post()
     await house.run()
     assert (await house.event(later)).status == "received"
@@ -270,7 +270,7 @@ async def test_five_days_of_failures_disable_the_endpoint(house: House, receiver
     assert (await one(timedelta(days=5) - MINUTE)).enabled
     off = await one(MINUTE)
     assert (off.enabled, off.disabled_reason) == (False, "every delivery has failed for 5 days")
-    assert len(await house.app.database.read(_notices)) == 1
+    assert len(await house.triggers.endpoints.notices("ada")) == 1
 
 
 async def test_an_endpoint_that_recovers_meanwhile_stays_enabled(house: House, receiver: Receiver) -> None:
@@ -294,7 +294,7 @@ async def test_an_endpoint_that_recovers_meanwhile_stays_enabled(house: House, r
     await house.triggers.deliverer._failed(before, TransientError("later still"))
     [now] = await house.triggers.endpoints.of_user("ada")
     assert (now.enabled, now.failing_since) == (True, house.clock.now())
-    assert await house.app.database.read(_notices) == []
+    assert await house.triggers.endpoints.notices("ada") == []
 
 
 async def test_owners_read_their_notices(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +314,8 @@ async def test_owners_read_their_notices(house: House, monkeypatch: pytest.Monke
         assert [notice["endpoint_id"] for notice in (await bob.get("/v1/notices")).json()["notices"]] == [other.id]
     async with house.client(await house.key("events:read")) as reader:
         assert (await reader.get("/v1/notices")).status_code == 403
-    assert len(await house.app.database.read(_notices)) == 4
+    if house.app.store.keeps_tasks:  # elsewhere they are forgotten after a time, by themselves
+        assert len(await house.app.database.read(_notices)) == 4
 
 
 async def test_deliveries_to_a_disabled_endpoint_fail(house: House, receiver: Receiver) -> None:

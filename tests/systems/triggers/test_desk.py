@@ -220,6 +220,7 @@ async def test_disable_and_enable(house: House, receiver: Receiver) -> None:
     ]
 
 
+@pytest.mark.on_sql
 async def test_a_store_that_is_too_busy_is_said(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page that takes too long is a refusal with what to do, not a wait and no error of ours."""
 
@@ -331,6 +332,7 @@ async def test_cancel_and_resolve_keep_the_rules_of_events(house: House, receive
         assert (ended.status, ended.next_retry_at, ended.failed_at) == ("failed", None, house.clock.now())
 
 
+@pytest.mark.on_sql
 async def test_counts_have_an_end_and_every_look_an_index(house: House) -> None:
     """However many deliveries an endpoint owes, and whatever is asked of how many endpoints: no table is read as a whole."""
     endpoint = await house.endpoint("http://127.0.0.1:9/")

@@ -88,6 +88,7 @@ async def test_of_all_ledgers_together_events_are_counted_too(house: House) -> N
     assert seen["states"]["waiting"] == sum(one["states"]["waiting"] for one in rows.values())
 
 
+@pytest.mark.on_sql
 async def test_the_statuses_are_counted_by_one_statement(house: House) -> None:
     """So they add up at any instant, however much happens meanwhile."""
     assert set(WORDS.values()) == set(STATUSES)
@@ -98,6 +99,7 @@ async def test_the_statuses_are_counted_by_one_statement(house: House) -> None:
 
 
 @pytest.mark.parametrize("store", ["postgres"])
+@pytest.mark.on_sql
 async def test_figures_cost_no_statement_of_their_own(house: House, receiver: Receiver) -> None:
     """What comes and ends is counted for the charts in the statement that counts it for its user."""
     await house.endpoint(receiver.url)
@@ -110,6 +112,7 @@ async def test_figures_cost_no_statement_of_their_own(house: House, receiver: Re
     assert len([one for one in said if "INSERT INTO redrive_minute" in one]) == 3  # and the settlement itself
 
 
+@pytest.mark.on_sql
 async def test_depths_are_of_events(house: House) -> None:
     """Each census of the deliveries writes down how many events there are."""
     await house.post()

@@ -143,6 +143,7 @@ async def test_a_crash_beside_others_costs_no_attempt(house: House, receiver: Re
     assert (event.status, body(event)[1]) == ("delivered", 0)
 
 
+@pytest.mark.on_sql
 async def test_the_store_refuses_other_words_and_counts(house: House, receiver: Receiver) -> None:
     """Four words and 0 to 3, by CHECKs of the store itself."""
     await house.endpoint(receiver.url)

@@ -124,6 +124,7 @@ def test_an_event_is_received_before_it_is_queued() -> None:
     assert said[4:] == [queued]
 
 
+@pytest.mark.on_sql
 async def test_an_intake_that_fails_holds_nothing_back(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where nobody knows whether it was stored: what is heard of its event later is told."""
     status = house.triggers.inbox._status

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import hypothesis
+import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from sqlalchemy import Connection, select
@@ -135,6 +136,7 @@ VERBS = ("post", "post", "claim", "claim", "claim", "settle", "settle", "settle"
 @hypothesis.settings(
     max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
+@pytest.mark.on_sql
 async def test_any_sequence_of_acts(house: House, acts: list[tuple[str, int, int]]) -> None:
     """Claim, settle in every way, lose a lease, acknowledge, redrive, cancel, delete: the event always follows, the counters too."""
     await house.app.database.write(wipe)
@@ -147,6 +149,7 @@ async def test_any_sequence_of_acts(house: House, acts: list[tuple[str, int, int
         await story.check()
 
 
+@pytest.mark.on_sql
 async def test_every_way_of_its_life(house: House) -> None:
     """A long story without luck: each of the moves that an event may make is made."""
     rng = random.Random(7)
@@ -163,6 +166,7 @@ async def test_every_way_of_its_life(house: House) -> None:
     assert {("received", "queued"), ("queued", "failed"), ("queued", "delivered"), ("failed", "queued")} <= seen, seen
 
 
+@pytest.mark.on_sql
 async def test_deliveries_of_one_event_settled_at_once(url: str, clock: VirtualClock, house: House) -> None:
     """Two processes settle the two deliveries of an event in the same moment: neither misses the other."""
     for number in range(2):

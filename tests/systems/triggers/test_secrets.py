@@ -28,6 +28,7 @@ async def stored(app: Redrive) -> list[str]:
     return await app.database.read(look)
 
 
+@pytest.mark.on_sql
 async def test_no_secret_lies_in_the_clear(house: House):
     """Whether it was made, given or changed, over HTTP."""
     key = await house.key()
@@ -43,6 +44,7 @@ async def test_no_secret_lies_in_the_clear(house: House):
     assert not any(secret in "".join(found) for secret in (given, changed.json()["secret"]))
 
 
+@pytest.mark.on_sql
 async def test_secrets_of_before_there_was_a_key_go_on_signing(house: House, receiver: Receiver):
     """They stand in the clear until somebody rotates."""
     endpoint = await house.endpoint(receiver.url)

@@ -29,6 +29,8 @@ DUE, KEPT, TOMB = "due", "kept", "tomb"
 """Where heads stand in the index of what must be looked at: what is open, what may be forgotten some day, and what is being forgotten."""
 NUMBER_WIDTH = 2
 LOOK_WIDTH = 20
+LOOK_AGAIN_MAX = timedelta(minutes=15)
+"""How long a sweep puts off its next look at what is long due, at most."""
 _OWN = frozenset(
     {"pk", "sk", "event_id", "user_id", "timestamp", "ver", "parts", "due_shard", "look_at", "listing", "listing_at", "tomb"}
 )  # fmt: skip
@@ -297,13 +299,17 @@ def look_after(
 
 
 def look_swept(parts: Iterable[Part], now: datetime, slack: timedelta, again: timedelta) -> datetime | None:
-    """The same after a sweep: what is overdue has been sent another message, and is looked at `again` later."""
+    """The same after a sweep: what is overdue has been sent another message, and is looked at `again` later.
+
+    What has been overdue for longer is looked at after as long again, up to `LOOK_AGAIN_MAX`: where everything is late because there is
+    too much of it, more messages would make it later.
+    """
     looks = []
     for part in parts:
         if part.state in OPEN:
             end = _ends_at(part)
             overdue = part.state is State.WAITING and end + slack <= now
-            looks.append(now + again if overdue else end + slack)
+            looks.append(now + max(again, min(now - end, LOOK_AGAIN_MAX)) if overdue else end + slack)
     return min(looks, default=None)
 
 

@@ -26,8 +26,8 @@ from redrive.systems.triggers.inbox import WORDS, amounts
 from redrive.systems.triggers.ledger import ENDPOINTS, EVENTS, TRIGGER_DELIVERIES
 from redrive.systems.triggers.logs import DeliveryLog, TriggerMetrics
 from redrive.systems.triggers.settings import TriggerSettings
-from redrive.systems.triggers.sql.open import open_stores
 from redrive.systems.triggers.status import STATUSES
+from redrive.systems.triggers.stores import open_stores
 from redrive.systems.triggers.values import Change
 from redrive.systems.triggers.work import Deliverer
 
@@ -58,9 +58,7 @@ class Triggers(System):
         self.metrics: TriggerMetrics | None = None
         self.emf = _cloudwatch(app.store.url)
         self.keeper = SecretKeeper(app.store.file)
-        self.stores, beside = open_stores(
-            app.database, self.keeper, self._tell, retries_max=self.settings.max_retry_attempts
-        )
+        self.stores, adoption = open_stores(app, self.settings, self.keeper, self._tell)
         self.intake, self.inbox, self.endpoints = self.stores.intake, self.stores.inbox, self.stores.endpoints
         self.deliverer = Deliverer(
             self.stores.loads, self.endpoints, self.stores.clock, self.outgoing, self.keeper,
@@ -70,7 +68,7 @@ class Triggers(System):
         self._retention: timedelta | None = None
         self._log: Any = structlog.get_logger(system="triggers")
         self._story = DeliveryLog()
-        self.lane = app.adopt(TRIGGER_DELIVERIES, observers=[self._story], tune=self._tune, beside=beside)
+        self.lane = app.adopt(TRIGGER_DELIVERIES, observers=[self._story], tune=self._tune, **adoption)
         self._story.follow(self.lane)
         # People count events here, and not the deliveries that they are made of.
         self.lane.headcount = Headcount(name=EVENTS, things="events", words=WORDS, amounts=self._amounts)

@@ -4,10 +4,13 @@ Each function has a container of its own, its own settings from the template, an
 by it. What Lambda does around them is played here: messages are received and handed over, and those that did not fail are deleted.
 """
 
+import io
 import json
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -75,6 +78,9 @@ class Deployed:
         self._monkeypatch = monkeypatch
         self._sqs = stack.client("sqs")
         self._running = ""
+        self.out, self.err = io.StringIO(), io.StringIO()
+        # A thread of its own has an event loop of its own: that of the tests is left alone.
+        self._thread = ThreadPoolExecutor(1)
         made = AioBaseClient._make_api_call
 
         async def recorded(client: Any, call: str, request: Any) -> Any:
@@ -92,7 +98,9 @@ class Deployed:
             self._monkeypatch.setenv(key, value)
         self._monkeypatch.setattr(functions, "_kept", self._kept[name])
         self._running = name
-        return getattr(functions, name)(event, context or Context())
+        # A logger writes where standard error was when it was made.
+        with redirect_stdout(self.out), redirect_stderr(self.err):
+            return self._thread.submit(getattr(functions, name), event, context or Context()).result()
 
     def request(self, method: str, path: str, key: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         """A request through the HTTP API: its status and its body."""
@@ -110,7 +118,9 @@ class Deployed:
 
     def messages(self) -> list[dict[str, Any]]:
         """What is in the queue now, as an event source receives it."""
-        got = self._sqs.receive_message(QueueUrl=self.stack.outputs["QueueUrl"], MaxNumberOfMessages=10)
+        got = self._sqs.receive_message(
+            QueueUrl=self.stack.outputs["QueueUrl"], MaxNumberOfMessages=10, WaitTimeSeconds=0
+        )
         return [
             {"messageId": one["MessageId"], "body": one["Body"], "receiptHandle": one["ReceiptHandle"]}
             for one in got.get("Messages", [])
@@ -137,7 +147,8 @@ class Deployed:
     def close(self) -> None:
         for kept in self._kept.values():
             for container in kept:
-                container.close()
+                self._thread.submit(container.close).result()
+        self._thread.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -252,17 +263,16 @@ def test_a_lost_message_is_found(deployed: Deployed, key: str, post: Any) -> Non
     assert status_of(deployed, key, id_) == ("delivered", 0)
 
 
-def test_metrics_and_log_lines_are_written(
-    deployed: Deployed, key: str, post: Any, receiver: Receiver, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_metrics_and_log_lines_are_written(deployed: Deployed, key: str, post: Any, receiver: Receiver) -> None:
     """Each function writes what it counted when it ends, and lines that the queries of the docs find."""
     receiver.answers = [500]
+    before = len(deployed.out.getvalue()), len(deployed.err.getvalue())
     id_ = post(n=7)
     deployed.work_off()
     assert status_of(deployed, key, id_) == ("delivered", 1)
     deployed.call("sweep", {})
-    said = capfd.readouterr()
-    lines = [json.loads(line) for line in said.out.splitlines() if line.startswith('{"_aws"')]
+    out, err = deployed.out.getvalue()[before[0] :], deployed.err.getvalue()[before[1] :]
+    lines = [json.loads(line) for line in out.splitlines()]
     counted: dict[str, list[float]] = defaultdict(list)
     for line in lines:
         assert line["service"] == "triggers"
@@ -274,15 +284,32 @@ def test_metrics_and_log_lines_are_written(
     assert counted["EventStatusQueries"] == [1.0]
     assert len(counted["TimeToDelivery"]) == 1
     assert {"EventsReceived", "EventsQueued"} <= counted.keys()
-    rows = rows_of(
-        [line for line in said.err.splitlines() if line.startswith("{")], ingested_at="2030-01-01T00:00:00+00:00"
-    )
+    rows = rows_of(err.splitlines(), ingested_at="2030-01-01T00:00:00+00:00")
     found = run(queries()["Retries that were scheduled, latest first"], rows)
     assert [row["event_id"] for row in found] == [id_]
     [life] = [queries()["The life of one event"].replace("EVENT", id_)]
     assert [row["shown"]["new_status"] for row in run(life, rows) if row["event"] == "status_transition"] == [
         "received", "queued", "delivered",
     ]  # fmt: skip
+
+
+def test_it_answers_as_a_service_does(deployed: Deployed, key: str) -> None:
+    """Health, pages and the operator API come through the same function; a stranger is refused in the same form."""
+    for path in ("/health", "/ready", "/api/triggers/endpoints"):
+        status, told = deployed.request("GET", path, GIVEN["AdminKey"])
+        assert status == 200, (path, told)
+    status, told = deployed.request("GET", "/v1/inbox", "rdk_nobody")
+    assert (status, told["error"]["code"]) == (401, "UNAUTHORIZED")
+
+
+def test_a_sweep_with_nothing_to_do_is_cheap(deployed: Deployed, key: str) -> None:
+    """It asks each shard once, looks at turns and counts, and reads no event."""
+    deployed.work_off()
+    deployed.call("sweep", {})
+    before = len(deployed.calls["sweep"])
+    deployed.call("sweep", {})
+    made = Counter(call for _, call, _ in deployed.calls["sweep"][before:])
+    assert made.total() < 100, made
 
 
 def test_every_call_is_allowed_by_its_role(deployed: Deployed, key: str, post: Any) -> None:

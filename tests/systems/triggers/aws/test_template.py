@@ -1,10 +1,13 @@
 """The template: what it makes is what the code needs, and nobody may do more than they must."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from redrive.cli import app as cli
 from redrive.ledgers.aws.checks import ItemPlaces, examine
 from redrive.ledgers.aws.open import open_clients
 from redrive.ledgers.aws.table import INDEXES, TTL, definition, problems_of, queue_problems
@@ -216,3 +219,20 @@ async def test_the_look_at_start_finds_nothing(stack: Stack, monkeypatch: pytest
     assert [(one.name, one.status) for one in findings] == [
         ("table", "ok"), ("expiry", "ok"), ("queue", "ok"), ("dead letters", "ok"),
     ]  # fmt: skip
+
+
+def test_the_doctor_finds_all_well(stack: Stack, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By settings alone it looks at table and queues, and names the dashboard; a queue that is gone is a problem with its remedy."""
+    monkeypatch.chdir(tmp_path)
+    given = {**AWS, **stack.variables("ApiFunction"), "AWS_REGION": REGION, "AWS_ENDPOINT_URL": stack.url}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    said = json.loads(CliRunner().invoke(cli, ["doctor", "--json"]).stdout)
+    assert said["healthy"], said
+    assert {one["name"] for one in said["findings"]} >= {"table", "expiry", "queue", "dead letters", "dashboard"}
+    monkeypatch.setenv("DELIVERY_QUEUE_URL", f"{given['DELIVERY_QUEUE_URL']}x")
+    gone = CliRunner().invoke(cli, ["doctor", "--json"])
+    [problem] = [one for one in json.loads(gone.stdout)["findings"] if one["status"] == "problem"]
+    assert "DELIVERY_QUEUE_URL" in problem["said"]
+    assert problem["remedy"]
+    assert gone.exit_code == 1

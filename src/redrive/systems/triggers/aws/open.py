@@ -18,7 +18,7 @@ from redrive.systems.triggers.ports import StoreClock, Stores
 from redrive.systems.triggers.values import Change
 
 
-def open_stores(
+def open_item_stores(
     dynamo: Dynamo,
     queue: Queue,
     clock: StoreClock,

@@ -15,7 +15,7 @@ from redrive.systems.triggers.sql.looks import SqlLoads, SqlLooks
 from redrive.systems.triggers.values import Change
 
 
-def open_stores(
+def open_sql_stores(
     database: Database, keeper: SecretKeeper, tell: Callable[[Sequence[Change]], None], *, retries_max: int
 ) -> tuple[Stores, Beside]:
     """The stores, and what the ledger of deliveries must write beside them. What has changed is told after each commit."""
