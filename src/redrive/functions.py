@@ -54,10 +54,10 @@ class Container:
 
     def __init__(self) -> None:
         self.settings = load(Settings)
-        configure_logs(service=self.settings.service_name, level=self.settings.log_level, format="json")
         url = load(AwsSettings).store_url
         if url is None:
             raise SettingsError("EVENTS_TABLE_NAME is missing: the functions keep events in DynamoDB and nowhere else")
+        configure_logs(service=self.settings.service_name, level=self.settings.log_level, format="json")
         self.loop = asyncio.new_event_loop()
         self.app = Redrive(url)
         self.triggers = Triggers(self.app)

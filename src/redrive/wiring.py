@@ -33,7 +33,7 @@ from redrive.operator.bookkeeper import Bookkeeper
 from redrive.operator.headcount import Headcount
 from redrive.operator.ports import OperatorLedger
 from redrive.settings import Section, Settings, load
-from redrive.stores.port import NO_TASKS
+from redrive.stores.port import NO_TASKS, ON_ITEMS
 from redrive.systems.commands.settings import CommandSettings
 from redrive.systems.flags.policy import POLICY as FLAGS
 from redrive.systems.flags.settings import FlagSettings
@@ -43,8 +43,6 @@ from redrive.systems.triggers.settings import TriggerSettings
 from redrive.systems.triggers.sql import tables as trigger_tables
 from redrive.systems.webhooks.settings import WebhookSettings
 
-ON_ITEMS = "triggers"
-"""The one system that can be kept in DynamoDB."""
 ANSWER_WITHIN = timedelta(seconds=2)
 """How long the store may take to answer a health check."""
 

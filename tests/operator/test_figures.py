@@ -210,7 +210,7 @@ async def test_series_add_up_however_old(home: Home) -> None:
         assert await figures.series([home.ledger.name], START, hours(1)) == before
         assert await figures.series([home.ledger.name], START, minutes(5)) == (before if late else by_minute)
         assert await figures.sums([home.ledger.name], START) == sums
-        assert await figures.ledgers() == [home.ledger.name]
+        assert home.ledger.name in await figures.ledgers()
     assert await figures.fold(START + days(3)) == 0
 
 

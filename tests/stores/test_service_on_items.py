@@ -1,5 +1,6 @@
 """A whole service whose store is DynamoDB: every page and route answers, and nothing reads a whole table."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -21,12 +22,14 @@ from redrive.systems.triggers.ledger import ENDPOINTS
 from redrive.systems.triggers.settings import TriggerSettings
 from redrive.web.app import make_web
 from redrive.wiring import Service
+from tests.web.test_nothing_is_a_fault import WHOLE
 from tests.web.test_reads_need_no_write import routes_that_look
 
 from .items import Heard, item_url
 
 LEDGER = "trigger_deliveries"
 DEAD, DONE = Failed(PermanentError("no such host")), Done()
+NOBODY = {"reason": "x", "ids": ["nobody.00"], "state": "done"}
 NOT_RUNNING = {"/ready"}
 """What says of a service that stands still that it does not work."""
 ASKED = ({}, {"ledger": LEDGER}, {"state": "dead"}, {"state": "waiting"}, {"state": "done"}, {"error": "host"}, {"cause": "x"})  # fmt: skip
@@ -79,8 +82,7 @@ async def site(aws: str) -> AsyncIterator[Site]:
         Triggers(app, TriggerSettings(_env_file=None))
         async with app:
             assert isinstance(app.store, ItemStore)
-            heard = Heard(app.store._late.dynamodb._client)
-            app.store._late.dynamodb.become(heard)
+            heard = app.store.dynamo._client = Heard(app.store.dynamo._client)
             service = Service(app, Settings(_env_file=None))
             service.is_open = True
             made = await service.keys.create("ada", ["admin"])
@@ -116,6 +118,22 @@ async def test_every_page_and_route_answers(site: Site):
     assert faults == []
     assert walked > 150
     assert site.heard.calls["query"] > 0
+    assert "scan" not in site.heard.calls
+
+
+async def test_every_route_that_changes_something_answers(site: Site):
+    """With nothing to change and with what names nobody: refused or done, never a fault, and nothing scans."""
+    faults, walked = [], 0
+    for path, operations in site.web.openapi()["paths"].items():
+        for method in operations.keys() - {"get", "parameters"}:
+            at = re.sub(r"{.*?}", "none", path)
+            for body in ({}, NOBODY | WHOLE.get(path, {}), NOBODY | {"filter": {"state": "dead"}}):
+                answer = await site.client.request(method, at, json=body, headers={"X-API-Key": site.secret})
+                walked += 1
+                if answer.status_code >= 500:
+                    faults.append((method, at, body, answer.status_code, answer.text[:300]))
+    assert faults == []
+    assert walked > 50
     assert "scan" not in site.heard.calls
 
 
@@ -160,3 +178,20 @@ async def test_the_service_keeps_house(site: Site):
     assert f'redrive_tasks{{ledger="{LEDGER}",state="dead"}} 1.0' in metrics
     assert f'redrive_ledger_up{{ledger="{LEDGER}"}} 1.0' in metrics
     assert "scan" not in site.heard.calls
+
+
+def test_each_event_loop_has_clients_of_its_own(aws: str):
+    """An application is used in one loop after another, closed or not, as on SQL."""
+    with asyncio.Runner() as runner:
+        made = item_url(aws)
+        app = Redrive(runner.run(made.__aenter__()))
+        key = runner.run(app.store.keys.create("ada", ["viewer"])).key
+        assert asyncio.run(_keys_of(app)) == [key.id]
+        assert asyncio.run(_keys_of(app)) == [key.id]
+        assert runner.run(_keys_of(app)) == [key.id]
+        runner.run(made.__aexit__(None, None, None))
+
+
+async def _keys_of(app: Redrive) -> list[str]:
+    async with app:
+        return [key.id for key in await app.store.keys.list()]

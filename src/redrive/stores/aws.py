@@ -6,7 +6,6 @@ Nothing is ever found by reading a whole table. What no index serves is refused 
 """
 
 from collections.abc import Collection
-from contextlib import AsyncExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,7 +20,7 @@ from redrive.errors import SettingsError, UsageError
 from redrive.ledgers.aws.checks import ItemPlaces, StoreFinding, check, examine
 from redrive.ledgers.aws.client import Dynamo
 from redrive.ledgers.aws.ledger import DynamoLedger
-from redrive.ledgers.aws.open import AwsClients, LateClient, open_clients
+from redrive.ledgers.aws.open import OwnClients
 from redrive.ledgers.aws.queue import Queue, SqsQueue
 from redrive.ledgers.sql.beside import Beside
 from redrive.operator.aws.alerts import ItemAlerts
@@ -33,10 +32,8 @@ from redrive.operator.aws.search import ItemSearch
 from redrive.operator.aws.turns import ItemTurns
 from redrive.operator.ports import Alerts, Audit, Figures, OperatorLedger, Turns
 from redrive.ports import Clock, Filter
-from redrive.stores.port import NO_TASKS
+from redrive.stores.port import NO_TASKS, ON_ITEMS
 
-SYSTEM = "triggers"
-"""The one system that is kept here."""
 QUESTIONS = frozenset({"queue", "dlq", "region", "endpoint"})
 
 
@@ -49,11 +46,10 @@ class ItemStore:
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self.places, self._region, self._endpoint = read_url(url)
         self.url = f"dynamodb://{self.places.table}"
-        self._late = AwsClients(LateClient(), LateClient())
-        self._clients: AsyncExitStack | None = None
-        self.dynamo = Dynamo(self._late.dynamodb, self.places.table)
+        self._clients = OwnClients(region=self._region, endpoint_url=self._endpoint)
+        self.dynamo = Dynamo(self._clients.late.dynamodb, self.places.table)
         self.clock: Clock = clock or self.dynamo.clock
-        self.queue: Queue = SqsQueue(self._late.sqs, self.places.queue_url)
+        self.queue: Queue = SqsQueue(self._clients.late.sqs, self.places.queue_url)
         self.keys: Keys = ItemKeys(self.dynamo, clock=self.clock)
         self.sessions: Sessions = ItemSessions(self.dynamo, clock=self.clock)
         self.audit: Audit = ItemAudit(self.dynamo, clock=self.clock)
@@ -76,35 +72,21 @@ class ItemStore:
 
     async def open(self, systems: Collection[str] = ()) -> None:
         """See `Store.open`. Table and queue are made by deploy/aws; here they are looked at."""
-        if others := [name for name in systems if name != SYSTEM]:
+        if others := [name for name in systems if name != ON_ITEMS]:
             raise UsageError(f"{', '.join(others)}: {NO_TASKS}")
-        await self._connect()
-        await check(self._late, self.places, lease=WorkerSettings().lease)
+        await check(await self._clients.ready(), self.places, lease=WorkerSettings().lease)
 
     async def examine(self) -> list[StoreFinding]:
         """All that can be found out about table and queues without changing anything."""
-        await self._connect()
-        return await examine(self._late, self.places, lease=WorkerSettings().lease)
-
-    async def _connect(self) -> None:
-        if self._clients is not None:
-            return
-        async with AsyncExitStack() as stack:
-            opened = open_clients(region=self._region, endpoint_url=self._endpoint)
-            for late, client in zip(self._late, await stack.enter_async_context(opened), strict=True):
-                late.become(client)
-                stack.callback(late.become, None)
-            self._clients = stack.pop_all()
+        return await examine(await self._clients.ready(), self.places, lease=WorkerSettings().lease)
 
     async def close(self) -> None:
         """See `Store.close`."""
-        clients, self._clients = self._clients, None
-        if clients is not None:
-            await clients.aclose()
+        await self._clients.close()
 
     async def find_systems(self) -> list[str]:
         """See `Store.find_systems`."""
-        return [SYSTEM]
+        return [ON_ITEMS]
 
     async def answers(self) -> None:
         """See `Store.answers`."""

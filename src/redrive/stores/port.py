@@ -16,6 +16,8 @@ from redrive.ledgers.sql.database import Database
 from redrive.operator.ports import Alerts, Audit, Census, Figures, OperatorLedger, Search, TaskPages, Turns
 from redrive.ports import Filter
 
+ON_ITEMS = "triggers"
+"""The one system that can be kept in DynamoDB."""
 NO_TASKS = (
     "only deliveries of triggers are kept in DynamoDB: for other tasks, adopted tables and other systems make another application, "
     "on SQLite or PostgreSQL"

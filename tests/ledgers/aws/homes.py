@@ -137,9 +137,9 @@ class ItemHome(Home):
         client = self.ledger.dynamo._client
         added: dict[tuple[str, str, str], dict[str, Any]] = {}
         for item in (await client.scan(TableName=self.ledger.dynamo.table, ConsistentRead=True))["Items"]:
-            if not item["pk"]["S"].startswith("R#"):
-                continue
             values = from_item(item)
+            if not values["pk"].startswith("R#") or values["ledger"] != self.ledger.name:
+                continue
             known = values["rolled_minute"], values["ledger"], values["worker"]
             row = added.setdefault(known, dict.fromkeys((*MEASURED, "added", "pruned"), 0))
             for name in row:

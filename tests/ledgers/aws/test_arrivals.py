@@ -1,6 +1,7 @@
 """Waiting at the queue, and what it costs."""
 
 import asyncio
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -27,8 +28,10 @@ LOOKS = 30
 async def test_a_nap_that_is_cut_short_loses_nothing() -> None:
     """The question goes on, nobody asks a second one meanwhile, and what it brings is taken next; in the end nobody asks."""
     asked: list[asyncio.Future[list[ReceivedMessage]]] = []
+    limits: list[int] = []
 
     async def receive(limit: int, wait: timedelta) -> list[ReceivedMessage]:
+        limits.append(limit)
         asked.append(asyncio.get_running_loop().create_future())
         return await asked[-1]
 
@@ -42,10 +45,11 @@ async def test_a_nap_that_is_cut_short_loses_nothing() -> None:
         asked[0].set_result(messages)
         assert await arrivals.wait(minutes(1)) is True
         assert await arrivals.take(4) == messages[:4]
-        assert await arrivals.take(10) == messages[4:]
+        assert await arrivals.take(7) == messages[4:]
         assert await arrivals.wait(timedelta(milliseconds=1)) is False
     await asyncio.sleep(0)
     assert asked[1].cancelled()
+    assert limits == [10, 7], "no more is asked for than can be claimed"
 
 
 def counting(home: ItemHome) -> tuple[DynamoLedger, CuttingClient, CuttingClient, ClockSqs]:
@@ -83,7 +87,7 @@ async def test_an_idle_worker_costs_next_to_nothing(home: ItemHome) -> None:
         worker.stop()
         await running
     assert dict(queue.calls) == {"receive_message": 2}
-    assert dict(table.calls) == {"get_item": 1, "update_item": 1, "query": 16}
+    assert not table.calls - Counter({"get_item": 1, "update_item": 1, "query": 16}), table.calls
 
 
 async def test_what_a_stopped_worker_held_is_anothers_at_once(home: ItemHome) -> None:

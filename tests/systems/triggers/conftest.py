@@ -38,8 +38,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run what asks for a house on every store, and the rest on databases: what cannot apply is not run, rather than skipped."""
-    if "store" in metafunc.fixturenames:
-        everywhere = "house" in metafunc.fixturenames and metafunc.definition.get_closest_marker("on_sql") is None
+    chosen = any("store" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if "store" in metafunc.fixturenames and not chosen:
+        on_sql = metafunc.definition.get_closest_marker("on_sql") is not None or "sql" in metafunc.definition.path.parts
+        everywhere = "house" in metafunc.fixturenames and not on_sql
         metafunc.parametrize("store", (*SQL, ITEMS) if everywhere else SQL, indirect=True)
 
 

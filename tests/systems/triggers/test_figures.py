@@ -23,6 +23,7 @@ from .receiver import Receiver, status
 async def overview(house: House, path: str = "overview") -> Any:
     """What the dashboard is drawn from."""
     house.service.is_open = True
+    await house.triggers.stores.flushed()
     async with house.client(await house.key("viewer")) as client:
         answer = await client.get(f"/api/{path}", params={"ledger": "trigger_deliveries"})
         assert answer.status_code == 200, answer.text
@@ -75,6 +76,7 @@ async def test_an_event_counts_once_however_many_deliveries_it_has(house: House,
     assert [sum(one[name] for one in flow) for name in ("added", "done", "dead")] == [3, 2, 1]
 
 
+@pytest.mark.on_sql
 async def test_of_all_ledgers_together_events_are_counted_too(house: House) -> None:
     """The sum of the ledgers' rows is what the tiles say."""
     await house.post()
@@ -134,6 +136,7 @@ async def test_depths_are_of_events(house: House) -> None:
 
 async def alarms(house: House) -> list[str]:
     """The texts of what is wrong, of the share of what failed."""
+    await house.triggers.stores.flushed()
     watch = Watch(house.app, Settings(_env_file=None))
     found, problem = await watch._alarms()
     assert problem is None
@@ -156,3 +159,13 @@ async def test_a_failed_try_is_no_failed_event(house: House, receiver: Receiver)
         await house.post("never")
     await house.run()
     assert await alarms(house) == ["trigger_deliveries: 25 % of 40 events that ended in 5m failed (limit 5 %)"]
+
+
+async def test_totals_are_never_long_behind(house: House) -> None:
+    """Where adding up is quickly done, a look a little later sees what was taken in meanwhile; and it never takes five minutes."""
+    inbox: Any = house.triggers.inbox
+    inbox._totals_every = timedelta(minutes=5)
+    for amount in (0, 1, 2):
+        assert (await inbox.totals()).get("received", 0) == amount
+        await house.post()
+        house.clock.advance(timedelta(minutes=4, seconds=59))

@@ -23,9 +23,11 @@ class Arrivals:
         self._arrived: list[ReceivedMessage] = []
         self._asking: asyncio.Task[list[ReceivedMessage]] | None = None
         self._waiters = 0
+        self._wanted = BATCH_MAX
 
     async def take(self, limit: int) -> list[ReceivedMessage]:
         """Messages to look at now, up to `limit`."""
+        self._wanted = limit
         self._collect()
         taken = self._arrived[:limit]
         del self._arrived[:limit]
@@ -38,7 +40,8 @@ class Arrivals:
         self._collect()
         if not self._arrived:
             if self._asking is None:
-                self._asking = asyncio.ensure_future(self._receive(BATCH_MAX, WAIT_MAX))
+                # No more than was asked for last: what cannot be claimed at once would be hidden from others who could.
+                self._asking = asyncio.ensure_future(self._receive(min(self._wanted, BATCH_MAX), WAIT_MAX))
             await asyncio.wait({self._asking}, timeout=timeout.total_seconds())
             self._collect()
         return bool(self._arrived)

@@ -1,31 +1,17 @@
 """From settings to clients of AWS, which try nothing again by themselves: `client` has the one rule for that."""
 
+import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple
 
-from redrive.errors import MissingExtraError, UsageError
+from redrive.errors import MissingExtraError, SettingsError
 
 CONNECT_SECONDS = 3
 READ_SECONDS = 30
 """Longer than the 20 s for which a queue may be waited at."""
 CONNECTIONS_MAX = 50
-
-
-class LateClient:
-    """A client that is there while its store is open, for parts that are made before."""
-
-    def __init__(self) -> None:
-        self._client: Any = None
-
-    def become(self, client: Any) -> None:
-        """Be this client from now on; None lets go of it."""
-        self._client = client
-
-    def __getattr__(self, call: str) -> Any:
-        if self._client is None:
-            raise UsageError("the application is not open: `await app.open()` first")
-        return getattr(self._client, call)
 
 
 class AwsClients(NamedTuple):
@@ -41,6 +27,7 @@ async def open_clients(*, region: str | None = None, endpoint_url: str | None = 
     try:
         from aiobotocore.config import AioConfig
         from aiobotocore.session import get_session
+        from botocore.exceptions import NoRegionError
     except ModuleNotFoundError as error:
         raise MissingExtraError("DynamoDB", "aws") from error
     config = AioConfig(
@@ -53,10 +40,70 @@ async def open_clients(*, region: str | None = None, endpoint_url: str | None = 
     )
     session = get_session()
     async with AsyncExitStack() as stack:
-        clients = [
-            await stack.enter_async_context(
-                session.create_client(service, region_name=region, endpoint_url=endpoint_url, config=config)
-            )
-            for service in AwsClients._fields
-        ]
+        try:
+            clients = [
+                await stack.enter_async_context(
+                    session.create_client(service, region_name=region, endpoint_url=endpoint_url, config=config)
+                )
+                for service in AwsClients._fields
+            ]
+        except NoRegionError as error:
+            raise SettingsError("nobody says in which region of AWS the table is: set AWS_REGION") from error
         yield AwsClients(*clients)
+
+
+class OwnClients:
+    """Clients for each event loop and process that asks, opened when they are first asked, for parts that are made before.
+
+    A second loop and a forked child open their own. What they find of others is kept and never touched: closing a copy would be seen
+    at the other end.
+    """
+
+    def __init__(self, *, region: str | None, endpoint_url: str | None) -> None:
+        self._region = region
+        self._endpoint_url = endpoint_url
+        self._whose: tuple[object, int] | None = None
+        self._clients: AwsClients | None = None
+        self._opening: asyncio.Task[AwsClients] | None = None
+        self._stack = AsyncExitStack()
+        self._of_others: list[object] = []
+        self.late = AwsClients(*(_LateClient(self, service) for service in AwsClients._fields))
+        """What stands for the clients before they are there."""
+
+    async def ready(self) -> AwsClients:
+        """The clients of the running loop."""
+        here = asyncio.get_running_loop(), os.getpid()
+        if self._whose != here:
+            self._of_others += [self._clients, self._opening, self._stack]
+            self._whose, self._clients, self._opening, self._stack = here, None, None, AsyncExitStack()
+        if self._clients is None:
+            self._opening = self._opening or asyncio.create_task(self._open())
+            self._clients = await asyncio.shield(self._opening)
+        return self._clients
+
+    async def _open(self) -> AwsClients:
+        try:
+            opened = open_clients(region=self._region, endpoint_url=self._endpoint_url)
+            return await self._stack.enter_async_context(opened)
+        except BaseException:
+            self._opening = None  # so that the next one who asks tries again
+            raise
+
+    async def close(self) -> None:
+        """Let go of the clients of the running loop."""
+        if self._whose == (asyncio.get_running_loop(), os.getpid()):
+            stack, self._whose = self._stack, None
+            self._clients, self._opening, self._stack = None, None, AsyncExitStack()
+            await stack.aclose()
+
+
+class _LateClient:
+    def __init__(self, own: OwnClients, service: str) -> None:
+        self._own = own
+        self._service = service
+
+    def __getattr__(self, call: str) -> Any:
+        async def ask(**request: Any) -> Any:
+            return await getattr(getattr(await self._own.ready(), self._service), call)(**request)
+
+        return ask

@@ -4,7 +4,7 @@ There are two: `sql/` on SQLite and PostgreSQL, `aws/` on DynamoDB. Whatever sta
 pages, knows this file alone. Every call may raise `LedgerAwayError`, where the store cannot be reached now.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol
@@ -241,6 +241,10 @@ class CursorSecret(Protocol):
 # --- together -----------------------------------------------------------------------------------------------------------
 
 
+async def _nothing_is_left() -> None:
+    """All is written in the commits."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
     """All that triggers keeps, over one store."""
@@ -254,3 +258,5 @@ class Stores:
     looks: Looks
     limits: RateLimits
     cursor_secret: CursorSecret
+    flushed: Callable[[], Awaitable[None]] = _nothing_is_left
+    """Comes back when all is written that is written after the commits: points of charts."""

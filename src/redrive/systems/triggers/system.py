@@ -171,6 +171,10 @@ class Triggers(System):
         if self.emf is not None:
             self.emf.tell_totals(await self.inbox.totals())
 
+    async def close(self) -> None:
+        """See `System.close`."""
+        await self.stores.flushed()
+
     def flush_metrics(self) -> None:
         """Write what was counted for CloudWatch, and not written yet."""
         if self.emf is not None:

@@ -53,8 +53,8 @@ def test_the_line_of_a_life(capsys: pytest.CaptureFixture[str]) -> None:
     values = {name: value for name, value in line.items() if name not in ("_aws", "service")}
     assert values == {
         "EventsCreated": [1.0, 1.0],
-        "EventsDelivered": [1.0],
-        "EventsFailed": [1.0],
+        "EventsDelivered": [1.0, 0.0],
+        "EventsFailed": [0.0, 1.0],
         "TimeToDelivery": [60.5],
         "RetryAttempts": [1.0, 3.0],
         "EventStatusQueries": [1.0],
@@ -68,6 +68,15 @@ def test_the_line_of_a_life(capsys: pytest.CaptureFixture[str]) -> None:
     }
     told.flush()
     assert lines(capsys) == [], "what was written is not written again"
+
+
+def test_the_share_of_failures_is_known_when_nothing_is_delivered(capsys: pytest.CaptureFixture[str]) -> None:
+    """The alarm divides by both: an hour in which all fails must not be an hour without figures."""
+    told = metrics()
+    told.count([change("queued", "failed", retries=3)])
+    told.flush()
+    [line] = lines(capsys)
+    assert (line["EventsFailed"], line["EventsDelivered"]) == ([1.0], [0.0])
 
 
 def test_a_full_line_is_written_at_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,6 +37,10 @@ METRICS: Mapping[str, EmfMetric] = {
 """Ours by the names that they have elsewhere. `received` and `queued` are how many there are, all others what has happened."""
 
 
+ENDS = {"delivered": "failed", "failed": "delivered"}
+"""Where there is one of them there is a point of the other: a share of two metrics is unknown while one of them has no point."""
+
+
 class EmfMetrics:
     """Gathers what happened, and writes it to standard output when told to, or when a line is full."""
 
@@ -47,6 +51,8 @@ class EmfMetrics:
         """Count what has changed."""
         for name, amount in measures(changes):
             self._add(name, amount)
+            if name in ENDS:
+                self._add(ENDS[name], 0)
 
     def count_query(self) -> None:
         """Somebody has looked at the status of an event."""

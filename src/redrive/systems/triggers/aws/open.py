@@ -8,6 +8,7 @@ from redrive.items import Dynamo, DynamoLedger, Queue
 from redrive.systems.kit.secret_keeper import SecretKeeper
 from redrive.systems.triggers.aws.desk import ItemEndpointBook
 from redrive.systems.triggers.aws.endpoints import ItemEndpoints
+from redrive.systems.triggers.aws.flows import EventFlows
 from redrive.systems.triggers.aws.follow import EventFollower
 from redrive.systems.triggers.aws.inbox import TOTALS_EVERY, ItemInbox
 from redrive.systems.triggers.aws.intake import ItemIntake
@@ -31,7 +32,13 @@ def open_item_stores(
     **how: Any,
 ) -> tuple[Stores, DynamoLedger]:
     """The stores and their ledger. What has changed is told after each write."""
-    follower = EventFollower(tell)
+    flows = EventFlows(dynamo)
+
+    def tell_and_count(changes: Sequence[Change]) -> None:
+        tell(changes)
+        flows.add(changes)
+
+    follower = EventFollower(tell_and_count)
     ledger = DynamoLedger(dynamo, queue, TRIGGER_DELIVERIES, clock=clock, follower=follower, **how)
     endpoints = ItemEndpoints(ledger, clock, keeper)
     stores = Stores(
@@ -44,5 +51,6 @@ def open_item_stores(
         looks=ItemLooks(ledger, read_keys),
         limits=ItemRateLimits(dynamo),
         cursor_secret=ItemCursorSecret(dynamo),
+        flushed=flows.flushed,
     )
     return stores, ledger
