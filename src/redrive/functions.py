@@ -76,7 +76,7 @@ class Container:
         try:
             return self.loop.run_until_complete(work)
         finally:
-            self.triggers.flush_metrics()
+            self.loop.run_until_complete(self.triggers.flush())
 
     def answer(self, event: Event, context: Invocation) -> dict[str, Any]:
         """Answer a request."""
@@ -93,7 +93,7 @@ class Container:
         try:
             answer: dict[str, Any] = self.web(event, context)
         finally:
-            self.triggers.flush_metrics()
+            self.loop.run_until_complete(self.triggers.flush())
         return answer
 
     async def work_off(

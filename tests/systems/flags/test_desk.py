@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event
 
+from redrive.lane import Attempt
 from redrive.operator.cursors import read_cursor
 from redrive.systems.flags import InvalidChangeError, InvalidStateError, NewSchedule, ScheduleNotFoundError
 from redrive.systems.flags.desk import FlagDesk
@@ -370,3 +371,19 @@ async def test_two_at_once_act_once(make_home: MakeHome) -> None:
     assert sorted(one.schedule_id for one in people if one.action == "flag_schedule.cancelled") == waiting
     assert sorted(one.schedule_id for one in people if one.action == "flag_schedule.retried") == dead
     assert len([one for one in await deeds(home) if one[2] == "switch on"]) == len(flags)
+
+
+async def test_tries_and_schedule_fit_together(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schedule that is tried while somebody looks is not shown as waiting with a try that failed for good."""
+    made = await home.plan("broken", max_retries=0)
+    await home.break_()
+    home.clock.advance(MINUTE)
+    attempts = home.flags.lane.attempts
+
+    async def tried_meanwhile(id: int) -> list[Attempt]:
+        await home.flags.process()
+        return await attempts(id)
+
+    monkeypatch.setattr(home.flags.lane, "attempts", tried_meanwhile)
+    told = await home.flags.retries("broken", made.id)
+    assert (told.schedule.status, len(told.attempts), told.upcoming) == ("failed", 1, [])

@@ -185,16 +185,12 @@ async def test_columns_and_index_added_by_hand_are_taken_as_they_are(empty_url: 
 
 async def test_retry_columns_come_in_a_migration_of_their_own(empty_url: str) -> None:
     """The first revision makes the tables without them, the second adds them."""
-    from alembic import command
-
     from redrive.ledgers.sql import migrate as migrations
 
     database = open_database(empty_url)
 
     def upgrade(connection: Connection, to: str) -> set[str]:
-        config = migrations._config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, to)
+        migrations._run_alembic(to, [migrations.ENGINE, *migrations.systems_with_tables()], connection=connection)
         return {column["name"] for column in inspect(connection).get_columns("feature_flag_schedules")}
 
     try:

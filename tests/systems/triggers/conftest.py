@@ -39,7 +39,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run what asks for a house on every store, and the rest on databases: what cannot apply is not run, rather than skipped."""
     chosen = any("store" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
-    if "store" in metafunc.fixturenames and not chosen:
+    if "store" in metafunc.fixturenames and "aws" in metafunc.definition.path.parts:
+        metafunc.parametrize("store", (ITEMS,), indirect=True)
+    elif "store" in metafunc.fixturenames and not chosen:
         on_sql = metafunc.definition.get_closest_marker("on_sql") is not None or "sql" in metafunc.definition.path.parts
         everywhere = "house" in metafunc.fixturenames and not on_sql
         metafunc.parametrize("store", (*SQL, ITEMS) if everywhere else SQL, indirect=True)
@@ -127,6 +129,22 @@ async def url(store: str, migrated: Migrated, request: pytest.FixtureRequest) ->
             yield await migrated(["triggers"])
 
 
+class Recorded:
+    """A client of DynamoDB that keeps what was asked. Whoever reads a whole table fails: that is never right."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    def __getattr__(self, call: str) -> Any:
+        async def ask(**request: Any) -> Any:
+            assert call != "scan", request
+            self.asked.append((call, request))
+            return await getattr(self._client, call)(**request)
+
+        return ask
+
+
 def make_app(url: str, clock: VirtualClock, **given: Any) -> tuple[Redrive, Triggers]:
     """An application that is not open yet. On items the queue obeys the clock, and what is due or over is found at once."""
     app = Redrive(url, clock=clock, durable=False)
@@ -134,6 +152,7 @@ def make_app(url: str, clock: VirtualClock, **given: Any) -> tuple[Redrive, Trig
         return app, Triggers(app, settings(**given))
     items: Any = app.store
     items.queue = ClockQueue(clock)
+    items.dynamo._client = Recorded(items.dynamo._client)
     triggers: Any = Triggers(app, settings(**given))
     ledger = triggers.stores.intake._ledger
     ledger._slack = ledger._grace = ledger._sweep_every = triggers.inbox._totals_every = timedelta(0)
@@ -146,6 +165,15 @@ async def house(url: str, clock: VirtualClock) -> AsyncIterator[House]:
     async with app:
         yield House(app, triggers, clock)
         await triggers.outgoing.close()
+
+
+@pytest.fixture
+def asked(house: House) -> list[tuple[str, dict[str, Any]]]:
+    """What is asked of DynamoDB from now on."""
+    items: Any = house.app.store
+    items.dynamo._client.asked.clear()
+    asked: list[tuple[str, dict[str, Any]]] = items.dynamo._client.asked
+    return asked
 
 
 @pytest.fixture

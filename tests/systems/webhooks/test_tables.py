@@ -75,16 +75,14 @@ async def test_migration_and_table_agree(url: str, store: str, tmp_path: Any, re
 
 async def test_webhooks_of_an_older_inbox_are_taken_along(empty_url: str):
     """Every row is as it was, of whatever status, and can be cancelled then where it waits."""
-    from alembic import command
-
     from redrive.ledgers.sql import migrate as migrations
 
     database = open_database(empty_url)
 
     def older(connection: Connection) -> None:
-        config = migrations._config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "webhooks_0001")
+        migrations._run_alembic(
+            "webhooks_0001", [migrations.ENGINE, *migrations.systems_with_tables()], connection=connection
+        )
         for number, status in enumerate(("pending", "processing", "completed", "failed")):
             connection.execute(
                 text(

@@ -76,7 +76,11 @@ class FlagDesk(OnDatabase):
     async def retries(self, key: str, id: int, *, environment: str = PRODUCTION) -> Retries:
         """The tries of a schedule so far, and the times of those to come."""
         schedule = await self.get_schedule(key, id, environment=environment)
-        return Retries(schedule=schedule, attempts=await self._lane.attempts(id), upcoming=schedule.upcoming())
+        while True:
+            attempts, seen = await self._lane.attempts(id), schedule
+            schedule = await self.get_schedule(key, id, environment=environment)
+            if schedule == seen:  # else it was tried between the two looks, and they do not fit together
+                return Retries(schedule=schedule, attempts=attempts, upcoming=schedule.upcoming())
 
     @reads
     def foresee(self, connection: Connection, key: str, at: datetime, *, environment: str = PRODUCTION) -> Foreseen:

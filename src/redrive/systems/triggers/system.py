@@ -175,8 +175,9 @@ class Triggers(System):
         """See `System.close`."""
         await self.stores.flushed()
 
-    def flush_metrics(self) -> None:
-        """Write what was counted for CloudWatch, and not written yet."""
+    async def flush(self) -> None:
+        """Write what was counted and not written yet: points of charts, and what CloudWatch is told."""
+        await self.stores.flushed()
         if self.emf is not None:
             self.emf.flush()
 

@@ -4,6 +4,7 @@ Each function has a container of its own, its own settings from the template, an
 by it. What Lambda does around them is played here: messages are received and handed over, and those that did not fail are deleted.
 """
 
+import asyncio
 import io
 import json
 import threading
@@ -102,6 +103,12 @@ class Deployed:
         # A logger writes where standard error was when it was made.
         with redirect_stdout(self.out), redirect_stderr(self.err):
             return self._thread.submit(getattr(functions, name), event, context or Context()).result()
+
+    def left_open(self) -> dict[str, set[Any]]:
+        """What goes on in each container."""
+        return {
+            name: {task for one in kept for task in asyncio.all_tasks(one.loop)} for name, kept in self._kept.items()
+        }
 
     def request(self, method: str, path: str, key: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         """A request through the HTTP API: its status and its body."""
@@ -207,6 +214,14 @@ def test_an_event_is_delivered(deployed: Deployed, key: str, post: Any, receiver
     deployed.work_off()
     assert status_of(deployed, key, id_) == ("delivered", 0)
     assert [body["data"] for body in receiver.bodies].count({"n": 1}) == 1
+
+
+def test_nothing_is_left_to_the_next_invocation(deployed: Deployed, key: str, post: Any) -> None:
+    """A container stands still between two invocations: what one of them has begun, points of charts too, it has ended."""
+    post(n=2)
+    deployed.work_off()
+    deployed.call("sweep", {})
+    assert deployed.left_open() == {name: set() for name in FUNCTIONS}
 
 
 def test_a_failing_endpoint_is_tried_again(deployed: Deployed, key: str, post: Any, receiver: Receiver) -> None:
