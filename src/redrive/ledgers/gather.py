@@ -24,6 +24,8 @@ class Gather(Generic[T, R]):
 
     async def __call__(self, items: Sequence[T]) -> list[R]:
         """The results for these items. An error is raised for the caller whose items it comes from, and for no other."""
+        if not items:
+            return []
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[R]] = loop.create_future()
         calls = self._calls

@@ -158,3 +158,8 @@ async def test_the_store_refuses_other_words_and_counts(house: House, receiver: 
             await house.app.database.write(
                 lambda connection, set_=f"UPDATE {table} SET {assignment}": connection.execute(text(set_))
             )
+
+
+async def test_no_events_are_taken_in_as_none(house: House) -> None:
+    """Nothing to store is nothing stored, and no fault."""
+    assert await house.triggers.intake.take([]) == []

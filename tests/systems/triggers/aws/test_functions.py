@@ -220,7 +220,6 @@ def test_nothing_is_left_to_the_next_invocation(deployed: Deployed, key: str, po
     """A container stands still between two invocations: what one of them has begun, points of charts too, it has ended."""
     post(n=2)
     deployed.work_off()
-    deployed.call("sweep", {})
     assert deployed.left_open() == {name: set() for name in FUNCTIONS}
 
 

@@ -165,12 +165,8 @@ class ItemInbox:
             rest = min(rest_after(timedelta(seconds=kept["seconds"])), self._totals_every)
             if now - rest < from_iso(kept["counted_at"]) <= now:
                 return {word: kept[word] for word in STATUSES}
-        sums = dict.fromkeys(STATUSES, 0)
-        async for users in self._dynamo.pages(query(("listing", places.USERS), index="ListIndex")):
-            for user in users:
-                counters = await self._ledger.counters(user["listing_at"]["S"])
-                for word in STATUSES:
-                    sums[word] += counters.get(word, 0)
+        counters = await self._ledger.all_counters()
+        sums = {word: counters.get(word, 0) for word in STATUSES}
         took = {"counted_at": to_iso(now), "seconds": time.monotonic() - started}
         await self._dynamo.write([put(_TOTALS, sums | took)])
         return sums

@@ -63,7 +63,7 @@ class ItemIntake:
         for place in seconds:
             await take(place)
         reasons = [one.why for one in results.values() if isinstance(one, NotTaken)]
-        if len(reasons) == len(events):
+        if reasons and len(reasons) == len(events):
             raise LedgerAwayError(reasons[0])
         return [results[place] for place in range(len(events))]
 
