@@ -177,6 +177,13 @@ class Ledger(Protocol):
         """A place to wait for new work."""
         ...
 
+    async def uses_gates(self, *, anew: bool = False) -> bool:
+        """Whether there is a gate, or a task that names one; once it is so it stays so.
+
+        Until then the ledger looks at most once a second, with one cheap statement, unless it is asked to look `anew`.
+        """
+        ...
+
     async def discover(self) -> int:
         """Make or wake gates that nobody has told of, because their tasks came in a caller's transaction or from a stranger.
 

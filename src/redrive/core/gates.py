@@ -587,3 +587,8 @@ def in_order(bands: Mapping[int, Sequence[Row]], room: int, retries: int, favour
             ranked.append((not (band == favoured and place == 1), not sure, band, place, row))
     ranked.sort(key=lambda one: one[:4])
     return [(band, row) for _, _, band, _, row in ranked[:room]]
+
+
+def mostly_gated(gates: Iterable[str | None], limit: int) -> bool:
+    """Whether more than half of a claim of up to `limit` had gates: in the next one those without go first."""
+    return 2 * sum(gate is not None for gate in gates) > limit

@@ -143,7 +143,7 @@ class Worker:
         self._threads = ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="redrive-handler")
         self._patience = Patience(ledger.name, self._tell)
         self._kinds = Kinds(ledger, handlers)
-        self._looks = GateLooks(has_gates=ledger.has_gates)
+        self._looks = GateLooks(ledger)
         self._runner = Runner(ledger, self.name, self._threads, around)
         self._settler = Settler(
             ledger, self.name, self._patience, self._tell,
@@ -234,7 +234,7 @@ class Worker:
         while True:
             if self._asking is None:
                 free = await self._free_slots()
-                if waiter.clear() or self._until_idle:
+                if waiter.clear():
                     self._looks.soon()
                 self._retry_at = math.inf
             asked_at = time.monotonic()
@@ -243,6 +243,7 @@ class Worker:
                     if self._unheard:
                         self._ask_again()
                     else:
+                        await self._looks.prepare()
                         self._ask(*self._places.portion(free, await self._kinds.to_claim()))
                 recalling = self._unheard
                 claims = await self._answer()
@@ -252,7 +253,7 @@ class Worker:
                     self._answered(asked_at)
                     if self._until_idle and await self._is_idle():
                         self.stop()
-                    if woken and self._ledger.has_gates and await self._keeper.discovery.look():
+                    if woken and self._looks.in_use and await self._keeper.discovery.look():
                         self._looks.soon()
                         continue
                     soon = woken or self._until_idle
@@ -389,7 +390,11 @@ class Worker:
         if self._running:
             return False
         await self._settler.flushed()
+        if await self._ledger.uses_gates(anew=True):
+            await self._ledger.discover()
         next_due = await self._ledger.next_due(kinds=await self._kinds.to_claim())
+        if next_due is not None:
+            self._looks.told(next_due)
         return not self._running and (next_due is None or next_due > timedelta(0))
 
     async def _idle_time(self, waiter: Waiter) -> timedelta:
