@@ -113,10 +113,12 @@ class Ledger(Protocol):
         fence: UUID | None = None,
         held: Callable[[], Iterable[Claim]] = tuple,
         gates: bool = True,
+        busy: Sequence[str] | None = None,
     ) -> list[Claim]:
         """Take due tasks, each for one holder. A short list does not mean that nothing else is due.
 
-        With `gates` also what gates let through; without, only what has no gate.
+        With `gates` also what gates let through; without, only what has no gate. With `busy` only what gates let through of
+        tenants other than these: for a reserve of slots.
 
         `fence` is the claim's own, made by whoever asks, so that `recall` can find what it took if the answer is lost.
         Ledgers over queues may hand out abandoned tasks here; those over tables do so in `reclaim` only. What the one who asks

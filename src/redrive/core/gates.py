@@ -38,7 +38,9 @@ RAMP_STEPS = 10
 RETRY_TOKENS_MAX = 60
 SECOND = timedelta(seconds=1)
 TENANTS = "*"
-"""The tenant of a gate that several share; that of one without is empty."""
+"""The tenant of a gate that several share."""
+NO_TENANT = ""
+"""The tenant of a gate whose tasks have none."""
 
 Row = TypeVar("Row")
 

@@ -71,10 +71,17 @@ class GateLooks:
         self._asked = self.in_use and self._clock() >= self._at
         return self._asked
 
-    def answered(self, claims: Sequence[Claim]) -> None:
-        """What that claim gave. After one that was mostly gated what has no gate went first, and may have left no room to look."""
+    def skip(self) -> None:
+        """The claim that is sent now is for something else."""
+        self._asked = False
+
+    def answered(self, claims: Sequence[Claim]) -> bool:
+        """What that claim gave; whether some of it has a gate.
+
+        After one that was mostly gated what has no gate went first, and may have left no room to look.
+        """
         if not self._asked:
-            return
+            return False
         self._looked_at = self._clock()
         gave = any(claim.task.gate is not None for claim in claims)
         if gave:
@@ -82,6 +89,7 @@ class GateLooks:
         elif not self._ungated_first:
             self._at = self._looked_at + EVERY_SECONDS
         self._ungated_first = gave and mostly_gated((claim.task.gate for claim in claims), self._limit)
+        return gave
 
     def soon(self) -> None:
         """Something may have come: look with the next claim, or where looks gave nothing just now with one soon after."""

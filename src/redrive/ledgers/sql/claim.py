@@ -26,7 +26,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from redrive.core.gates import FAVOURED, mostly_gated
+from redrive.core.gates import FAVOURED, NO_TENANT, TENANTS, mostly_gated
 from redrive.core.table import Counts
 from redrive.core.task import Abandoned, Claim, TaskId, Unwritten, is_alone
 from redrive.ledgers.sql.due import Due, due_branch, kind_conditions, kind_parameters
@@ -228,11 +228,15 @@ class Claiming(Due):
         fence: UUID | None = None,
         held: Callable[[], Iterable[Claim]] = tuple,  # noqa: ARG002 - what was abandoned is for `reclaim`
         gates: bool = True,
+        busy: Sequence[str] | None = None,
     ) -> list[Claim]:
         """See `Ledger.claim`."""
         known = await self._known(kinds)
         if limit < 1 or known == []:
             return []
+        if busy is not None:
+            rest = (*busy, NO_TENANT, TENANTS)
+            return await self._claim_gated(limit, lease, known, fence or uuid4(), rest) if self.has_gates else []
         if gates and self.has_gates:
             return await self._claim_both(limit, lease, known, fence or uuid4())
         return await self._claim_ungated(limit, lease, known, fence or uuid4())
@@ -249,15 +253,23 @@ class Claiming(Due):
         self._ungated_first = mostly_gated((claim.task.gate for claim in claims), limit)
         return claims
 
-    async def _claim_gated(self, limit: int, lease: timedelta, known: list[str] | None, fence: UUID) -> list[Claim]:
+    async def _claim_gated(
+        self, limit: int, lease: timedelta, known: list[str] | None, fence: UUID, busy: Sequence[str] = ()
+    ) -> list[Claim]:
         run = self.database.write if self._tells_claims else self.database.statement
-        return await run(self._claim_behind_gates, limit, lease, known, fence)
+        return await run(self._claim_behind_gates, limit, lease, known, fence, busy)
 
     def _claim_behind_gates(
-        self, connection: Connection, limit: int, lease: timedelta, kinds: list[str] | None, fence: UUID
+        self,
+        connection: Connection,
+        limit: int,
+        lease: timedelta,
+        kinds: list[str] | None,
+        fence: UUID,
+        busy: Sequence[str],
     ) -> list[Claim]:
         ask = GateAsk(
-            ledger=self.name, limit=limit, kinds=kinds, fence=fence, last=self._last_tenant, busy=(),
+            ledger=self.name, limit=limit, kinds=kinds, fence=fence, last=self._last_tenant, busy=busy,
             favoured=self.draw.choice(FAVOURED), now=self._now(), times=self._times(lease=lease),
         )  # fmt: skip
         asked = self._gate_claim.ask(connection, ask)

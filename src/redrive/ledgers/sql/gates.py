@@ -99,7 +99,6 @@ class GateStatements:
 class Gating(LedgerBase):
     """The part of a ledger that keeps its gates."""
 
-    _gates_seen = False
     _gates_sought_at = -math.inf
 
     # --- whether there are any ----------------------------------------------------------------------------------------
