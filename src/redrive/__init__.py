@@ -10,6 +10,7 @@ from redrive.app import Redrive
 from redrive.core import jitter
 from redrive.core.backoff import Exponential, Fixed, Linear, Schedule
 from redrive.core.durations import days, hours, minutes, seconds
+from redrive.core.gates import Breaker
 from redrive.core.outcome import Cancelled, Snoozed
 from redrive.core.policy import Policy
 from redrive.core.states import State
@@ -20,6 +21,7 @@ from redrive.errors import BusinessError, PermanentError, RateLimitedError, Redr
 from redrive.ports import Filter
 
 __all__ = [
+    "Breaker",
     "BusinessError",
     "Cancelled",
     "Context",

@@ -11,12 +11,23 @@ from typing import Any, TypeVar, Unpack, overload
 from redrive.core.backoff import Backoff
 from redrive.core.durations import ZERO, Span, read_span
 from redrive.core.failure import Rule
+from redrive.core.gates import Breaker, GateRule, Priority, read_priority, read_rule
 from redrive.core.jitter import Jitter
 from redrive.core.policy import Policy, read_policy
 from redrive.core.preview import Try, preview
 from redrive.core.states import Act, State
 from redrive.core.table import TASKS, Counts, LedgerTable
-from redrive.core.task import PAYLOAD_BYTES_MAX, Added, Attempt, Deed, NewTask, Task, TaskId
+from redrive.core.task import (
+    GATE_CHARS_MAX,
+    PAYLOAD_BYTES_MAX,
+    Added,
+    Attempt,
+    Deed,
+    NewTask,
+    Task,
+    TaskId,
+    check_text,
+)
 from redrive.engine.announce import announce
 from redrive.engine.handlers import Handlers, function_name, make_handler
 from redrive.engine.worker import WorkerSettings
@@ -68,6 +79,7 @@ class Lane:
         self._ledger = store.own_ledger() if table is TASKS else ledger
         self._beside = beside
         self._seen_kinds: set[str] = set()
+        self._gate_rules: dict[str, GateRule] = {}
         self.headcount: Headcount | None = None
         """What people count here, where that is not tasks."""
         self.checked = table is not TASKS and ledger is None
@@ -118,6 +130,10 @@ class Lane:
         await self._open_app()
         if self._ledger is None:
             self._ledger = await self._store.open_ledger(self.table, beside=self._beside)
+        if self._gate_rules:
+            rules, self._gate_rules = self._gate_rules, {}
+            for pattern, rule in rules.items():
+                await self._ledger.set_rule(pattern, rule, Actor(name="code"), by_code=True)
         return self._ledger
 
     def now(self) -> datetime:
@@ -135,6 +151,38 @@ class Lane:
     async def acts(self, *, limited: bool = False) -> Acts:
         """Acts on the tasks here; `limited` as in `pages`."""
         return Acts(await self.ledger(), await self.pages(limited=limited), self.tell)
+
+    # --- gates ------------------------------------------------------------------------------------------------------
+
+    def gate(
+        self,
+        pattern: str,
+        *,
+        concurrency: int | None = None,
+        rate: str | int | None = None,
+        burst: int | None = None,
+        breaker: Breaker | None = None,
+        budget: float | None = None,
+    ) -> None:
+        """Limits for all gates whose names the pattern fits best; `*` in it stands for any text.
+
+            app.gate("bank:*", concurrency=5, rate="20/s", breaker=Breaker(failures=10), budget=0.2)
+
+        `concurrency` is how many of a gate's tasks run at once, over all processes, `rate` how many start in any second, minute
+        or hour (`"20/s"`, `"100/m"`, `"1000/h"`), `burst` how many of them at once. A `Breaker` lets one try at a time through while the destination is
+        down. `budget` is which share of first tries may be retried. What is kept back is not charged. The limits are written when the
+        application opens, and what a person has set since stays.
+        """
+        rule = read_rule(concurrency=concurrency, rate=rate, burst=burst, breaker=breaker, budget=budget)
+        self._gate_rules[check_text("pattern", pattern, GATE_CHARS_MAX)] = rule
+
+    async def pause_gate(self, name: str, *, actor: str, reason: str, span: Span | None = None) -> bool:
+        """Let nothing of a gate through until somebody resumes it, or the span is over; whether it was changed."""
+        return await (await self.ledger()).pause_gate(name, Actor(name=actor, reason=reason), span=span)
+
+    async def resume_gate(self, name: str, *, actor: str, reason: str) -> bool:
+        """Give a paused gate free; whether it was changed."""
+        return await (await self.ledger()).resume_gate(name, Actor(name=actor, reason=reason))
 
     # --- handlers ---------------------------------------------------------------------------------------------------
 
@@ -158,6 +206,7 @@ class Lane:
         policy: Policy | None = None,
         transactional: bool = False,
         timeout: Span | None = None,
+        gate: str | Callable[[Any], str | None] | None = None,
     ) -> Callable[[F], F]: ...
 
     def handler(
@@ -167,6 +216,7 @@ class Lane:
         policy: Policy | None = None,
         transactional: bool = False,
         timeout: Span | None = None,
+        gate: str | Callable[[Any], str | None] | None = None,
         **words: Any,
     ) -> F | Callable[[F], F]:
         """Register a function, sync or async, for the tasks of a kind.
@@ -183,7 +233,8 @@ class Lane:
         How often and how long: `retries` or `attempts`, `wait` (a span, a list of spans or a backoff), `jitter`,
         `permanent`, `business`, `rate_limited`, `transient` and `deadline`, as in `Policy`; or a whole `policy`, not both.
         With `transactional` the context holds a connection whose writes commit together with the settlement. An async
-        function that takes longer than `timeout` has failed.
+        function that takes longer than `timeout` has failed. `gate` names the gate of the tasks, or makes its name from a
+        payload: `gate=lambda payload: f"bank:{payload['country']}"`. It is asked once, when a task is added.
         """
         if kind is not None and not isinstance(kind, str):
             return self.handler()(kind)
@@ -195,7 +246,8 @@ class Lane:
 
         def register(function: F) -> F:
             named = self._kind_of(function) if kind is None else kind
-            self.handlers.add(make_handler(named, function, chosen, transactional=transactional, timeout=timeout))
+            made = make_handler(named, function, chosen, transactional=transactional, timeout=timeout, gate=gate)
+            self.handlers.add(made)
             return function
 
         return register
@@ -219,23 +271,34 @@ class Lane:
         delay: Span = ZERO,
         attempts: int | None = None,
         deadline: Span | None = None,
+        gate: str | None = None,
+        tenant: str | None = None,
+        priority: Priority | str | None = None,
         within: Within | None = None,
     ) -> Added:
         """Store a task; when this returns it is durable.
 
         Idempotent on the key: adding again returns the task that is there, and says whether its payload is the same.
         A kind that no handler here takes is stored all the same, with one warning in the log. `delay` postpones the first try, `attempts`
-        overrides the policy's number of tries, and after `deadline` it is not tried any more. `within` takes your own
+        overrides the policy's number of tries, and after `deadline` it is not tried any more. `gate` is the destination that it is
+        for, whose limits it waits for, `tenant` whose it is, and a `priority` of "high" or "low" goes before or behind others of its gate.
+        `within` takes your own
         SQLAlchemy connection or session: the task is then stored if and only if your transaction commits.
         """
         [added] = await self.add_many(
-            [make_task(kind, payload, key=key, delay=delay, attempts=attempts, deadline=deadline)], within=within
-        )
+            [
+                make_task(
+                    kind, payload, key=key, delay=delay, attempts=attempts, deadline=deadline,
+                    gate=gate, tenant=tenant, priority=priority,
+                )
+            ],
+            within=within,
+        )  # fmt: skip
         return added
 
     async def add_many(self, tasks: Iterable[NewTask], *, within: Within | None = None) -> list[Added]:
         """Store many tasks in one commit, all or nothing; make them with `redrive.lane.make_task`."""
-        given = list(tasks)
+        given = self._behind_gates(tasks)
         if not given:
             return []
         added = await (await self.ledger()).add(given, within=within)
@@ -252,13 +315,20 @@ class Lane:
         delay: Span = ZERO,
         attempts: int | None = None,
         deadline: Span | None = None,
+        gate: str | None = None,
+        tenant: str | None = None,
+        priority: Priority | str | None = None,
     ) -> Added:
         """The same for code without an event loop, in your own SQLAlchemy `Connection` or `Session`.
 
         redrive's own table needs no opening for it, only to be there; an adopted table must have been checked by
         `open` before.
         """
-        task = make_task(kind, payload, key=key, delay=delay, attempts=attempts, deadline=deadline)
+        made = make_task(
+            kind, payload, key=key, delay=delay, attempts=attempts, deadline=deadline,
+            gate=gate, tenant=tenant, priority=priority,
+        )  # fmt: skip
+        [task] = self._behind_gates([made])
         if self._ledger is None:
             raise UsageError(
                 f"table {self.name!r} must be checked before: `asyncio.run(app.open())`, or use `add` from async code"
@@ -266,6 +336,20 @@ class Lane:
         [added] = self._ledger.add_sync([task], within=within)
         self._announce([task], [added])
         return added
+
+    def _behind_gates(self, tasks: Iterable[NewTask]) -> list[NewTask]:
+        """The tasks behind the gates that their handlers name."""
+        given = list(tasks)
+        if not self.handlers.has_gates and all(task.gate is None and task.tenant is None for task in given):
+            return given
+        return [self._behind_gate(task) for task in given]
+
+    def _behind_gate(self, task: NewTask) -> NewTask:
+        handler = self.handlers.find(task.kind)
+        if handler is None:
+            return task
+        gate = task.gate if task.gate is not None or handler.gate is None else handler.gate(task.payload)
+        return task if gate is None and task.tenant is None else task.behind(gate, handler.policy.deadline)
 
     def _announce(self, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
         if len(self.handlers):  # a process without handlers only adds, and others work: it is not warned
@@ -387,6 +471,9 @@ def make_task(
     delay: Span = ZERO,
     attempts: int | None = None,
     deadline: Span | None = None,
+    gate: str | None = None,
+    tenant: str | None = None,
+    priority: Priority | str | None = None,
     payload_bytes_max: int = PAYLOAD_BYTES_MAX,
 ) -> NewTask:
     """A task to be added; without a key it gets a random one, and adding it again makes another task.
@@ -401,5 +488,8 @@ def make_task(
         failures_max=attempts,
         deadline=None if deadline is None else read_span("deadline", deadline),
         trace=current_trace(),
+        gate=gate,
+        tenant=tenant,
+        priority=None if priority is None else read_priority(priority).level,
         payload_bytes_max=payload_bytes_max,
     )

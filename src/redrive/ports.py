@@ -78,8 +78,8 @@ class Waiter(Protocol):
     hears_due: bool
     """Whether it also wakes up for what becomes due: then nobody needs to ask for the next due time before a nap."""
 
-    def clear(self) -> None:
-        """Forget the wake-ups so far: call it before looking for work."""
+    def clear(self) -> bool:
+        """Forget the wake-ups so far: call it before looking for work. Whether there were any."""
         ...
 
     async def wait(self, timeout: timedelta) -> bool:
@@ -91,6 +91,11 @@ class Ledger(Protocol):
     """The durable home of tasks."""
 
     name: str
+
+    @property
+    def has_gates(self) -> bool:
+        """Whether tasks may have a gate here."""
+        ...
 
     async def add(self, tasks: Sequence[NewTask], *, within: Within | None = None) -> list[Added]:
         """Store the tasks, in the caller's own transaction if one is given. All or nothing.
@@ -107,8 +112,13 @@ class Ledger(Protocol):
         kinds: Sequence[str] | None = None,
         fence: UUID | None = None,
         held: Callable[[], Iterable[Claim]] = tuple,
+        gates: bool = True,
+        busy: Sequence[str] | None = None,
     ) -> list[Claim]:
         """Take due tasks, each for one holder. A short list does not mean that nothing else is due.
+
+        With `gates` also what gates let through; without, only what has no gate. With `busy` only what gates let through of
+        tenants other than these: for a reserve of slots.
 
         `fence` is the claim's own, made by whoever asks, so that `recall` can find what it took if the answer is lost.
         Ledgers over queues may hand out abandoned tasks here; those over tables do so in `reclaim` only. What the one who asks
@@ -167,6 +177,27 @@ class Ledger(Protocol):
 
     def waiter(self) -> AbstractContextManager[Waiter]:
         """A place to wait for new work."""
+        ...
+
+    async def uses_gates(self, *, anew: bool = False) -> bool:
+        """Whether there is a gate, or a task that names one; once it is so it stays so.
+
+        Until then the ledger looks at most once a second, with one cheap statement, unless it is asked to look `anew`.
+        """
+        ...
+
+    async def discover(self) -> int:
+        """Make or wake gates that nobody has told of, because their tasks came in a caller's transaction or from a stranger.
+
+        How many there were.
+        """
+        ...
+
+    async def keep_gates(self, *, recount: bool) -> int:
+        """End tasks that wait behind a gate past their deadline; with `recount` count anew what each gate holds.
+
+        How many tasks were ended.
+        """
         ...
 
     async def list_kinds(self, *, prefix: str = "", after: str | None = None) -> "Page[str]":

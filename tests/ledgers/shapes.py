@@ -107,7 +107,7 @@ EVENTS = Shape(
     },
 )
 
-# Uuid ids that are the keys, a word of its own for retrying, tries counted as they start.
+# Uuid ids that are the keys, a word of its own for retrying, tries counted as they start; the tenant is the gate.
 JOBS = Shape(
     table=LedgerTable(
         "jobs",
@@ -121,24 +121,26 @@ JOBS = Shape(
         last_error="error",
         ended_at="finished_at",
         created_at="inserted_at",
+        tenant="account",
+        priority="urgency",
     ),
     uuid_keys=True,
     create={
         "sqlite": (
             "CREATE TABLE jobs (id TEXT PRIMARY KEY, args JSON NOT NULL, status TEXT NOT NULL, run_at DATETIME,"
             " attempts INTEGER NOT NULL DEFAULT 0, max_attempts INTEGER, error TEXT, finished_at DATETIME,"
-            " inserted_at DATETIME NOT NULL, queue TEXT NOT NULL DEFAULT 'default')",
+            " inserted_at DATETIME NOT NULL, queue TEXT NOT NULL DEFAULT 'default', account TEXT, urgency INTEGER)",
         ),
         "postgres": (
             "CREATE TABLE jobs (id uuid PRIMARY KEY, args jsonb NOT NULL, status text NOT NULL, run_at timestamptz,"
             " attempts smallint NOT NULL DEFAULT 0, max_attempts smallint, error text, finished_at timestamptz,"
-            " inserted_at timestamptz NOT NULL, queue text NOT NULL DEFAULT 'default')",
+            " inserted_at timestamptz NOT NULL, queue text NOT NULL DEFAULT 'default', account text, urgency smallint)",
         ),
     },
 )
 
 # Names that must be quoted, a schema and an enum on PostgreSQL, words with an apostrophe, a count that may be NULL, and
-# one word for retrying and dead with a single due column.
+# one word for retrying and dead with a single due column; gates that are numbers.
 LEGACY = Shape(
     table=LedgerTable(
         "Outbox Messages",
@@ -158,13 +160,15 @@ LEGACY = Shape(
         ended_at="endedAt",
         updated_at="updatedAt",
         redrives="order",
+        gate="bankId",
     ),
     postgres_schema="Ops",
     create={
         "sqlite": (
             'CREATE TABLE "Outbox Messages" ("Id" INTEGER PRIMARY KEY, "Message Key" VARCHAR(100) NOT NULL UNIQUE,'
             ' "Type" TEXT NOT NULL, "Body" TEXT, "State" TEXT NOT NULL DEFAULT \'New\', "Failures" INTEGER, "dueAt" TEXT,'
-            ' "Error" TEXT, "endedAt" TEXT, "updatedAt" TEXT, "order" INTEGER NOT NULL DEFAULT 0)',
+            ' "Error" TEXT, "endedAt" TEXT, "updatedAt" TEXT, "order" INTEGER NOT NULL DEFAULT 0,'
+            ' "bankId" INTEGER)',
         ),
         "postgres": (
             'CREATE SCHEMA "Ops"',
@@ -172,7 +176,8 @@ LEGACY = Shape(
             'CREATE TABLE "Ops"."Outbox Messages" ("Id" bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,'
             ' "Message Key" varchar(100) NOT NULL UNIQUE, "Type" varchar(50) NOT NULL, "Body" json,'
             ' "State" "Ops"."Outbox State" NOT NULL DEFAULT \'New\', "Failures" integer, "dueAt" timestamptz,'
-            ' "Error" varchar(4000), "endedAt" timestamptz, "updatedAt" timestamptz, "order" integer NOT NULL DEFAULT 0)',
+            ' "Error" varchar(4000), "endedAt" timestamptz, "updatedAt" timestamptz, "order" integer NOT NULL DEFAULT 0,'
+            ' "bankId" integer)',
         ),
     },
 )

@@ -110,7 +110,8 @@ class LedgerTable:
     names the column that chooses the handler; without it every row goes to the table's one handler. `payload` names a
     JSON column; without it the payload is the row's other columns as a dict. `first_due` is when the first try is due if
     that stands in a column of its own; a due time of NULL means now. `claimed_at` says when a task was last claimed,
-    `done_at` when it was done, `ended_at` when it ended in any way.
+    `done_at` when it was done, `ended_at` when it ended in any way. `gate` names the destination that a row is for, `tenant`
+    whose it is (without a gate column that is its gate), `priority` 0, 1 or 2 for high, normal and low.
     """
 
     name: str
@@ -138,6 +139,9 @@ class LedgerTable:
     deadline: str | None = None
     redrives: str | None = None
     trace: str | None = None
+    gate: str | None = None
+    tenant: str | None = None
+    priority: str | None = None
 
     def __post_init__(self) -> None:
         if not self.name or "." in self.name:
@@ -155,6 +159,11 @@ class LedgerTable:
     def id_column(self) -> str:
         """The column that rows are updated by."""
         return self.id or self.key
+
+    @property
+    def gated_by(self) -> str | None:
+        """The role of the column that names a row's gate, if there is one."""
+        return "gate" if self.gate is not None else "tenant" if self.tenant is not None else None
 
     def columns(self) -> dict[str, str]:
         """Every mapped column, by what it stands for."""
@@ -209,5 +218,8 @@ TASKS = LedgerTable(
     deadline="deadline_at",
     redrives="redrives",
     trace="trace",
+    gate="gate",
+    tenant="tenant",
+    priority="priority",
 )
 """redrive's own table."""

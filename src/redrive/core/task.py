@@ -5,6 +5,7 @@ A task is one row and its current state, whatever the table; see `docs/concepts.
 
 import json
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import InitVar, dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -21,6 +22,9 @@ TaskId = int | str | UUID
 KEY_CHARS_MAX = 500
 KIND_CHARS_MAX = 200
 PAYLOAD_BYTES_MAX = 1 << 20
+GATE_CHARS_MAX = 200
+PRIORITIES = (None, 0, 1, 2)
+"""High, normal and low; none is normal."""
 
 
 class Task(NamedTuple):
@@ -47,6 +51,9 @@ class Task(NamedTuple):
     ended_at: datetime | None = None
     last_error: str | None = None
     trace: str | None = None
+    gate: str | None = None
+    tenant: str | None = None
+    priority: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +70,9 @@ class NewTask:
     failures_max: int | None = None
     deadline: timedelta | None = None
     trace: str | None = None
+    gate: str | None = None
+    tenant: str | None = None
+    priority: int | None = None
     payload_json: str = field(init=False, repr=False)
     payload_bytes_max: InitVar[int] = PAYLOAD_BYTES_MAX
 
@@ -77,7 +87,22 @@ class NewTask:
         most = self.failures_max
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= 1_000_000):
             raise UsageError(f"attempts must be a whole number from 1 to 1,000,000, not {most!r}")
+        if self.gate is not None:
+            check_text("gate", self.gate, GATE_CHARS_MAX)
+        if self.tenant is not None:
+            check_text("tenant", self.tenant, GATE_CHARS_MAX)
+        if self.priority not in PRIORITIES:
+            raise UsageError(f"priority must be 0 (high), 1 (normal) or 2 (low), not {self.priority!r}")
         object.__setattr__(self, "payload_json", encode_payload(self.payload, payload_bytes_max))
+
+    def behind(self, gate: str | None, deadline: timedelta | None) -> "NewTask":
+        """The same task behind a gate, with a deadline unless it has one: nobody claims what is parked and sees a policy's."""
+        copied = copy(self)
+        if gate is not None:
+            object.__setattr__(copied, "gate", check_text("gate", gate, GATE_CHARS_MAX))
+        if self.deadline is None:
+            object.__setattr__(copied, "deadline", deadline)
+        return copied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +118,16 @@ class Added:
     same_payload: bool = True
 
 
+class GateSeen(NamedTuple):
+    """What a claim saw of its gate: under which fence, whether it is the probe, how often its breaker has tripped since it flowed,
+    and how many answers in a row have asked for a pause."""
+
+    fence: UUID
+    probe: bool = False
+    trips: int = 0
+    refused: int = 0
+
+
 class Claim(NamedTuple):
     """The right to run a task until its lease ends.
 
@@ -100,6 +135,7 @@ class Claim(NamedTuple):
     `abandoned` holds the claim that was never settled, if there was one: such a task must be settled as
     `LeaseExpired` and not run. `suspect` says that the task's last run was lost with its worker: it must run with nothing
     beside it, under the fence of `alone`. `unreadable` says what in the row cannot be read: such a task is not run, it is dead.
+    `seen` is what is known of the task's gate, where it has one.
     """
 
     task: Task
@@ -108,6 +144,7 @@ class Claim(NamedTuple):
     abandoned: "Abandoned | None" = None
     suspect: bool = False
     unreadable: str | None = None
+    seen: GateSeen | None = None
 
     @property
     def number(self) -> int:

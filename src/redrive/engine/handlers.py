@@ -11,7 +11,7 @@ from typing import Any
 
 from redrive.core.durations import Span, read_span
 from redrive.core.policy import Policy
-from redrive.core.task import KIND_CHARS_MAX, Claim, Task, check_text
+from redrive.core.task import GATE_CHARS_MAX, KIND_CHARS_MAX, Claim, Task, check_text
 from redrive.errors import HandlerError
 
 
@@ -45,6 +45,8 @@ class Handler:
     timeout: timedelta | None = None
     is_async: bool = True
     takes_context: bool = False
+    gate: Callable[[Any], str | None] | None = None
+    """The gate of a task, from its payload; asked once, when the task is added."""
     is_plain: bool = False
     """Async, without context or timeout: nothing has to be prepared for its call."""
 
@@ -69,6 +71,8 @@ class Handlers:
         self._patterns: list[Handler] = []
         self.has_transactional = False
         """Whether some of them need a transaction of the ledger's."""
+        self.has_gates = False
+        """Whether some of them name the gate of their tasks."""
 
     def __len__(self) -> int:
         return len(self._exact) + len(self._patterns)
@@ -81,6 +85,7 @@ class Handlers:
         if handler.kind in self._exact or any(handler.kind == other.kind for other in self._patterns):
             raise HandlerError(f"there is a handler for {handler.kind!r} already: give the second one another kind")
         self.has_transactional |= handler.transactional
+        self.has_gates |= handler.gate is not None
         if handler.is_pattern:
             self._patterns.append(handler)
             self._patterns.sort(key=lambda one: len(one.kind), reverse=True)
@@ -130,6 +135,7 @@ def make_handler(
     *,
     transactional: bool = False,
     timeout: Span | None = None,
+    gate: str | Callable[[Any], str | None] | None = None,
 ) -> Handler:
     """A handler from a function, or a `HandlerError` that says what is wrong with it."""
     check_text("kind", kind, KIND_CHARS_MAX)
@@ -147,8 +153,18 @@ def make_handler(
         timeout=timeout,
         is_async=is_async,
         takes_context=takes_context,
+        gate=_read_gate(kind, gate),
         is_plain=is_async and timeout is None and not takes_context,
     )
+
+
+def _read_gate(kind: str, gate: str | Callable[[Any], str | None] | None) -> Callable[[Any], str | None] | None:
+    if isinstance(gate, str):
+        named = check_text("gate", gate, GATE_CHARS_MAX)
+        return lambda _: named
+    if gate is not None and not callable(gate):
+        raise HandlerError(f"the gate of {kind!r} must be text or a function of the payload, not {gate!r}")
+    return gate
 
 
 def function_name(function: Any) -> str | None:

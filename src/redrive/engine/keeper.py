@@ -14,6 +14,7 @@ from redrive.core.failure import describe_error
 from redrive.core.outcome import LeaseExpired
 from redrive.core.states import State
 from redrive.core.task import Claim
+from redrive.engine.gate_looks import Discovery
 from redrive.engine.handlers import Handlers
 from redrive.engine.kinds import Kinds
 from redrive.engine.patience import Patience
@@ -27,6 +28,8 @@ LEASE = timedelta(seconds=1)
 """How long the keeper itself holds what it settles: a write takes milliseconds, and keepers are killed too."""
 RECLAIM_MAX = 500
 PRUNE_MAX = 1000
+RECOUNT_EVERY_SECONDS = 60.0
+"""How often what gates hold is counted anew."""
 NOTHING: Mapping[State, timedelta] = MappingProxyType({})
 
 _log = logging.getLogger("redrive")
@@ -59,14 +62,20 @@ class Keeper:
         self._retention = retention
         self._prune_every = prune_every
         self._warned: dict[State, str] = {}
+        self.discovery = Discovery(ledger)
 
     async def run(self) -> None:
         """Keep for ever."""
-        prune_at = time.monotonic()
+        prune_at = recount_at = time.monotonic()
         while True:
             asked_at = time.monotonic()
             try:
                 await self.settle_expired()
+                if await self._ledger.uses_gates():
+                    recount = time.monotonic() >= recount_at
+                    await self.discovery.look()
+                    await self._ledger.keep_gates(recount=recount)
+                    recount_at = time.monotonic() + RECOUNT_EVERY_SECONDS if recount else recount_at
                 if self._retention and time.monotonic() >= prune_at:
                     await self.prune()
                     prune_at = time.monotonic() + self._prune_every.total_seconds()
@@ -79,6 +88,9 @@ class Keeper:
     async def keep_once(self) -> None:
         """Keep once, for a run that is over before the loop would come round. Here errors are raised."""
         await self.settle_expired()
+        if await self._ledger.uses_gates(anew=True):
+            await self._ledger.discover()
+            await self._ledger.keep_gates(recount=True)
         await self.prune()
 
     async def settle_expired(self) -> int:

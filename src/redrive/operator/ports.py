@@ -4,6 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from redrive.core.durations import Span
+from redrive.core.gates import GateRule
 from redrive.core.states import State
 from redrive.core.table import LedgerTable
 from redrive.core.task import Added, NewTask, Task, TaskId
@@ -33,6 +35,26 @@ class OperatorLedger(Ledger, LedgerReader, Protocol):
 
     async def open_kinds(self) -> list[str]:
         """The kinds of tasks that wait or are held, as far as one look goes."""
+        ...
+
+    async def set_rule(self, pattern: str, rule: GateRule | None, actor: Actor, *, by_code: bool = False) -> bool:
+        """Set the limits of all gates that the pattern fits best, or take them away; they hold from the next claim on.
+
+        With `by_code` only where no person has set them. Whether anything was changed.
+        """
+        ...
+
+    async def pause_gate(
+        self, name: str, actor: Actor, *, span: Span | None = None, version: int | None = None
+    ) -> bool:
+        """Let nothing through until somebody resumes it or the span is over. What runs ends, what waits waits.
+
+        `version` is the one that the person saw: if somebody was quicker, nothing is changed. Whether it was.
+        """
+        ...
+
+    async def resume_gate(self, name: str, actor: Actor, *, version: int | None = None) -> bool:
+        """Give a paused gate free; the parameters are those of `pause_gate`."""
         ...
 
     def add_sync(self, tasks: Sequence[NewTask], *, within: Within) -> list[Added]:

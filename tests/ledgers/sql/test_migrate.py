@@ -1,10 +1,13 @@
 """Our own tables: what the migrations make is what the code believes, on both databases."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, MetaData, text
 from sqlalchemy.schema import CreateIndex
@@ -15,6 +18,7 @@ from redrive.errors import NewerSchemaError, NotMigratedError
 from redrive.ledgers.open import open_database, open_ledger
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.migrate import _folder, check, heads, migrate, migration_sql, systems_with_tables, versions
+from redrive.ledgers.sql.migrations.versions import redrive_0003_gates
 from redrive.ledgers.sql.predicates import ledger_indexes
 from redrive.ledgers.sql.times import CREATE_INSTANT_FUNCTION
 from tests.ledgers.homes import execute
@@ -175,3 +179,33 @@ async def test_two_databases_migrate_at_once(empty_url: str, tmp_path: Any) -> N
     finally:
         for database in databases:
             await database.close()
+
+
+async def test_gates_can_be_taken_back(empty_url: str) -> None:
+    """Down to the version before gates and up again: the tables are the same, and what was stored is still there."""
+    database = open_database(empty_url, durable=False)
+    try:
+        await migrate(database)
+        ledger = await open_ledger(database)
+        await ledger.add([NewTask(kind="mail", key="a")])
+        newest = await database.read(catalogue)
+
+        def down(connection: Connection) -> None:
+            context = MigrationContext.configure(connection, opts={"version_table": "redrive_version"})
+            with Operations.context(context):
+                redrive_0003_gates.downgrade()
+
+        def up(connection: Connection) -> None:
+            context = MigrationContext.configure(connection, opts={"version_table": "redrive_version"})
+            with Operations.context(context):
+                redrive_0003_gates.upgrade()
+
+        await database.write(down)
+        older = await database.read(catalogue)
+        assert not any("gate" in str(row) for row in older["indexes"] | older["columns"])
+        await database.write(up)
+        assert await database.read(catalogue) == newest
+        [claim] = await ledger.claim(1, timedelta(seconds=30))
+        assert claim.task.key == "a"
+    finally:
+        await database.close()

@@ -94,7 +94,7 @@ async def plans(home: Home, run: Callable[..., Any], *args: Any) -> tuple[str, A
 def assert_flat(home: Home, plan: str, *indexes: str, may_sort: bool = False) -> None:
     """No whole table is read or sorted, nor an index of all rows walked, and each of the indexes is used."""
     table = home.sql_table.name
-    partial = {f"{table}_{name}_idx" for name in ("first", "retry", "lease")}
+    partial = {f"{table}_{name}_idx" for name in ("first", "retry", "lease", "gate", "turn", "parked")}
     lines = plan.splitlines()
     batches = {at for at, line in enumerate(lines) if "Function Scan" in line}
     for at, (line, following) in enumerate(zip(lines, [*lines[1:], ""], strict=True)):
@@ -148,6 +148,21 @@ async def test_hot_statements_are_served_by_indexes(home: Home) -> None:
         assert_flat(home, due_kinds, "first", "retry")
         next_due, _ = await plans(home, ledger._next_due, many)
         assert_flat(home, next_due, "first", "retry")
+
+
+@pytest.mark.homes(lambda table: table.gated_by is not None)
+async def test_claims_behind_gates_are_served_by_their_index(home: Home) -> None:
+    """Claiming and discovering read the rows of their gates by the index that is made for them, whatever is parked."""
+    await park(home)
+    gated = {home.table.gated_by or "gate": "49"}
+    await home.ledger.add([home.new(**gated), *(home.new(**gated, delay=days(30)) for _ in range(500))])
+    await execute(home.database, ["ANALYZE"])
+    kinds = ["mail"] if home.table.kind else None
+    plan, claims = await plans(home, home.ledger._claim_behind_gates, 10, LEASE, kinds, uuid4())
+    assert [claim.task.gate for claim in claims] == ["49"]
+    assert_flat(home, plan, "gate", may_sort=True)
+    plan, _ = await plans(home, home.ledger._overlooked)
+    assert_flat(home, plan, "gate", may_sort=True)
 
 
 @pytest.mark.homes(lambda table: table.name == "redrive_task")

@@ -44,7 +44,7 @@ from redrive.ledgers.sql.times import CREATE_INSTANT_FUNCTION, Instant, IsoText,
 TIMES = (
     "due", "first_due", "lease_until", "claimed_at", "done_at", "ended_at", "created_at", "updated_at", "deadline",
 )  # fmt: skip
-NUMBERS = ("count", "count_max", "redrives")
+NUMBERS = ("count", "count_max", "redrives", "priority")
 NULLABLE = ("due", "lease_until", "claim_id", "claimed_at", "done_at", "ended_at", "last_error")
 
 
@@ -262,7 +262,7 @@ def _missing(name: str, role: str, dialect: Dialect) -> Column[Any]:
         return _column(name, IsoText() if sqlite else Instant())
     if role == "claim_id":
         return _column(name, UuidText() if sqlite else Uuid())
-    return _column(name, Integer() if role in ("count", "count_max", "redrives") else Text(), nullable=role != "count")
+    return _column(name, Integer() if role in NUMBERS else Text(), nullable=role != "count")
 
 
 def _change(
@@ -354,7 +354,7 @@ def _ddl_type(role: str, dialect: Dialect) -> str:
         return "uuid" if dialect.name == "postgresql" else "TEXT"
     if role in ("count", "redrives"):
         return "integer NOT NULL DEFAULT 0"
-    if role == "count_max":
+    if role in ("count_max", "priority"):
         return "integer"
     return "text"
 

@@ -74,8 +74,9 @@ class QueueWaiter:
     def __init__(self, arrivals: Arrivals) -> None:
         self._arrivals = arrivals
 
-    def clear(self) -> None:
+    def clear(self) -> bool:
         """Nothing to forget: a message stays until it is claimed."""
+        return False
 
     async def wait(self, timeout: timedelta) -> bool:
         """Wait for messages, at most `timeout`; whether there were any."""

@@ -57,6 +57,8 @@ class FoundHeads(NamedTuple):
 class ItemBase:
     """Heads in a table, and the queue in which they wait."""
 
+    has_gates = False
+
     def __init__(
         self,
         dynamo: Dynamo,
@@ -81,6 +83,24 @@ class ItemBase:
 
     def _now(self) -> datetime:
         return self._clock.now()
+
+    async def uses_gates(self, *, anew: bool = False) -> bool:  # noqa: ARG002
+        """See `Ledger.uses_gates`: there are none."""
+        return False
+
+    async def discover(self) -> int:
+        """See `Ledger.discover`: there are no gates."""
+        return 0
+
+    async def keep_gates(self, *, recount: bool) -> int:  # noqa: ARG002
+        """See `Ledger.keep_gates`: there are none."""
+        return 0
+
+    async def set_rule(self, *_: object, **__: object) -> NoReturn:
+        """See `OperatorLedger.set_rule`: refused."""
+        raise UsageError(f"{self.name!r} has no gates: keep tasks that need them on PostgreSQL or SQLite")
+
+    pause_gate = resume_gate = set_rule
 
     def _handles(self, kinds: Sequence[str] | None) -> bool:
         """Whether tasks of these kinds are kept here: all of them have one."""

@@ -95,8 +95,9 @@ class Sleeper:
 
     hears_due = False
 
-    def clear(self) -> None:
+    def clear(self) -> bool:
         """Nothing to forget."""
+        return False
 
     async def wait(self, timeout: timedelta) -> bool:
         """Let the time pass."""

@@ -33,7 +33,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, Insert, insert
 from sqlalchemy.types import TypeEngine
 
+from redrive.ledgers.postgres.gates import PostgresGateClaim
 from redrive.ledgers.postgres.settle import PostgresSettle, for_an_update
+from redrive.ledgers.sql.gate_rows import GateRows
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.seam import Columns, Parameters, SettleRows
 from redrive.ledgers.sql.times import Instant, IsoText
@@ -185,6 +187,10 @@ class PostgresDialect:
     def settle(self, rows: SettleRows) -> PostgresSettle:
         """See `Dialect.settle`."""
         return PostgresSettle(self, rows)
+
+    def gate_claim(self, rows: GateRows) -> PostgresGateClaim:
+        """See `Dialect.gate_claim`."""
+        return PostgresGateClaim(self, rows)
 
     def lock_migrations(self, connection: Connection) -> None:
         """See `Dialect.lock_migrations`."""

@@ -28,7 +28,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from redrive.core.decide import Settlement
+from redrive.core.gates import answer_of, fence_of
 from redrive.errors import UsageError
+from redrive.ledgers.postgres.gates import GATE_COLUMNS, settle_gates
 from redrive.ledgers.rollup import COUNTED, MEASURED, rolled_up
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.batches import Batch
@@ -51,9 +53,9 @@ class PostgresSettle:
         self._rows = rows
         history: Columns = {"number": Integer(), "duration": Float(), "error_class": Text(), "explanation": Text()}
         start: Columns = {} if rows.started_at is not None else {"started_at": Instant()}
-        self._batch = Batch(dialect, {**rows.columns, **history, **start})
-        self._statements: dict[bool, Any] = {}
-        self._free: dict[bool, Any] = {}
+        columns = {**rows.columns, **history, **start}
+        self._batches = {gated: Batch(dialect, columns | (GATE_COLUMNS if gated else {})) for gated in (False, True)}
+        self._statements: dict[tuple[bool, bool], tuple[Any, Any]] = {}
 
     def write(
         self,
@@ -66,19 +68,24 @@ class PostgresSettle:
         wait: bool,
     ) -> Sequence[Settlement]:
         """See `SettleWriter.write`."""
-        if wait not in self._statements:
-            self._statements[wait], self._free[wait] = self._build(wait=wait)
+        gated = self._rows.has_gates and any(one.claim.task.gate is not None for one in settlements)
+        if (wait, gated) not in self._statements:
+            self._statements[wait, gated] = self._build(wait=wait, gated=gated)
+        write, find_free = self._statements[wait, gated]
         said = {"ledger": ledger, "worker": worker, **self._dialect.times(now)}
         rest, refused = settlements, list[Settlement]()
         for _ in range(ROUNDS_MAX):
-            batch = self._batch.parameters([self._values(one, now) for one in rest])
+            rows = [self._values(one, now) for one in rest]
+            if gated:
+                rows = [(*row, *_on_gate(one)) for row, one in zip(rows, rest, strict=True)]
+            batch = self._batches[gated].parameters(rows)
             parameters = batch | _rollup(rest) | said | {"amount": len(rest)}
-            written = connection.execute(self._statements[wait], parameters).scalar_one()
+            written = connection.execute(write, parameters).scalar_one()
             if written == len(rest):
                 return refused
             if written:
                 raise _suppressed(ledger)
-            free = set(connection.execute(self._free[wait], batch).scalars())
+            free = set(connection.execute(find_free, batch).scalars())
             refused += [one for one in rest if one.claim.task.id not in free]
             rest = [one for one in rest if one.claim.task.id in free]
             if not rest:
@@ -96,9 +103,9 @@ class PostgresSettle:
         values = self._rows.values(settlement, now) + history
         return values if self._rows.started_at is not None else (*values, started_at(claim))
 
-    def _build(self, *, wait: bool) -> tuple[Any, Any]:
+    def _build(self, *, wait: bool, gated: bool) -> tuple[Any, Any]:
         """End the claims, write the history and add up the minute, if all of them are ours; and which of them are."""
-        rows, batch = self._rows, self._batch.rows
+        rows, batch = self._rows, self._batches[gated].rows
         # A batch of two columns, under the same names: to unnest all of them twice would take 1 ms for a thousand rows.
         asked = Batch(self._dialect, {name: rows.columns[name] for name in ("id", "claim_id")})
         found = select(rows.id).where(asked.match("id", rows.id), rows.fence == asked.rows.c.claim_id)
@@ -117,9 +124,10 @@ class PostgresSettle:
             "error_class",
             "error",
             "explanation",
+            *(GATE_COLUMNS if gated else ()),
         )
         among = self._dialect.among(rows.id, select(free))
-        updated = rows.update(batch, self._batch.match("id", rows.id, among)).where(all_free)
+        updated = rows.update(batch, self._batches[gated].match("id", rows.id, among)).where(all_free)
         settled = updated.returning(*(batch.c[name] for name in names), began.label("began")).cte("settled")
         c = settled.c
         fence = c.claim_id if isinstance(c.claim_id.type, Uuid) else cast(c.claim_id, Uuid)
@@ -140,7 +148,10 @@ class PostgresSettle:
         counted = select(func.count().label("amount")).select_from(settled).cte("counted")
         written: Any = select(counted.c.amount).scalar_subquery()
         all_written = written == bindparam("amount", type_=Integer)
-        return select(counted.c.amount).add_cte(history, self._build_rollup(all_written).cte("rollup")), select(free)
+        parts = [history, self._build_rollup(all_written).cte("rollup")]
+        if gated:
+            parts += settle_gates(self._dialect, settled)
+        return select(counted.c.amount).add_cte(*parts), select(free)
 
     def _build_rollup(self, condition: ColumnElement[bool]) -> Any:
         # As one array: three dozen parameters take as long to bind as a small batch.
@@ -155,6 +166,14 @@ class PostgresSettle:
         ).where(condition)
         made = self._dialect.insert(schema.minute).from_select(["minute", "ledger", "worker", *MEASURED], row)
         return add_up(made, MEASURED)
+
+
+def _on_gate(settlement: Settlement) -> tuple[Any, ...]:
+    """In the order of `GATE_COLUMNS`."""
+    gate = settlement.claim.task.gate
+    if gate is None:
+        return (None,) * len(GATE_COLUMNS)
+    return (gate, fence_of(settlement.claim), *answer_of(settlement))
 
 
 def _suppressed(ledger: str) -> UsageError:

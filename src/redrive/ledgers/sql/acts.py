@@ -31,15 +31,18 @@ from redrive.core.states import TERMINAL, Act, State, check_transition, sources
 from redrive.core.task import TaskId
 from redrive.errors import UsageError
 from redrive.ledgers.sql import schema
-from redrive.ledgers.sql.base import ANNOUNCE_HORIZON, IDS_MAX, LedgerBase
+from redrive.ledgers.sql.base import ANNOUNCE_HORIZON, IDS_MAX
 from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.database import run_within, sync_connection
+from redrive.ledgers.sql.gate_rows import NamedGate
+from redrive.ledgers.sql.gates import Gating
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.seam import Parameters
 from redrive.ledgers.sql.times import comparable
 from redrive.ports import Actor, Return, Within
 
+KEEPER = Actor(name="keeper", reason="its deadline passed while it waited behind a gate")
 ENDING_ACTS = {Act.CANCEL: "cancelled", Act.BURY: "dead"}
 """Acts that end waiting tasks, and the column of the minute that counts them as settlements do."""
 
@@ -132,7 +135,7 @@ class ActStatements:
         )
 
 
-class Acting(LedgerBase):
+class Acting(Gating):
     """The part of a ledger that people and systems act through."""
 
     @cached_property
@@ -173,6 +176,15 @@ class Acting(LedgerBase):
         """Waiting tasks end as dead, because the system that owns them gives them up. Returns those that changed."""
         return await self._act(Act.BURY, State.DEAD, ids, actor, note)
 
+    async def keep_gates(self, *, recount: bool) -> int:
+        """See `Ledger.keep_gates`."""
+        if not self.has_gates:
+            return 0
+        if recount:
+            await self.recount()
+        late = await self.overdue_behind_gates()
+        return len(await self.bury(late, KEEPER)) if late else 0
+
     async def _act(self, act: Act, state: State, ids: Sequence[TaskId], actor: Actor, note: Any = None) -> list[TaskId]:
         changed: list[TaskId] = []
         ordered = sorted(set(ids))
@@ -205,7 +217,23 @@ class Acting(LedgerBase):
             self.beside.acted(connection, act, state, changed, actor, note)
         if changed and state is State.WAITING:
             self.database.announce(connection, self.name, soon=True)
+            if alone:
+                self._wake_gates_of(connection, changed)
         return changed
+
+    def _wake_gates_of(self, connection: Connection, ids: Sequence[TaskId]) -> None:
+        """Have the gates looked at of tasks that wait again. Last, since they are locked until the commit."""
+        if not self.has_gates:
+            return
+        rows = self._mapped.rows
+        columns = [
+            rows.gate(),
+            rows.column("kind") if self._mapped.has("kind") else null(),
+            rows.column("tenant") if self._mapped.has("tenant") else null(),
+        ]
+        named = rows.column(self.table.gated_by or "gate").is_not(None)
+        found = connection.execute(select(*columns).where(self._mapped.id.in_(ids), named).distinct()).all()
+        self.make_gates(connection, [NamedGate(gate, kind, str(tenant or "")) for gate, kind, tenant in found])
 
     def _record(self, connection: Connection, act: Act, ids: Sequence[TaskId], actor: Actor) -> None:
         if not ids:
@@ -248,6 +276,8 @@ class Acting(LedgerBase):
         self._forget(connection, [str(id_) for id_ in changed], schema.dead)
         if any(largest[id_].delay <= ANNOUNCE_HORIZON for id_ in changed):
             self.database.announce(connection, self.name, soon=soon)
+        if soon and changed:
+            self._wake_gates_of(connection, changed)
         return changed
 
     async def prune(self, states: Sequence[State], older_than: timedelta, *, limit: int = 1000) -> int:

@@ -1,6 +1,6 @@
 """Adding: storing new tasks, idempotent on their keys."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -11,9 +11,11 @@ from sqlalchemy import (
     Connection,
     Integer,
     Select,
+    String,
     Text,
     Uuid,
     bindparam,
+    cast,
     delete,
     literal_column,
     null,
@@ -25,9 +27,11 @@ from sqlalchemy.types import TypeEngine
 from redrive.core.task import Added, NewTask, TaskId, same_json
 from redrive.errors import KeyTakenError, LedgerError, UsageError
 from redrive.ledgers.gather import Gather
-from redrive.ledgers.sql.base import ANNOUNCE_HORIZON, IDS_MAX, LedgerBase
+from redrive.ledgers.sql.base import ANNOUNCE_HORIZON, IDS_MAX
 from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.database import run_within, sync_connection
+from redrive.ledgers.sql.gate_rows import NamedGate
+from redrive.ledgers.sql.gates import Gating
 from redrive.ledgers.sql.ids import uuid7
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import quoted
@@ -42,8 +46,10 @@ and 4 GB of memory at once, and take 18 s and 1 GB in portions."""
 class AddStatements:
     """The statements, each with its purpose."""
 
-    def __init__(self, mapped: Mapped) -> None:
+    def __init__(self, mapped: Mapped, *, gated: bool) -> None:
         self._mapped = mapped
+        self.gated_roles = [role for role in ("gate", "tenant", "priority") if gated and mapped.has(role)]
+        """Columns that few tasks have: those without take no notice of them."""
 
     @cached_property
     def makes_ids(self) -> bool:
@@ -69,6 +75,7 @@ class AddStatements:
                 "count_max": Integer(),
                 "deadline": mapped.dialect.span_type(deadline),
                 "trace": Text(),
+                **{role: Integer() if role == "priority" else Text() for role in self.gated_roles},
             },
         )
 
@@ -92,6 +99,9 @@ class AddStatements:
         for role in ("kind", "count_max", "trace"):
             if mapped.has(role):
                 values[role] = batch.c[role]
+        for role in self.gated_roles:
+            of_text = role == "priority" or isinstance(column(role).type, String)
+            values[role] = batch.c[role] if of_text else cast(batch.c[role], column(role).type)
         if mapped.has("payload"):
             values["payload"] = mapped.dialect.json(batch.c.payload, column("payload").type)
         if mapped.has("deadline"):
@@ -125,12 +135,16 @@ class AddStatements:
         return delete(self._mapped.table).where(self._mapped.id.in_(bindparam("ids", expanding=True)))
 
 
-class Adding(LedgerBase):
+class Adding(Gating):
     """The part of a ledger that takes tasks in."""
 
     @cached_property
     def _adding(self) -> AddStatements:
-        return AddStatements(self._mapped)
+        return AddStatements(self._mapped, gated=False)
+
+    @cached_property
+    def _adding_gated(self) -> AddStatements:
+        return AddStatements(self._mapped, gated=True)
 
     @cached_property
     def _adds(self) -> Gather[NewTask, Added]:
@@ -161,10 +175,17 @@ class Adding(LedgerBase):
         return await self.database.write(self._add, tasks, soon=True)
 
     def _add(self, connection: Connection, tasks: Sequence[NewTask], *, soon: bool = False) -> list[Added]:
-        statements = self._adding
+        gated = any(task.gate or task.tenant or task.priority is not None for task in tasks)
+        statements = self._adding_gated if gated else self._adding
         now = self._now()
         keys = [self._key_to_store(task.key) for task in tasks]
         rows = [self._add_row(task, key, now) for task, key in zip(tasks, keys, strict=True)]
+        if gated:
+            self._check_roles(tasks)
+            rows = [
+                (*row, *(self._gated_value(task, role) for role in statements.gated_roles))
+                for row, task in zip(rows, tasks, strict=True)
+            ]
         if statements.makes_ids:
             begun = self.database.now()
             rows = [(self._new_id(begun, serial), *row) for serial, row in enumerate(rows)]
@@ -203,7 +224,33 @@ class Adding(LedgerBase):
             self._count_flow(connection, "added", len(new), self._adder if soon else f"add:{uuid4()}")
             if any(one.new and task.delay <= ANNOUNCE_HORIZON for task, one in zip(tasks, added, strict=True)):
                 self.database.announce(connection, self.name, soon=soon)
+            if gated and soon:
+                # Last, and only where the commit follows at once: claims pass a gate by that somebody has locked.
+                pairs = zip(tasks, added, strict=True)
+                self.make_gates(connection, self._found(task for task, one in pairs if one.new))
         return added
+
+    def _found(self, tasks: Iterable[NewTask]) -> set[NamedGate]:
+        """The gates of tasks."""
+        found = set()
+        for task in tasks:
+            gate = self._gated_value(task, self.table.gated_by or "gate")
+            if gate is not None:
+                found.add(NamedGate(gate, task.kind if self.table.kind else None, task.tenant or ""))
+        return found
+
+    def _gated_value(self, task: NewTask, role: str) -> Any:
+        """What the column of a role holds of a task. One that has a tenant and no gate is held by its tenant's."""
+        if role == "gate" and task.gate is None and task.tenant is not None and self.table.gate is not None:
+            return f"tenant:{task.tenant}"
+        return getattr(task, role)
+
+    def _check_roles(self, tasks: Sequence[NewTask]) -> None:
+        for role in ("gate", "tenant", "priority"):
+            if not self._mapped.has(role) and any(getattr(task, role) is not None for task in tasks):
+                raise UsageError(
+                    f"{self.name!r} has no column for {role}: name it in its LedgerTable to add tasks with it"
+                )
 
     def _find_keys(self, connection: Connection, keys: list[Any]) -> Sequence[Any]:
         asked = self._adding.find_keys

@@ -26,10 +26,12 @@ from sqlalchemy import (
     union_all,
 )
 
+from redrive.core.gates import FAVOURED, NO_TENANT, TENANTS, around, mostly_gated
 from redrive.core.table import Counts
 from redrive.core.task import Abandoned, Claim, TaskId, Unwritten, is_alone
 from redrive.ledgers.sql.due import Due, due_branch, kind_conditions, kind_parameters
 from redrive.ledgers.sql.fences import Fences
+from redrive.ledgers.sql.gate_rows import GateAsk
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.rows import RowReader
@@ -186,6 +188,16 @@ class Claiming(Due):
     """The part of a ledger that hands tasks out."""
 
     _turn = 0
+    _last_tenant = ""
+    _ungated_first = False
+
+    @cached_property
+    def draw(self) -> random.Random:
+        """Whose turn it is to go first of a gate is drawn."""
+        return random.Random()
+
+    def _hold_anew(self, where: ColumnElement[bool]) -> Update:
+        return self._claiming.hold(where, anew=True)
 
     @cached_property
     def _claiming(self) -> ClaimStatements:
@@ -215,11 +227,63 @@ class Claiming(Due):
         kinds: Sequence[str] | None = None,
         fence: UUID | None = None,
         held: Callable[[], Iterable[Claim]] = tuple,  # noqa: ARG002 - what was abandoned is for `reclaim`
+        gates: bool = True,
+        busy: Sequence[str] | None = None,
     ) -> list[Claim]:
         """See `Ledger.claim`."""
         known = await self._known(kinds)
         if limit < 1 or known == []:
             return []
+        if busy is not None:
+            rest = (*busy, NO_TENANT) if self._mapped.rows.has_turns else (*busy, NO_TENANT, TENANTS)
+            return await self._claim_gated(limit, lease, known, fence or uuid4(), rest) if self.has_gates else []
+        if gates and self.has_gates:
+            return await self._claim_both(limit, lease, known, fence or uuid4())
+        return await self._claim_ungated(limit, lease, known, fence or uuid4())
+
+    async def _claim_both(self, limit: int, lease: timedelta, known: list[str] | None, fence: UUID) -> list[Claim]:
+        """What has a gate first, then what has none; the other way round after a claim most of which had one: neither starves."""
+        ways = [self._claim_gated, self._claim_ungated]
+        claims: list[Claim] = []
+        for way in reversed(ways) if self._ungated_first else ways:
+            if len(claims) < limit:
+                more = await way(limit - len(claims), lease, known, fence)
+                there = {claim.task.id for claim in claims}  # what is read again by its fence may be both
+                claims += [claim for claim in more if claim.task.id not in there] if claims else more
+        self._ungated_first = mostly_gated((claim.task.gate for claim in claims), limit)
+        return claims
+
+    async def _claim_gated(
+        self, limit: int, lease: timedelta, known: list[str] | None, fence: UUID, busy: Sequence[str] = ()
+    ) -> list[Claim]:
+        run = self.database.write if self._tells_claims else self.database.statement
+        return await run(self._claim_behind_gates, limit, lease, known, fence, busy)
+
+    def _claim_behind_gates(
+        self,
+        connection: Connection,
+        limit: int,
+        lease: timedelta,
+        kinds: list[str] | None,
+        fence: UUID,
+        busy: Sequence[str],
+    ) -> list[Claim]:
+        ask = GateAsk(
+            ledger=self.name, limit=limit, kinds=kinds, fence=fence, last=self._last_tenant, busy=busy,
+            favoured=self.draw.choice(FAVOURED), now=self._now(), times=self._times(lease=lease),
+        )  # fmt: skip
+        asked = self._gate_claim.ask(connection, ask)
+        if asked is None:
+            return []
+        statement, parameters = asked
+        read = self._read_claims(connection, statement, parameters, lease, behind_gates=True)
+        claims = self._told(connection, read)
+        if claims:
+            self._gates_seen = True
+            self._last_tenant = around((claim.task.tenant or NO_TENANT for claim in claims), self._last_tenant)[-1]
+        return claims
+
+    async def _claim_ungated(self, limit: int, lease: timedelta, known: list[str] | None, fence: UUID) -> list[Claim]:
         if known is not None:
             known = self._in_turn(known)
             if len(known) > KINDS_PER_CLAIM_MAX:  # drawn blindly, a lone task would wait for its kind to be drawn
@@ -228,7 +292,7 @@ class Claiming(Due):
                     return []
         self._turn += 1
         run = self.database.write if self._tells_claims else self.database.statement
-        return await run(self._claim, limit, lease, known, self._turn, fence or uuid4())
+        return await run(self._claim, limit, lease, known, self._turn, fence)
 
     def _claim(
         self, connection: Connection, limit: int, lease: timedelta, kinds: list[str] | None, turn: int, fence: UUID
@@ -242,7 +306,11 @@ class Claiming(Due):
             **kind_parameters(kinds),
         }
         statement = self._claiming.claim(len(kinds or ()))
-        claims = self._suspects.marked(connection, self._read_claims(connection, statement, parameters, lease))
+        return self._told(connection, self._read_claims(connection, statement, parameters, lease))
+
+    def _told(self, connection: Connection, read: list[Claim]) -> list[Claim]:
+        """The claims, suspects marked, after what is written beside them was."""
+        claims = self._suspects.marked(connection, read)
         if self._tells_claims and (told := [claim for claim in claims if claim.unreadable is None]):
             self.beside.claimed(connection, told)
         return claims
@@ -254,10 +322,14 @@ class Claiming(Due):
         parameters: Parameters,
         lease: timedelta,
         abandoned: Mapping[TaskId, Abandoned] | None = None,
+        *,
+        behind_gates: bool = False,
     ) -> list[Claim]:
         """Run a statement that holds rows under the fence of its parameters, and read what it returns."""
         fence, reader = parameters["fence"], self._claim_reader
         try:
+            if behind_gates:
+                return reader.claims_behind_gates(connection.execute(statement, parameters).all(), fence, lease)
             return reader.claims(connection.execute(statement, parameters).all(), fence, lease, abandoned)
         except Exception as error:
             if not is_unreadable(error):

@@ -22,10 +22,12 @@ from sqlalchemy import (
     union_all,
 )
 
+from redrive.core.durations import ZERO
 from redrive.core.states import State
 from redrive.core.task import TaskId
-from redrive.ledgers.sql.base import IDS_MAX, LedgerBase
+from redrive.ledgers.sql.base import IDS_MAX
 from redrive.ledgers.sql.batches import Batch
+from redrive.ledgers.sql.gates import Gating
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import Branch, Predicates
 from redrive.ledgers.sql.times import comparable
@@ -185,7 +187,7 @@ class DueStatements:
         return union_all(*(select(part.subquery()) for part in parts))
 
 
-class Due(LedgerBase):
+class Due(Gating):
     """The part of a ledger that says what is due."""
 
     @cached_property
@@ -201,7 +203,11 @@ class Due(LedgerBase):
 
     def _next_due(self, connection: Connection, kinds: list[str] | None) -> timedelta | None:
         soonest = self._seconds_left(connection, kinds)
-        return None if soonest is None else timedelta(seconds=min(soonest, 1e9))
+        left = None if soonest is None else timedelta(seconds=min(soonest, 1e9))
+        if left == ZERO or not self._uses_gates(connection):
+            return left
+        gates = self._gates_due(connection, kinds)
+        return left if gates is None else gates if left is None else min(left, gates)
 
     async def oldest_due(self) -> timedelta | None:
         """How long the oldest due task has been waiting; None where none is due."""
@@ -259,7 +265,10 @@ class Due(LedgerBase):
             statement = self._due.open_kinds_after
         found = connection.execute(statement, {"limit": KINDS_LISTED_MAX, "prefix": prefix, "after": after}).all()
         waiting = [kind for kind, waits in found if waits]
-        held = {kind for kind, waits in found if not waits}.difference(waiting)
+        held = {kind for kind, waits in found if not waits}
+        if after is None and self._uses_gates(connection):
+            held |= {kind for kind in self._gated_kinds(connection) if kind.startswith(prefix)}
+        held.difference_update(waiting)
         return Page(items=[*held, *waiting], cursor=waiting[-1] if len(waiting) >= KINDS_LISTED_MAX else None)
 
     async def _known(self, kinds: Sequence[str] | None) -> list[str] | None:
@@ -290,6 +299,8 @@ class Due(LedgerBase):
             if state is State.WAITING
             else [(rows.held(), rows.lease_end())]
         )
+        if state is State.WAITING and rows.has_gates:
+            by_index.append((rows.gated(), rows.gated_due()))
         return [Branch(self._mapped.id, at, self.sql_table, and_(held, *conditions)) for held, at in by_index]
 
     def count_held(self, connection: Connection, counted_max: int) -> int:

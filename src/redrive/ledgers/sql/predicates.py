@@ -14,9 +14,12 @@ from sqlalchemy import (
     FromClause,
     Index,
     Integer,
+    String,
     Table,
     Text,
     and_,
+    case,
+    cast,
     func,
     literal_column,
     or_,
@@ -30,6 +33,11 @@ from redrive.ledgers.sql.times import Earliest, comparable
 def quoted(word: str) -> ColumnElement[str]:
     """A word as a literal in the statement's text."""
     return literal_column("'" + word.replace("'", "''") + "'", Text)
+
+
+def as_text(column: ColumnElement[Any]) -> ColumnElement[str]:
+    """A column that names something, also where its names are numbers."""
+    return column if isinstance(column.type, String) else cast(column, Text)
 
 
 def columns_of(table: Table) -> dict[str, Column[Any]]:
@@ -89,12 +97,12 @@ class Predicates:
         return known if self.words.claimed else or_(known, self.column("lease_until").is_not(None))
 
     def first_tries(self) -> ColumnElement[bool]:
-        """Waiting rows that have not been tried."""
+        """Waiting rows that have not been tried and have no gate."""
         waiting = self.column("status") == quoted(self.words.waiting)
-        return and_(waiting, ~self._tried, self.column("lease_until").is_(None))
+        return and_(*self._ungated, waiting, ~self._tried, self.column("lease_until").is_(None))
 
     def retries(self) -> ColumnElement[bool]:
-        """All other waiting rows: with `first_tries` they are the rows in the waiting state, each once."""
+        """All other waiting rows without a gate: with `first_tries` and `gated` they are the rows in the waiting state, each once."""
         status, due = self.column("status"), self.column("due")
         if self._retrying is None:
             again = [status == quoted(self.words.waiting), self._tried]
@@ -105,7 +113,57 @@ class Predicates:
             if self.words.shared:
                 again.append(or_(due.is_not(None), status == quoted(self.words.waiting)))
             again.append(or_(self._tried, retrying))
-        return and_(*again, self.column("lease_until").is_(None))
+        return and_(*self._ungated, *again, self.column("lease_until").is_(None))
+
+    # --- gates --------------------------------------------------------------------------------------------------------
+
+    @property
+    def has_gates(self) -> bool:
+        """Whether rows of the table may have a gate."""
+        return self.ledger_table.gated_by is not None
+
+    def gate(self) -> ColumnElement[str]:
+        """The name of a row's gate."""
+        assert self.ledger_table.gated_by is not None
+        return as_text(self.column(self.ledger_table.gated_by))
+
+    @property
+    def _ungated(self) -> list[ColumnElement[bool]]:
+        # First, so that a row fails one test instead of three.
+        return [self.column(self.ledger_table.gated_by).is_(None)] if self.ledger_table.gated_by else []
+
+    def gated(self) -> ColumnElement[bool]:
+        """Waiting rows that have a gate."""
+        assert self.ledger_table.gated_by is not None
+        named = self.column(self.ledger_table.gated_by).is_not(None)
+        free = [self.column("lease_until").is_(None)] if self.words.claimed else []
+        return and_(named, self.state(State.WAITING), *free)
+
+    def band(self) -> ColumnElement[int]:
+        """What goes first inside a gate: see `core.gates.band_of`."""
+        tried = self._tried
+        if self._retrying is not None:
+            tried = or_(tried, self.column("status") == quoted(self._retrying))
+        again = case((tried, literal_column("0")), else_=literal_column("1"))
+        if self.ledger_table.priority is None:
+            return literal_column("2", Integer) + again
+        return func.coalesce(self.column("priority"), literal_column("1"), type_=Integer) * literal_column("2") + again
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether tenants may share a gate."""
+        return self.ledger_table.gate is not None and self.ledger_table.tenant is not None
+
+    def turn(self) -> ColumnElement[str]:
+        """Whose turn inside a gate that tenants share a row is; nobody's where it has no tenant."""
+        return func.coalesce(as_text(self.column("tenant")), quoted(""), type_=Text())
+
+    def gated_due(self) -> ColumnElement[Any]:
+        """The instant from which a row with a gate is due, whichever try it is."""
+        if self.ledger_table.first_due is None:
+            return self.retry_due()
+        due = comparable(self.column("due"))
+        return func.coalesce(due, comparable(self.column("first_due")), Earliest(), type_=due.type)
 
     @property
     def _retrying(self) -> str | None:
@@ -148,15 +206,25 @@ class Predicates:
 
 
 def ledger_indexes(ledger_table: LedgerTable, table: Table) -> list[Index]:
-    """The three partial indexes that every ledger needs, attached to the table."""
+    """The three partial indexes that every ledger needs, attached to the table; and up to four more where rows may have a gate."""
     rows = Predicates(ledger_table, table)
     kind = [rows.column("kind")] if ledger_table.kind else []
     indexes = []
-    for name, columns, where in (
+    wanted = [
         ("first", [*kind, rows.first_due()], rows.first_tries()),
         ("retry", [*kind, rows.retry_due()], rows.retries()),
         ("lease", [rows.lease_end()], rows.held()),
-    ):
+    ]
+    if rows.has_gates:
+        wanted.append(("gate", [rows.gate(), *kind, rows.band(), rows.gated_due()], rows.gated()))
+        if rows.has_turns:
+            wanted.append(("turn", [rows.gate(), rows.turn(), *kind, rows.band(), rows.gated_due()], rows.gated()))
+        # For people alone, who see what is parked in the order of its due times.
+        wanted.append(("parked", [*kind, rows.gated_due()], rows.gated()))
+    if rows.has_gates and ledger_table.deadline:
+        deadline = rows.column("deadline")
+        wanted.append(("deadline", [comparable(deadline)], and_(rows.gated(), deadline.is_not(None))))
+    for name, columns, where in wanted:
         index = Index(f"{ledger_table.name[:45]}_{name}_idx", *columns, postgresql_where=where, sqlite_where=where)
         indexes.append(index)
     return indexes

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement
 
 from redrive.core.states import TERMINAL, State
 from redrive.core.table import TASKS, LedgerTable
-from redrive.core.task import Abandoned, Claim, Task, TaskId
+from redrive.core.task import Abandoned, Claim, GateSeen, Task, TaskId
 from redrive.ledgers.sql.sift import Sifted
 
 
@@ -26,6 +26,7 @@ class RowReader:
         roles = (
             "id", "key", "kind", "payload", "status", "count", "count_max", "redrives", "due", "first_due", "deadline",
             "lease_until", "claimed_at", "created_at", "updated_at", "ended_at", "done_at", "last_error", "trace",
+            ledger_table.gated_by or "gate", "tenant", "priority",
         )  # fmt: skip
         self._pick = itemgetter(*(at.get(role, width) for role in roles))
         mapped = set(ledger_table.columns().values()) - {ledger_table.key, ledger_table.id_column}
@@ -72,6 +73,12 @@ class RowReader:
                 claims.append(Claim(task, lost.claim_id or fence, now, lost))
         return claims
 
+    def claims_behind_gates(self, rows: Sequence[Any], fence: UUID, lease: timedelta) -> list[Claim]:
+        """The same of a statement that claims behind gates: behind the present stands what it saw of them, see `GateSeen`."""
+        claims = self.claims(rows, fence, lease)
+        seen = [GateSeen(fence, bool(probe), trips, refused) for *_, probe, trips, refused in rows]
+        return [claim._replace(seen=one) for claim, one in zip(claims, seen, strict=True)]
+
     def sifted_claims(
         self,
         rows: Iterable[Sifted],
@@ -92,6 +99,7 @@ class RowReader:
         (
             id_, key, kind, payload, word, count, count_max, redrives, due, first_due, deadline,
             row_lease_until, row_claimed_at, created_at, updated_at, ended_at, done_at, last_error, trace,
+            gate, tenant, priority,
         ) = self._pick(cells)  # fmt: skip
         table = self._table
         if not self._own:  # PostgreSQL's infinity comes without a zone, and could not be compared
@@ -125,6 +133,9 @@ class RowReader:
             ended_at,
             last_error,
             trace,
+            gate if gate is None or isinstance(gate, str) else str(gate),
+            tenant if tenant is None or isinstance(tenant, str) else str(tenant),
+            priority,
         )
 
 

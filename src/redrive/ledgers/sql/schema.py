@@ -1,8 +1,10 @@
 """redrive's own tables. Migrations create them; a test holds the two equal on both databases."""
 
 from sqlalchemy import (
+    ARRAY,
     JSON,
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     Float,
@@ -11,6 +13,7 @@ from sqlalchemy import (
     Integer,
     MetaData,
     PrimaryKeyConstraint,
+    SmallInteger,
     Table,
     Text,
     Uuid,
@@ -61,6 +64,9 @@ task = Table(
     Column("created_at", Instant, nullable=False),
     Column("updated_at", Instant, nullable=False),
     Column("ended_at", Instant),
+    Column("gate", Text),
+    Column("tenant", Text),
+    Column("priority", SmallInteger),
     CheckConstraint(f"state IN ({_STATES})", name="state"),
     CheckConstraint(f"length(key) BETWEEN 1 AND {KEY_CHARS_MAX}", name="key_length"),
     CheckConstraint(f"length(kind) BETWEEN 1 AND {KIND_CHARS_MAX}", name="kind_length"),
@@ -234,3 +240,75 @@ session = Table(
     Column("expires_at", Instant, nullable=False),
 )
 """People who are logged in: only the hash of a session's token is kept."""
+
+gate_rule = Table(
+    "redrive_gate_rule",
+    metadata,
+    Column("ledger", Text, primary_key=True),
+    Column("pattern", Text, primary_key=True),
+    Column("concurrency", Integer),
+    Column("rate", Integer),
+    Column("rate_seconds", Float, nullable=False),
+    Column("burst", Integer),
+    Column("failures", Integer),
+    Column("share", Float),
+    Column("within_seconds", Float, nullable=False),
+    Column("probe_seconds", Float, nullable=False),
+    Column("budget", Float),
+    Column("set_by", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("set_at", Instant, nullable=False),
+)
+"""The limits of gates, by patterns of their names. Claims read them each time, so a change holds from the next one on."""
+
+gate = Table(
+    "redrive_gate",
+    metadata,
+    Column("ledger", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("rule", Text),
+    Column("tenant", Text, nullable=False),
+    Column("kinds", ARRAY(Text).with_variant(JSON(), "sqlite"), nullable=False),
+    Column("ready", Boolean, nullable=False),
+    Column("waits_for", Text),
+    Column("wake_at", Instant),
+    Column("turn_at", Instant, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("held", Integer, nullable=False),
+    Column("tokens", Float),
+    Column("tokens_at", Instant, nullable=False),
+    Column("retry_tokens", Float),
+    Column("state", Text, nullable=False),
+    Column("since", Instant, nullable=False),
+    Column("probe_at", Instant),
+    Column("probe_claim", Uuid),
+    Column("ramp_at", Instant),
+    Column("ramp_started", Integer, nullable=False),
+    Column("trips", Integer, nullable=False),
+    Column("window_at", Instant, nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("fails", Integer, nullable=False),
+    Column("tries_before", Integer, nullable=False),
+    Column("fails_before", Integer, nullable=False),
+    Column("opens_at", Instant),
+    Column("refused", Integer, nullable=False),
+    Column("paused_at", Instant),
+    Column("paused_until", Instant),
+    Column("paused_by", Text),
+    Column("reason", Text),
+    CheckConstraint("held >= 0", name="held"),
+    # A shut, full or idle gate is in neither where a claim looks, so it costs nothing.
+    Index(
+        "redrive_gate_ready_idx",
+        "ledger",
+        "tenant",
+        "turn_at",
+        sqlite_where=text("ready"),
+        postgresql_where=text("ready"),
+    ),
+    Index(
+        "redrive_gate_wake_idx", "ledger", "wake_at", sqlite_where=text("NOT ready"), postgresql_where=text("NOT ready")
+    ),
+    postgresql_with={"fillfactor": 50},
+)
+"""Gates: what each lets through is computed from its row (`core.gates`). Every claim and settlement of its tasks writes it."""

@@ -15,6 +15,7 @@ from sqlalchemy import CTE, ColumnElement, Connection, Delete, FromClause, Inser
 from sqlalchemy.types import TypeEngine
 
 from redrive.core.decide import Settlement
+from redrive.ledgers.sql.gate_rows import GateAsk, GateRows, NamedGate
 
 Columns = Mapping[str, TypeEngine[Any]]
 Parameters = dict[str, Any]
@@ -27,6 +28,8 @@ class SettleRows(Protocol):
     fence: ColumnElement[Any]
     started_at: ColumnElement[Any] | None
     """The column that says when a row was claimed, where there is one."""
+    has_gates: bool
+    """Whether rows may have a gate."""
 
     @property
     def columns(self) -> Columns:
@@ -62,6 +65,18 @@ class SettleWriter(Protocol):
 
         Rows that somebody has locked are waited for, or left out.
         """
+        ...
+
+
+class GateClaim(Protocol):
+    """Takes what gates let through."""
+
+    def ask(self, connection: Connection, ask: GateAsk) -> tuple[Any, Parameters] | None:
+        """The statement that holds it and returns it as claims are read, with its parameters; None where there is nothing."""
+        ...
+
+    def discover(self, connection: Connection, ledger: str, times: Parameters) -> list[NamedGate]:
+        """Gates that tasks name and that are not there, do not know their kind, or sleep though something is due."""
         ...
 
 
@@ -175,6 +190,10 @@ class Dialect(Protocol):
 
     def settle(self, rows: SettleRows) -> SettleWriter:
         """How settlements are written here."""
+        ...
+
+    def gate_claim(self, rows: GateRows) -> GateClaim:
+        """How rows with gates are claimed here."""
         ...
 
     def lock_migrations(self, connection: Connection) -> None:

@@ -53,6 +53,7 @@ class RowSettlements:
         self.started_at: ColumnElement[Any] | None = (
             mapped.rows.column("claimed_at") if mapped.has("claimed_at") else None
         )
+        self.has_gates = mapped.rows.has_gates
 
     @cached_property
     def _same_words(self) -> bool:
@@ -160,9 +161,12 @@ class Settling(LedgerBase):
                 return await self.database.stand_in_line(wait, self._settle_in_line, ordered, worker)
             alone = self._settle_writer.one_statement and not self._tells_settled
             run = self.database.statement if alone else self.database.write
-            return await run(self._settle, ordered, worker, wait=False)
+            unwritten = await run(self._settle, ordered, worker, wait=False)
         except StillLocked:
             return [ClaimLocked(one.claim) for one in ordered]
+        if self._gates_seen and any(one.claim.task.gate is not None for one in ordered):
+            self.database.wake(self.name)  # a slot is free, or a probe was answered
+        return unwritten
 
     def _settle_in_line(self, connection: Connection, settlements: list[Settlement], worker: str) -> list[Unwritten]:
         return self._settle(connection, settlements, worker, wait=True)

@@ -23,9 +23,11 @@ class WakeUps:
         """There may be new work."""
         self._woken.set()
 
-    def clear(self) -> None:
-        """Forget the wake-ups so far: call it before looking for work."""
+    def clear(self) -> bool:
+        """Forget the wake-ups so far: call it before looking for work. Whether there were any."""
+        woken = self._woken.is_set()
         self._woken.clear()
+        return woken
 
     async def wait(self, timeout: timedelta) -> bool:
         """Wait for a wake-up, at most `timeout`; whether there was one."""

@@ -28,8 +28,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite import Insert, insert
 from sqlalchemy.types import TypeEngine
 
+from redrive.ledgers.sql.gate_rows import GateRows
 from redrive.ledgers.sql.seam import Columns, Parameters, SettleRows
 from redrive.ledgers.sql.times import Instant, IsoText, comparable
+from redrive.ledgers.sqlite.gates import SqliteGateClaim
 from redrive.ledgers.sqlite.settle import SqliteSettle
 
 _STORAGES = ("instant", "isotext", "sqlitedatetime")
@@ -169,6 +171,10 @@ class SqliteDialect:
     def settle(self, rows: SettleRows) -> SqliteSettle:
         """See `Dialect.settle`."""
         return SqliteSettle(self, rows)
+
+    def gate_claim(self, rows: GateRows) -> SqliteGateClaim:
+        """See `Dialect.gate_claim`."""
+        return SqliteGateClaim(self, rows)
 
     def lock_migrations(self, connection: Connection) -> None:
         """Every write holds the file's one lock."""

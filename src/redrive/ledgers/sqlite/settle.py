@@ -15,6 +15,7 @@ from redrive.ledgers.sql.minute import add_up
 from redrive.ledgers.sql.seam import Dialect, SettleRows
 from redrive.ledgers.sql.settle import started_at
 from redrive.ledgers.sql.times import EPOCH, MICROSECOND
+from redrive.ledgers.sqlite.gates import settle_gates
 
 
 class SqliteSettle:
@@ -53,6 +54,8 @@ class SqliteSettle:
             connection.exec_driver_sql(self._record, history)
             minute = {"minute": now.replace(second=0, microsecond=0), "ledger": ledger, "worker": worker}
             connection.execute(self._roll_up, {**rolled_up(settled), **minute})
+            if self._rows.has_gates:
+                settle_gates(connection, ledger, settled, now)
         return [] if settled is settlements else [one for one in settlements if one.claim.task.id not in written]
 
 

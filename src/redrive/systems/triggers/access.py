@@ -30,7 +30,7 @@ READING = ("GET", "HEAD")
 STYLE = ErrorStyle(prefix=PREFIX, codes=CAPITALS, invalid_status=400)
 
 
-class Gate:
+class Entrance:
     """Lets requests in."""
 
     def __init__(self, looks: Looks, clock: StoreClock, limiter: Limiter) -> None:
@@ -83,7 +83,7 @@ def bind_correlation(request: Request) -> None:
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
-def route_class(gate: Gate) -> type[APIRoute]:
+def route_class(gate: Entrance) -> type[APIRoute]:
     """The class of all routes under `/v1`."""
 
     class TriggerRoute(APIRoute):

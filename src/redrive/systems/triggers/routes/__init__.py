@@ -9,7 +9,7 @@ from fastapi.security import APIKeyHeader
 from redrive.access.ports import Keys
 from redrive.http.outgoing import Guard
 from redrive.lane import Lane
-from redrive.systems.triggers.access import PREFIX, Gate, route_class
+from redrive.systems.triggers.access import PREFIX, Entrance, route_class
 from redrive.systems.triggers.cursor import Cursors
 from redrive.systems.triggers.desk import EndpointDesk
 from redrive.systems.triggers.limits import Limiter
@@ -31,7 +31,7 @@ def make_routes(
 ) -> list[Any]:  # fmt: skip
     """All routes, over the parts that they need; `queried` is called for each look at a status."""
     clock = stores.clock
-    gate = Gate(stores.looks, clock, Limiter(stores.limits, clock, rate_limit_per_minute))
+    gate = Entrance(stores.looks, clock, Limiter(stores.limits, clock, rate_limit_per_minute))
     cursors = Cursors(stores.cursor_secret)
     router = APIRouter(prefix=PREFIX, route_class=route_class(gate), dependencies=[Security(_header)])
     add_event_routes(router, stores.intake, stores.inbox, cursors, lane)

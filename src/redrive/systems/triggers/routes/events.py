@@ -15,7 +15,7 @@ from redrive.http.errors import ApiError
 from redrive.lane import Lane
 from redrive.operator.json_views import fields_json, instant_json
 from redrive.systems.triggers import shapes as m
-from redrive.systems.triggers.access import BATCH_BYTES_MAX, PREFIX, Gate, bind_correlation, needs
+from redrive.systems.triggers.access import BATCH_BYTES_MAX, PREFIX, Entrance, bind_correlation, needs
 from redrive.systems.triggers.cursor import CURSOR_CHARS_MAX, Cursors
 from redrive.systems.triggers.ids import read_id
 from redrive.systems.triggers.ports import Inbox, Intake
@@ -130,7 +130,7 @@ def status_json(status: Status) -> dict[str, Any]:
     }
 
 
-def status_route(gate: Gate, queried: Callable[[], None]) -> Route:
+def status_route(gate: Entrance, queried: Callable[[], None]) -> Route:
     """The most asked of all: the key and the event are read in one go, and nothing else happens on the way."""
 
     async def look(request: Request) -> Response:

@@ -1,0 +1,140 @@
+"""Rows with gates, and gates themselves, as the statements of both databases know them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Text, Update, and_, bindparam, select, update
+
+from redrive.core.gates import BANDS, UNLIMITED, BreakerState, Gate, GateRule, WaitsFor
+from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.predicates import Predicates
+
+_GATE = [field.name for field in fields(Gate)]
+_KEPT = ("name", "rule", "tenant", "kinds")
+"""What claims and settlements leave as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateRows:
+    """The waiting rows of a ledger's table that have a gate."""
+
+    id: ColumnElement[Any]
+    gate: ColumnElement[str]
+    gate_column: ColumnElement[Any]
+    kind: ColumnElement[str] | None
+    tenant: ColumnElement[Any] | None
+    band: ColumnElement[int]
+    bands: Sequence[int]
+    """Those that the table can tell apart."""
+    waiting: ColumnElement[bool]
+    due: ColumnElement[Any]
+    due_column: ColumnElement[Any]
+    turn: ColumnElement[str] | None
+    """Whose turn a row is inside a gate that tenants share, where that is possible."""
+    hold: Callable[[ColumnElement[bool]], Update]
+    """Hold the rows where this is true."""
+
+    @classmethod
+    def of(cls, rows: Predicates, hold: Callable[[ColumnElement[bool]], Update]) -> "GateRows":
+        """Of a table that has gates."""
+        table = rows.ledger_table
+        return cls(
+            rows.column("id"), rows.gate(), rows.column(table.gated_by or "gate"), rows.column("kind") if table.kind else None,
+            rows.column("tenant") if table.tenant else None, rows.band(),
+            range(BANDS) if table.priority else (2, 3), rows.gated(), rows.gated_due(), rows.column("due"),
+            rows.turn() if rows.has_turns else None, hold,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class NamedGate:
+    """A gate that tasks name, one of their kinds, and whose they are."""
+
+    gate: str
+    kind: str | None
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateAsk:
+    """What is asked of the gates of a ledger."""
+
+    ledger: str
+    limit: int
+    kinds: Sequence[str] | None
+    fence: UUID
+    last: str
+    """The tenant that was served last."""
+    busy: Sequence[str]
+    """Tenants that are not to be served."""
+    favoured: int
+    now: datetime | None
+    times: dict[str, Any]
+    """The parameters of the present and of the lease."""
+
+
+def gates_and_rules(where: ColumnElement[bool]) -> Select[Any]:
+    """Gates of a ledger with their limits, to be read by `read_gate`."""
+    t, r = schema.gate, schema.gate_rule
+    mine = and_(r.c.ledger == t.c.ledger, r.c.pattern == t.c.rule)
+    columns = [t.c[name] for name in _GATE] + [column.label(f"rule_{column.name}") for column in r.c]
+    return (
+        select(*columns).select_from(t.outerjoin(r, mine)).where(t.c.ledger == bindparam("ledger", type_=Text), where)
+    )
+
+
+def read_gate(row: RowMapping) -> tuple[Gate, GateRule]:
+    """A gate and its limits from a row of `gates_and_rules`."""
+    values = {name: row[name] for name in _GATE}
+    values["kinds"] = tuple(values["kinds"])
+    values["state"] = BreakerState(values["state"])
+    values["waits_for"] = None if values["waits_for"] is None else WaitsFor(values["waits_for"])
+    return Gate(**values), read_rule_row(row) if row["rule_pattern"] is not None else UNLIMITED
+
+
+def read_rule_row(row: RowMapping) -> GateRule:
+    """The limits in the columns of a rule, each with a `rule_` before its name."""
+    return GateRule(
+        **{name: row[f"rule_{name}"] for name in ("concurrency", "rate", "burst", "failures", "share", "budget")},
+        rate_span=timedelta(seconds=row["rule_rate_seconds"]),
+        within=timedelta(seconds=row["rule_within_seconds"]),
+        probe=timedelta(seconds=row["rule_probe_seconds"]),
+    )
+
+
+def rule_values(rule: GateRule) -> dict[str, Any]:
+    """The limits as the columns of a rule."""
+    return {
+        **{name: getattr(rule, name) for name in ("concurrency", "rate", "burst", "failures", "share", "budget")},
+        "rate_seconds": rule.rate_span.total_seconds(),
+        "within_seconds": rule.within.total_seconds(),
+        "probe_seconds": rule.probe.total_seconds(),
+    }
+
+
+def gate_values(gate: Gate) -> dict[str, Any]:
+    """All columns of a gate but its ledger."""
+    return {name: list(gate.kinds) if name == "kinds" else getattr(gate, name) for name in _GATE}
+
+
+_t = schema.gate
+WRITE = (
+    update(_t)
+    .where(_t.c.ledger == bindparam("in_ledger", type_=Text), _t.c.name == bindparam("of_name", type_=Text))
+    .values({name: bindparam(f"new_{name}", type_=_t.c[name].type) for name in _GATE if name not in _KEPT})
+)
+"""Write what changes in a gate: see `write_gates`."""
+
+
+def write_gates(connection: Connection, ledger: str, gates: Sequence[Gate]) -> None:
+    """Write gates that nobody else can have changed since they were read."""
+    rows = [
+        {"in_ledger": ledger, "of_name": gate.name}
+        | {f"new_{name}": getattr(gate, name) for name in _GATE if name not in _KEPT}
+        for gate in gates
+    ]
+    if rows:
+        connection.execute(WRITE, rows)

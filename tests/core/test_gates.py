@@ -1,0 +1,448 @@
+"""Gates as pure values: what they let through, when they look again, and what no history may lead to."""
+
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redrive.core.decide import decide
+from redrive.core.durations import minutes, seconds
+from redrive.core.gates import (
+    BANDS,
+    FAVOURED,
+    SURE_PERCENT,
+    UNLIMITED,
+    Breaker,
+    BreakerState,
+    DueRow,
+    Gate,
+    GateAnswer,
+    GateRule,
+    Settled,
+    WaitsFor,
+    answer_of,
+    around,
+    band_of,
+    claimed,
+    in_order,
+    most_specific,
+    paused,
+    read_rate,
+    read_rule,
+    rested,
+    resumed,
+    retry_room,
+    room,
+    settled,
+    shut_for,
+    state_of,
+    sum_up,
+)
+from redrive.core.outcome import Cancelled, Done, Failed, LeaseExpired, Released, Snoozed
+from redrive.core.policy import Policy
+from redrive.core.task import GateSeen
+from redrive.errors import BusinessError, PermanentError, RateLimitedError, UsageError
+from tests.core.test_decide import claim_of
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+
+RULES = st.builds(
+    GateRule,
+    concurrency=st.none() | st.integers(1, 5),
+    rate=st.none() | st.integers(1, 40),
+    rate_span=st.sampled_from([seconds(1), minutes(1)]),
+    burst=st.none() | st.integers(1, 5),
+    failures=st.none() | st.integers(1, 5),
+    share=st.none() | st.sampled_from([0.5, 1.0]),
+    within=st.sampled_from([seconds(1), seconds(10)]),
+    probe=st.sampled_from([seconds(0.5), seconds(5)]),
+    budget=st.none() | st.sampled_from([0.1, 0.5]),
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("claim"), st.integers(1, 50), st.integers(0, 100)),
+        st.tuples(st.just("settle"), st.integers(1, 50), st.sampled_from([*GateAnswer])),
+        st.tuples(st.just("advance"), st.integers(0, 2_000_000), st.just(0)),
+        st.tuples(st.just("wake"), st.just(0), st.just(0)),
+    ),
+    max_size=80,
+)
+
+
+class History:
+    """A gate with a million tasks behind it, and all that was let through."""
+
+    def __init__(self, rule: GateRule) -> None:
+        self.rule = rule
+        self.now = NOW
+        self.gate = Gate.new("bank:DE", NOW)
+        self.held: list[UUID] = []
+        self.starts: list[datetime] = []
+        self.probes: list[datetime] = []
+
+    def claim(self, limit: int, percent_retries: int = 0) -> int:
+        tripped = state_of(self.gate, self.rule, self.now) is BreakerState.TRIPPED
+        amount = room(self.gate, self.rule, self.now, limit)
+        retries = min(amount * percent_retries // 100, retry_room(self.gate, self.rule, self.now, limit))
+        fence = uuid4()
+        self.gate = claimed(self.gate, self.rule, self.now, fence, first_tries=amount - retries, retries=retries)
+        self.held += [fence] * amount
+        self.starts += [self.now] * amount
+        if tripped and amount:
+            assert amount == 1, "one probe at a time"
+            self.probes.append(self.now)
+        return amount
+
+    def settle(self, amount: int, answer: GateAnswer) -> None:
+        ended, self.held = self.held[:amount], self.held[amount:]
+        if not ended:
+            return
+        probe = None if self.gate.probe_claim not in ended else answer is GateAnswer.GOOD
+        batch = Settled(
+            claims=len(ended), good=len(ended) * (answer is GateAnswer.GOOD), bad=len(ended) * (answer is GateAnswer.BAD), probe=probe
+        )  # fmt: skip
+        self.gate = settled(self.gate, self.rule, self.now, batch)
+
+    def advance(self, span: timedelta) -> None:
+        self.now += span
+
+    def wake(self) -> None:
+        """To the instant at which the gate says to look again."""
+        if self.gate.wake_at is not None:
+            self.now = max(self.now, self.gate.wake_at)
+
+
+def play(rule: GateRule, steps: list[tuple[str, int, object]]) -> History:
+    history = History(rule)
+    for act, amount, how in steps:
+        match act:
+            case "claim":
+                if history.gate.ready or (history.gate.wake_at is not None and history.gate.wake_at <= history.now):
+                    history.claim(amount, how)  # type: ignore[arg-type]
+            case "settle":
+                history.settle(amount, how)  # type: ignore[arg-type]
+            case "advance":
+                history.advance(timedelta(microseconds=amount))
+            case _:
+                history.wake()
+        assert history.gate.held == len(history.held)
+        if rule.concurrency is not None:
+            assert history.gate.held <= rule.concurrency
+    return history
+
+
+@settings(max_examples=60, deadline=None)
+@given(RULES, STEPS)
+def test_no_history_starts_more_than_the_rate(rule: GateRule, steps: list[tuple[str, int, object]]) -> None:
+    """In any second, or minute, no more than the rate starts; and never are more held than `concurrency` allows."""
+    history = play(rule, steps)
+    if rule.rate is not None:
+        for first in history.starts:
+            assert sum(first <= start < first + rule.rate_span for start in history.starts) <= rule.rate
+
+
+@settings(max_examples=60, deadline=None)
+@given(RULES, STEPS)
+def test_probes_keep_their_distance(rule: GateRule, steps: list[tuple[str, int, object]]) -> None:
+    """While a gate is tripped one try is let through every `probe`, and no second one while the first is out."""
+    history = play(rule, steps)
+    for before, after in zip(history.probes, history.probes[1:], strict=False):
+        assert after - before >= rule.probe
+
+
+@settings(max_examples=60, deadline=None)
+@given(RULES, STEPS)
+def test_no_state_is_stuck(rule: GateRule, steps: list[tuple[str, int, object]]) -> None:
+    """From whatever state: once all that is held ends well, waking when the gate says so lets something through, and in the end it flows."""
+    history = play(rule, steps)
+    for _ in range(60):
+        history.settle(len(history.held), GateAnswer.GOOD)
+        history.advance(SECOND)
+        if not history.gate.ready:
+            assert history.gate.waits_for is not None
+            assert history.gate.wake_at is not None, history.gate
+            history.wake()
+        history.claim(1000)
+        if state_of(history.gate, rule, history.now) is BreakerState.FLOWING and history.gate.held:
+            break
+    else:
+        raise AssertionError(history.gate)
+
+
+@settings(max_examples=60, deadline=None)
+@given(RULES, STEPS)
+def test_a_shut_gate_says_why_and_until_when(rule: GateRule, steps: list[tuple[str, int, object]]) -> None:
+    """There is room or a reason, never both and never neither; and at the instant that it names there is room, or another reason."""
+    history = play(rule, steps)
+    shut = shut_for(history.gate, rule, history.now)
+    assert (room(history.gate, rule, history.now, 10) > 0) is (shut is None)
+    if shut is not None and shut[1] is not None:
+        assert shut[1] > history.now
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.sampled_from([0.1, 0.5]))
+def test_retries_stay_within_their_budget(steps: list[tuple[str, int, object]], budget: float) -> None:
+    """Retries are at most the share of the first tries, plus one for each second, plus the sixty that may be saved up."""
+    rule = read_rule(budget=budget)
+    gate, now, first_tries, retries = Gate.new("bank:DE", NOW), NOW, 0, 0
+    for act, amount, how in steps:
+        if act == "claim":
+            again = min(amount, retry_room(gate, rule, now, amount)) if int(str(how)) > 20 else 0
+            gate = claimed(gate, rule, now, uuid4(), first_tries=amount - again, retries=again)
+            first_tries, retries = first_tries + amount - again, retries + again
+        elif act == "advance":
+            now += timedelta(microseconds=amount)
+    assert retries <= 60 + (now - NOW).total_seconds() + budget * first_tries + 1e-6
+
+
+def test_the_breaker_trips_probes_and_returns() -> None:
+    """Ten failures trip it; a bad probe leaves it tripped, a good one lets it return by 1, 2, 4 a second, and then it flows."""
+    rule = read_rule(rate="20/s", breaker=Breaker(failures=10, within=60, probe=30))
+    gate, fence = Gate.new("bank:DE", NOW), uuid4()
+    gate = claimed(gate, rule, NOW, fence, first_tries=10, retries=0)
+    gate = settled(gate, rule, NOW, Settled(claims=9, bad=9))
+    assert gate.state is BreakerState.FLOWING
+    gate = settled(gate, rule, NOW, Settled(claims=1, bad=1))
+    assert (gate.state, gate.waits_for, gate.wake_at, gate.trips) == (
+        BreakerState.TRIPPED,
+        WaitsFor.PROBE,
+        NOW + 30 * SECOND,
+        1,
+    )
+    assert room(gate, rule, NOW + 29 * SECOND, 100) == 0
+    now = NOW + 30 * SECOND
+    assert room(gate, rule, now, 100) == 1
+    gate = claimed(gate, rule, now, fence, first_tries=0, retries=1)
+    assert (gate.probe_claim, gate.ready, gate.wake_at) == (fence, False, now + 30 * SECOND)
+    gate = settled(gate, rule, now + SECOND, Settled(claims=1, bad=1, probe=False))
+    assert (gate.state, gate.wake_at) == (BreakerState.TRIPPED, now + 31 * SECOND)
+    now += 31 * SECOND
+    gate = claimed(gate, rule, now, fence, first_tries=1, retries=0)
+    gate = settled(gate, rule, now, Settled(claims=1, good=1, probe=True))
+    assert (gate.state, gate.ready) == (BreakerState.RETURNING, True)
+    let_through = Counter[int]()
+    for step in range(600):
+        at = now + step * SECOND / 100
+        amount = room(gate, rule, at, 100)
+        let_through[step // 100] += amount
+        gate = claimed(gate, rule, at, fence, first_tries=amount, retries=0)
+        gate = settled(gate, rule, at, Settled(claims=amount, good=amount)) if amount else gate
+    assert [let_through[second] for second in range(4)] == [1, 2, 4, 8]
+    assert 15 <= let_through[4] <= 16
+    assert 18 <= let_through[5] <= 20
+    assert (gate.state, gate.trips) == (BreakerState.FLOWING, 0)
+
+
+def test_a_returning_gate_trips_again_early() -> None:
+    """More than half of two or more tries that fail are enough while it returns."""
+    rule = read_rule(breaker=Breaker(failures=100))
+    gate = replace(Gate.new("a", NOW), state=BreakerState.RETURNING, ramp_at=NOW, held=4)
+    once = settled(gate, rule, NOW, Settled(claims=1, bad=1))
+    assert once.state is BreakerState.RETURNING
+    assert settled(once, rule, NOW, Settled(claims=1, bad=1)).state is BreakerState.TRIPPED
+    assert settled(once, rule, NOW, Settled(claims=2, good=1)).state is BreakerState.RETURNING
+
+
+def test_a_share_asks_for_enough_tries() -> None:
+    """With `share` the breaker looks at how many of at least `failures` tries failed."""
+    rule = read_rule(breaker=Breaker(failures=10, share=0.5))
+    gate = replace(Gate.new("a", NOW), held=100)
+    assert settled(gate, rule, NOW, Settled(claims=9, bad=9)).state is BreakerState.FLOWING
+    assert settled(gate, rule, NOW, Settled(claims=20, bad=9, good=11)).state is BreakerState.FLOWING
+    assert settled(gate, rule, NOW, Settled(claims=20, bad=10, good=10)).state is BreakerState.TRIPPED
+
+
+def test_failures_of_long_ago_do_not_count() -> None:
+    """Nine failures trip nothing, and neither does the tenth if it comes two windows later; in the next window the old ones fade."""
+    rule = read_rule(breaker=Breaker(failures=10, within=60))
+    gate = settled(replace(Gate.new("a", NOW), held=100), rule, NOW, Settled(claims=9, bad=9))
+    assert settled(gate, rule, NOW + 120 * SECOND, Settled(claims=9, bad=9)).state is BreakerState.FLOWING
+    assert settled(gate, rule, NOW + 90 * SECOND, Settled(claims=5, bad=5)).state is BreakerState.FLOWING
+    assert settled(gate, rule, NOW + 61 * SECOND, Settled(claims=5, bad=5)).state is BreakerState.TRIPPED
+
+
+def test_a_probe_that_a_stranger_took_away_is_followed_by_another() -> None:
+    """Nothing is held, and yet a probe is out: at the next probe's time there is room again."""
+    rule = read_rule(breaker=Breaker(probe=30))
+    gate = replace(
+        Gate.new("a", NOW), state=BreakerState.TRIPPED, probe_at=NOW + 30 * SECOND, probe_claim=uuid4(), held=1
+    )
+    later = NOW + 30 * SECOND
+    assert room(gate, rule, later, 9) == 0
+    assert shut_for(gate, rule, later) == (WaitsFor.PROBE, later + 30 * SECOND)
+    assert room(replace(gate, held=0), rule, later, 9) == 1
+
+
+def test_retry_after_moves_the_whole_gate() -> None:
+    """The longest wait that a batch asks for shuts the gate until then; a shorter one later does not open it earlier."""
+    gate = settled(replace(Gate.new("a", NOW), held=9), GateRule(), NOW, Settled(claims=1, asked=seconds(30)))
+    gate = settled(gate, GateRule(), NOW + SECOND, Settled(claims=1, asked=seconds(5)))
+    assert room(gate, GateRule(), NOW + 29 * SECOND, 9) == 0
+    assert shut_for(gate, GateRule(), NOW) == (WaitsFor.RETRY_AFTER, NOW + 30 * SECOND)
+    assert room(gate, GateRule(), NOW + 30 * SECOND, 9) == 9
+
+
+def test_a_pause_holds_until_somebody_resumes_or_its_time_is_over() -> None:
+    """A paused gate lets nothing through, whatever its limits say; with an end it comes back by itself."""
+    gate = paused(Gate.new("a", NOW), NOW, by="ada", reason="the bank asked", until=NOW + 60 * SECOND)
+    assert (gate.ready, gate.waits_for, gate.wake_at) == (False, WaitsFor.PERSON, NOW + 60 * SECOND)
+    assert [room(gate, GateRule(), NOW + span * SECOND, 9) for span in (59, 60)] == [0, 9]
+    assert room(resumed(gate), GateRule(), NOW, 9) == 9
+    for_ever = paused(Gate.new("a", NOW), NOW, by="ada", reason="the bank asked")
+    assert shut_for(for_ever, GateRule(), NOW + timedelta(days=999)) == (WaitsFor.PERSON, None)
+
+
+def test_a_settlement_wakes_what_waits_for_a_slot_or_for_its_task() -> None:
+    """A gate that is full is ready again, and one that sleeps wakes no later than the task that waits again."""
+    full = replace(Gate.new("a", NOW), held=5, ready=False, waits_for=WaitsFor.SLOT)
+    assert settled(full, read_rule(concurrency=5), NOW, Settled(claims=1)).ready
+    asleep = rested(replace(Gate.new("a", NOW), held=1), GateRule(), NOW, NOW + 60 * SECOND)
+    assert (asleep.waits_for, asleep.wake_at) == (WaitsFor.DUE, NOW + 60 * SECOND)
+    assert settled(asleep, GateRule(), NOW, Settled(claims=1, soonest=seconds(10))).wake_at == NOW + 10 * SECOND
+    assert settled(asleep, GateRule(), NOW, Settled(claims=1, soonest=seconds(90))).wake_at == NOW + 60 * SECOND
+    assert rested(Gate.new("a", NOW), GateRule(), NOW, NOW).ready, "what is due and not to be had is looked for again"
+
+
+def test_without_its_breaker_a_gate_flows() -> None:
+    """Whoever takes the breaker away lets the gate flow, though it was tripped."""
+    gate = replace(Gate.new("a", NOW), state=BreakerState.TRIPPED, probe_at=NOW + 60 * SECOND)
+    assert room(gate, GateRule(), NOW, 9) == 9
+    assert claimed(gate, GateRule(), NOW, uuid4(), first_tries=9, retries=0).state is BreakerState.FLOWING
+
+
+@pytest.mark.parametrize(
+    ("outcome", "answer", "asked"),
+    [
+        (Done(), GateAnswer.GOOD, None),
+        (Failed(TimeoutError()), GateAnswer.BAD, None),
+        (Failed(PermanentError("no")), GateAnswer.GOOD, None),
+        (Failed(BusinessError("no")), GateAnswer.GOOD, None),
+        (Failed(RateLimitedError("slow down")), GateAnswer.BAD, None),
+        (Failed(RateLimitedError("slow down", retry_after=seconds(90))), GateAnswer.REFUSED, seconds(90)),
+        (LeaseExpired(), GateAnswer.SILENT, None),
+        (Released(), GateAnswer.SILENT, None),
+        (Snoozed(seconds(5)), GateAnswer.SILENT, None),
+        (Cancelled("no longer wanted"), GateAnswer.SILENT, None),
+    ],
+)
+def test_what_a_settlement_says_of_its_destination(
+    outcome: object, answer: GateAnswer, asked: timedelta | None
+) -> None:
+    """An answer is good, be it a refusal; silence and being pushed away are not; a lost worker says nothing."""
+    assert answer_of(decide(claim_of(), outcome, Policy())) == (answer, asked)  # type: ignore[arg-type]
+
+
+def test_rates_as_people_write_them() -> None:
+    """So many a second, minute or hour; anything else is refused with an example."""
+    assert read_rate("20/s") == (20, seconds(1))
+    assert read_rate(" 100 / m ") == (100, minutes(1))
+    assert read_rate("1000/h") == (1000, timedelta(hours=1))
+    assert read_rate(5) == (5, seconds(1))
+    for wrong in ("20", "0/s", "-1/s", "1.5/s", "20/day", "", 0, True, 2.5, None):
+        with pytest.raises(UsageError, match="20/s"):
+            read_rate(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"concurrency": 0},
+        {"concurrency": 1.5},
+        {"burst": 2},
+        {"rate": "x"},
+        {"breaker": 10},
+        {"budget": 0},
+        {"budget": 2},
+    ],
+)
+def test_limits_are_checked(wrong: dict[str, object]) -> None:
+    """What cannot be a limit is refused when it is written."""
+    with pytest.raises(UsageError):
+        read_rule(**wrong)  # type: ignore[arg-type]
+
+
+def test_the_most_specific_pattern_wins() -> None:
+    """A gate's own name, then the pattern with the most letters; none where nothing fits."""
+    patterns = ["*", "bank:*", "bank:D*", "bank:DE", "*:DE"]
+    assert most_specific(patterns, "bank:DE") == "bank:DE"
+    assert most_specific(patterns, "bank:DK") == "bank:D*"
+    assert most_specific(patterns, "bank:FR") == "bank:*"
+    assert most_specific(patterns, "shop:DE") == "*:DE"
+    assert most_specific(patterns, "[a]") == "*"
+    assert most_specific(["bank:*"], "shop:1") is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.dictionaries(st.integers(0, BANDS - 1), st.integers(0, 60), max_size=BANDS),
+    st.integers(0, 60),
+    st.integers(0, 60),
+    st.sampled_from(FAVOURED),
+)
+def test_no_level_starves(amounts: dict[int, int], room: int, retries: int, favoured: int) -> None:
+    """All of the room is used, retries stay within theirs, each band keeps what it is sure of, and the favoured band is served."""
+    rows = [DueRow(0, band, number, number) for band, amount in amounts.items() for number in range(amount)]
+    picked = in_order(rows, room, retries, favoured)
+    taken = Counter(row.band for row in picked)
+    kept, left = dict(amounts), retries
+    for band in sorted(amounts):
+        if band % 2 == 0:
+            kept[band] = min(amounts[band], left)
+            left -= kept[band]
+    assert len(picked) == min(room, sum(kept.values()))
+    for band, amount in kept.items():
+        sure = room * SURE_PERCENT[band] // 100
+        assert taken[band] >= min(amount, sure) - (favoured != band)
+        assert taken[band] >= min(amount, room, int(band == favoured))
+
+
+def test_refusals_are_counted_until_a_good_answer() -> None:
+    """Those in a row, over batches; a batch with a good answer begins anew."""
+    gate = Gate.new("bank", NOW, held=9)
+    gate = settled(gate, UNLIMITED, NOW, Settled(claims=3, refused=3, asked=seconds(5)))
+    gate = settled(gate, UNLIMITED, NOW, Settled(claims=2, refused=1, bad=1))
+    assert gate.refused == 4
+    assert settled(gate, UNLIMITED, NOW, Settled(claims=2, refused=1, good=1)).refused == 0
+
+
+def test_a_suspect_that_is_the_probe_answers_for_it() -> None:
+    """It runs under a fence of its own, and is known by the one that it was claimed under."""
+    fence = UUID(int=7)
+    probe = claim_of(gate="bank")._replace(claim_id=fence, seen=GateSeen(fence, probe=True)).alone()
+    assert probe.claim_id != fence
+    assert sum_up([decide(probe, Done(), Policy())], fence).probe is True
+    assert sum_up([decide(claim_of(gate="bank"), Done(), Policy())], fence).probe is None
+
+
+@given(
+    st.dictionaries(st.integers(0, 5), st.integers(1, 30), min_size=1), st.integers(1, 40), st.integers(-1, BANDS - 1)
+)
+def test_tenants_of_a_shared_gate_take_turns(amounts: dict[int, int], room: int, favoured: int) -> None:
+    """Whatever one has due, none gets more than one beyond another that has something left; all of the room is used."""
+    rows = [DueRow(turn, (turn + n) % BANDS, n, (turn, n)) for turn, amount in amounts.items() for n in range(amount)]
+    taken = Counter(row.turn for row in in_order(rows, room, len(rows), favoured))
+    assert taken.total() == min(room, len(rows))
+    unserved = [turn for turn, amount in amounts.items() if taken[turn] < amount]
+    assert all(taken[one] <= taken[other] + 1 for one in amounts for other in unserved)
+
+
+def test_turns_begin_behind_the_one_served_last() -> None:
+    """Once around, and that one comes last; a tenant without a name has its turn too."""
+    assert around(["a", "", "c", "b"], "a") == ["b", "c", "", "a"]
+
+
+def test_bands() -> None:
+    """High before normal before low, and retries before first tries of the same level; no priority is normal."""
+    assert [band_of(0, tried=True), band_of(0, tried=False), band_of(None, tried=True), band_of(1, tried=False)] == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    assert [band_of(2, tried=True), band_of(2, tried=False)] == [4, 5]
