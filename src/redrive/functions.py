@@ -31,6 +31,7 @@ from redrive.observe.logs import configure_logs
 from redrive.settings import Settings, load
 from redrive.systems.triggers import Triggers
 from redrive.systems.triggers.aws.settings import AwsSettings
+from redrive.systems.triggers.hosting import FUNCTION
 from redrive.wiring import Service, observe_with_logs
 
 CLOSING = timedelta(seconds=20)
@@ -60,7 +61,7 @@ class Container:
         configure_logs(service=self.settings.service_name, level=self.settings.log_level, format="json")
         self.loop = asyncio.new_event_loop()
         self.app = Redrive(url)
-        self.triggers = Triggers(self.app)
+        self.triggers = Triggers(self.app, hosting=FUNCTION)
         observe_with_logs(self.app)
         self.service = Service(self.app, self.settings, working=False)
         self.web: Any = None

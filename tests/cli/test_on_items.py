@@ -22,18 +22,22 @@ from .said import Said, Started, until
 
 Run = Callable[..., Said]
 Start = Callable[..., Started]
+LEASE_SECONDS = "4"
 GONE = "http://127.0.0.1:9/hook"
 
 
 @pytest.fixture
 def items(aws: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The settings of an empty store; its URL."""
+    """The settings of an empty store; its URL.
+
+    A message that a service took when it ended is shown again soon, as its workers' lease allows.
+    """
     with asyncio.Runner() as runner:
-        made = item_url(aws)
+        made = item_url(aws, VisibilityTimeout=LEASE_SECONDS)
         url = runner.run(made.__aenter__())
-        for name, value in item_settings(url).items():
+        for name, value in (item_settings(url) | {"WORKER_LEASE": LEASE_SECONDS}).items():
             monkeypatch.setenv(name, value)
-        yield url
+        yield f"{url}&lease={LEASE_SECONDS}"
         runner.run(made.__aexit__(None, None, None))
 
 
@@ -62,7 +66,7 @@ def test_settings_alone_choose_the_table(redrive: Run, items: str):
     made = redrive("keys", "create", "--user", "ada", "--scope", "viewer", "--json").json
     assert [key["key_id"] for key in redrive("keys", "list", "--json").json["keys"]] == [made["key_id"]]
     assert redrive("keys", "revoke", made["key_id"]).code == 0
-    [task] = redrive("tasks", "list", "--state", "waiting", "--json").json["tasks"]
+    [task] = redrive("tasks", "list", "--json").json["tasks"]
     assert (task["ledger"], task["state"]) == ("trigger_deliveries", "waiting")
     assert redrive("tasks", "show", task["id"], "--json").json["id"] == task["id"]
     done = redrive("tasks", "cancel", task["id"], "--reason", "not needed", "--yes", "--json").json
@@ -72,6 +76,13 @@ def test_settings_alone_choose_the_table(redrive: Run, items: str):
         assert (refused.code != 0, NO_TASKS in " ".join(refused.err.split())) == (True, True), refused.err
     refused = redrive("migrate")
     assert (refused.code != 0, "deploy/aws/template.yaml" in refused.err) == (True, True), refused.err
+
+
+def test_the_queue_is_held_against_the_lease_of_the_workers(redrive: Run, items: str, monkeypatch: pytest.MonkeyPatch):
+    """A queue that shows messages again while they are worked on is named by doctor, with the seconds that WORKER_LEASE asks for."""
+    monkeypatch.setenv("WORKER_LEASE", "77")
+    [queue] = [one for one in redrive("doctor", "--json").json["findings"] if one["name"] == "queue"]
+    assert (queue["status"], "set it to at least 77 s" in queue["said"]) == ("problem", True)
 
 
 def test_secrets_are_sealed_anew(redrive: Run, items: str, monkeypatch: pytest.MonkeyPatch):

@@ -1,9 +1,12 @@
 """From a URL to a store, and what a store over items refuses."""
 
+from datetime import timedelta
+
 import pytest
 
 from redrive import Redrive
 from redrive.core.table import LedgerTable
+from redrive.engine.worker import WorkerSettings
 from redrive.errors import SettingsError, UsageError
 from redrive.stores.aws import read_url
 from redrive.stores.open import open_store
@@ -22,10 +25,13 @@ def test_a_url_names_a_store():
 
 
 def test_all_that_a_url_of_items_says_is_read():
-    """Table, queue, dead letters, region, and where AWS is."""
-    places, region, endpoint = read_url(f"{URL}&dlq={QUEUE}-dead&endpoint=http://127.0.0.1:4566")
-    assert places == ("events", QUEUE, f"{QUEUE}-dead")
-    assert (region, endpoint) == ("eu-west-1", "http://127.0.0.1:4566")
+    """Table, queue, dead letters, bucket, region, where AWS is, and how long a message is worked on."""
+    places, region, endpoint, lease = read_url(
+        f"{URL}&dlq={QUEUE}-dead&bucket=payloads&endpoint=http://127.0.0.1:4566&lease=7.5"
+    )
+    assert places == ("events", QUEUE, f"{QUEUE}-dead", "payloads")
+    assert (region, endpoint, lease) == ("eu-west-1", "http://127.0.0.1:4566", timedelta(seconds=7.5))
+    assert read_url(URL)[-1] == WorkerSettings().lease
 
 
 @pytest.mark.parametrize(
@@ -35,6 +41,7 @@ def test_all_that_a_url_of_items_says_is_read():
         "dynamodb://events",
         f"dynamodb://?queue={QUEUE}",
         f"{URL}&colour=red",
+        f"{URL}&lease=long",
         f"dynamodb://a/b?queue={QUEUE}",
     ],
 )

@@ -1,12 +1,14 @@
 """The store over DynamoDB and SQS. Only triggers is kept there: its events with their deliveries, and all that people look at.
 
-    dynamodb://TABLE?queue=URL&dlq=URL&bucket=NAME&region=REGION&endpoint=URL
+    dynamodb://TABLE?queue=URL&dlq=URL&bucket=NAME&region=REGION&endpoint=URL&lease=SECONDS
+
+The lease is how long a message may be worked on; the queue must hide it for so long.
 
 Nothing is ever found by reading a whole table. What no index serves is refused with one sentence.
 """
 
 from collections.abc import Collection
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl, urlsplit
@@ -35,7 +37,7 @@ from redrive.operator.ports import Alerts, Audit, Figures, OperatorLedger, Turns
 from redrive.ports import Clock, Filter
 from redrive.stores.port import NO_TASKS, ON_ITEMS
 
-QUESTIONS = frozenset({"queue", "dlq", "bucket", "region", "endpoint"})
+QUESTIONS = frozenset({"queue", "dlq", "bucket", "region", "endpoint", "lease"})
 
 
 class ItemStore:
@@ -45,7 +47,7 @@ class ItemStore:
     file: Path | None = None
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
-        self.places, self._region, self._endpoint = read_url(url)
+        self.places, self._region, self._endpoint, self._lease = read_url(url)
         self.url = f"dynamodb://{self.places.table}"
         self._clients = OwnClients(
             region=self._region, endpoint_url=self._endpoint, with_s3=self.places.bucket is not None
@@ -78,11 +80,11 @@ class ItemStore:
         """See `Store.open`. Table and queue are made by deploy/aws; here they are looked at."""
         if others := [name for name in systems if name != ON_ITEMS]:
             raise UsageError(f"{', '.join(others)}: {NO_TASKS}")
-        await check(await self._clients.ready(), self.places, lease=WorkerSettings().lease)
+        await check(await self._clients.ready(), self.places, lease=self._lease)
 
     async def examine(self) -> list[StoreFinding]:
         """All that can be found out about table and queues without changing anything."""
-        return await examine(await self._clients.ready(), self.places, lease=WorkerSettings().lease)
+        return await examine(await self._clients.ready(), self.places, lease=self._lease)
 
     async def close(self) -> None:
         """See `Store.close`."""
@@ -126,16 +128,27 @@ class ItemStore:
         return ItemSearch(_of_items(ledger), asked, shown)
 
 
-def read_url(url: str) -> tuple[ItemPlaces, str | None, str | None]:
-    """The places that a URL names, the region, and where AWS is; `SettingsError` for what is no such URL."""
+def read_url(url: str) -> tuple[ItemPlaces, str | None, str | None, timedelta]:
+    """The places that a URL names, the region, where AWS is, and the lease; `SettingsError` for what is no such URL."""
     parts = urlsplit(url)
     asked = dict(parse_qsl(parts.query))
-    if not parts.netloc or parts.path.strip("/") or "queue" not in asked or not asked.keys() <= QUESTIONS:
+    lease = asked.get("lease", f"{WorkerSettings().lease.total_seconds():g}")
+    if (
+        not parts.netloc
+        or not _is_seconds(lease)
+        or parts.path.strip("/")
+        or "queue" not in asked
+        or not asked.keys() <= QUESTIONS
+    ):
         raise SettingsError(
-            f"{url!r:.200} names no store: write dynamodb://TABLE?queue=URL, and &dlq=URL, &bucket=NAME, &region=REGION, &endpoint=URL where needed"
+            f"{url!r:.200} names no store: write dynamodb://TABLE?queue=URL, and &dlq=URL, &bucket=NAME, &region=REGION, &endpoint=URL, &lease=SECONDS where needed"
         )
     places = ItemPlaces(parts.netloc, asked["queue"], asked.get("dlq"), asked.get("bucket"))
-    return places, asked.get("region"), asked.get("endpoint")
+    return places, asked.get("region"), asked.get("endpoint"), timedelta(seconds=float(lease))
+
+
+def _is_seconds(text: str) -> bool:
+    return text.replace(".", "", 1).isdecimal()
 
 
 def _of_items(ledger: OperatorLedger) -> DynamoLedger:

@@ -46,7 +46,7 @@ async def test_there_is_no_transaction_to_join(home: ItemHome) -> None:
 
 async def test_what_no_index_serves_is_refused(home: ItemHome) -> None:
     """Nothing here scans: what has ended is listed by user, text is not searched, and events go by their retention."""
-    for state in (None, State.DONE, State.CANCELLED):
+    for state in (State.DONE, State.CANCELLED):
         with pytest.raises(UsageError, match="ended deliveries are listed by user"):
             await home.ledger.find(Filter(state=state))
     with pytest.raises(UsageError, match="finds no text"):

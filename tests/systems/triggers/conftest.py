@@ -162,7 +162,8 @@ def make_app(url: str, clock: VirtualClock, **given: Any) -> tuple[Redrive, Trig
     items.dynamo._client = Recorded(items.dynamo._client)
     triggers: Any = Triggers(app, settings(**given))
     ledger = triggers.stores.intake._ledger
-    ledger._slack = ledger._grace = ledger._sweep_every = triggers.inbox._totals_every = timedelta(0)
+    ledger._slack = ledger._grace = ledger._sweep_every = timedelta(0)
+    triggers.inbox._census._rest = lambda _: timedelta(0)
     return app, triggers
 
 

@@ -12,6 +12,7 @@ from redrive.alerting import Watch
 from redrive.core.states import State
 from redrive.ledgers.sql import schema
 from redrive.operator.bookkeeper import Bookkeeper
+from redrive.operator.census_pace import rest_after
 from redrive.settings import Settings
 from redrive.systems.triggers.inbox import WORDS, amounts
 from redrive.systems.triggers.status import STATUSES
@@ -162,10 +163,11 @@ async def test_a_failed_try_is_no_failed_event(house: House, receiver: Receiver)
 
 
 async def test_totals_are_never_long_behind(house: House) -> None:
-    """Where adding up is quickly done, a look a little later sees what was taken in meanwhile; and it never takes five minutes."""
+    """A look five minutes later sees what was taken in meanwhile, however long it takes to add up."""
     inbox: Any = house.triggers.inbox
-    inbox._totals_every = timedelta(minutes=5)
+    if not house.app.store.keeps_tasks:
+        inbox._census._rest = rest_after
     for amount in (0, 1, 2):
         assert (await inbox.totals()).get("received", 0) == amount
         await house.post()
-        house.clock.advance(timedelta(minutes=4, seconds=59))
+        house.clock.advance(timedelta(minutes=5))

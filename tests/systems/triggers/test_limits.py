@@ -6,14 +6,15 @@ from datetime import timedelta
 import pytest
 
 from redrive.errors import LedgerAwayError
+from redrive.systems.triggers.hosting import FUNCTION, Hosting
 from redrive.systems.triggers.limits import Limiter
 
 from .conftest import House
 
 
-def limiter_of(house: House, per_minute: int) -> Limiter:
+def limiter_of(house: House, per_minute: int, hosting: Hosting = Hosting()) -> Limiter:
     """The limiter of a process on this store."""
-    return Limiter(house.triggers.stores.limits, house.triggers.stores.clock, per_minute)
+    return Limiter(house.triggers.stores.limits, house.triggers.stores.clock, per_minute, hosting)
 
 
 async def used(house: House) -> int:
@@ -37,6 +38,12 @@ async def test_the_limit_holds_across_processes(house: House) -> None:
         assert await limiters[0].wait_for("another") is None
         house.clock.advance(timedelta(minutes=1))
         assert await limiters[0].wait_for("k") is None
+
+
+async def test_copies_of_a_function_let_no_more_through(house: House) -> None:
+    """Thirty copies, each with a few requests: none of them gives a share away, and each may leave one."""
+    limiters = [limiter_of(house, 200, FUNCTION) for _ in range(30)]
+    assert 200 - 30 * 2 < await admitted(limiters, 300) <= 200
 
 
 async def test_few_writes(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

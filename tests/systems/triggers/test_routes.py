@@ -8,8 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from redrive.systems.triggers import access, inbox
+from redrive.systems.triggers import access
+from redrive.systems.triggers.aws import inbox as item_inbox
 from redrive.systems.triggers.routes import events as api
+from redrive.systems.triggers.sql import inbox as sql_inbox
 from redrive.testing import VirtualClock
 
 from .conftest import House
@@ -224,7 +226,8 @@ async def test_many_are_brought_back_in_blocks(
 
 async def test_a_page_ends_early_where_payloads_are_large(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every event once, in order, as many at a time as fit; one that is larger than a page comes alone."""
-    monkeypatch.setattr(inbox, "PAGE_BYTES_MAX", 1000)
+    for store in (sql_inbox, item_inbox):
+        monkeypatch.setattr(store, "PAGE_BYTES_MAX", 1000)
     sizes = [400, 400, 400, 2000, 100, 998, 1, 1, 10]
     ids = [await house.post(payload=f'"{"x" * (size - 2)}"' if size > 1 else "1") for size in sizes]
     async with house.client(await house.key()) as client:

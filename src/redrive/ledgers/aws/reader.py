@@ -50,8 +50,12 @@ class ItemReading(ItemBase):
         if filter.ids is not None or filter.key is not None:
             tasks = [task for task in await self.tasks(_named(filter)) if fits(task)]
             return _page(sorted(tasks, key=lambda task: str(task.id), reverse=newest_first), limit)
-        listing = "open" if filter.state in OPEN else "dead"
-        return await self._listed(listing, fits, after, limit, backwards=newest_first)
+        listings = _listings(filter)
+        pages = [
+            await self._listed(listing, _both(fits, states), after, limit, backwards=newest_first)
+            for listing, states in listings.items()
+        ]
+        return pages[0] if len(pages) == 1 else _merged(pages, limit, backwards=newest_first)
 
     def check(self, filter: Filter) -> None:
         """Raise `UsageError` for what no index serves."""
@@ -62,10 +66,7 @@ class ItemReading(ItemBase):
                 f"{self.name!r} is kept in DynamoDB, which finds no text: ask by id, state, error or cause"
             )
         named = filter.ids is not None or filter.key is not None
-        served = filter.state in {State.DEAD, *OPEN} or (
-            filter.state is None and (filter.error is not None or filter.cause is not None)
-        )
-        if not named and not served:
+        if not named and not _listings(filter):
             raise UsageError(
                 "ended deliveries are listed by user: ask for the inbox with status=delivered, "
                 "or for deliveries that are waiting, claimed or dead"
@@ -309,6 +310,30 @@ def _has_cause(task: Task, cause: str) -> bool:
 
 def _not_after(changed_at: datetime | None, until: datetime) -> bool:
     return changed_at is not None and changed_at <= until
+
+
+def _listings(filter: Filter) -> dict[str, frozenset[State]]:
+    """The lists on which there may be what a filter asks for, and the states that count there. Without a state: all that has not ended
+    well, and of what has an error or a cause the dead."""
+    dead = {"dead": frozenset({State.DEAD})}
+    if filter.state is None:
+        return dead if filter.error is not None or filter.cause is not None else {"open": OPEN, **dead}
+    if filter.state in OPEN:
+        return {"open": OPEN}
+    return dead if filter.state is State.DEAD else {}
+
+
+def _both(fits: Callable[[Task], bool], states: frozenset[State]) -> Callable[[Task], bool]:
+    return lambda task: task.state in states and fits(task)
+
+
+def _merged(pages: Sequence[Page[Task]], limit: int, *, backwards: bool) -> Page[Task]:
+    """Pages of several lists as one, as far as all of them are known."""
+    ends = [str(page.cursor) for page in pages if page.cursor is not None]
+    end = (max(ends) if backwards else min(ends)) if ends else None
+    tasks = sorted((task for page in pages for task in page.items), key=lambda task: str(task.id), reverse=backwards)
+    known = [task for task in tasks if end is None or (str(task.id) >= end if backwards else str(task.id) <= end)]
+    return _page(known, limit) if len(known) > limit else Page(items=known, cursor=end)
 
 
 def _page(tasks: Sequence[Task], limit: int) -> Page[Task]:

@@ -8,7 +8,7 @@ changed since, as for every other ledger; deliveries that were taken in are foun
 import asyncio
 import random
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -47,8 +47,10 @@ LISTED_MAX = 1_000
 class ItemCensus:
     """Counts one ledger; see `Census`."""
 
-    def __init__(self, ledger: DynamoLedger) -> None:
+    def __init__(self, ledger: DynamoLedger, *, rest: Callable[[timedelta], timedelta] = rest_after) -> None:
+        """`rest` tells how long nobody counts after a census that took so long."""
         self._ledger = ledger
+        self._rest = rest
         self._dynamo = ledger.dynamo
         self._turns = ItemTurns(ledger.dynamo, clock=ledger)
         self._minutes = ItemMinutes(ledger.dynamo, clock=ledger)
@@ -59,7 +61,7 @@ class ItemCensus:
         """See `Census.take_if_due`."""
         last, now = await self._last(), self._ledger.now()
         took = timedelta(seconds=0 if last is None else last["seconds"])
-        if last is not None and timedelta(0) <= now - from_iso(last["counted_at"]) < rest_after(took):
+        if last is not None and timedelta(0) <= now - from_iso(last["counted_at"]) < self._rest(took):
             return False
         turn = f"census {self._ledger.name}"
         until = await self._turns.take(turn, turn_lasts(took))
@@ -84,6 +86,12 @@ class ItemCensus:
         took = Update(self._place).require("mark", "=", mark).set("seconds", time.monotonic() - started)
         await self._write(took.set("walked", walked))
         return True
+
+    async def counters(self) -> dict[str, int]:
+        """All users' counters as the last census saw them, which is taken now if it is due. Before the first they are added up."""
+        await self.take_if_due()
+        last = await self._last()
+        return await self._ledger.all_counters() if last is None else dict(last["counters"])
 
     async def hurry(self) -> None:
         """See `Census.hurry`."""

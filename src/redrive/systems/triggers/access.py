@@ -22,7 +22,6 @@ from redrive.systems.triggers.ports import Found, Looks, StoreClock
 
 PREFIX = "/v1"
 BODY_BYTES_MAX = 1 << 20
-BATCH_BYTES_MAX = 8 << 20
 BODY_SECONDS_MAX = 10.0
 JSON_DEPTH_MAX = 64
 READING = ("GET", "HEAD")
@@ -61,12 +60,13 @@ class Entrance:
         return found
 
 
-def needs(scope: str, *, body_bytes_max: int = BODY_BYTES_MAX) -> Callable[[Any], Any]:
-    """What a route asks of the caller's key, and how large its body may be."""
+def needs(scope: str, *, body_bytes_max: int = BODY_BYTES_MAX, remedy: str = "") -> Callable[[Any], Any]:
+    """What a route asks of the caller's key, how large its body may be, and what to do where it is larger."""
 
     def mark(endpoint: Any) -> Any:
         endpoint.needed_scope = Scope(scope)
         endpoint.body_bytes_max = body_bytes_max
+        endpoint.remedy = remedy
         return endpoint
 
     return mark
@@ -97,7 +97,7 @@ def route_class(gate: Entrance) -> type[APIRoute]:
                 bind_correlation(request)
                 request.state.key = (await gate.enter(request, needed)).key
                 if body_bytes_max is not None:
-                    await read_json(request, body_bytes_max)
+                    await read_json(request, body_bytes_max, remedy=endpoint.remedy)
                 return await run(request)
 
             return handle
@@ -105,13 +105,13 @@ def route_class(gate: Entrance) -> type[APIRoute]:
     return TriggerRoute
 
 
-async def read_json(request: Request, bytes_max: int) -> None:
+async def read_json(request: Request, bytes_max: int, *, remedy: str = "") -> None:
     """Read a JSON body into the request, where its route finds it; refuse one that is too large, too slow or too deep."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise ApiError(415, "UNSUPPORTED_MEDIA_TYPE", "send JSON with the header Content-Type: application/json")
     try:
-        body = await read_body(request, bytes_max, seconds_max=BODY_SECONDS_MAX)
+        body = await read_body(request, bytes_max, seconds_max=BODY_SECONDS_MAX, remedy=remedy)
     except ApiError as refused:
         headers = {"Connection": "close"} if refused.status == 408 else {}
         raise ApiError(refused.status, refused.code, refused.message, headers=headers) from None

@@ -4,18 +4,16 @@ from collections.abc import Mapping, Sequence
 
 from redrive import State
 
-PAGE_BYTES_MAX = 4 << 20
-"""A page of the inbox ends where its payloads come to this; one payload alone may be larger."""
 WORDS = {State.WAITING: "received", State.CLAIMED: "queued", State.DONE: "delivered", State.DEAD: "failed"}
 """Where events stand among tasks."""
 
 
-def fitting(sizes: Sequence[int]) -> int:
-    """How many from the first on fit into a page: at least one, or nobody would ever get past it."""
+def fitting(sizes: Sequence[int], bytes_max: int) -> int:
+    """How many payloads from the first on fit into a page: at least one, or nobody would ever get past it."""
     total = 0
     for number, size in enumerate(sizes):
         total += size
-        if number and total > PAGE_BYTES_MAX:
+        if number and total > bytes_max:
             return number
     return len(sizes)
 

@@ -3,7 +3,8 @@
 Each process takes tokens of a key's minute from the store in blocks and hands them out from memory. The first few of a
 minute it hands out on its own, and tells the store of them when it takes its first block: most keys ask seldom, and cost
 no write at all. What a process has not used of its block when the minute ends is lost, which is why blocks are small:
-with the default limit of 1,000 each process may leave or overdraw 2 % of it.
+with the default limit of 1,000 each process may leave or overdraw 2 % of it. Where there are many copies of a process, as
+of a function, none hands out anything on its own: then no more than the limit passes, and each may leave 1 % of it.
 
 Whoever only reads does not wait for that write: where the store does not take it, as SQLite does not while a stranger has locked the
 file, reads go on without a limit, and what they used is told later.
@@ -14,11 +15,10 @@ import math
 from datetime import UTC, datetime
 
 from redrive.errors import LedgerAwayError
+from redrive.systems.triggers.hosting import Hosting
 from redrive.systems.triggers.ports import RateLimits, StoreClock
 
 MINUTE_SECONDS = 60
-SHARE = 50
-"""A block is this part of the limit, and so is what a process hands out on its own."""
 READS_WAIT_SECONDS = 0.1
 """A request that only reads waits so long for a block, and passes then."""
 KEYS_REMEMBERED_MAX = 100_000
@@ -44,11 +44,13 @@ class _Share:
 class Limiter:
     """The limit of requests per key and minute."""
 
-    def __init__(self, limits: RateLimits, clock: StoreClock, per_minute: int) -> None:
+    def __init__(self, limits: RateLimits, clock: StoreClock, per_minute: int, hosting: Hosting = Hosting()) -> None:
         self._limits = limits
         self._clock = clock
         self._per_minute = per_minute
-        self._block = max(1, per_minute // SHARE)
+        self._block = max(1, per_minute // hosting.limit_shares)
+        # Whole blocks only: a limit too small to be shared is asked for from the start.
+        self._free = self._block if hosting.first_share_free and self._block > 1 else 0
         self._shares: dict[str, _Share] = {}
 
     async def wait_for(self, key_id: str, *, reads: bool = False) -> int | None:
@@ -107,8 +109,7 @@ class Limiter:
     def _new(self, key_id: str, minute: int) -> _Share:
         if len(self._shares) >= KEYS_REMEMBERED_MAX:
             self._shares = {id_: share for id_, share in self._shares.items() if share.minute == minute}
-        # Whole blocks only: a limit too small to be shared is asked for from the start.
-        self._shares[key_id] = share = _Share(minute, self._block if self._block > 1 else 0)
+        self._shares[key_id] = share = _Share(minute, self._free)
         return share
 
 

@@ -22,6 +22,7 @@ from redrive.settings import Settings, load
 from redrive.systems.kit.secret_keeper import SecretKeeper
 from redrive.systems.triggers.aws.settings import AwsSettings
 from redrive.systems.triggers.desk import EndpointDesk
+from redrive.systems.triggers.hosting import Hosting
 from redrive.systems.triggers.inbox import WORDS, amounts
 from redrive.systems.triggers.ledger import ENDPOINTS, EVENTS, TRIGGER_DELIVERIES
 from redrive.systems.triggers.logs import DeliveryLog, TriggerMetrics
@@ -49,8 +50,9 @@ class Triggers(System):
     name: ClassVar[str] = "triggers"
     audited = (ENDPOINTS,)
 
-    def __init__(self, app: Redrive, settings: TriggerSettings | None = None) -> None:
+    def __init__(self, app: Redrive, settings: TriggerSettings | None = None, *, hosting: Hosting = Hosting()) -> None:
         super().__init__(app)
+        self._hosting = hosting
         self.settings = settings or load(TriggerSettings)
         self._keys = app.store.keys
         self.guard = Guard(self.settings.delivery_allow_networks)
@@ -86,6 +88,7 @@ class Triggers(System):
         return make_routes(
             stores=self.stores, keys=self._keys, deliverer=self.deliverer, guard=self.guard, lane=self.lane,
             desk=self.desk, rate_limit_per_minute=self.settings.rate_limit_per_minute, queried=self._queried,
+            hosting=self._hosting,
         )  # fmt: skip
 
     def error_styles(self) -> Sequence[Any]:

@@ -317,6 +317,14 @@ def test_it_answers_as_a_service_does(deployed: Deployed, key: str) -> None:
     assert (status, told["error"]["code"]) == (401, "UNAUTHORIZED")
 
 
+def test_a_batch_that_no_function_takes_is_refused(deployed: Deployed, key: str) -> None:
+    """413 with the number and what to do, below what Lambda itself would refuse."""
+    event = {"event_type": "a", "payload": "x" * 300_000}
+    status, told = deployed.request("POST", "/v1/events/batch", key, {"events": [event] * 14})
+    assert (status, told["error"]["code"]) == (413, "PAYLOAD_TOO_LARGE"), told
+    assert "larger than 4,194,304 bytes: send fewer events at once" in told["error"]["message"]
+
+
 def test_a_sweep_with_nothing_to_do_is_cheap(deployed: Deployed, key: str) -> None:
     """It asks each shard once, looks at turns and counts, and reads no event."""
     deployed.work_off()

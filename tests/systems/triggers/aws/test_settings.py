@@ -38,7 +38,13 @@ def test_without_a_table_nothing_is_chosen(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_store_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that an application must know stands in one URL."""
     set_all(monkeypatch, EVENTS_TABLE_NAME="events", DELIVERY_QUEUE_URL=URL, DELIVERY_DLQ_URL=URL + "-dead")
-    set_all(monkeypatch, AWS_REGION="eu-west-1", AWS_ENDPOINT_URL="http://127.0.0.1:4566", PAYLOAD_BUCKET="payloads")
+    set_all(
+        monkeypatch,
+        AWS_REGION="eu-west-1",
+        AWS_ENDPOINT_URL="http://127.0.0.1:4566",
+        PAYLOAD_BUCKET="payloads",
+        WORKER_LEASE="75",
+    )
     store = urlsplit(load(AwsSettings).store_url or "")
     assert (store.scheme, store.netloc) == ("dynamodb", "events")
     assert parse_qs(store.query) == {
@@ -47,6 +53,7 @@ def test_the_store_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         "bucket": ["payloads"],
         "region": ["eu-west-1"],
         "endpoint": ["http://127.0.0.1:4566"],
+        "lease": ["75"],
     }
 
 

@@ -249,7 +249,7 @@ async def test_the_look_at_start_finds_nothing(stack: Stack, monkeypatch: pytest
     for name, value in {**AWS, **stack.variables("DeliverFunction")}.items():
         monkeypatch.setenv(name, value)
     settings = load(AwsSettings)
-    places, _, _ = read_url(settings.store_url or "")
+    places, *_ = read_url(settings.store_url or "")
     assert places.bucket == stack.names["PayloadBucket"]
     async with open_clients(region=REGION, endpoint_url=stack.url, with_s3=True) as clients:
         findings = await examine(clients, places, lease=load(Settings).worker_lease)

@@ -5,7 +5,6 @@ what came in less than a second ago may be missing. How many there are stands in
 """
 
 import asyncio
-import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from heapq import merge
@@ -23,12 +22,11 @@ from redrive.items import (
     from_item,
     head_from,
     head_key,
-    put,
     query,
     task_id,
     to_iso,
 )
-from redrive.operator.census_pace import rest_after
+from redrive.operator.aws.census import ItemCensus
 from redrive.systems.triggers.aws import places
 from redrive.systems.triggers.aws.payloads import Payloads
 from redrive.systems.triggers.inbox import fitting
@@ -51,10 +49,9 @@ FORGOTTEN_AT_ONCE = 100
 FORGET_AT_ONCE_MAX = 10
 LEFT_BEHIND = timedelta(minutes=2)
 """Whoever deletes an event has so long to finish it before somebody else does."""
-TOTALS_EVERY = timedelta(minutes=5)
-"""How often the counters of all users are added up at least: the period of the dashboard. Where that is quickly done, more often."""
 OPEN = ("received", "queued")
-_TOTALS = ("CE#events", "CE")
+PAGE_BYTES_MAX = 2 << 20
+"""A function may answer 6 MB, in which quotation marks count twice."""
 
 
 class _Entry(NamedTuple):
@@ -70,14 +67,12 @@ class _Entry(NamedTuple):
 class ItemInbox:
     """See `Inbox`."""
 
-    def __init__(
-        self, ledger: DynamoLedger, payloads: Payloads, clock: StoreClock, *, totals_every: timedelta = TOTALS_EVERY
-    ) -> None:
+    def __init__(self, ledger: DynamoLedger, payloads: Payloads, clock: StoreClock) -> None:
         self._ledger = ledger
         self._payloads = payloads
         self._dynamo = ledger.dynamo
         self._clock = clock
-        self._totals_every = totals_every
+        self._census = ItemCensus(ledger)
 
     # --- looking ----------------------------------------------------------------------------------------------------
 
@@ -97,7 +92,7 @@ class ItemInbox:
             self._listed(user_id, status, event_type, after, limit + 1), self._total(user_id, status, event_type)
         )
         entries, looked_at, is_all = listed
-        kept = entries[: fitting([entry.payload_bytes for entry in entries[:limit]])]
+        kept = entries[: fitting([entry.payload_bytes for entry in entries[:limit]], PAGE_BYTES_MAX)]
         found = await self._read([entry.event_id for entry in kept])
         events = [
             ListedEvent(head.id, head.facts["event_type"], head.created_at, payload)
@@ -161,19 +156,9 @@ class ItemInbox:
         return [_try(item) for item, _ in zip(newest, range(limit), strict=False)]
 
     async def totals(self) -> dict[str, int]:
-        """See `Inbox.totals`. The counters of all users are added up now and then, and the sum is kept for everybody."""
-        now, started = self._clock.now(), time.monotonic()
-        item = await self._dynamo.get(_TOTALS)
-        if item is not None:
-            kept = from_item(item)
-            rest = min(rest_after(timedelta(seconds=kept["seconds"])), self._totals_every)
-            if now - rest < from_iso(kept["counted_at"]) <= now:
-                return {word: kept[word] for word in STATUSES}
-        counters = await self._ledger.all_counters()
-        sums = {word: counters.get(word, 0) for word in STATUSES}
-        took = {"counted_at": to_iso(now), "seconds": time.monotonic() - started}
-        await self._dynamo.write([put(_TOTALS, sums | took)])
-        return sums
+        """See `Inbox.totals`: as the census saw them, in which all processes take turns."""
+        counters = await self._census.counters()
+        return {word: counters.get(word, 0) for word in STATUSES}
 
     async def _read(self, ids: Sequence[str]) -> dict[str, tuple[Head, str | None]]:
         """Those of the events that are there, each with its payload: heads and payloads in the same questions."""

@@ -1,7 +1,6 @@
 """All stores of triggers over one table and one queue, and the ledger of their deliveries."""
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any
 
 from redrive.items import Dynamo, DynamoLedger, Objects, Queue
@@ -10,7 +9,7 @@ from redrive.systems.triggers.aws.desk import ItemEndpointBook
 from redrive.systems.triggers.aws.endpoints import ItemEndpoints
 from redrive.systems.triggers.aws.flows import EventFlows
 from redrive.systems.triggers.aws.follow import EventFollower
-from redrive.systems.triggers.aws.inbox import TOTALS_EVERY, ItemInbox
+from redrive.systems.triggers.aws.inbox import ItemInbox
 from redrive.systems.triggers.aws.intake import ItemIntake
 from redrive.systems.triggers.aws.limits import ItemCursorSecret, ItemRateLimits
 from redrive.systems.triggers.aws.looks import ItemLoads, ItemLooks, ReadKeys
@@ -30,7 +29,6 @@ def open_item_stores(
     tell: Callable[[Sequence[Change]], None],
     *,
     retries_max: int,
-    totals_every: timedelta = TOTALS_EVERY,
     **how: Any,
 ) -> tuple[Stores, DynamoLedger]:
     """The stores and their ledger. What has changed is told after each write."""
@@ -46,7 +44,7 @@ def open_item_stores(
     stores = Stores(
         clock=clock,
         intake=ItemIntake(ledger, endpoints, payloads, follower, clock, retries_max=retries_max),
-        inbox=ItemInbox(ledger, payloads, clock, totals_every=totals_every),
+        inbox=ItemInbox(ledger, payloads, clock),
         loads=ItemLoads(ledger, payloads),
         endpoints=endpoints,
         book=ItemEndpointBook(ledger, endpoints, clock),

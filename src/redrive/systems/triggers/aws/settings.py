@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
-from redrive.settings import Section
+from redrive.settings import Section, Settings, load
 
 NAMESPACE = "Triggers"
 TABLE = "EVENTS_TABLE_NAME"
@@ -104,5 +104,6 @@ class AwsSettings(Section):
             "bucket": self.payload_bucket,
             "region": self.aws_region,
             "endpoint": self.aws_endpoint_url,
+            "lease": f"{load(Settings).worker_lease.total_seconds():g}",
         }
         return f"dynamodb://{self.events_table_name}?{urlencode({key: value for key, value in given.items() if value})}"

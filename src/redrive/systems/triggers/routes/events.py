@@ -15,8 +15,9 @@ from redrive.http.errors import ApiError
 from redrive.lane import Lane
 from redrive.operator.json_views import fields_json, instant_json
 from redrive.systems.triggers import shapes as m
-from redrive.systems.triggers.access import BATCH_BYTES_MAX, PREFIX, Entrance, bind_correlation, needs
+from redrive.systems.triggers.access import PREFIX, Entrance, bind_correlation, needs
 from redrive.systems.triggers.cursor import CURSOR_CHARS_MAX, Cursors
+from redrive.systems.triggers.hosting import Hosting
 from redrive.systems.triggers.ids import read_id
 from redrive.systems.triggers.ports import Inbox, Intake
 from redrive.systems.triggers.routes.answers import attempts_json, invalid, not_found, owner_of, refusals, with_body
@@ -36,15 +37,17 @@ class PayloadResponse(JSONResponse):
         return json.dumps(content, separators=(",", ":")).encode("ascii")
 
 
-def add_event_routes(router: APIRouter, intake: Intake, inbox: Inbox, cursors: Cursors, lane: Lane) -> None:
+def add_event_routes(
+    router: APIRouter, intake: Intake, inbox: Inbox, cursors: Cursors, lane: Lane, hosting: Hosting
+) -> None:
     """The routes of events and of the inbox."""
-    _add_ingest(router, intake)
+    _add_ingest(router, intake, hosting)
     _add_looks(router, inbox)
     _add_inbox(router, inbox, cursors)
     _add_acts(router, inbox, lane)
 
 
-def _add_ingest(router: APIRouter, intake: Intake) -> None:
+def _add_ingest(router: APIRouter, intake: Intake, hosting: Hosting) -> None:
     @router.post("/events", status_code=201, tags=["events"], response_model=m.EventTaken, responses=with_body())
     @needs("events:write")
     async def post_event(
@@ -62,7 +65,7 @@ def _add_ingest(router: APIRouter, intake: Intake) -> None:
         return JSONResponse(_taken_json(taken), status_code=201, headers=headers)
 
     @router.post("/events/batch", tags=["events"], response_model=m.BatchTaken, responses=with_body())
-    @needs("events:write", body_bytes_max=BATCH_BYTES_MAX)
+    @needs("events:write", body_bytes_max=hosting.batch_bytes_max, remedy="send fewer events at once")
     async def post_events(request: Request, batch: m.BatchIn) -> JSONResponse:
         """Take up to 100 events in, with a result for each."""
         results: list[dict[str, Any]] = []
@@ -185,7 +188,7 @@ def _add_inbox(router: APIRouter, inbox: Inbox, cursors: Cursors) -> None:
         ] = None,
         event_type: Annotated[m.EventType | None, Query(description="Only events of this type")] = None,
     ) -> JSONResponse:
-        """Events of a status, oldest first. A page ends early where its payloads come to 4 MiB: see `has_more`."""
+        """Events of a status, oldest first. A page ends early where its payloads come to 4 MiB, on DynamoDB 2 MiB: see `has_more`."""
         user = owner_of(request)
         bound_to = ("inbox", user, status, event_type)
         after = None

@@ -25,6 +25,8 @@ from redrive.systems.triggers.values import (
 )
 
 IDS_PER_STATEMENT = 500
+PAGE_BYTES_MAX = 4 << 20
+"""A page ends where its payloads come to this; one payload alone may be larger."""
 OPEN = ("received", "queued")
 
 
@@ -70,7 +72,7 @@ class SqlInbox(OnDatabase):
         if after is not None:
             sizes = sizes.where(e.c.id > after)
         found = [(id_, int(amount)) for id_, amount in connection.execute(sizes)]
-        kept = fitting([amount for _, amount in found[:limit]])
+        kept = fitting([amount for _, amount in found[:limit]], PAGE_BYTES_MAX)
         if not kept:
             return InboxPage([], "", False, total)
         # These and no others: one that comes in between must not push the last one out, which the cursor would then pass. And by their
