@@ -19,6 +19,7 @@ import typer.testing
 from fastapi.dependencies.models import Dependant
 from fastapi.params import Depends
 from pydantic import TypeAdapter
+from pydantic_settings import EnvSettingsSource
 from sqlalchemy import Connection, Engine, Table
 from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
@@ -148,6 +149,34 @@ check._reflect = reflect
 for kind in (PGDialect_asyncpg, SQLiteDialect_pysqlite):
     kind.__eq__ = lambda self, other: _alike(self) == _alike(other)  # type: ignore[assignment,method-assign]
     kind.__hash__ = lambda self: hash(type(self))  # type: ignore[method-assign]
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+_extract_field_info: Any = EnvSettingsSource._extract_field_info
+_field_is_complex: Any = EnvSettingsSource._field_is_complex
+_names: dict[Any, list[tuple[str, str, bool]]] = {}
+_complex: dict[int, tuple[Any, tuple[bool, bool]]] = {}
+
+
+def extract_field_info(self: Any, field: Any, field_name: str, model_config: Any = None) -> list[tuple[str, str, bool]]:
+    """Which variables a setting is read from: a command reads its settings seven times."""
+    if model_config is not None:
+        return _extract_field_info(self, field, field_name, model_config)  # type: ignore[no-any-return]
+    known = self.settings_cls, field_name, self.env_prefix, self.env_prefix_target, self.case_sensitive
+    if known not in _names:
+        _names[known] = _extract_field_info(self, field, field_name)
+    return _names[known]
+
+
+def field_is_complex(self: Any, field: Any) -> tuple[bool, bool]:
+    """Whether a setting is read as JSON. The field is kept, so that no other one gets its address."""
+    if id(field) not in _complex:
+        _complex[id(field)] = field, _field_is_complex(self, field)
+    return _complex[id(field)][1]
+
+
+EnvSettingsSource._extract_field_info = extract_field_info  # type: ignore[method-assign]
+EnvSettingsSource._field_is_complex = field_is_complex  # type: ignore[method-assign]
 
 # --- the command line ------------------------------------------------------------------------------------------------
 

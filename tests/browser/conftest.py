@@ -7,7 +7,7 @@ some script opened fails the test, whatever else it looks at.
 import re
 from collections.abc import AsyncIterator
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import pytest
 import pytest_asyncio
@@ -18,6 +18,8 @@ from .site import Site, fill, serving
 
 DESK: ViewportSize = {"width": 1280, "height": 900}
 PHONE: ViewportSize = {"width": 390, "height": 844}
+LEFT, NOTHING = "/left-by-a-test", "<!doctype html><link rel='icon' href='data:,'>"
+"""Where a page waits for the next test: on the same host, since the browser would start another process for about:blank."""
 expect.set_options(timeout=60_000)  # five seconds would do, unless the machine is busy
 
 
@@ -122,7 +124,9 @@ async def page(profile: BrowserContext, left_pages: list[Page], watch: Watch) ->
     try:
         await opened.unroute_all(behavior="ignoreErrors")
         await opened.evaluate("window.stop(); sessionStorage.clear()")
-        await opened.goto("about:blank")
+        await opened.route(f"**{LEFT}", lambda route: route.fulfill(body=NOTHING, content_type="text/html"))
+        await opened.goto(urljoin(opened.url, LEFT))
+        await opened.unroute_all()
         await opened.emulate_media(color_scheme="light")
         await opened.set_viewport_size(DESK)
     except Error:

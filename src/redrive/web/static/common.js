@@ -126,10 +126,15 @@ function keepTimes() {
   for (const time of document.querySelectorAll("time[data-live]")) time.textContent = when(time.dateTime);
 }
 
-setUpTheme();
-setInterval(keepTimes, 5000);
-const told = sessionStorage.getItem("redrive-told");
-if (told) {
+/** What the page before had to say. */
+function tellNow() {
+  const told = sessionStorage.getItem("redrive-told");
+  if (!told) return;
   sessionStorage.removeItem("redrive-told");
   tell(told);
 }
+
+setUpTheme();
+setInterval(keepTimes, 5000);
+// When all scripts of this page have run: who reads it may press the next button, and that one must work.
+document.addEventListener("DOMContentLoaded", tellNow);
