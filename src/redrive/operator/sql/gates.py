@@ -19,7 +19,7 @@ from redrive.core.task import GATE_CHARS_MAX, Task, check_text
 from redrive.errors import UsageError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.gate_rows import gates_and_rules, read_gate, read_rule_row
-from redrive.ledgers.sql.gates import HOLDS, deed_of
+from redrive.ledgers.sql.gates import HOLDS, OF_KINDS, deed_of
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.operator.gates import (
     PAGE_MAX,
@@ -206,13 +206,15 @@ class SqlGates:
         return UNLIMITED if holds is None else rules[holds], self._ledger.last_deed(connection, pattern)
 
     def _sums(self, connection: Connection) -> GateSums:
-        now, amounts, held = self._ledger.present(connection), dict.fromkeys(GateDoes, 0), 0
+        now, amounts, of_kinds = self._ledger.present(connection), dict.fromkeys(GateDoes, 0), 0
         for row in connection.execute(_HOLDING, {"ledger": self._ledger.name}).mappings():
             if _is_shown(row, None, now):
                 amounts[does_of(*read_gate(row), now)] += 1
-        others = select(_t.c.held).where(_t.c.ledger == self._ledger.name).limit(SUMMED_MAX).subquery()
+                of_kinds += is_of_kinds(row["name"])
+        others = select(_t.c.held).where(_t.c.ledger == self._ledger.name, ~OF_KINDS).limit(SUMMED_MAX).subquery()
         every, held = connection.execute(select(func.count(), func.sum(others.c.held)).select_from(others)).one()
-        amounts[GateDoes.LETTING_THROUGH] = max(0, every - sum(amounts.values()) + amounts[GateDoes.LETTING_THROUGH])
+        held_back = sum(amounts[does] for does in GateDoes if does is not GateDoes.LETTING_THROUGH) - of_kinds
+        amounts[GateDoes.LETTING_THROUGH] = max(0, every - held_back)
         return GateSums(amounts=amounts, held=int(held or 0))
 
     # --- over time ----------------------------------------------------------------------------------------------------
