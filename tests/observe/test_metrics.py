@@ -127,6 +127,11 @@ def test_the_names_are_a_promise(metrics):
     assert {family.name for family in metrics.registry.collect()} == {
         "redrive_attempts",
         "redrive_drift_seconds",
+        "redrive_gate_held",
+        "redrive_gate_let_through",
+        "redrive_gate_parked",
+        "redrive_gate_refused",
+        "redrive_gate_state",
         "redrive_ledger_up",
         "redrive_oldest_due_seconds",
         "redrive_retries_scheduled",
