@@ -10,7 +10,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Text, bindparam, delete, func, not_, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Integer,
+    RowMapping,
+    Select,
+    Text,
+    bindparam,
+    delete,
+    func,
+    not_,
+    or_,
+    select,
+    update,
+)
 
 from redrive.core.gates import UNLIMITED, Gate, GateRule, most_specific
 from redrive.core.pauses import EVERYTHING, KIND, is_of_kinds, pausing
@@ -46,18 +60,23 @@ RULES_MAX = 1_000
 FORGET_SPANS_AFTER = timedelta(days=2)
 
 _t, _r, _d, _s = schema.gate, schema.gate_rule, schema.deed, schema.gate_span
+_LEDGER: Any = bindparam("ledger", type_=Text)
+_LIMIT: Any = bindparam("limit", type_=Integer)
 _AFTER: Any = bindparam("after", type_=Text)
 _PREFIX: Any = bindparam("prefix", type_=Text)
 
 
-def _group(holds: ColumnElement[bool]) -> Any:
-    begins = func.substr(_t.c.name, 1, func.length(_PREFIX)) == _PREFIX
-    return gates_and_rules(holds).where(_t.c.name > _AFTER, or_(_PREFIX == "", begins)).order_by(_t.c.name)
+def _group(holds: ColumnElement[bool]) -> Select[Any]:
+    """The gates behind a name, by their names. Which they are is looked up apart, so that a short list is all that is joined."""
+    n = _t.alias("named")
+    begins = func.substr(n.c.name, 1, func.length(_PREFIX)) == _PREFIX
+    names = select(n.c.name).where(n.c.ledger == _LEDGER, holds, n.c.name > _AFTER, or_(_PREFIX == "", begins))
+    return gates_and_rules(_t.c.name.in_(names.order_by(n.c.name).limit(_LIMIT))).order_by(_t.c.name)
 
 
 _GROUPS = (_group(HOLDS), _group(not_(HOLDS)))
 _NAMED = gates_and_rules(_t.c.name.in_(bindparam("names", expanding=True)))
-_HOLDING = gates_and_rules(HOLDS).order_by(_t.c.name).limit(RECORDED_MAX)
+_BEGIN = {"after": "", "prefix": "", "limit": RECORDED_MAX}
 
 
 class SqlGates:
@@ -119,9 +138,9 @@ class SqlGates:
     ) -> Page[GateView]:
         now, found = self._ledger.present(connection), list[RowMapping]()
         (group, name), looked = after, 0
-        known: dict[str, Any] = {"ledger": self._ledger.name, "prefix": prefix}
+        known: dict[str, Any] = {"ledger": self._ledger.name, "prefix": prefix, "limit": limit + 1}
         while True:
-            rows = connection.execute(_GROUPS[group].limit(limit + 1), known | {"after": name}).mappings().all()
+            rows = connection.execute(_GROUPS[group], known | {"after": name}).mappings().all()
             for row in rows:
                 if len(found) == limit:
                     return Page(items=self._views(connection, found, now), cursor=_write_cursor(group, name))
@@ -136,7 +155,7 @@ class SqlGates:
                 return Page(items=self._views(connection, found, now), cursor=_write_cursor(group, name))
 
     def _holding(self, connection: Connection, limit: int) -> list[GateView]:
-        rows = connection.execute(_HOLDING, {"ledger": self._ledger.name}).mappings().all()
+        rows = connection.execute(_GROUPS[0], _BEGIN | {"ledger": self._ledger.name}).mappings().all()
         if not rows:
             return []
         now = self._ledger.present(connection)
@@ -207,7 +226,7 @@ class SqlGates:
 
     def _sums(self, connection: Connection) -> GateSums:
         now, amounts, of_kinds = self._ledger.present(connection), dict.fromkeys(GateDoes, 0), 0
-        for row in connection.execute(_HOLDING, {"ledger": self._ledger.name}).mappings():
+        for row in connection.execute(_GROUPS[0], _BEGIN | {"ledger": self._ledger.name}).mappings():
             if _is_shown(row, None, now):
                 amounts[does_of(*read_gate(row), now)] += 1
                 of_kinds += is_of_kinds(row["name"])
@@ -231,10 +250,12 @@ class SqlGates:
 
     def _changes(self, connection: Connection) -> list[GateSpan]:
         """Spans that have begun or ended and are not recorded so."""
-        now = self._ledger.present(connection)
         mine = select(_s).where(_s.c.ledger == self._ledger.name, _s.c.ended_at.is_(None)).limit(RECORDED_MAX)
         lasting = {row.name: row for row in connection.execute(mine)}
-        rows = connection.execute(_HOLDING, {"ledger": self._ledger.name}).mappings().all()
+        rows = connection.execute(_GROUPS[0], _BEGIN | {"ledger": self._ledger.name}).mappings().all()
+        if not (rows or lasting):
+            return []
+        now = self._ledger.present(connection)
         gates = {row["name"]: read_gate(row) for row in rows}
         missing = [name for name in lasting if name not in gates]
         if missing:

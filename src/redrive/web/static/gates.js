@@ -111,8 +111,10 @@ async function refresh() {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" }, credentials: "same-origin", signal: AbortSignal.timeout(EVERY_MS) });
       if (!answer.ok || answer.redirected) throw new Error("the service does not answer");
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-      if (!dialog?.open && !document.getElementById("gates").contains(document.activeElement)) {
+      if (!dialog?.open) {
+        const focused = document.activeElement?.closest("#gates button[data-gate-act]")?.dataset;
         for (const id of ["gates", "gates-verdict"]) document.getElementById(id).replaceWith(document.adoptNode(fresh.getElementById(id)));
+        if (focused) buttonLike(focused)?.focus();
       }
       live.className = "live";
       document.body.dataset.refreshed = String(Number(document.body.dataset.refreshed ?? 0) + 1);
@@ -123,6 +125,11 @@ async function refresh() {
     }
   }
   setTimeout(refresh, EVERY_MS);
+}
+
+/** Where the reader was before the page was drawn anew. */
+function buttonLike({ gateAct, gate, ledger }) {
+  return [...document.querySelectorAll("#gates button[data-gate-act]")].find(({ dataset }) => dataset.gateAct === gateAct && dataset.gate === gate && dataset.ledger === ledger);
 }
 
 live.className = "live";
