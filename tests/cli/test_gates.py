@@ -49,7 +49,9 @@ def test_list_and_show(stored: Run) -> None:
     rest = stored("gates", "list", "--limit", "1", "--after", first["after"], "--json").json
     assert [gate["name"] for gate in first["gates"] + rest["gates"]] == ["bank:DE", "bank:FR"]
     assert stored("gates", "list", "--does", "letting-through", "--json").json["gates"][0]["name"] == "bank:FR"
-    assert "bank:DE" in stored("gates", "list").out
+    said = " ".join(stored("gates", "list").out.split())
+    assert "bank:DE" in said
+    assert "bank:*: 5 at once, 20/s, holds after 2 failures within 1m, a probe every 30s, set by code" in said
     shown = stored("gates", "show", "bank:DE")
     assert "The breaker tripped after 2 failures within 1m" in " ".join(shown.out.split())
     assert "bank:*, set by code" in shown.out

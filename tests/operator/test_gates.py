@@ -180,6 +180,8 @@ async def test_what_keeps_a_task_back(ledger: SqlLedger, clock: VirtualClock) ->
     assert (
         f"holding since {clock.now():%H:%M:%S}, next probe {at}, 2 before it. The breaker tripped" in last.explained()
     )
+    [late] = (await ledger.find(Filter(ids=await put(ledger, delay=hours(1))))).items
+    assert await gates.parked(late) is None, "its own time comes later"
     await put(ledger, gate=None)
     [free] = [task for task in (await ledger.find(Filter())).items if task.gate is None]
     assert await gates.parked(free) is None

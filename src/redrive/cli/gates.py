@@ -36,7 +36,7 @@ from redrive.core.task import Deed
 from redrive.errors import UsageError
 from redrive.lane import Lane
 from redrive.operator.asked import read_instant
-from redrive.operator.gates import GateDoes, GateView, percent, rate_words, read_does
+from redrive.operator.gates import GateDoes, GateView, RuleView, limit_words, percent, rate_words, read_does
 from redrive.operator.json_views import deed_json, gate_json, rule_json
 
 COLOURS = {
@@ -109,6 +109,13 @@ def list_gates(
         out().print(_table(found.gates))
     else:
         say("no gate matches")
+    if found.rules and not json:
+        console = out()
+        console.print("\n[bold]limits[/]")
+        for ledger, rule in found.rules:
+            where = "" if ledger == TASKS.name else f" [dim]in {escape(ledger)}[/]"
+            said = escape(f"{limit_words(rule.rule)}, set by {rule.set_by}{_why(rule.reason)}")
+            console.print(f"  [bold]{escape(rule.pattern)}[/]{where}: {said}")
     for name, reason in found.unseen.items():
         say(f"[yellow]not looked at: {escape(name)}[/]: {escape(reason)}")
     if found.after is not None and not json:
@@ -120,7 +127,7 @@ class _Listing:
     """A page of gates, and where the next one begins: `LEDGER:CURSOR`."""
 
     gates: list[GateView]
-    rules: list[tuple[str, Any]]
+    rules: list[tuple[str, RuleView]]
     after: str | None
     unseen: dict[str, str]
 

@@ -288,6 +288,23 @@ def rate_words(rule: GateRule) -> str:
     return f"{rule.rate:,}/{_SPANS.get(seconds, span_words(rule.rate_span))}"
 
 
+def limit_words(limits: GateRule) -> str:
+    """Limits in a line: `5 at once, 20/s, …`."""
+    said = []
+    if limits.concurrency is not None:
+        said.append(f"{limits.concurrency:,} at once")
+    if limits.rate is not None:
+        said.append(rate_words(limits))
+    if limits.failures is not None:
+        share = f" and {percent(limits.share)} of the tries" if limits.share is not None else ""
+        said.append(
+            f"holds after {limits.failures:,} failures{share} within {span_words(limits.within)}, a probe every {span_words(limits.probe)}"
+        )
+    if limits.budget is not None:
+        said.append(f"retries up to {percent(limits.budget)} of first tries")
+    return ", ".join(said) or "no limits"
+
+
 def moment(instant: datetime | None, now: datetime) -> str:
     """`12:04:30`, with the day where that is another; UTC."""
     if instant is None:

@@ -204,12 +204,11 @@ class SqlGates:
         if task.gate is None or not self._ledger.has_gates:
             return None
         view = self._one(connection, task.gate)
-        now = self._ledger.present(connection)
-        if view is None or (task.due_at is not None and task.due_at > now and _is_open(view)):
+        if view is None or view.waits_for is None:
             return None
+        if task.due_at is not None and task.due_at > view.at and view.until is not None and task.due_at >= view.until:
+            return None  # its own time comes later than that of its gate
         before = self._ledger.parked_before(connection, task.gate, task.id, PARKED_MAX + 1)
-        if view.waits_for is None and not before:
-            return None
         return ParkedTask(gate=view, before=before)
 
     def _rules(self, connection: Connection) -> list[RuleView]:
@@ -263,7 +262,10 @@ class SqlGates:
             gates |= {row["name"]: read_gate(row) for row in connection.execute(_NAMED, known).mappings()}
         changes: list[GateSpan] = []
         for name in {*gates, *lasting}:
-            changes += _changed(name, gates.get(name), lasting.get(name), now)
+            if (
+                name in lasting or len(lasting) < RECORDED_MAX
+            ):  # of more, nobody knows whether they are recorded already
+                changes += _changed(name, gates.get(name), lasting.get(name), now)
         return changes
 
     def _record(self, connection: Connection, changes: Sequence[GateSpan]) -> int:
@@ -304,10 +306,6 @@ def _is_shown(row: RowMapping, does: GateDoes | None, now: datetime) -> bool:
     """Whether a page shows it: a pause of kinds that is over is not a gate."""
     doing = does_of(*read_gate(row), now)
     return (does is None or doing is does) and (doing is GateDoes.PAUSED or not is_of_kinds(row["name"]))
-
-
-def _is_open(view: GateView) -> bool:
-    return view.does in (GateDoes.LETTING_THROUGH, GateDoes.RETURNING)
 
 
 def _rule_view(row: RowMapping, versions: Mapping[str, int]) -> RuleView:

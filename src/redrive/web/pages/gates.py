@@ -12,7 +12,7 @@ from redrive.core.task import GATE_CHARS_MAX
 from redrive.errors import UsageError
 from redrive.http.panel import turns
 from redrive.lane import Lane
-from redrive.operator.gates import GateDoes, GateView, RuleView, percent, rate_words, read_does, span_words
+from redrive.operator.gates import GateDoes, GateView, RuleView, limit_words, rate_words, read_does, span_words
 from redrive.operator.json_views import limits_json
 from redrive.web.api.common import app_of, in_time, lane_of
 from redrive.web.api.gates import CURSOR_CHARS_MAX
@@ -72,7 +72,7 @@ async def gates(
     place = {"ledger": ledger, "does": does, "prefix": prefix}
     return render(
         request, "gates.html", visitor, title="Gates", ledger=ledger, ledgers=list(service_of(request).app.lanes),
-        does=asked, every_does=list(GateDoes), prefix=prefix, rows=rows, rules=[(name, one, limit_words(one)) for name, one in rules],
+        does=asked, every_does=list(GateDoes), prefix=prefix, rows=rows, rules=[(name, one, limit_words(one.rule)) for name, one in rules],
         verdict=_verdict(Counter(row.view.does for row in rows), complete=not more), more=[] if ledger else more,
         marks=hours_of(rows[0].view.at) if rows else (), rate_words=rate_words, span_words=span_words, few=_few,
         with_ledger=len(service_of(request).app.lanes) > 1,
@@ -103,24 +103,6 @@ async def _found(lane: Lane, does: GateDoes | None, prefix: str, cursor: str) ->
         for view in page.items
     ]
     return _Rows(rows, None if page.cursor is None else str(page.cursor)), rules
-
-
-def limit_words(rule: RuleView) -> str:
-    """Limits in a line: `5 at once, 20/s, …`."""
-    limits = rule.rule
-    said = []
-    if limits.concurrency is not None:
-        said.append(f"{limits.concurrency:,} at once")
-    if limits.rate is not None:
-        said.append(rate_words(limits))
-    if limits.failures is not None:
-        share = f" and {percent(limits.share)} of the tries" if limits.share is not None else ""
-        said.append(
-            f"holds after {limits.failures:,} failures{share} within {span_words(limits.within)}, a probe every {span_words(limits.probe)}"
-        )
-    if limits.budget is not None:
-        said.append(f"retries up to {percent(limits.budget)} of first tries")
-    return ", ".join(said) or "no limits"
 
 
 def _verdict(amounts: Counter[GateDoes], *, complete: bool) -> str:
