@@ -39,11 +39,13 @@ from redrive.core.task import Added, Attempt, Deed, Task
 from redrive.errors import UsageError
 from redrive.lane import Lane
 from redrive.operator.asked import read_filter
+from redrive.operator.gates import ParkedTask
 from redrive.operator.json_views import (
     attempt_json,
     deed_json,
     explained,
     id_json,
+    parked_json,
     redacted,
     task_json,
     try_json,
@@ -214,19 +216,21 @@ def show(
     Example: [cyan]redrive tasks show invoice-7 --app shop.tasks:app[/]
     """
 
-    async def work() -> tuple[str, Task, list[Attempt], list[Deed], list[Try] | None] | None:
+    async def work() -> tuple[str, Task, list[Attempt], list[Deed], list[Try] | None, ParkedTask | None] | None:
         async with opened_ledgers(database, app, lane) as ledgers:
             [(chosen, _)] = (await by_lane(ledgers.lanes, [id])).items()
             task = await find_named(await chosen.ledger(), id)
             if task is None:
                 return None
-            return chosen.name, task, await chosen.attempts(task.id), await chosen.deeds(task.id), chosen.to_come(task)
+            parked = await chosen.parked(task)
+            to_come = chosen.to_come(task, not_before=None if parked is None else parked.earliest)
+            return chosen.name, task, await chosen.attempts(task.id), await chosen.deeds(task.id), to_come, parked
 
     found = run(work())
     if found is None:
         complain(f"there is no task with the id or key {id!r}")
         raise typer.Exit(PROBLEM)
-    ledger, task, attempts, deeds, to_come = found
+    ledger, task, attempts, deeds, to_come, parked = found
     if json:
         print_json(
             {"ledger": ledger}
@@ -235,17 +239,18 @@ def show(
                 "attempts": [attempt_json(one) for one in attempts],
                 "deeds": [deed_json(deed) for deed in deeds],
                 "to_come": None if to_come is None else [try_json(one) for one in to_come],
+                "parked": parked_json(parked),
             }
         )
         return
     console = out()
-    _show_row(console, ledger, task)
+    _show_row(console, ledger, task, parked)
     _show_attempts(console, attempts)
     _show_deeds(console, deeds)
     _show_to_come(console, task, to_come)
 
 
-def _show_row(console: Console, ledger: str, task: Task) -> None:
+def _show_row(console: Console, ledger: str, task: Task, parked: ParkedTask | None) -> None:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
@@ -257,6 +262,8 @@ def _show_row(console: Console, ledger: str, task: Task) -> None:
         ("state", _coloured(task.state)),
         ("failures", _failures(task)),
         ("redrives", str(task.redrives) if task.redrives else None),
+        ("gate", escape(task.gate) if task.gate else None),
+        ("parked", escape(parked.explained()) if parked is not None else None),
         ("due", f"{exactly(task.due_at)} ({when(task.due_at)})" if task.due_at else None),
         ("lease until", exactly(task.lease_until) if task.lease_until else None),
         ("deadline", exactly(task.deadline_at) if task.deadline_at else None),

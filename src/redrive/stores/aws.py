@@ -19,6 +19,7 @@ from redrive.access.ports import Keys, Sessions
 from redrive.core.table import LedgerTable
 from redrive.engine.worker import WorkerSettings
 from redrive.errors import SettingsError, UsageError
+from redrive.ledgers.aws.base import no_gates
 from redrive.ledgers.aws.checks import ItemPlaces, StoreFinding, check, examine
 from redrive.ledgers.aws.client import Dynamo
 from redrive.ledgers.aws.ledger import DynamoLedger
@@ -118,6 +119,10 @@ class ItemStore:
     def pages(self, ledger: OperatorLedger, *, limited: bool = True) -> ItemTaskPages:
         """See `Store.pages`."""
         return ItemTaskPages(_of_items(ledger), limited=limited)
+
+    def gates(self, ledger: OperatorLedger, *, limited: bool = True) -> NoReturn:  # noqa: ARG002
+        """See `Store.gates`: refused."""
+        raise UsageError(no_gates(ledger.name))
 
     def census(self, ledger: OperatorLedger) -> ItemCensus:
         """See `Store.census`."""
