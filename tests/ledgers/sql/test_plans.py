@@ -158,7 +158,7 @@ async def test_claims_behind_gates_are_served_by_their_index(home: Home) -> None
     await home.ledger.add([home.new(**gated), *(home.new(**gated, delay=days(30)) for _ in range(500))])
     await execute(home.database, ["ANALYZE"])
     kinds = ["mail"] if home.table.kind else None
-    plan, claims = await plans(home, home.ledger._claim_behind_gates, 10, LEASE, kinds, uuid4())
+    plan, claims = await plans(home, home.ledger._claim_behind_gates, 10, LEASE, kinds, uuid4(), ())
     assert [claim.task.gate for claim in claims] == ["49"]
     assert_flat(home, plan, "gate", may_sort=True)
     plan, _ = await plans(home, home.ledger._overlooked)

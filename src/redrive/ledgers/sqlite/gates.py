@@ -1,8 +1,9 @@
 """Gates on SQLite: whoever writes has the whole file, so a claim reads gates, asks `core.gates`, and writes what it says."""
 
+import json
 import math
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
@@ -13,7 +14,9 @@ from sqlalchemy import (
     Integer,
     Select,
     Text,
+    and_,
     bindparam,
+    func,
     literal_column,
     null,
     select,
@@ -21,6 +24,7 @@ from sqlalchemy import (
     tuple_,
     union_all,
 )
+from sqlalchemy.sql.util import ClauseAdapter
 
 from redrive.core.decide import Settlement
 from redrive.core.gates import (
@@ -44,8 +48,18 @@ from redrive.ledgers.sql.gate_rows import GateAsk, GateRows, NamedGate, gates_an
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.seam import Dialect, Parameters
 
-_AFTER = text("SELECT min(tenant) FROM redrive_gate WHERE ledger = :ledger AND ready AND tenant > :tenant")
-_FIRST = text("SELECT min(tenant) FROM redrive_gate WHERE ledger = :ledger AND ready")
+_TENANTS = "SELECT min(tenant) FROM redrive_gate WHERE ledger = :ledger AND ready"
+_TURNS = text(
+    f"WITH RECURSIVE turn (tenant) AS (SELECT ({_TENANTS} AND tenant > :last)"  # noqa: S608 - all of it stands here
+    f" UNION ALL SELECT ({_TENANTS} AND tenant > turn.tenant) FROM turn WHERE turn.tenant IS NOT NULL LIMIT :limit)"
+    " SELECT tenant FROM turn WHERE tenant IS NOT NULL"
+)
+_ONCE_AROUND = text(
+    f"WITH RECURSIVE turn (tenant) AS (SELECT ({_TENANTS} AND tenant <= :last)"  # noqa: S608 - all of it stands here
+    f" UNION ALL SELECT ({_TENANTS} AND tenant > turn.tenant AND tenant <= :last) FROM turn WHERE turn.tenant IS NOT NULL LIMIT :limit)"
+    " SELECT tenant FROM turn WHERE tenant IS NOT NULL"
+)
+"""Tenants with a ready gate, one probe each: those behind the one that was served last, and those up to it."""
 _WOKEN = (
     text(
         "SELECT name, tenant, kinds FROM redrive_gate"
@@ -55,9 +69,11 @@ _WOKEN = (
     .columns(schema.gate.c.name, schema.gate.c.tenant, schema.gate.c.kinds)
 )
 _READY = text(
-    "SELECT name, kinds FROM redrive_gate"
-    " WHERE ledger = :ledger AND ready AND tenant = :tenant ORDER BY turn_at, name LIMIT :limit"
-).columns(schema.gate.c.name, schema.gate.c.kinds)
+    "SELECT g.tenant, g.name, g.kinds FROM json_each(:tenants) AS turn JOIN redrive_gate AS g ON g.rowid IN"
+    " (SELECT x.rowid FROM redrive_gate AS x WHERE x.ledger = :ledger AND x.ready AND x.tenant = turn.value"
+    " ORDER BY x.turn_at, x.name LIMIT :limit) ORDER BY turn.key, g.turn_at, g.name"
+).columns(schema.gate.c.tenant, schema.gate.c.name, schema.gate.c.kinds)
+"""Of each tenant those that were served longest ago."""
 PASSED_BY_MAX = 10
 """How many times as many gates are read as are looked at, for those of kinds that nobody here knows."""
 
@@ -95,37 +111,35 @@ class SqliteGateClaim:
 
     def discover(self, connection: Connection, ledger: str, times: Parameters) -> list[NamedGate]:
         """See `GateClaim.discover`: a loose scan over the gates and kinds of the index, one probe for each."""
-        found: list[NamedGate] = []
-        row = connection.execute(self._first_named).first()
-        while row is not None:
-            gate, kind, tenant = row
-            there = connection.execute(_NAMED, {"ledger": ledger, "names": [gate]}).mappings().one_or_none()
-            if there is None or self._overlooks(connection, there, kind, times):
-                found.append(NamedGate(gate, kind, str(tenant or "")))
-            row = connection.execute(self._next_named, {"after_gate": gate, "after_kind": kind}).first()
-        return found
-
-    def _overlooks(self, connection: Connection, row: Any, kind: str | None, times: Parameters) -> bool:
-        gate, _ = read_gate(row)
-        if kind is not None and kind not in gate.kinds:
-            return True
-        asked = times | {"gate": gate.name, "kind": kind, "share": 1}
-        return gate.waits_for is WaitsFor.DUE and connection.execute(self._due_rows, asked).first() is not None
+        seen = connection.execute(self._all_named, {"ledger": ledger}).all()
+        missing, asleep = list[NamedGate](), list[NamedGate]()
+        for gate, kind, tenant, kinds, waits_for in seen:
+            one = NamedGate(gate, kind, str(tenant or ""))
+            if kinds is None or (kind is not None and kind not in kinds):
+                missing.append(one)
+            elif waits_for == WaitsFor.DUE:
+                asleep.append(one)
+        named = json.dumps([(one.gate, one.kind) for one in asleep])
+        asked = times | {"named": named, "share": 1}
+        due = {gate for gate, *_ in connection.execute(self._due_rows, asked)} if asleep else frozenset()
+        return missing + [one for one in asleep if one.gate in due]
 
     @cached_property
-    def _first_named(self) -> Select[Any]:
-        rows = self._rows
+    def _all_named(self) -> Select[Any]:
+        """Gates and kinds of waiting rows, each with what its gate knows: a loose scan, one probe of the index for each."""
+        rows, g = self._rows, schema.gate
         order = [rows.gate] if rows.kind is None else [rows.gate, rows.kind]
-        others: list[Any] = [null() if one is None else one for one in (rows.kind, rows.tenant)]
-        return select(rows.gate, *others).where(rows.waiting).order_by(*order).limit(1)
-
-    @cached_property
-    def _next_named(self) -> Select[Any]:
-        rows, after = self._rows, bindparam("after_gate", type_=Text)
-        if rows.kind is None:
-            return self._first_named.where(rows.gate > after)
-        return self._first_named.where(
-            tuple_(rows.gate, rows.kind) > tuple_(after, bindparam("after_kind", type_=Text))
+        at = rows.id.table.alias("at")
+        onto = ClauseAdapter(at).traverse
+        first = select(rows.id).where(rows.waiting).order_by(*order).limit(1)
+        seen = select(first.scalar_subquery().label("id")).cte("seen", recursive=True)
+        later: Any = tuple_(*order) > tuple_(*map(onto, order)) if len(order) > 1 else order[0] > onto(order[0])
+        following = first.where(later).correlate(at).scalar_subquery()
+        scan = seen.union_all(select(following).select_from(seen.join(at, onto(rows.id) == seen.c.id)))
+        others = [null() if one is None else onto(one) for one in (rows.kind, rows.tenant)]
+        known = and_(g.c.ledger == bindparam("ledger", type_=Text), g.c.name == onto(rows.gate))
+        return select(onto(rows.gate), *others, g.c.kinds, g.c.waits_for).select_from(
+            scan.join(at, onto(rows.id) == scan.c.id).outerjoin(g, known)
         )
 
     def _looked(self, connection: Connection, ask: GateAsk) -> list[str]:
@@ -140,23 +154,19 @@ class SqliteGateClaim:
         ][: max(1, ask.limit // 2)]
         tenants = self._turns(connection, ask)
         each = max(1, ask.limit // max(1, len(tenants)))
-        for tenant in tenants:
-            mine = {"ledger": ask.ledger, "tenant": tenant, "limit": each * PASSED_BY_MAX}
-            ready = connection.execute(_READY, mine)
-            names += [name for name, there in ready if kinds is None or not kinds.isdisjoint(there)][:each]
+        mine = {"ledger": ask.ledger, "tenants": json.dumps(tenants), "limit": each * PASSED_BY_MAX}
+        left = dict.fromkeys(tenants, each)
+        for tenant, name, there in connection.execute(_READY, mine) if tenants else ():
+            if left[tenant] and (kinds is None or not kinds.isdisjoint(there)):
+                left[tenant] -= 1
+                names.append(name)
         return names
 
     def _turns(self, connection: Connection, ask: GateAsk) -> list[str]:
-        """Tenants with a ready gate, one probe each."""
-        tenants: list[str] = []
-        found = connection.execute(_AFTER, {"ledger": ask.ledger, "tenant": ask.last}).scalar()
-        while found is not None and len(tenants) < ask.limit:
-            tenants.append(found)
-            found = connection.execute(_AFTER, {"ledger": ask.ledger, "tenant": found}).scalar()
-        found = connection.execute(_FIRST, {"ledger": ask.ledger}).scalar()
-        while found is not None and found <= ask.last and len(tenants) < ask.limit:
-            tenants.append(found)
-            found = connection.execute(_AFTER, {"ledger": ask.ledger, "tenant": found}).scalar()
+        asked = {"ledger": ask.ledger, "last": ask.last, "limit": ask.limit}
+        tenants = list(connection.execute(_TURNS, asked).scalars())
+        if len(tenants) < ask.limit:
+            tenants += connection.execute(_ONCE_AROUND, asked | {"limit": ask.limit - len(tenants)}).scalars()
         return [tenant for tenant in tenants if tenant not in ask.busy]
 
     def _take(
@@ -168,34 +178,39 @@ class SqliteGateClaim:
         shared = [gate for (gate, _), amount in zip(found, rooms, strict=True) if amount and self._is_shared(gate)]
         turns = {gate.name: self._turns_inside(connection, ask, gate, share) for gate in shared}
         each = max(1, share // max([1, *map(len, turns.values())]))
+        alone = [gate for (gate, _), amount in zip(found, rooms, strict=True) if amount and not self._is_shared(gate)]
+        due_alone = self._due(connection, ask, alone, share)
         ranked: list[tuple[int, int, int, TaskId]] = []
         for at, ((gate, rule), amount) in enumerate(zip(found, rooms, strict=True)):
             if amount:
                 due = (
                     self._due_in_turns(connection, ask, gate, turns[gate.name], each)
                     if self._is_shared(gate)
-                    else self._due(connection, ask, gate, share)
+                    else due_alone[gate.name]
                 )
                 picked = in_order(due, amount, retry_room(gate, rule, now, ask.limit), ask.favoured)
                 ranked += [(nth, at, row.band, row.id) for nth, row in enumerate(picked)]
         taken = sorted(ranked, key=lambda one: one[:2])[: ask.limit]
-        first_tries = [sum(at == mine and band % 2 == 1 for _, at, band, _ in taken) for mine in range(len(found))]
-        retries = [sum(at == mine and band % 2 == 0 for _, at, band, _ in taken) for mine in range(len(found))]
+        started = Counter((at, band % 2) for _, at, band, _ in taken)
+        idle = [gate for at, (gate, _) in enumerate(found) if rooms[at] and not started[at, 0] and not started[at, 1]]
+        soonest = self._soonest(connection, idle, now)
         after = []
         for at, (gate, rule) in enumerate(found):
-            new = claimed(gate, rule, now, ask.fence, first_tries=first_tries[at], retries=retries[at])
-            if rooms[at] and not first_tries[at] and not retries[at]:
-                new = rested(new, rule, now, self._soonest(connection, gate, now))
-            after.append(new)
+            new = claimed(gate, rule, now, ask.fence, first_tries=started[at, 1], retries=started[at, 0])
+            after.append(rested(new, rule, now, soonest[gate.name]) if gate.name in soonest else new)
         return [id_ for _, _, _, id_ in taken], after
 
-    def _due(self, connection: Connection, ask: GateAsk, gate: Gate, share: int) -> list[DueRow]:
-        """Up to so many of what is due of each kind in each band."""
-        found = []
-        for kind in self._kinds_of(gate, ask.kinds):
-            asked = ask.times | {"gate": gate.name, "share": share, "kind": kind}
-            found += [DueRow(0, band, due, id_) for id_, band, due in connection.execute(self._due_rows, asked)]
+    def _due(self, connection: Connection, ask: GateAsk, gates: Sequence[Gate], share: int) -> dict[str, list[DueRow]]:
+        """Up to so many of what is due of each kind in each band, by gate."""
+        found: dict[str, list[DueRow]] = {gate.name: [] for gate in gates}
+        asked = ask.times | {"named": self._named(gates, ask.kinds), "share": share}
+        for name, id_, band, due in connection.execute(self._due_rows, asked) if gates else ():
+            found[name].append(DueRow(0, band, due, id_))
         return found
+
+    def _named(self, gates: Iterable[Gate], kinds: Sequence[str] | None = None) -> str:
+        """Each gate with each of its kinds, as the statements read them."""
+        return json.dumps([(gate.name, kind) for gate in gates for kind in self._kinds_of(gate, kinds)])
 
     # --- turns inside a gate that tenants share -----------------------------------------------------------------------
 
@@ -256,34 +271,49 @@ class SqliteGateClaim:
             return [None]
         return gate.kinds if kinds is None else [kind for kind in gate.kinds if kind in kinds]
 
-    def _soonest(self, connection: Connection, gate: Gate, now: datetime) -> datetime | None:
-        """When the first of the gate's tasks is due, those of kinds that nobody here knows too."""
-        found = []
-        for kind in self._kinds_of(gate):
-            asked = self._dialect.times(now) | {"gate": gate.name, "kind": kind}
-            found += [seconds for (seconds,) in connection.execute(self._first_rows, asked) if seconds is not None]
-        return None if not found else now + timedelta(microseconds=math.ceil(max(-1.0, min(found)) * 1e6))
+    def _soonest(self, connection: Connection, gates: Sequence[Gate], now: datetime) -> dict[str, datetime | None]:
+        """When the first task of each gate is due, those of kinds that nobody here knows too."""
+        found: dict[str, datetime | None] = dict.fromkeys(gate.name for gate in gates)
+        asked = self._dialect.times(now) | {"named": self._named(gates)}
+        for name, seconds in connection.execute(self._first_rows, asked) if gates else ():
+            found[name] = now + timedelta(microseconds=math.ceil(max(-1.0, seconds) * 1e6))
+        return found
 
-    def _band(self, band: int) -> list[Any]:
+    def _band(self, named: Any, band: int) -> list[Any]:
+        """The waiting rows in a band of a gate and a kind of the batch."""
         rows = self._rows
-        where = [rows.gate == bindparam("gate", type_=Text), rows.band == literal_column(str(band)), rows.waiting]
-        return where if rows.kind is None else [*where, rows.kind == bindparam("kind", type_=Text)]
+        where = [rows.gate == _part(named, 0), rows.band == literal_column(str(band)), rows.waiting]
+        return where if rows.kind is None else [*where, rows.kind == _part(named, 1)]
 
     @cached_property
     def _due_rows(self) -> Select[Any]:
-        return self._due_where()
+        """Due rows of each gate and kind, from the head of each band: so many are read, however many there are."""
+        rows, limit = self._rows, bindparam("share", type_=Integer)
+        due = rows.due <= self._dialect.present(rows.due_column)
+        named, table = _batch(), rows.id.table
+        taken = table.alias("taken")
+        onto = ClauseAdapter(taken).traverse
+        parts = []
+        for band in rows.bands:
+            head = select(rows.id).where(*self._band(named, band), due).order_by(rows.due).limit(limit)
+            parts.append(
+                select(
+                    _part(named, 0).label("gate"), onto(rows.id).label("id"),
+                    literal_column(str(band), Integer).label("band"), onto(rows.due).label("due"),
+                ).select_from(named.join(taken, onto(rows.id).in_(head.correlate(named).scalar_subquery())))
+            )  # fmt: skip
+        return select(union_all(*parts).subquery("due_rows"))
 
     @cached_property
     def _due_rows_of_tenant(self) -> Select[Any]:
-        assert self._rows.turn is not None
-        return self._due_where(self._rows.turn == bindparam("tenant", type_=Text))
-
-    def _due_where(self, *mine: ColumnElement[bool]) -> Select[Any]:
         rows, limit = self._rows, bindparam("share", type_=Integer)
-        due = rows.due <= self._dialect.present(rows.due_column)
+        assert rows.turn is not None
+        where = [rows.gate == bindparam("gate", type_=Text), rows.turn == bindparam("tenant", type_=Text), rows.waiting]
+        where += [rows.due <= self._dialect.present(rows.due_column)]
+        where += [] if rows.kind is None else [rows.kind == bindparam("kind", type_=Text)]
         parts = [
             select(rows.id.label("id"), literal_column(str(band), Integer).label("band"), rows.due.label("due"))
-            .where(*self._band(band), *mine, due)
+            .where(*where, rows.band == literal_column(str(band)))
             .order_by(rows.due)
             .limit(limit)
             .subquery(f"band_{band}")
@@ -293,13 +323,25 @@ class SqliteGateClaim:
 
     @cached_property
     def _first_rows(self) -> Select[Any]:
-        rows = self._rows
+        """How long until the first row of each gate is due; none of gates without rows."""
+        rows, named = self._rows, _batch()
         parts = []
         for band in rows.bands:
-            due = select(rows.due.label("due")).where(*self._band(band)).order_by(rows.due).limit(1)
-            head = due.subquery(f"band_{band}")
-            parts.append(select(self._dialect.seconds_until(head.c.due, rows.due_column, signed=True).label("seconds")))
-        return select(union_all(*parts).subquery("first_rows"))
+            head: Any = select(rows.due).where(*self._band(named, band)).order_by(rows.due).limit(1)
+            until = self._dialect.seconds_until(head.correlate(named).scalar_subquery(), rows.due_column, signed=True)
+            parts.append(select(_part(named, 0).label("gate"), until.label("seconds")).select_from(named))
+        heads = union_all(*parts).subquery("heads")
+        soonest = func.min(heads.c.seconds)
+        return select(heads.c.gate, soonest).group_by(heads.c.gate).having(soonest.is_not(None))
+
+
+def _batch() -> Any:
+    """Gates and kinds, given as one JSON text."""
+    return func.json_each(bindparam("named", type_=Text)).table_valued("value", name="named")
+
+
+def _part(named: Any, position: int) -> ColumnElement[str]:
+    return func.json_extract(named.c.value, literal_column(f"'$[{position}]'"), type_=Text)
 
 
 def settle_gates(connection: Connection, ledger: str, settlements: Sequence[Settlement], now: datetime) -> None:
