@@ -14,17 +14,20 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import NamedTuple, NoReturn, TypeVar
+from uuid import UUID
 
 from redrive.core.durations import ZERO
 from redrive.core.failure import describe_error
 from redrive.core.states import State
 from redrive.core.table import LedgerTable
 from redrive.errors import LedgerAwayError, LedgerError, UsageError
+from redrive.ledgers.aws.arrivals import Arrivals
 from redrive.ledgers.aws.attributes import to_micros
 from redrive.ledgers.aws.client import Dynamo, RefusedError
 from redrive.ledgers.aws.follow import Change, Follower
 from redrive.ledgers.aws.heads import OPEN, Head, UnreadableHeadError, head_from, head_key
 from redrive.ledgers.aws.history import MINUTE_SHARDS, minute_action
+from redrive.ledgers.aws.objects import Objects
 from redrive.ledgers.aws.queue import Message, Queue
 from redrive.ports import Clock, Within
 
@@ -32,12 +35,12 @@ SLACK = timedelta(seconds=120)
 """How long after something should have happened a sweep looks whether it did: a message takes its time."""
 GRACE = timedelta(seconds=5)
 """How long after the end of a lease nobody takes it over: clocks differ."""
+SWEEP_EVERY = timedelta(seconds=10)
+"""How often all processes together sweep."""
 KNOWN_MAX = 10_000
 """How many heads are remembered as they were left, so that settling need not read them."""
 TRIES_MAX = 100
 """Each refusal is somebody else's progress; as many of them mean that something is wrong."""
-
-
 TELL_AGAIN_SECONDS = 3600.0
 """How often the same trouble is told."""
 TOLD_MAX = 1_000
@@ -74,7 +77,10 @@ class ItemBase:
         follower: Follower | None = None,
         slack: timedelta = SLACK,
         grace: timedelta = GRACE,
+        sweep_every: timedelta = SWEEP_EVERY,
+        objects: Objects | None = None,
     ) -> None:
+        """`objects` hold what is too large for items, under the names of heads."""
         self.table = ledger_table
         self.name = ledger_table.name
         self.dynamo = dynamo
@@ -83,8 +89,13 @@ class ItemBase:
         self._follower = follower or Follower()
         self._slack = slack
         self._grace = grace
+        self._sweep_every = sweep_every
+        self._objects = objects
+        self._arrivals = Arrivals(lambda limit, wait: self.queue.receive(limit, wait))
         self._known: OrderedDict[str, Head] = OrderedDict()
         self._told: OrderedDict[str, float] = OrderedDict()
+        self._fences: OrderedDict[UUID, set[str]] = OrderedDict()
+        self._causes: OrderedDict[str, None] = OrderedDict()
 
     def _now(self) -> datetime:
         return self._clock.now()

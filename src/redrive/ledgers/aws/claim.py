@@ -12,7 +12,6 @@ What was taken is answered, whatever becomes of the messages afterwards: one tha
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -22,7 +21,6 @@ from redrive.core.durations import ZERO
 from redrive.core.states import State
 from redrive.core.task import Abandoned, Claim, ClaimLost, Unwritten
 from redrive.errors import LedgerAwayError, LedgerError
-from redrive.ledgers.aws.arrivals import Arrivals
 from redrive.ledgers.aws.attributes import to_micros
 from redrive.ledgers.aws.base import ItemBase
 from redrive.ledgers.aws.changes import claimed, revise, taken_over
@@ -54,9 +52,6 @@ DUE_LOOKED_AT = 10
 
 class ItemClaiming(ItemBase):
     """The part of the ledger that hands tasks out."""
-
-    _fences: OrderedDict[UUID, set[str]]
-    _arrivals: Arrivals
 
     async def claim(
         self,

@@ -3,56 +3,30 @@
 What DynamoDB and SQS cannot do is refused with one sentence: a transaction to join, tasks that are added without an event, pruning.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
-from datetime import timedelta
 from typing import NoReturn
 
-from redrive.core.table import LedgerTable
 from redrive.core.task import Added, NewTask
 from redrive.errors import UsageError
 from redrive.ledgers.aws.acts import ItemActing
-from redrive.ledgers.aws.arrivals import Arrivals, QueueWaiter
-from redrive.ledgers.aws.base import GRACE, SLACK, no_transaction
-from redrive.ledgers.aws.client import Dynamo, RefusedError
+from redrive.ledgers.aws.arrivals import QueueWaiter
+from redrive.ledgers.aws.base import no_transaction
+from redrive.ledgers.aws.client import RefusedError
 from redrive.ledgers.aws.expressions import Action, put_new
-from redrive.ledgers.aws.follow import Follower
 from redrive.ledgers.aws.heads import Head, earliest, head_key, head_values, look_after
 from redrive.ledgers.aws.history import counted
-from redrive.ledgers.aws.objects import Objects
 from redrive.ledgers.aws.owner import ItemOwning
-from redrive.ledgers.aws.queue import Queue
 from redrive.ledgers.aws.reader import ItemReading
 from redrive.ledgers.aws.settle import ItemSettling
-from redrive.ledgers.aws.sweep import SWEEP_EVERY, ItemSweeping
-from redrive.ports import Clock, Page, Transaction, Within
+from redrive.ledgers.aws.sweep import ItemSweeping
+from redrive.ports import Page, Transaction, Within
 
 
 class DynamoLedger(ItemSweeping, ItemSettling, ItemActing, ItemReading, ItemOwning):
     """Heads of a table of DynamoDB as a ledger, and its reader."""
 
     transactions_max = 0
-
-    def __init__(
-        self,
-        dynamo: Dynamo,
-        queue: Queue,
-        ledger_table: LedgerTable,
-        *,
-        clock: Clock | None = None,
-        follower: Follower | None = None,
-        slack: timedelta = SLACK,
-        grace: timedelta = GRACE,
-        sweep_every: timedelta = SWEEP_EVERY,
-        objects: Objects | None = None,
-    ) -> None:
-        super().__init__(dynamo, queue, ledger_table, clock=clock, follower=follower, slack=slack, grace=grace)
-        self._fences = OrderedDict()
-        self._causes = OrderedDict()
-        self._arrivals = Arrivals(lambda limit, wait: self.queue.receive(limit, wait))
-        self._sweep_every = sweep_every
-        self._objects = objects
 
     async def take(self, head: Head, *, beside: Sequence[Action] = (), counts: Mapping[str, int] | None = None) -> None:
         """Store a new head with what belongs to it, then send its message. Item first: a sweep finds what has no message.

@@ -21,7 +21,6 @@ from redrive.ledgers.aws.expressions import Action, delete, query
 from redrive.ledgers.aws.follow import Change
 from redrive.ledgers.aws.heads import KEPT, SHARDS, TOMB, Head, head_from, head_key
 from redrive.ledgers.aws.history import failure_action
-from redrive.ledgers.aws.objects import Objects
 
 AT_ONCE_MAX = 16
 """How many deletions are under way at once."""
@@ -45,9 +44,6 @@ class Farewell(NamedTuple):
 
 class ItemOwning(ItemBase):
     """The part of the ledger that the owner of its heads acts through."""
-
-    _objects: Objects | None
-    """What is too large for items, under the names of heads."""
 
     async def amend(self, id: str, plan: Callable[[Head, datetime], Amendment | None]) -> Head | None:
         """Change a head as planned; how it is then, None if there is no such head. The plan may be asked several times."""

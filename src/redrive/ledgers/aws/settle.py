@@ -6,7 +6,7 @@ some of them written, and whoever repeats it learns which (`settled_by`).
 """
 
 import asyncio
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from uuid import UUID
@@ -39,8 +39,6 @@ Group = dict[str, list[Settlement]]
 
 class ItemSettling(ItemBase):
     """The part of the ledger that writes settlements."""
-
-    _causes: OrderedDict[str, None]
 
     async def settle(
         self,

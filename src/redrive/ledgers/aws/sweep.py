@@ -38,8 +38,6 @@ from redrive.ledgers.aws.heads import (
     lost_parts,
 )
 
-SWEEP_EVERY = timedelta(seconds=10)
-"""How often all processes together sweep."""
 SWEPT_MAX = 100
 """How many heads of a shard one round looks at."""
 ROUND_MAX = 400
@@ -53,7 +51,6 @@ SET_ASIDE = timedelta(hours=1)
 class ItemSweeping(ItemClaiming):
     """The part of the ledger that finds what was lost."""
 
-    _sweep_every: timedelta
     _sweep_at = -math.inf
 
     async def reclaim(self, limit: int, lease: timedelta, *, kinds: Sequence[str] | None = None) -> list[Claim]:
