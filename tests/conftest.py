@@ -34,6 +34,7 @@ from tests.order import spread
 from tests.patience import have_patience
 from tests.servers import Migrated, PostgresServer, own_pooler, own_rabbitmq, quick_folder
 
+gc.disable()  # until all tests are collected: what is made until then stays
 STORES = ("sqlite", "postgres")
 RABBITMQ_URL = os.environ.pop("RABBITMQ_URL", None)
 """Which broker to use. Out of the environment, or every service that a test starts would run the relay."""
@@ -55,6 +56,7 @@ def pytest_collection_finish() -> None:
     have_patience()
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(50_000, 20, 20)  # and seldom among what they make, which is gone with each
 
 

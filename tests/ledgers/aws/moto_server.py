@@ -255,11 +255,17 @@ class Connection(socketserver.StreamRequestHandler):
         said: list[str] = []
 
         def start_response(status: str, headers: list[tuple[str, str]], _: Any = None) -> None:
-            said[:] = [f"HTTP/1.1 {status}", *(f"{n}: {v}" for n, v in headers if n.lower() != "content-length")]
+            said[:] = [
+                f"HTTP/1.1 {status}",
+                *(f"{n}: {v}" for n, v in headers if is_head or n.lower() != "content-length"),
+            ]
 
+        is_head = method == "HEAD"  # what it says of the length is of what a GET would get
         body = b"".join(self.server.served(environ, start_response))
-        head = "\r\n".join([*said, f"Content-Length: {len(body)}", "\r\n"]).encode("latin-1")
-        self.wfile.write(head if method == "HEAD" else head + body)
+        if not is_head:
+            said.append(f"Content-Length: {len(body)}")
+        head = "\r\n".join([*said, "\r\n"]).encode("latin-1")
+        self.wfile.write(head if is_head else head + body)
 
 
 class Server(socketserver.ThreadingTCPServer):
