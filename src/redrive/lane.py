@@ -479,10 +479,11 @@ class Lane:
         """Who redrove, cancelled or resolved a task, and why."""
         return await (await self.ledger()).deeds(id)
 
-    def to_come(self, task: Task, *, not_before: datetime | None = None) -> list[Try] | None:
+    def to_come(self, task: Task, *, parked: ParkedTask | None = None) -> list[Try] | None:
         """The tries still to come if each fails, the first of them included; None where no handler's policy is known here.
 
-        `not_before` is when the gate that keeps it back lets something through at the earliest, as `parked` says.
+        `parked` is what keeps it back, as the method of that name says: the tries begin when that lets something through at the
+        earliest, and behind a gate that has tripped the waits between them are longer.
         """
         handler = self.handlers.find(task.kind)
         if handler is None:
@@ -493,10 +494,12 @@ class Lane:
         ends = [task.deadline_at] if task.deadline_at else []
         if handler.policy.deadline is not None and task.created_at is not None:
             ends.append(task.created_at + handler.policy.deadline)
-        begins = max(task.due_at or now, now, not_before or now) if task.state is State.WAITING else now
+        earliest = now if parked is None or parked.earliest is None else parked.earliest
+        begins = max(task.due_at or now, now, earliest) if task.state is State.WAITING else now
         tries = preview(
             handler.policy.for_task(task), task.key, begins,
             failures=task.failures, failures_max=task.failures_max, deadline_at=min(ends, default=None),
+            stretch=1 if parked is None else parked.stretch,
         )  # fmt: skip
         if self.table.counts is Counts.DONE:
             tries = tries[:1]  # its failures are not counted: all that is known is when it is due

@@ -174,7 +174,7 @@ async def test_what_keeps_a_task_back(ledger: SqlLedger, clock: VirtualClock) ->
     tasks = [task for task in (await ledger.find(Filter())).items if task.failures == 0]
     last = await gates.parked(tasks[-1])
     assert last is not None
-    assert (last.before, last.earliest) == (2, clock.now() + seconds(30))
+    assert (last.before, last.earliest, last.stretch) == (2, clock.now() + seconds(30), 2)
     at = last.earliest.strftime("%H:%M:%S")
     assert last.sentence() == f"parked behind bank:DE, earliest {at}"
     assert (

@@ -223,7 +223,7 @@ def show(
             if task is None:
                 return None
             parked = await chosen.parked(task)
-            to_come = chosen.to_come(task, not_before=None if parked is None else parked.earliest)
+            to_come = chosen.to_come(task, parked=parked)
             return chosen.name, task, await chosen.attempts(task.id), await chosen.deeds(task.id), to_come, parked
 
     found = run(work())

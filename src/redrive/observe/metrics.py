@@ -128,7 +128,7 @@ class MetricsObserver:
                     if claim.task.gate is not None:
                         gate = self._gate(claim.task.gate, ledger)
                         tally["let_through", ledger, gate] += 1
-                        if answer_of(settlement)[0] is GateAnswer.BAD:
+                        if answer_of(settlement)[0] in (GateAnswer.BAD, GateAnswer.REFUSED):
                             tally["refused", ledger, gate] += 1
                     kind = self._kind(claim.task.kind, ledger)
                     tally["ended", ledger, kind, settlement.outcome] += 1

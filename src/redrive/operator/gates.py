@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from redrive.core.decide import STRETCH_MAX
 from redrive.core.durations import format_duration, rounded
 from redrive.core.gates import (
     SECOND,
@@ -136,6 +137,12 @@ class ParkedTask:
         """Before this instant it is not tried; None where somebody or something else will say."""
         return self.gate.until
 
+    @property
+    def stretch(self) -> int:
+        """How many times as long the waits between its tries are, because the breaker of its gate has tripped."""
+        stretched: int = 2 ** min(self.gate.trips, STRETCH_MAX)
+        return stretched
+
     def sentence(self) -> str:
         """`parked behind bank:DE, earliest 12:04:30`."""
         gate = self.gate
@@ -209,14 +216,15 @@ def view_of(
     if shut is None and gate.waits_for is WaitsFor.BUDGET and (gate.wake_at is None or gate.wake_at > now):
         shut = WaitsFor.BUDGET, gate.wake_at
     waits_for, until = shut or (None, None)
-    tripped = state_of(gate, limits, now) is BreakerState.TRIPPED
+    state = state_of(gate, limits, now)
+    tripped = state is BreakerState.TRIPPED
     is_paused = does is GateDoes.PAUSED
     view = GateView(
         ledger=ledger, name=gate.name, does=does, why="", since=began_at(gate, does), until=until, waits_for=waits_for,
         next_probe=gate.probe_at if tripped else None,
         paused_at=gate.paused_at if is_paused else None, paused_until=gate.paused_until if is_paused else None,
         paused_by=gate.paused_by if is_paused else None, reason=gate.reason if is_paused else None,
-        held=gate.held, tries=tries, failures=failures, trips=gate.trips if tripped else 0, rule=rule, kinds=gate.kinds,
+        held=gate.held, tries=tries, failures=failures, trips=0 if state is BreakerState.FLOWING else gate.trips, rule=rule, kinds=gate.kinds,
         tenant=gate.tenant, parked=parked, version=version, at=now,
     )  # fmt: skip
     return replace(view, why=_why(view))

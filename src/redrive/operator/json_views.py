@@ -186,6 +186,8 @@ def explained(explanation: Mapping[str, Any] | None) -> str | None:
             cap=_span(explanation.get("cap_seconds")),
             delay=_span(explanation.get("delay_seconds")),
             lost_alone=explanation.get("lost_alone", 0),
+            gate=explanation.get("gate"),
+            stretch=explanation.get("stretch", 1),
         ).sentence()
     except (KeyError, TypeError, ValueError):
         return None

@@ -112,7 +112,7 @@ class SqlGates:
 
     async def rule_for(self, pattern: str) -> tuple[GateRule, int]:
         """See `Gates.rule_for`."""
-        return await self._reads.page(self._rule_for, pattern)
+        return await self._reads.page(self._rule_for, check_text("pattern", pattern, GATE_CHARS_MAX))
 
     async def parked(self, task: Task) -> ParkedTask | None:
         """See `Gates.parked`."""

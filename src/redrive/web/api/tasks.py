@@ -69,7 +69,7 @@ async def one(request: Request, ledger: str, id: str) -> dict[str, Any]:
     task = await find_task(lane, id)
     attempts = await lane.attempts(task.id)
     parked = await lane.parked(task)
-    to_come = lane.to_come(task, not_before=None if parked is None else parked.earliest)
+    to_come = lane.to_come(task, parked=parked)
     return {
         "task": shown(task, lane.name, payload=True),
         "attempts": [attempt_json(attempt) for attempt in attempts[-ATTEMPTS_MAX:]],
