@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from typer.testing import CliRunner
 
 from redrive.cli import app
@@ -43,8 +44,9 @@ def application(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 
 
 @pytest.fixture
-def redrive() -> Callable[..., Said]:
-    """Run a command in this process."""
+def redrive() -> Iterator[Callable[..., Said]]:
+    """Run a command in this process. Where it writes its log is forgotten afterwards: that stream is closed with it."""
+    before = structlog.get_config()
 
     def run(*arguments: str, input: str | None = None) -> Said:
         result = CliRunner().invoke(app, list(arguments), input=input)
@@ -52,7 +54,8 @@ def redrive() -> Callable[..., Said]:
             raise result.exception
         return Said(result.exit_code, result.stdout, result.stderr)
 
-    return run
+    yield run
+    structlog.configure(**before)
 
 
 @pytest.fixture
