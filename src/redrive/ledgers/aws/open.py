@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from redrive.errors import MissingExtraError, SettingsError
 
 CONNECT_SECONDS = 3
-READ_SECONDS = 30
+READ_SECONDS = 8
+POLL_SECONDS = 30
 """Longer than the 20 s for which a queue may be waited at."""
 CONNECTIONS_MAX = 50
 
@@ -45,13 +46,19 @@ async def open_clients(
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
+    patient = config.merge(AioConfig(read_timeout=POLL_SECONDS))
     session = get_session()
     services = AwsClients._fields if with_s3 else ("dynamodb", "sqs")
     async with AsyncExitStack() as stack:
         try:
             clients = [
                 await stack.enter_async_context(
-                    session.create_client(service, region_name=region, endpoint_url=endpoint_url, config=config)
+                    session.create_client(
+                        service,
+                        region_name=region,
+                        endpoint_url=endpoint_url,
+                        config=patient if service == "sqs" else config,
+                    )
                 )
                 for service in services
             ]

@@ -8,8 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from redrive.cli import app as cli
+from redrive.ledgers.aws.asking import PATIENCE
 from redrive.ledgers.aws.checks import examine
-from redrive.ledgers.aws.open import open_clients
+from redrive.ledgers.aws.open import READ_SECONDS, open_clients
 from redrive.ledgers.aws.table import INDEXES, TTL, definition, problems_of, queue_problems
 from redrive.settings import Settings, load
 from redrive.stores.aws import read_url
@@ -79,6 +80,11 @@ def test_the_queue_outlasts_the_function() -> None:
     assert source["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
     assert source["ScalingConfig"] == {"MaximumConcurrency": {"Ref": "MaximumConcurrency"}}
     assert source["BatchSize"] == 10
+
+
+def test_the_api_answers_before_its_function_is_ended() -> None:
+    """While DynamoDB is away a caller gets our 503, not the error of AWS: we ask again and wait for an answer for less time than there is."""
+    assert PATIENCE.total_seconds() + READ_SECONDS < properties("ApiFunction")["Timeout"] < 30
 
 
 def test_the_sweep_comes_every_minute() -> None:
