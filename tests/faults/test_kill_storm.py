@@ -18,7 +18,7 @@ from .processes import Ground, WorkerProcess
 LEASE_SECONDS = 2.0
 WORKERS = 3
 TASKS_PER_KILL = 55
-ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 15)
+ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 30)
 
 
 def tasks_of(round_: int, rng: random.Random) -> list[NewTask]:

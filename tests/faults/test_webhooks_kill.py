@@ -24,7 +24,7 @@ from .processes import STOP_SECONDS, Ground
 LEASE_SECONDS = 2.0
 SERVERS = 3
 SENDERS = 12
-ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 20)
+ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 50)
 LATER_SECONDS = 10.0
 ON_TIME_SECONDS = 30.0
 """How late a retry may start on a busy machine that has just restarted its servers."""
