@@ -1,9 +1,9 @@
 """Rows with gates, and gates themselves, as the statements of both databases know them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Text, Update, and_, bindparam, select, update
@@ -52,6 +52,17 @@ class NamedGate:
     gate: str
     kind: str | None
     tenant: str
+
+
+class Gated(Protocol):
+    """A ledger whose rows have gates, as a system knows it that inserts its rows itself."""
+
+    def make_gates(self, connection: Connection, found: Iterable[NamedGate]) -> int:
+        """Make gates that are missing, and have those looked at that sleep until a task is due; how many were written.
+
+        They stay locked until the commit, so it must follow at once: claims pass a locked gate by.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,6 +76,13 @@ class GateStatements:
         _t.c.ledger == _LEDGER, _t.c.name.in_(_NAMES)
     )
     """What an adder must know of gates."""
+    lock_there: Select[Any] = there.order_by(_t.c.name).with_for_update()
+    wake: Update = (
+        update(_t)
+        .where(_t.c.ledger == bindparam("in_ledger", type_=Text), _t.c.name.in_(_NAMES))
+        .values(ready=True, waits_for=None, wake_at=None, version=_t.c.version + 1)
+    )
+    """Have gates looked at that slept until a task is due; they are locked already, in the order of their names."""
     patterns: Select[Any] = select(_r.c.pattern).where(_r.c.ledger == _LEDGER)
     ready: Select[Any] = (
         select(_t.c.kinds, _t.c.wake_at)
@@ -126,13 +133,16 @@ class Gating(LedgerBase):
 
     def _wake(self, connection: Connection, wanted: Mapping[str, Sequence[NamedGate]]) -> None:
         known = {"ledger": self.name, "names": sorted(wanted)}
-        for row in connection.execute(GateStatements.locked, known).mappings().all():
-            gate, _ = read_gate(row)
-            tenant, kinds = _hints(gate.tenant, gate.kinds, wanted[gate.name])
-            values: dict[str, Any] = {"tenant": tenant, "kinds": list(kinds), "version": gate.version + 1}
-            if gate.waits_for in _ASLEEP:
-                values |= {"ready": True, "waits_for": None, "wake_at": None}
-            connection.execute(_write(gate.name, self.name).values(values))
+        asleep = []
+        for row in connection.execute(GateStatements.lock_there, known).all():
+            if row.waits_for in _ASLEEP:
+                asleep.append(row.name)
+            if _widens(row, wanted[row.name]):
+                tenant, kinds = _hints(row.tenant, tuple(row.kinds), wanted[row.name])
+                wider = {"tenant": tenant, "kinds": list(kinds), "version": _t.c.version + 1}
+                connection.execute(_write(row.name, self.name).values(wider))
+        if asleep:  # all in one statement: an event for each of hundreds of destinations is nothing unusual
+            connection.execute(GateStatements.wake, {"in_ledger": self.name, "names": asleep})
 
     @cached_property
     def _gate_claim(self) -> GateClaim:
