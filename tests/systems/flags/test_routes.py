@@ -13,7 +13,7 @@ from .conftest import MINUTE, Api, Home
 
 SCHEDULE_FIELDS = [
     "id", "flagKey", "scheduledAt", "status", "updates", "appliedAt", "retryCount", "maxRetries", "nextRetryAt",
-    "lastError", "createdBy", "cancelledBy", "cancelledAt", "createdAt", "expiresAt", "backoff",
+    "lastError", "createdBy", "cancelledBy", "cancelledAt", "createdAt", "expiresAt", "backoff", "priority",
 ]  # fmt: skip
 ADMIN = [
     ("GET", ""), ("GET", "/promo"), ("PUT", "/promo"), ("POST", "/promo"), ("DELETE", "/promo"),

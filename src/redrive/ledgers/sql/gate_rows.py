@@ -8,7 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Text, Update, and_, bindparam, select, update
 
-from redrive.core.gates import BANDS, UNLIMITED, BreakerState, Gate, GateRule, WaitsFor
+from redrive.core.gates import BANDS, UNLIMITED, BreakerState, Gate, GateRule, WaitsFor, fits
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.predicates import Predicates
 
@@ -52,6 +52,21 @@ class NamedGate:
     gate: str
     kind: str | None
     tenant: str
+
+
+@dataclass(frozen=True, slots=True)
+class GatesInUse:
+    """The gates of a ledger that somebody has limited, by pattern, or paused, by name."""
+
+    patterns: frozenset[str]
+    paused: frozenset[str]
+
+    def has(self, name: str) -> bool:
+        """Whether a gate is one of them."""
+        return name in self.paused or any(fits(pattern, name) for pattern in self.patterns)
+
+    def __bool__(self) -> bool:
+        return bool(self.patterns or self.paused)
 
 
 class Gated(Protocol):

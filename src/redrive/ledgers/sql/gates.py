@@ -42,6 +42,7 @@ from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.base import IDS_MAX, LedgerBase
 from redrive.ledgers.sql.gate_rows import (
     GateRows,
+    GatesInUse,
     NamedGate,
     gate_values,
     gates_and_rules,
@@ -228,6 +229,15 @@ class Gating(LedgerBase):
                 .all()
             )
         return [read_gate(row) for row in rows]
+
+    async def gates_in_use(self) -> GatesInUse:
+        """Which gates somebody has limited or paused."""
+        return await self.database.read(self._in_use)
+
+    def _in_use(self, connection: Connection) -> GatesInUse:
+        paused = select(_t.c.name).where(_t.c.ledger == self.name, _t.c.paused_at.is_not(None))
+        patterns = connection.execute(GateStatements.patterns, {"ledger": self.name}).scalars()
+        return GatesInUse(frozenset(patterns), frozenset(connection.execute(paused).scalars()))
 
     async def gate_rules(self) -> dict[str, GateRule]:
         """The limits of this ledger's gates, by their patterns."""

@@ -27,6 +27,10 @@ from redrive.core.task import TaskId
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.gate_rows import GateAsk, GateRows, NamedGate, gates_and_rules, read_gate, write_gates
 from redrive.ledgers.sql.seam import Dialect, Parameters
+from redrive.ledgers.sql.times import Instant
+
+TEXT_SLACK = timedelta(microseconds=100)
+"""Times in text are compared as days in a float: a gate that wakes up so much earlier never misses the instant at which a task is due."""
 
 _AFTER = text("SELECT min(tenant) FROM redrive_gate WHERE ledger = :ledger AND ready AND tenant > :tenant")
 _FIRST = text("SELECT min(tenant) FROM redrive_gate WHERE ledger = :ledger AND ready")
@@ -180,7 +184,11 @@ class SqliteGateClaim:
         for kind in self._kinds_of(gate):
             asked = self._dialect.times(now) | {"gate": gate.name, "kind": kind}
             found += [seconds for (seconds,) in connection.execute(self._first_rows, asked) if seconds is not None]
-        return None if not found else now + timedelta(microseconds=math.ceil(max(-1.0, min(found)) * 1e6))
+        if not found:
+            return None
+        exact = isinstance(self._rows.due_column.type, Instant)
+        left = timedelta(microseconds=math.ceil(max(-1.0, min(found)) * 1e6))
+        return now + (left if exact else left - TEXT_SLACK)
 
     def _band(self, band: int) -> list[Any]:
         rows = self._rows
