@@ -44,6 +44,7 @@ coverage: $(READY)  ## which lines the tests reach; half as long again as the te
 bench: $(READY)  ## redrive beside its peers and the raw limit, in one run; needs a quiet machine
 	$(BIN)/python -W ignore -m bench
 	$(BIN)/python -W ignore -m bench.limits
+	$(BIN)/python -W ignore -m bench.gates
 	$(BIN)/python -W ignore -m bench.commands
 	$(BIN)/python -W ignore -m bench.relay
 	$(BIN)/python -W ignore -m bench.webhooks

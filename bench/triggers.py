@@ -234,7 +234,13 @@ async def _failing(url: str, store: str, amount: int) -> Figure:
             late = await _rescheduled(app, amount, failed_at)
     server.close()
     p95 = statistics.quantiles(late, n=20)[18]
-    return Figure(f"{amount:,} deliveries to as many endpoints failing at once: p95 until rescheduled", store, round(p95, 3), "s", 1)
+    return Figure(
+        f"{amount:,} deliveries to as many endpoints failing at once: p95 until rescheduled",
+        store,
+        round(p95, 3),
+        "s",
+        1,
+    )
 
 
 async def _rescheduled(app: Redrive, amount: int, failed_at: float) -> list[float]:
