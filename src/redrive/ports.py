@@ -113,10 +113,12 @@ class Ledger(Protocol):
         fence: UUID | None = None,
         held: Callable[[], Iterable[Claim]] = tuple,
         gates: bool = True,
+        busy: Sequence[str] | None = None,
     ) -> list[Claim]:
         """Take due tasks, each for one holder. A short list does not mean that nothing else is due.
 
-        With `gates` also what gates let through; without, only what has no gate.
+        With `gates` also what gates let through; without, only what has no gate. With `busy` only what gates let through of
+        tenants other than these: for a reserve of slots.
 
         `fence` is the claim's own, made by whoever asks, so that `recall` can find what it took if the answer is lost.
         Ledgers over queues may hand out abandoned tasks here; those over tables do so in `reclaim` only. What the one who asks
@@ -175,6 +177,13 @@ class Ledger(Protocol):
 
     def waiter(self) -> AbstractContextManager[Waiter]:
         """A place to wait for new work."""
+        ...
+
+    async def uses_gates(self, *, anew: bool = False) -> bool:
+        """Whether there is a gate, or a task that names one; once it is so it stays so.
+
+        Until then the ledger looks at most once a second, with one cheap statement, unless it is asked to look `anew`.
+        """
         ...
 
     async def discover(self) -> int:

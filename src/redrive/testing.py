@@ -164,6 +164,9 @@ class _LaneDrain:
     async def run_due(self, tasks_max: int) -> int:
         """Run all that is due now; how many it were."""
         ran = await self._keeper.settle_expired()
+        if await self._ledger.uses_gates(anew=True):
+            await self._ledger.discover()
+            await self._ledger.keep_gates(recount=False)
         for kind in await self._known_kinds():
             while claims := await self._ledger.claim(1, LEASE, kinds=[kind]):
                 for claim in claims:

@@ -21,25 +21,41 @@ class Ticks:
         return self.at
 
 
-def looks(*, has_gates: bool = True) -> tuple[GateLooks, Ticks]:
-    clock = Ticks()
-    return GateLooks(has_gates=has_gates, clock=clock), clock
+class Gates:
+    """A ledger that has gates, or has none yet."""
+
+    def __init__(self, *, in_use: bool) -> None:
+        self.in_use = in_use
+
+    async def uses_gates(self) -> bool:
+        return self.in_use
+
+
+async def looks(*, in_use: bool = True) -> tuple[GateLooks, Ticks, Gates]:
+    clock, ledger = Ticks(), Gates(in_use=in_use)
+    look = GateLooks(ledger, clock=clock)  # type: ignore[arg-type]
+    await look.prepare()
+    return look, clock, ledger
 
 
 def gated() -> Claim:
     return claim_of(gate="bank:DE")
 
 
-def test_a_ledger_without_gates_is_never_asked() -> None:
-    """Whatever happens, no second statement is sent."""
-    look, _ = looks(has_gates=False)
+async def test_a_ledger_without_gates_is_not_asked() -> None:
+    """Whatever happens, no second statement is sent; when there is a gate it is, with the next claim."""
+    look, _, ledger = await looks(in_use=False)
     look.soon()
+    look.told(seconds(0))
     assert not look.take(10)
+    ledger.in_use = True
+    await look.prepare()
+    assert look.take(10)
 
 
-def test_an_empty_look_is_followed_by_the_next_after_a_second() -> None:
+async def test_an_empty_look_is_followed_by_the_next_after_a_second() -> None:
     """A claim behind gates that gave nothing is not repeated with the next claim, but once a second."""
-    look, clock = looks()
+    look, clock, _ = await looks()
     assert look.take(10)
     look.answered([claim_of()])
     assert not look.take(10)
@@ -50,17 +66,31 @@ def test_an_empty_look_is_followed_by_the_next_after_a_second() -> None:
     assert look.take(10)
 
 
-def test_a_claim_that_was_full_says_nothing_of_gates() -> None:
-    """What has no gate may fill a claim: the next one looks behind gates all the same."""
-    look, _ = looks()
+async def test_claims_that_are_filled_by_what_has_no_gate_do_not_look_each_time() -> None:
+    """What is behind gates goes first, so a claim that was full of others has looked: the next look is a second later."""
+    look, clock, _ = await looks()
+    assert look.take(2)
+    look.answered([claim_of(), claim_of()])
+    assert not look.take(2)
+    clock.at += 1
+    assert look.take(2)
+
+
+async def test_after_a_claim_that_was_mostly_gated_the_others_go_first_once() -> None:
+    """Then a claim that was full of what has no gate says nothing of gates, and the next one looks."""
+    look, _, _ = await looks()
+    assert look.take(2)
+    look.answered([gated(), gated()])
     assert look.take(2)
     look.answered([claim_of(), claim_of()])
     assert look.take(2)
+    look.answered([claim_of(), claim_of()])
+    assert not look.take(2)
 
 
-def test_what_gave_something_is_asked_again() -> None:
+async def test_what_gave_something_is_asked_again() -> None:
     """While claims behind gates give something each claim looks there, and the worker comes back quickly."""
-    look, clock = looks()
+    look, clock, _ = await looks()
     look.take(10)
     look.answered([gated()])
     assert look.take(10)
@@ -69,14 +99,31 @@ def test_what_gave_something_is_asked_again() -> None:
     assert not look.lively
 
 
-def test_a_wake_up_and_a_known_instant_are_looked_at() -> None:
+async def test_a_wake_up_and_a_known_instant_are_looked_at() -> None:
     """After a wake-up at once, and when the ledger said that something is due."""
-    look, clock = looks()
+    look, clock, _ = await looks()
     look.take(10)
     look.answered([])
     look.told(seconds(0.5))
     assert not look.take(10)
     clock.at += 0.5
+    assert look.take(10)
+    look.answered([])
+    clock.at += 0.02
+    look.soon()
+    assert look.take(10)
+
+
+async def test_wake_ups_that_come_thick_are_looked_at_together() -> None:
+    """Most are for what has no gate: fifty looks a second are enough, but while gates give something each wake-up counts."""
+    look, clock, _ = await looks()
+    look.take(10)
+    look.answered([])
+    look.soon()
+    assert not look.take(10)
+    clock.at += 0.02
+    assert look.take(10)
+    look.answered([gated()])
     assert look.take(10)
     look.answered([])
     look.soon()

@@ -315,6 +315,28 @@ async def test_what_nobody_told_of_is_discovered(home: Home) -> None:
     assert await home.ledger.discover() == 0
 
 
+async def test_a_ledger_knows_whether_it_uses_gates(home: Home) -> None:
+    """None at first, and whoever asks again within a second costs no statement; the ledger's own add is known at once, and a
+    stranger's row is seen by the next look."""
+    await home.put()
+    assert not await home.ledger.uses_gates()
+    other = await home.another()
+    assert not await other.uses_gates()
+    await put(home)
+    assert await home.ledger.uses_gates()
+    assert not await other.uses_gates(), "it has looked just now"
+    assert await other.uses_gates(anew=True)
+    assert await other.uses_gates()
+
+
+async def test_a_row_that_names_a_gate_uses_gates(home: Home) -> None:
+    """Also before anybody has made the gate."""
+    [one] = await home.put()
+    value: Any = int(OTHER) if home.table.name.startswith("Outbox") else OTHER
+    await home.change(one, **{home.table.gated_by or "gate": value})
+    assert await home.ledger.uses_gates()
+
+
 @pytest.mark.on_store("postgres")
 async def test_adding_in_a_callers_transaction_locks_no_gate(home: Home) -> None:
     """While the caller's transaction is open others claim behind the gate as ever; after the commit its task is found."""

@@ -38,7 +38,9 @@ RAMP_STEPS = 10
 RETRY_TOKENS_MAX = 60
 SECOND = timedelta(seconds=1)
 TENANTS = "*"
-"""The tenant of a gate that several share; that of one without is empty."""
+"""The tenant of a gate that several share."""
+NO_TENANT = ""
+"""The tenant of a gate whose tasks have none."""
 
 Row = TypeVar("Row")
 
@@ -587,3 +589,8 @@ def in_order(bands: Mapping[int, Sequence[Row]], room: int, retries: int, favour
             ranked.append((not (band == favoured and place == 1), not sure, band, place, row))
     ranked.sort(key=lambda one: one[:4])
     return [(band, row) for _, _, band, _, row in ranked[:room]]
+
+
+def mostly_gated(gates: Iterable[str | None], limit: int) -> bool:
+    """Whether more than half of a claim of up to `limit` had gates: in the next one those without go first."""
+    return 2 * sum(gate is not None for gate in gates) > limit

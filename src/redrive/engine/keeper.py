@@ -71,7 +71,7 @@ class Keeper:
             asked_at = time.monotonic()
             try:
                 await self.settle_expired()
-                if self._ledger.has_gates:
+                if await self._ledger.uses_gates():
                     recount = time.monotonic() >= recount_at
                     await self.discovery.look()
                     await self._ledger.keep_gates(recount=recount)
@@ -88,8 +88,9 @@ class Keeper:
     async def keep_once(self) -> None:
         """Keep once, for a run that is over before the loop would come round. Here errors are raised."""
         await self.settle_expired()
-        await self._ledger.discover()
-        await self._ledger.keep_gates(recount=True)
+        if await self._ledger.uses_gates(anew=True):
+            await self._ledger.discover()
+            await self._ledger.keep_gates(recount=True)
         await self.prune()
 
     async def settle_expired(self) -> int:

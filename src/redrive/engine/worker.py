@@ -31,6 +31,7 @@ from redrive.engine.keeper import Keeper
 from redrive.engine.kinds import Kinds
 from redrive.engine.patience import Patience
 from redrive.engine.places import Places
+from redrive.engine.reserve import Reserve
 from redrive.engine.run import Around, Runner
 from redrive.engine.settler import Settler
 from redrive.engine.watchdog import Watchdog
@@ -55,7 +56,7 @@ class WorkerSettings:
     """How a worker works; the defaults are sane."""
 
     concurrency: int = 100
-    """How many handlers run at once."""
+    """How many handlers run at once. Where tasks have tenants a quarter more, for tenants that have less than their share."""
     lease: SpanField = SpanField(timedelta(seconds=30))
     """How long a claim holds without a sign of life; extended at half time."""
     batch: int = 1000
@@ -140,10 +141,13 @@ class Worker:
         # Half of the slots, so that the next batch can be sent for while one runs.
         self._batch = min(self._settings.batch, max(AHEAD_FROM, self._settings.concurrency // 2))
         self._observers = tuple(observers)
-        self._threads = ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="redrive-handler")
+        self._reserve = Reserve(self._settings.concurrency)
+        self._threads = ThreadPoolExecutor(
+            self._settings.concurrency + self._reserve.size, thread_name_prefix="redrive-handler"
+        )
         self._patience = Patience(ledger.name, self._tell)
         self._kinds = Kinds(ledger, handlers)
-        self._looks = GateLooks(has_gates=ledger.has_gates)
+        self._looks = GateLooks(ledger)
         self._runner = Runner(ledger, self.name, self._threads, around)
         self._settler = Settler(
             ledger, self.name, self._patience, self._tell,
@@ -167,6 +171,7 @@ class Worker:
         self._asking: asyncio.Task[list[Claim]] | None = None
         self._fence = uuid4()
         self._unheard = False
+        self._for_reserve = False
         self._watchdog = Watchdog(self._kinds_of, self._tell_blocked)
         self.ready = asyncio.Event()
         """Set after the first look for work was answered."""
@@ -233,26 +238,32 @@ class Worker:
         woken = False
         while True:
             if self._asking is None:
-                free = await self._free_slots()
-                if waiter.clear() or self._until_idle:
-                    self._looks.soon()
+                free = await self._free_slots(waiter)
+                self._heed(waiter)
                 self._retry_at = math.inf
             asked_at = time.monotonic()
             try:
                 if self._asking is None:
                     if self._unheard:
                         self._ask_again()
+                    elif free <= 0:
+                        await self._ask_for_reserve()
                     else:
+                        await self._looks.prepare()
                         self._ask(*self._places.portion(free, await self._kinds.to_claim()))
-                recalling = self._unheard
+                recalling, for_reserve = self._unheard, self._for_reserve
                 claims = await self._answer()
+                if not claims and for_reserve and not recalling:
+                    self._answered(asked_at)
+                    await self._keeper.discovery.look()
+                    continue
                 if not claims and (recalling or self._places.others_left()):
                     continue
                 if not claims:
                     self._answered(asked_at)
                     if self._until_idle and await self._is_idle():
                         self.stop()
-                    if woken and self._ledger.has_gates and await self._keeper.discovery.look():
+                    if woken and self._looks.in_use and await self._keeper.discovery.look():
                         self._looks.soon()
                         continue
                     soon = woken or self._until_idle
@@ -296,10 +307,28 @@ class Worker:
         self._patience.back(asked_at=asked_at)
         self.ready.set()
 
+    def _heed(self, waiter: Waiter) -> None:
+        """Take note of wake-ups since the last look."""
+        if waiter.clear():
+            self._looks.soon()
+            self._reserve.soon()
+
+    async def _ask_for_reserve(self) -> None:
+        """Send for tasks of tenants that have less than their share of this worker, though no slot is free."""
+        left = self._settings.concurrency + self._reserve.size - len(self._running)
+        most, busy = self._reserve.portion(left, (one.claim for one in self._running))
+        limit, kinds = self._places.portion(most, await self._kinds.to_claim())
+        self._fence, self._for_reserve = uuid4(), True
+        self._looks.skip()
+        claiming = self._ledger.claim(
+            limit, self._settings.lease, kinds=kinds, fence=self._fence, held=self._held, busy=busy
+        )
+        self._asking = asyncio.create_task(claiming)
+
     def _ask(self, free: int, kinds: list[str]) -> None:
         """Send for as many tasks as free slots can start."""
         limit, lease = min(free, self._batch), self._settings.lease
-        self._fence = uuid4()
+        self._fence, self._for_reserve = uuid4(), False
         # A task of its own: a claim whose answer nobody awaits any more would hold its tasks until the lease ends.
         claiming = self._ledger.claim(
             limit, lease, kinds=kinds, fence=self._fence, held=self._held, gates=self._looks.take(limit)
@@ -337,7 +366,10 @@ class Worker:
             self._unheard = not self._unheard or isinstance(error, LedgerAwayError)
             raise
         self._asking, self._unheard = None, False  # not when cancelled: what comes then must be given back
-        self._looks.answered(claims)
+        if self._for_reserve:
+            self._reserve.looked(claims)
+        elif self._looks.answered(claims):
+            self._reserve.see(claims)
         if not claims:
             self._kinds.forget()
         return claims
@@ -366,8 +398,11 @@ class Worker:
         asking.cancel()
         return None
 
-    async def _free_slots(self) -> int:
-        """Wait until there are free slots, no suspects, and the settler is not too far behind; how many are free."""
+    async def _free_slots(self, waiter: Waiter) -> int:
+        """Wait until there are free slots, no suspects, and the settler is not too far behind; how many are free.
+
+        None if it is time to look for who may use the reserve.
+        """
         while True:
             if self._alone is not None:
                 await asyncio.wait([self._alone])
@@ -381,15 +416,36 @@ class Worker:
             self._slot_freed.clear()
             if behind:
                 await self._settler.written()
-            else:
+            elif not self._reserve.in_use or free <= -self._reserve.size:
                 await self._slot_freed.wait()
+            elif (span := self._reserve.wait_seconds) > 0:
+                await self._wait_full(waiter, span)
+            else:
+                return 0
+
+    async def _wait_full(self, waiter: Waiter, span: float) -> None:
+        """Wait for a slot or a wake-up, at most so long."""
+        waits = [
+            asyncio.create_task(self._slot_freed.wait()),
+            asyncio.create_task(waiter.wait(timedelta(seconds=span))),
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
+        self._heed(waiter)
 
     async def _is_idle(self) -> bool:
         """Whether nothing runs, everything is written and nothing is due; what is due but locked will soon be free."""
         if self._running:
             return False
         await self._settler.flushed()
+        if await self._ledger.uses_gates(anew=True):
+            await self._ledger.discover()
         next_due = await self._ledger.next_due(kinds=await self._kinds.to_claim())
+        if next_due is not None:
+            self._looks.told(next_due)
         return not self._running and (next_due is None or next_due > timedelta(0))
 
     async def _idle_time(self, waiter: Waiter) -> timedelta:

@@ -84,6 +84,10 @@ class ItemBase:
     def _now(self) -> datetime:
         return self._clock.now()
 
+    async def uses_gates(self, *, anew: bool = False) -> bool:  # noqa: ARG002
+        """See `Ledger.uses_gates`: there are none."""
+        return False
+
     async def discover(self) -> int:
         """See `Ledger.discover`: there are no gates."""
         return 0

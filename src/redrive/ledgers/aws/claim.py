@@ -67,6 +67,7 @@ class ItemClaiming(ItemBase):
         fence: UUID | None = None,
         held: Callable[[], Iterable[Claim]] = tuple,
         gates: bool = True,  # noqa: ARG002 - there are none
+        busy: Sequence[str] | None = None,  # noqa: ARG002 - nobody asks
     ) -> list[Claim]:
         """See `Ledger.claim`."""
         claims: list[Claim] = []

@@ -78,6 +78,7 @@ class PgmqLedger(SqlLedger):
         fence: UUID | None = None,
         held: Callable[[], Iterable[Claim]] = tuple,
         gates: bool = True,  # noqa: ARG002 - there are none
+        busy: Sequence[str] | None = None,  # noqa: ARG002 - nobody asks
     ) -> list[Claim]:
         """See `Ledger.claim`."""
         known = await self._known(kinds)

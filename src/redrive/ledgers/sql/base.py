@@ -48,6 +48,9 @@ class LedgerBase:
     def _fences(self) -> Fences:
         return Fences(self._mapped)
 
+    _gates_seen = False
+    """Whether there is known to be a gate, or was."""
+
     @property
     def has_gates(self) -> bool:
         """See `Ledger.has_gates`."""

@@ -26,7 +26,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from redrive.core.gates import FAVOURED
+from redrive.core.gates import FAVOURED, NO_TENANT, TENANTS, mostly_gated
 from redrive.core.table import Counts
 from redrive.core.task import Abandoned, Claim, TaskId, Unwritten, is_alone
 from redrive.ledgers.sql.due import Due, due_branch, kind_conditions, kind_parameters
@@ -189,7 +189,7 @@ class Claiming(Due):
 
     _turn = 0
     _last_tenant = ""
-    _gated_first = False
+    _ungated_first = False
 
     @cached_property
     def draw(self) -> random.Random:
@@ -228,36 +228,48 @@ class Claiming(Due):
         fence: UUID | None = None,
         held: Callable[[], Iterable[Claim]] = tuple,  # noqa: ARG002 - what was abandoned is for `reclaim`
         gates: bool = True,
+        busy: Sequence[str] | None = None,
     ) -> list[Claim]:
         """See `Ledger.claim`."""
         known = await self._known(kinds)
         if limit < 1 or known == []:
             return []
+        if busy is not None:
+            rest = (*busy, NO_TENANT, TENANTS)
+            return await self._claim_gated(limit, lease, known, fence or uuid4(), rest) if self.has_gates else []
         if gates and self.has_gates:
             return await self._claim_both(limit, lease, known, fence or uuid4())
         return await self._claim_ungated(limit, lease, known, fence or uuid4())
 
     async def _claim_both(self, limit: int, lease: timedelta, known: list[str] | None, fence: UUID) -> list[Claim]:
-        """What has a gate and what has none, each first in turn, so that neither starves the other."""
-        ways = [self._claim_ungated, self._claim_gated]
+        """What has a gate first, then what has none; the other way round after a claim most of which had one: neither starves."""
+        ways = [self._claim_gated, self._claim_ungated]
         claims: list[Claim] = []
-        self._gated_first = not self._gated_first
-        for way in reversed(ways) if self._gated_first else ways:
+        for way in reversed(ways) if self._ungated_first else ways:
             if len(claims) < limit:
                 more = await way(limit - len(claims), lease, known, fence)
                 there = {claim.task.id for claim in claims}  # what is read again by its fence may be both
                 claims += [claim for claim in more if claim.task.id not in there] if claims else more
+        self._ungated_first = mostly_gated((claim.task.gate for claim in claims), limit)
         return claims
 
-    async def _claim_gated(self, limit: int, lease: timedelta, known: list[str] | None, fence: UUID) -> list[Claim]:
+    async def _claim_gated(
+        self, limit: int, lease: timedelta, known: list[str] | None, fence: UUID, busy: Sequence[str] = ()
+    ) -> list[Claim]:
         run = self.database.write if self._tells_claims else self.database.statement
-        return await run(self._claim_behind_gates, limit, lease, known, fence)
+        return await run(self._claim_behind_gates, limit, lease, known, fence, busy)
 
     def _claim_behind_gates(
-        self, connection: Connection, limit: int, lease: timedelta, kinds: list[str] | None, fence: UUID
+        self,
+        connection: Connection,
+        limit: int,
+        lease: timedelta,
+        kinds: list[str] | None,
+        fence: UUID,
+        busy: Sequence[str],
     ) -> list[Claim]:
         ask = GateAsk(
-            ledger=self.name, limit=limit, kinds=kinds, fence=fence, last=self._last_tenant, busy=(),
+            ledger=self.name, limit=limit, kinds=kinds, fence=fence, last=self._last_tenant, busy=busy,
             favoured=self.draw.choice(FAVOURED), now=self._now(), times=self._times(lease=lease),
         )  # fmt: skip
         asked = self._gate_claim.ask(connection, ask)
@@ -266,6 +278,7 @@ class Claiming(Due):
         statement, parameters = asked
         claims = self._told(connection, self._read_claims(connection, statement, parameters, lease))
         if claims:
+            self._gates_seen = True
             self._last_tenant = claims[-1].task.tenant or ""
         return claims
 

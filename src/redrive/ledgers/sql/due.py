@@ -204,7 +204,7 @@ class Due(Gating):
     def _next_due(self, connection: Connection, kinds: list[str] | None) -> timedelta | None:
         soonest = self._seconds_left(connection, kinds)
         left = None if soonest is None else timedelta(seconds=min(soonest, 1e9))
-        if not self.has_gates or left == ZERO:
+        if left == ZERO or not self._uses_gates(connection):
             return left
         gates = self._gates_due(connection, kinds)
         return left if gates is None else gates if left is None else min(left, gates)
@@ -266,7 +266,7 @@ class Due(Gating):
         found = connection.execute(statement, {"limit": KINDS_LISTED_MAX, "prefix": prefix, "after": after}).all()
         waiting = [kind for kind, waits in found if waits]
         held = {kind for kind, waits in found if not waits}
-        if self.has_gates and after is None:
+        if after is None and self._uses_gates(connection):
             held |= {kind for kind in self._gated_kinds(connection) if kind.startswith(prefix)}
         held.difference_update(waiting)
         return Page(items=[*held, *waiting], cursor=waiting[-1] if len(waiting) >= KINDS_LISTED_MAX else None)

@@ -4,6 +4,8 @@ What a gate lets through is computed from its row when somebody claims (`core.ga
 cannot be lost. A gate is made when a task that names it is added, or found by `discover`.
 """
 
+import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
@@ -21,6 +23,7 @@ from sqlalchemy import (
     func,
     insert,
     literal_column,
+    or_,
     select,
     update,
 )
@@ -58,6 +61,8 @@ from redrive.ports import Actor
 CODE = "code"
 """Who has set a rule that stands in code: it may be changed by code, and what a person has set may not."""
 GATES_LISTED_MAX = 1000
+LOOK_FOR_GATES_SECONDS = 1.0
+"""How often a ledger without gates looks whether there are some now."""
 _ASLEEP = (WaitsFor.DUE, WaitsFor.BUDGET)
 """What a gate waits for that a new task may end."""
 
@@ -102,6 +107,37 @@ class GateStatements:
 class Gating(LedgerBase):
     """The part of a ledger that keeps its gates."""
 
+    _gates_sought_at = -math.inf
+
+    # --- whether there are any ----------------------------------------------------------------------------------------
+
+    async def uses_gates(self, *, anew: bool = False) -> bool:
+        """See `Ledger.uses_gates`: whoever has no gates pays for none of them."""
+        if self._gates_seen or not self._may_look_for_gates(anew=anew):
+            return self._gates_seen
+        return await self.database.read(self._look_for_gates)
+
+    def _uses_gates(self, connection: Connection) -> bool:
+        """The same for whoever has a connection."""
+        return self._gates_seen or (self._may_look_for_gates() and self._look_for_gates(connection))
+
+    def _may_look_for_gates(self, *, anew: bool = False) -> bool:
+        now = time.monotonic()
+        if not self.has_gates or (not anew and now - self._gates_sought_at < LOOK_FOR_GATES_SECONDS):
+            return False
+        self._gates_sought_at = now
+        return True
+
+    def _look_for_gates(self, connection: Connection) -> bool:
+        self._gates_seen = bool(connection.execute(self._any_gate, {"ledger": self.name}).scalar_one())
+        return self._gates_seen
+
+    @cached_property
+    def _any_gate(self) -> Select[Any]:
+        a_gate = select(literal_column("1")).where(_t.c.ledger == _LEDGER).exists()
+        a_task = select(literal_column("1")).select_from(self._mapped.table).where(self._mapped.rows.gated()).exists()
+        return select(or_(a_gate, a_task))
+
     # --- making and waking --------------------------------------------------------------------------------------------
 
     def make_gates(self, connection: Connection, found: Iterable[NamedGate]) -> int:
@@ -112,6 +148,7 @@ class Gating(LedgerBase):
         wanted: dict[str, list[NamedGate]] = {}
         for one in found:
             wanted.setdefault(one.gate, []).append(one)
+        self._gates_seen = self._gates_seen or bool(wanted)
         known = {"ledger": self.name, "names": list(wanted)}
         there = {row.name: row for row in connection.execute(GateStatements.there, known)} if wanted else {}
         missing = sorted(set(wanted) - set(there))
@@ -161,7 +198,11 @@ class Gating(LedgerBase):
         if not self.has_gates:
             return 0
         found = await self.database.read(self._overlooked)
-        return await self.database.write(self.make_gates, found) if found else 0
+        if not found:
+            return 0
+        made = await self.database.write(self.make_gates, found)
+        self.database.wake(self.name)
+        return made
 
     def _overlooked(self, connection: Connection) -> list[NamedGate]:
         return self._gate_claim.discover(connection, self.name, self._times())
@@ -365,15 +406,18 @@ class Gating(LedgerBase):
         """How long until a gate of these kinds is to be looked at."""
         asked = set(kinds or ())
         for limit in (10, GATES_LISTED_MAX):  # most often the first is one
-            known = {"ledger": self.name, "limit": limit}
+            known, all_seen = {"ledger": self.name, "limit": limit}, True
             for statement in (GateStatements.ready, GateStatements.asleep):
                 rows = connection.execute(statement, known).all()
+                all_seen = all_seen and len(rows) < limit
                 mine = next((row for row in rows if kinds is None or not asked.isdisjoint(row.kinds)), None)
                 if mine is not None and statement is GateStatements.ready:
                     return timedelta(0)
                 if mine is not None:
                     left: timedelta = mine.wake_at - self.present(connection)
                     return max(timedelta(0), left)
+            if all_seen:
+                break
         return None
 
 

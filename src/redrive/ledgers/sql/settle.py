@@ -164,7 +164,7 @@ class Settling(LedgerBase):
             unwritten = await run(self._settle, ordered, worker, wait=False)
         except StillLocked:
             return [ClaimLocked(one.claim) for one in ordered]
-        if self.has_gates and any(one.claim.task.gate is not None for one in ordered):
+        if self._gates_seen and any(one.claim.task.gate is not None for one in ordered):
             self.database.wake(self.name)  # a slot is free, or a probe was answered
         return unwritten
 
