@@ -146,7 +146,7 @@ async def test_a_schedule_is_made(home: Home, api: Api, planned: dict[str, Any])
     assert first.json() == {
         **dict.fromkeys(SCHEDULE_FIELDS), "id": first.json()["id"], "flagKey": "promo",
         "scheduledAt": planned["scheduledAt"], "status": "pending", "updates": {"enabled": True}, "retryCount": 0,
-        "maxRetries": 3, "createdBy": "ada", "createdAt": text(home.now),
+        "maxRetries": 3, "createdBy": "ada", "createdAt": text(home.now), "priority": "normal",
     }  # fmt: skip
     assert (second.json()["maxRetries"], second.json()["expiresAt"]) == (7, later["expiresAt"])
     listed = (await api.admin("GET", "promo/schedule")).json()["schedules"]
