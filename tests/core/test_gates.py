@@ -17,12 +17,14 @@ from redrive.core.gates import (
     SURE_PERCENT,
     Breaker,
     BreakerState,
+    DueRow,
     Gate,
     GateAnswer,
     GateRule,
     Settled,
     WaitsFor,
     answer_of,
+    around,
     band_of,
     claimed,
     in_order,
@@ -382,8 +384,9 @@ def test_the_most_specific_pattern_wins() -> None:
 )
 def test_no_level_starves(amounts: dict[int, int], room: int, retries: int, favoured: int) -> None:
     """All of the room is used, retries stay within theirs, each band keeps what it is sure of, and the favoured band is served."""
-    picked = in_order({band: range(amount) for band, amount in amounts.items()}, room, retries, favoured)
-    taken = Counter(band for band, _ in picked)
+    rows = [DueRow(0, band, number, number) for band, amount in amounts.items() for number in range(amount)]
+    picked = in_order(rows, room, retries, favoured)
+    taken = Counter(row.band for row in picked)
     kept, left = dict(amounts), retries
     for band in sorted(amounts):
         if band % 2 == 0:
@@ -394,6 +397,23 @@ def test_no_level_starves(amounts: dict[int, int], room: int, retries: int, favo
         sure = room * SURE_PERCENT[band] // 100
         assert taken[band] >= min(amount, sure) - (favoured != band)
         assert taken[band] >= min(amount, room, int(band == favoured))
+
+
+@given(
+    st.dictionaries(st.integers(0, 5), st.integers(1, 30), min_size=1), st.integers(1, 40), st.integers(-1, BANDS - 1)
+)
+def test_tenants_of_a_shared_gate_take_turns(amounts: dict[int, int], room: int, favoured: int) -> None:
+    """Whatever one has due, none gets more than one beyond another that has something left; all of the room is used."""
+    rows = [DueRow(turn, (turn + n) % BANDS, n, (turn, n)) for turn, amount in amounts.items() for n in range(amount)]
+    taken = Counter(row.turn for row in in_order(rows, room, len(rows), favoured))
+    assert taken.total() == min(room, len(rows))
+    unserved = [turn for turn, amount in amounts.items() if taken[turn] < amount]
+    assert all(taken[one] <= taken[other] + 1 for one in amounts for other in unserved)
+
+
+def test_turns_begin_behind_the_one_served_last() -> None:
+    """Once around, and that one comes last; a tenant without a name has its turn too."""
+    assert around(["a", "", "c", "b"], "a") == ["b", "c", "", "a"]
 
 
 def test_bands() -> None:

@@ -446,6 +446,37 @@ async def test_tenants_take_turns(home: Home) -> None:
 
 
 @own_table
+async def test_tenants_take_turns_inside_a_gate_that_they_share(home: Home) -> None:
+    """One with fifty due tasks before all others: each of the others is in the first claim, and a room of one goes around."""
+    await limit(home, concurrency=1)
+    await put(home, 50, tenant="a hog")
+    for name in ("b", "c", "d"):
+        await put(home, 2, tenant=name)
+    served = []
+    for _ in range(8):
+        [claim] = await home.ledger.claim(10, LEASE)
+        served.append(claim.task.tenant)
+        await settle(home, [claim])
+    assert served == ["a hog", "b", "c", "d"] * 2
+    await limit(home, concurrency=4)
+    await put(home, 1, tenant="e")
+    claims = await home.ledger.claim(10, LEASE)
+    assert sorted(claim.task.tenant or "" for claim in claims) == ["a hog", "a hog", "a hog", "e"]
+
+
+@own_table
+async def test_the_reserve_is_for_others(home: Home) -> None:
+    """With some named as busy: nothing of theirs, nothing without a tenant and nothing without a gate; also inside a shared gate."""
+    await put(home, 2, tenant="hog")
+    await put(home, 1, tenant="small")
+    await put(home, 1, OTHER, tenant="other")
+    await put(home, 1, "nobody's")
+    await home.put()
+    claims = await home.ledger.claim(10, LEASE, busy=["hog"])
+    assert sorted(claim.task.tenant or "" for claim in claims) == ["other", "small"]
+
+
+@own_table
 async def test_a_tenant_without_a_gate_is_a_gate(home: Home) -> None:
     """A task that has a tenant only is held by the gate of its tenant."""
     await home.ledger.add([home.new(tenant="acme")])
@@ -516,7 +547,7 @@ async def _live(rng: random.Random, clock: VirtualClock, ledgers: list[SqlLedger
                     gate = rng.choice(names)
                     tasks.append(
                         NewTask(
-                            key=f"k{serial:05}", kind=rng.choice("ab"), gate=gate, tenant=rng.choice([None, gate[:4]]),
+                            key=f"k{serial:05}", kind=rng.choice("ab"), gate=gate, tenant=rng.choice([None, gate[:4], *"xyz"]),
                             priority=rng.choice([None, 0, 1, 2]),
                             delay=timedelta(seconds=rng.choice([0, 0, 2]), microseconds=serial),
                         )
@@ -526,10 +557,11 @@ async def _live(rng: random.Random, clock: VirtualClock, ledgers: list[SqlLedger
                 clock.advance(timedelta(milliseconds=1))
             case "claim":
                 fence, amount, seed = uuid4(), rng.randint(1, 12), rng.random()
+                busy = rng.choice([None, None, None, ["x"], ["bank", "y"]])
                 for ledger, mine in zip(ledgers, held, strict=True):
                     ledger.draw.seed(seed)
                     mine += sorted(
-                        await ledger.claim(amount, hours(1), kinds=["a", "b"], fence=fence),
+                        await ledger.claim(amount, hours(1), kinds=["a", "b"], fence=fence, busy=busy),
                         key=lambda one: one.task.key,
                     )
             case "settle":

@@ -18,12 +18,13 @@ A breaker is *flowing*, *tripped* or *returning*; a gate that lets nothing throu
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 from redrive.core.decide import Settlement
@@ -41,8 +42,6 @@ TENANTS = "*"
 """The tenant of a gate that several share."""
 NO_TENANT = ""
 """The tenant of a gate whose tasks have none."""
-
-Row = TypeVar("Row")
 
 
 class BreakerState(StrEnum):
@@ -573,22 +572,44 @@ def band_of(priority: int | None, *, tried: bool) -> int:
     return (1 if priority is None else priority) * 2 + (0 if tried else 1)
 
 
-def in_order(bands: Mapping[int, Sequence[Row]], room: int, retries: int, favoured: int = -1) -> list[tuple[int, Row]]:
-    """Up to `room` of the due rows of each band, which are in the order of their due times, with their bands; at most so many retries.
+@dataclass(frozen=True, slots=True)
+class DueRow:
+    """A due row of a gate: whose turn it is in, its band, when it was due, and its id."""
 
-    First one of the favoured band, then what each band is sure of, then by band.
+    turn: int
+    band: int
+    due: Any
+    id: Any
+
+
+def in_order(rows: Iterable[DueRow], room: int, retries: int, favoured: int = -1) -> list[DueRow]:
+    """Up to `room` of the due rows of a gate; at most so many retries.
+
+    Tenants of a gate that they share take turns. Each has first one of the favoured band, then what each band is sure of, then by
+    band and due time.
     """
-    left, ranked = retries, []
-    for band in sorted(bands):
-        for place, row in enumerate(bands[band], start=1):
-            if band % 2 == 0:
-                left -= 1
-                if left < 0:
-                    break
-            sure = place <= room * SURE_PERCENT[band] // 100
-            ranked.append((not (band == favoured and place == 1), not sure, band, place, row))
-    ranked.sort(key=lambda one: one[:4])
-    return [(band, row) for _, _, band, _, row in ranked[:room]]
+    places: dict[tuple[int, int], int] = defaultdict(int)
+    of_turn: dict[int, list[tuple[bool, bool, int, int, DueRow]]] = defaultdict(list)
+    for row in sorted(rows, key=lambda one: (one.band, one.due, one.id)):
+        if row.band % 2 == 0:
+            retries -= 1
+            if retries < 0:
+                continue
+        places[row.turn, row.band] += 1
+        place = places[row.turn, row.band]
+        sure = place <= room * SURE_PERCENT[row.band] // 100
+        of_turn[row.turn].append((not (row.band == favoured and place == 1), not sure, row.band, place, row))
+    ranked = []
+    for turn, mine in of_turn.items():
+        mine.sort(key=lambda one: one[:4])
+        ranked += [(nth, turn, one[-1]) for nth, one in enumerate(mine)]
+    ranked.sort(key=lambda one: one[:2])
+    return [row for _, _, row in ranked[:room]]
+
+
+def around(tenants: Iterable[str], last: str) -> list[str]:
+    """Tenants in the order of their turns: from behind the one that was served last, once around."""
+    return sorted(tenants, key=lambda one: (one <= last, one))
 
 
 def mostly_gated(gates: Iterable[str | None], limit: int) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import (
     CTE,
+    Boolean,
     ColumnElement,
     Connection,
     FromClause,
@@ -35,11 +36,12 @@ from sqlalchemy import (
     text,
     true,
     tuple_,
+    union_all,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, array
 from sqlalchemy.types import TypeEngine
 
-from redrive.core.gates import BANDS, SURE_PERCENT
+from redrive.core.gates import BANDS, SURE_PERCENT, TENANTS
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.gate_rows import GateAsk, GateRows, NamedGate
 from redrive.ledgers.sql.predicates import quoted
@@ -386,13 +388,15 @@ class PostgresGateClaim:
         locked = _part(_LOCKED, "locked")
         ruled = _part(_RULED.format(rows="locked"), "ruled")
         roomy = _part(
-            _ROOMY, "roomy", name=Text(), kinds=ARRAY(Text), room=Integer(), retry_room=Integer(), turn_at=Instant()
-        )
+            _ROOMY, "roomy", name=Text(), tenant=Text(), kinds=ARRAY(Text), room=Integer(), retry_room=Integer(),
+            turn_at=Instant(),
+        )  # fmt: skip
         roomies: Any = select(func.greatest(func.count(), 1)).select_from(roomy).where(roomy.c.room > 0)
         share = select(
             func.greatest(literal_column("1"), limit // cast(roomies.scalar_subquery(), Integer)).label("amount")
         ).cte("share")
-        ranked = self._ranked(roomy, share)
+        turns = None if rows.turn is None else self._turns(roomy, share)
+        ranked = self._ranked(roomy, share, turns)
         due = select(ranked.c.id).where(ranked.c.nth <= ranked.c.room)
         wanted = due.order_by(ranked.c.nth, ranked.c.turn_at, ranked.c.name).limit(limit)
         found = select(rows.id.label("id")).where(rows.id == any_(func.array(wanted.scalar_subquery())), rows.waiting)
@@ -400,7 +404,9 @@ class PostgresGateClaim:
         taken = rows.hold(self._dialect.among(rows.id, select(picked))).cte("taken")
         counted = self._counted(roomy, ranked, picked)
         gates = _part(_CLAIMED, "gates")
-        return select(*taken.c).add_cte(present, locked, ruled, roomy, share, ranked, picked, counted, gates)
+        shared = [] if turns is None else [turns]
+        parts = (present, locked, ruled, roomy, share, *shared, ranked, picked, counted, gates)
+        return select(*taken.c).add_cte(*parts)
 
     def _heads(
         self, of: FromClause, kinds: ColumnElement[Any] | None, *, named: ColumnElement[str] | None = None
@@ -420,46 +426,95 @@ class PostgresGateClaim:
             rows.due
         )
 
-    def _ranked(self, roomy: CTE, share: CTE) -> CTE:
-        """What is due of each gate, numbered in the order in which it goes: see `core.gates.in_order`."""
-        asked = bindparam("kinds", type_=ARRAY(Text))
-        sources, head = self._heads(roomy, asked)
-        amount = select(share.c.amount).scalar_subquery()
-        due = (
-            head.where(self._rows.due <= self._dialect.present(self._rows.due_column))
-            .correlate(roomy, *sources)
-            .limit(amount)
-            .lateral("due_rows")
-        )
+    def _turns(self, roomy: CTE, share: CTE) -> CTE:
+        """The tenants with something due behind gates that they share, from behind the one that was served last, once around.
+
+        A loose scan whose step asks for due rows: one that asks for the next tenant alone would pay for those that have nothing due.
+        """
+        rows, last = self._rows, bindparam("last", type_=Text)
+        assert rows.turn is not None
+        first = select(
+            roomy.c.name, literal_column("0", Integer).label("nth"), last.label("tenant"),
+            literal_column("false", Boolean).label("around"),
+        )  # fmt: skip
+        turns = first.where(roomy.c.room > 0, roomy.c.tenant == quoted(TENANTS)).cte("turns", recursive=True)
+        of_gate = [
+            rows.gate == turns.c.name, rows.waiting, rows.due <= self._dialect.present(rows.due_column),
+            rows.turn != all_(bindparam("busy", type_=ARRAY(Text))),
+        ]  # fmt: skip
+        if rows.kind is not None:
+            of_gate.append(rows.kind == any_(bindparam("kinds", type_=ARRAY(Text))))
+        onward = and_(rows.turn > turns.c.tenant, or_(~turns.c.around, rows.turn <= last))
+        begun_anew = and_(~turns.c.around, rows.turn <= last)
+        ways = [
+            select(
+                select(rows.turn.label("tenant"), around.label("around"))
+                .where(*of_gate, way).order_by(rows.turn).limit(1).correlate(turns).subquery(f"way_{nth}")
+            )
+            for nth, (way, around) in enumerate(((onward, turns.c.around), (begun_anew, true())))
+        ]  # fmt: skip
+        both = union_all(*ways).subquery("both")
+        following = select(both).order_by(both.c.around).limit(1).correlate(turns).lateral("following")
+        more = select(turns.c.name, turns.c.nth + 1, following.c.tenant, following.c.around)
+        most = select(share.c.amount).scalar_subquery()
+        return turns.union_all(more.select_from(turns.join(following, true())).where(turns.c.nth < most))
+
+    def _found(self, roomy: CTE, amount: Any, turns: CTE | None = None) -> Select[Any]:
+        """What is due of gates, up to so much of each kind and band; with `turns` of each tenant of those that they share."""
+        rows = self._rows
+        sources, head = self._heads(roomy, bindparam("kinds", type_=ARRAY(Text)))
+        head = head.where(rows.due <= self._dialect.present(rows.due_column))
         joined: Any = roomy
+        if turns is not None:
+            assert rows.turn is not None
+            head = head.where(rows.turn == turns.c.tenant)
+            joined = joined.join(turns, and_(turns.c.name == roomy.c.name, turns.c.nth > 0))
         for source in sources:
             joined = joined.join(source, true())
-        joined = joined.join(due, true())
-        kin = func.row_number().over(
-            partition_by=[roomy.c.name, due.c.band % literal_column("2")], order_by=[due.c.band, due.c.due, due.c.id]
-        )
-        place = func.row_number().over(partition_by=[roomy.c.name, due.c.band], order_by=[due.c.due, due.c.id])
-        found = (
-            select(
-                due.c.id, due.c.band, roomy.c.name, roomy.c.room, roomy.c.retry_room, roomy.c.turn_at,
-                kin.label("kin"), place.label("place"),
-            )
-            .select_from(joined)
-            .where(roomy.c.room > 0)
-            .subquery("found")
+        near = [roomy, *sources] if turns is None else [roomy, turns, *sources]
+        due = head.correlate(*near).limit(amount).lateral("due_rows")
+        turn = literal_column("0", Integer) if turns is None else turns.c.nth
+        found = select(
+            due.c.id, due.c.band, due.c.due, turn.label("turn"),
+            roomy.c.name, roomy.c.room, roomy.c.retry_room, roomy.c.turn_at,
         )  # fmt: skip
+        where = [] if rows.turn is None else [(roomy.c.tenant == quoted(TENANTS)) == (turns is not None)]
+        return found.select_from(joined.join(due, true())).where(roomy.c.room > 0, *where)
+
+    def _ranked(self, roomy: CTE, share: CTE, turns: CTE | None) -> CTE:
+        """What is due of each gate, numbered in the order in which it goes: see `core.gates.in_order`."""
+        amount = select(share.c.amount).scalar_subquery()
+        ways = [self._found(roomy, amount)]
+        if turns is not None:
+            most = select(func.greatest(func.max(turns.c.nth), 1)).scalar_subquery()
+            each = select(func.greatest(share.c.amount // most, 1)).scalar_subquery()
+            ways.append(self._found(roomy, each, turns))
+        due = union_all(*ways).subquery("due_rows") if len(ways) > 1 else ways[0].subquery("due_rows")
+        kin = func.row_number().over(
+            partition_by=[due.c.name, due.c.band % literal_column("2")], order_by=[due.c.band, due.c.due, due.c.id]
+        )
+        place = func.row_number().over(
+            partition_by=[due.c.name, due.c.turn, due.c.band], order_by=[due.c.due, due.c.id]
+        )
+        found = select(due, kin.label("kin"), place.label("place")).subquery("found")
         c = found.c
         percent = case({band: literal_column(str(SURE_PERCENT[band])) for band in range(BANDS)}, value=c.band)
         favoured = and_(c.band == bindparam("favoured", type_=Integer), c.place == 1)
-        nth = func.row_number().over(
-            partition_by=c.name,
+        in_turn = func.row_number().over(
+            partition_by=[c.name, c.turn],
             order_by=[favoured.desc(), (c.place <= c.room * percent // literal_column("100")).desc(), c.band, c.place],
         )
-        return (
-            select(c.id, c.band, c.name, c.room, c.turn_at, nth.label("nth"))
+        mine = (
+            select(c.id, c.band, c.name, c.room, c.turn_at, c.turn, in_turn.label("in_turn"))
             .where(or_(c.band % literal_column("2") == literal_column("1"), c.kin <= c.retry_room))
-            .cte("ranked")
+            .subquery("mine")
         )
+        if turns is None:
+            nth: Any = mine.c.in_turn
+        else:
+            nth = func.row_number().over(partition_by=mine.c.name, order_by=[mine.c.in_turn, mine.c.turn])
+        c = mine.c
+        return select(c.id, c.band, c.name, c.room, c.turn_at, nth.label("nth")).cte("ranked")
 
     def _counted(self, roomy: CTE, ranked: CTE, picked: CTE) -> CTE:
         """How much of each gate was taken; where there was room and nothing was found, when its next row is due."""

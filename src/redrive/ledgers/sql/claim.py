@@ -26,7 +26,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from redrive.core.gates import FAVOURED, NO_TENANT, TENANTS, mostly_gated
+from redrive.core.gates import FAVOURED, NO_TENANT, TENANTS, around, mostly_gated
 from redrive.core.table import Counts
 from redrive.core.task import Abandoned, Claim, TaskId, Unwritten, is_alone
 from redrive.ledgers.sql.due import Due, due_branch, kind_conditions, kind_parameters
@@ -235,7 +235,7 @@ class Claiming(Due):
         if limit < 1 or known == []:
             return []
         if busy is not None:
-            rest = (*busy, NO_TENANT, TENANTS)
+            rest = (*busy, NO_TENANT) if self._mapped.rows.has_turns else (*busy, NO_TENANT, TENANTS)
             return await self._claim_gated(limit, lease, known, fence or uuid4(), rest) if self.has_gates else []
         if gates and self.has_gates:
             return await self._claim_both(limit, lease, known, fence or uuid4())
@@ -279,7 +279,7 @@ class Claiming(Due):
         claims = self._told(connection, self._read_claims(connection, statement, parameters, lease))
         if claims:
             self._gates_seen = True
-            self._last_tenant = claims[-1].task.tenant or ""
+            self._last_tenant = around((claim.task.tenant or NO_TENANT for claim in claims), self._last_tenant)[-1]
         return claims
 
     async def _claim_ungated(self, limit: int, lease: timedelta, known: list[str] | None, fence: UUID) -> list[Claim]:

@@ -31,6 +31,8 @@ class GateRows:
     waiting: ColumnElement[bool]
     due: ColumnElement[Any]
     due_column: ColumnElement[Any]
+    turn: ColumnElement[str] | None
+    """Whose turn a row is inside a gate that tenants share, where that is possible."""
     hold: Callable[[ColumnElement[bool]], Update]
     """Hold the rows where this is true."""
 
@@ -41,7 +43,8 @@ class GateRows:
         return cls(
             rows.column("id"), rows.gate(), rows.column("kind") if table.kind else None,
             rows.column("tenant") if table.tenant else None, rows.band(),
-            range(BANDS) if table.priority else (2, 3), rows.gated(), rows.gated_due(), rows.column("due"), hold,
+            range(BANDS) if table.priority else (2, 3), rows.gated(), rows.gated_due(), rows.column("due"),
+            rows.turn() if rows.has_turns else None, hold,
         )  # fmt: skip
 
 

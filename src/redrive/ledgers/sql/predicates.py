@@ -149,6 +149,15 @@ class Predicates:
             return literal_column("2", Integer) + again
         return func.coalesce(self.column("priority"), literal_column("1"), type_=Integer) * literal_column("2") + again
 
+    @property
+    def has_turns(self) -> bool:
+        """Whether tenants may share a gate."""
+        return self.ledger_table.gate is not None and self.ledger_table.tenant is not None
+
+    def turn(self) -> ColumnElement[str]:
+        """Whose turn inside a gate that tenants share a row is; nobody's where it has no tenant."""
+        return func.coalesce(as_text(self.column("tenant")), quoted(""), type_=Text())
+
     def gated_due(self) -> ColumnElement[Any]:
         """The instant from which a row with a gate is due, whichever try it is."""
         if self.ledger_table.first_due is None:
@@ -197,7 +206,7 @@ class Predicates:
 
 
 def ledger_indexes(ledger_table: LedgerTable, table: Table) -> list[Index]:
-    """The three partial indexes that every ledger needs, attached to the table; and three more where rows may have a gate."""
+    """The three partial indexes that every ledger needs, attached to the table; and up to four more where rows may have a gate."""
     rows = Predicates(ledger_table, table)
     kind = [rows.column("kind")] if ledger_table.kind else []
     indexes = []
@@ -208,6 +217,8 @@ def ledger_indexes(ledger_table: LedgerTable, table: Table) -> list[Index]:
     ]
     if rows.has_gates:
         wanted.append(("gate", [rows.gate(), *kind, rows.band(), rows.gated_due()], rows.gated()))
+        if rows.has_turns:
+            wanted.append(("turn", [rows.gate(), rows.turn(), *kind, rows.band(), rows.gated_due()], rows.gated()))
         # For people alone, who see what is parked in the order of its due times.
         wanted.append(("parked", [*kind, rows.gated_due()], rows.gated()))
     if rows.has_gates and ledger_table.deadline:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Integer,
     Select,
@@ -22,7 +23,20 @@ from sqlalchemy import (
 )
 
 from redrive.core.decide import Settlement
-from redrive.core.gates import Gate, GateRule, WaitsFor, claimed, in_order, rested, retry_room, room, settled, sum_up
+from redrive.core.gates import (
+    TENANTS,
+    DueRow,
+    Gate,
+    GateRule,
+    WaitsFor,
+    claimed,
+    in_order,
+    rested,
+    retry_room,
+    room,
+    settled,
+    sum_up,
+)
 from redrive.core.task import TaskId
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.gate_rows import GateAsk, GateRows, NamedGate, gates_and_rules, read_gate, write_gates
@@ -145,12 +159,19 @@ class SqliteGateClaim:
         """What is to be held, and the gates as they are then."""
         rooms = [room(gate, rule, now, ask.limit) for gate, rule in found]
         share = max(1, ask.limit // max(1, sum(amount > 0 for amount in rooms)))
+        shared = [gate for (gate, _), amount in zip(found, rooms, strict=True) if amount and self._is_shared(gate)]
+        turns = {gate.name: self._turns_inside(connection, ask, gate, share) for gate in shared}
+        each = max(1, share // max([1, *map(len, turns.values())]))
         ranked: list[tuple[int, int, int, TaskId]] = []
         for at, ((gate, rule), amount) in enumerate(zip(found, rooms, strict=True)):
             if amount:
-                bands = self._due(connection, ask, gate, share)
-                picked = in_order(bands, amount, retry_room(gate, rule, now, ask.limit), ask.favoured)
-                ranked += [(nth, at, band, id_) for nth, (band, id_) in enumerate(picked)]
+                due = (
+                    self._due_in_turns(connection, ask, gate, turns[gate.name], each)
+                    if self._is_shared(gate)
+                    else self._due(connection, ask, gate, share)
+                )
+                picked = in_order(due, amount, retry_room(gate, rule, now, ask.limit), ask.favoured)
+                ranked += [(nth, at, row.band, row.id) for nth, row in enumerate(picked)]
         taken = sorted(ranked, key=lambda one: one[:2])[: ask.limit]
         first_tries = [sum(at == mine and band % 2 == 1 for _, at, band, _ in taken) for mine in range(len(found))]
         retries = [sum(at == mine and band % 2 == 0 for _, at, band, _ in taken) for mine in range(len(found))]
@@ -162,16 +183,67 @@ class SqliteGateClaim:
             after.append(new)
         return [id_ for _, _, _, id_ in taken], after
 
-    def _due(self, connection: Connection, ask: GateAsk, gate: Gate, share: int) -> dict[int, list[TaskId]]:
-        """Up to so many of what is due in each band."""
-        bands: dict[int, list[tuple[Any, TaskId]]] = defaultdict(list)
+    def _due(self, connection: Connection, ask: GateAsk, gate: Gate, share: int) -> list[DueRow]:
+        """Up to so many of what is due of each kind in each band."""
+        found = []
         for kind in self._kinds_of(gate, ask.kinds):
             asked = ask.times | {"gate": gate.name, "share": share, "kind": kind}
-            for id_, band, due in connection.execute(self._due_rows, asked):
-                bands[band].append((due, id_))
-        for rows in bands.values():
-            rows.sort(key=lambda one: one[0])
-        return {band: [id_ for _, id_ in rows] for band, rows in bands.items()}
+            found += [DueRow(0, band, due, id_) for id_, band, due in connection.execute(self._due_rows, asked)]
+        return found
+
+    # --- turns inside a gate that tenants share -----------------------------------------------------------------------
+
+    def _is_shared(self, gate: Gate) -> bool:
+        return self._rows.turn is not None and gate.tenant == TENANTS
+
+    def _turns_inside(self, connection: Connection, ask: GateAsk, gate: Gate, most: int) -> list[str]:
+        """Tenants with something due behind the gate, from behind the one that was served last, once around: one probe each."""
+        asked = ask.times | {"gate": gate.name, "kinds": list(self._kinds_of(gate, ask.kinds)), "last": ask.last}
+        tenants: list[str] = []
+        for first, following in ((self._turn_after, self._turn_after), (self._first_turn, self._turn_between)):
+            found = connection.execute(first, asked | {"tenant": ask.last}).scalar()
+            while found is not None and len(tenants) < most:
+                if found not in ask.busy:
+                    tenants.append(found)
+                found = connection.execute(following, asked | {"tenant": found}).scalar()
+        return tenants
+
+    def _due_in_turns(
+        self, connection: Connection, ask: GateAsk, gate: Gate, tenants: Sequence[str], each: int
+    ) -> list[DueRow]:
+        """The same as `_due` of each tenant."""
+        found = []
+        for turn, tenant in enumerate(tenants):
+            for kind in self._kinds_of(gate, ask.kinds):
+                asked = ask.times | {"gate": gate.name, "share": each, "kind": kind, "tenant": tenant}
+                rows = connection.execute(self._due_rows_of_tenant, asked)
+                found += [DueRow(turn, band, due, id_) for id_, band, due in rows]
+        return found
+
+    @cached_property
+    def _turn_after(self) -> Select[Any]:
+        return self._turn(after=True)
+
+    @cached_property
+    def _first_turn(self) -> Select[Any]:
+        return self._turn(around=True)
+
+    @cached_property
+    def _turn_between(self) -> Select[Any]:
+        return self._turn(after=True, around=True)
+
+    def _turn(self, *, after: bool = False, around: bool = False) -> Select[Any]:
+        rows = self._rows
+        assert rows.turn is not None
+        where = [rows.gate == bindparam("gate", type_=Text), rows.waiting]
+        where.append(rows.due <= self._dialect.present(rows.due_column))
+        if rows.kind is not None:
+            where.append(rows.kind.in_(bindparam("kinds", expanding=True)))
+        if after:
+            where.append(rows.turn > bindparam("tenant", type_=Text))
+        if around:
+            where.append(rows.turn <= bindparam("last", type_=Text))
+        return select(rows.turn).where(*where).order_by(rows.turn).limit(1)
 
     def _kinds_of(self, gate: Gate, kinds: Sequence[str] | None = None) -> Sequence[str | None]:
         if self._rows.kind is None:
@@ -197,11 +269,19 @@ class SqliteGateClaim:
 
     @cached_property
     def _due_rows(self) -> Select[Any]:
+        return self._due_where()
+
+    @cached_property
+    def _due_rows_of_tenant(self) -> Select[Any]:
+        assert self._rows.turn is not None
+        return self._due_where(self._rows.turn == bindparam("tenant", type_=Text))
+
+    def _due_where(self, *mine: ColumnElement[bool]) -> Select[Any]:
         rows, limit = self._rows, bindparam("share", type_=Integer)
         due = rows.due <= self._dialect.present(rows.due_column)
         parts = [
             select(rows.id.label("id"), literal_column(str(band), Integer).label("band"), rows.due.label("due"))
-            .where(*self._band(band), due)
+            .where(*self._band(band), *mine, due)
             .order_by(rows.due)
             .limit(limit)
             .subquery(f"band_{band}")

@@ -20,6 +20,8 @@ def upgrade() -> None:
     _index_waiting("gate IS NULL AND ")
     band = sa.text(_BAND if op.get_context().dialect.name == "sqlite" else f"({_BAND})")
     _create_index("gate", ["gate", "kind", band, _due()], _GATED)
+    turn = sa.text("coalesce(tenant, '')")
+    _create_index("turn", ["gate", turn, "kind", band, _due()], _GATED)
     _create_index("parked", ["kind", _due()], _GATED)
     _create_index("deadline", ["deadline_at"], f"{_GATED} AND deadline_at IS NOT NULL")
     _create_rules()
@@ -114,7 +116,7 @@ def _create_index(name: str, columns: list[str | sa.TextClause], where: str) -> 
 def downgrade() -> None:
     for table in ("redrive_gate", "redrive_gate_rule"):
         op.drop_table(table)
-    for name in ("gate", "parked", "deadline"):
+    for name in ("gate", "turn", "parked", "deadline"):
         op.drop_index(f"redrive_task_{name}_idx", "redrive_task")
     _index_waiting("")
     for name in ("priority", "tenant", "gate"):
