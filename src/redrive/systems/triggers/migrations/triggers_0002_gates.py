@@ -20,11 +20,12 @@ def upgrade() -> None:
     _index_waiting("endpoint_id IS NULL AND ")
     band = sa.text(_BAND if _sqlite() else f"({_BAND})")
     _create_index("gate", ["endpoint_id", band, _due()], _GATED)
+    _create_index("turn", ["endpoint_id", sa.text("coalesce(user_id, '')"), band, _due()], _GATED)
     _create_index("parked", [_due()], _GATED)
 
 
 def downgrade() -> None:
-    for name in ("gate", "parked"):
+    for name in ("gate", "turn", "parked"):
         op.drop_index(f"{TABLE}_{name}_idx", TABLE)
     _index_waiting("")
 
