@@ -18,7 +18,7 @@ from redrive.core.jitter import draw
 from redrive.core.outcome import Cancelled, Done, Failed, LeaseExpired, Outcome, Released, Snoozed
 from redrive.core.policy import Policy
 from redrive.core.states import Act, State, check_transition
-from redrive.core.task import Abandoned, Claim, Task
+from redrive.core.task import Abandoned, Claim, GateSeen, Task
 from redrive.errors import BusinessError, DurationError, PermanentError, RateLimitedError, TransientError
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -331,6 +331,62 @@ def test_a_retry_is_explained_in_numbers():
     assert sentence.startswith("rate_limited by rule TimeoutError; failure 2 of 4: again after ")
     assert f"exponential 2s \N{MULTIPLICATION SIGN}2, cap 5m gives 4s, jitter additive 30s drew {drawn:.3f}" in sentence
     assert "Retry-After asks for 3s" in sentence
+
+
+def behind(failures: int = 0, **seen: object) -> Claim:
+    """A claim behind a gate."""
+    return claim_of(failures, gate="bank:DE")._replace(seen=GateSeen(FENCE, **seen))
+
+
+@pytest.mark.parametrize("error", [TransientError("down"), RateLimitedError("slow down")], ids=repr)
+def test_a_failed_probe_charges_nothing(error):
+    """That the destination is down was known before: the probe's task waits again, as many tries left as before, and it is said why."""
+    settled = decide(
+        behind(failures=3, probe=True, trips=1), Failed(error), Policy(Fixed(5), retries=3, jitter=jitter.none)
+    )
+    assert (settled.state, settled.failures, settled.delay) == (State.WAITING, 3, seconds(10))
+    assert settled.explanation.verdict == "probe"
+    assert "; it was the probe of gate bank:DE: not charged: again after 10s" in settled.explanation.sentence()
+    assert settled.explanation.as_json()["gate"] == "bank:DE"
+
+
+def test_an_answer_of_a_probe_is_one():
+    """A probe whose task is refused for good has found the destination well: the task dies of it as any other."""
+    settled = decide(behind(probe=True, trips=1), Failed(PermanentError("no such account")), Policy())
+    assert (settled.state, settled.failures) == (State.DEAD, 1)
+
+
+def test_a_pause_that_the_gate_makes_charges_nothing():
+    """Retry-After shuts the whole gate, so the task that heard of it is not charged: up to a hundred such answers in a row."""
+    error = RateLimitedError("slow down", retry_after=90)
+    settled = decide(behind(failures=2, refused=99), Failed(error), Policy(Fixed(5), retries=3, jitter=jitter.none))
+    assert (settled.state, settled.failures, settled.delay) == (State.WAITING, 2, seconds(90))
+    assert settled.explanation.verdict == "refused"
+    assert "Retry-After shuts gate bank:DE: not charged: again after 1m 30s" in settled.explanation.sentence()
+    for claim, asking in (
+        (behind(failures=2, refused=100), error),
+        (behind(failures=2), RateLimitedError("slow down")),
+        (claim_of(2), error),
+    ):
+        assert decide(claim, Failed(asking), Policy(retries=3)).failures == 3
+
+
+def test_the_patience_of_a_gate_ends_with_the_deadline():
+    """What would wait past its deadline is dead, though nothing is charged."""
+    error = RateLimitedError("slow down", retry_after=90)
+    claim = behind(failures=2)
+    claim = claim._replace(task=claim.task._replace(deadline_at=NOW + seconds(60)))
+    settled = decide(claim, Failed(error), Policy(retries=3))
+    assert (settled.state, settled.failures, settled.explanation.verdict) == (State.DEAD, 2, "deadline")
+
+
+@pytest.mark.parametrize(("trips", "stretch"), [(0, 1), (1, 2), (2, 4), (3, 8), (9, 8)])
+def test_waits_stretch_when_the_breaker_has_tripped(trips, stretch):
+    """Twice as long for each time, at most eight times, and the explanation names the gate."""
+    explained = decide(behind(trips=trips), BOOM, Policy(Fixed(5), retries=3, jitter=jitter.none)).explanation
+    assert (explained.delay, explained.wait, explained.failures) == (seconds(5) * stretch, seconds(5), 1)
+    assert (f"times {stretch} since gate bank:DE has tripped" in explained.sentence()) == (trips > 0)
+    assert explained.as_json().get("stretch", 1) == stretch
 
 
 def test_a_death_is_explained_without_a_delay():

@@ -15,6 +15,7 @@ from redrive.core.gates import (
     BANDS,
     FAVOURED,
     SURE_PERCENT,
+    UNLIMITED,
     Breaker,
     BreakerState,
     DueRow,
@@ -39,9 +40,11 @@ from redrive.core.gates import (
     settled,
     shut_for,
     state_of,
+    sum_up,
 )
 from redrive.core.outcome import Cancelled, Done, Failed, LeaseExpired, Released, Snoozed
 from redrive.core.policy import Policy
+from redrive.core.task import GateSeen
 from redrive.errors import BusinessError, PermanentError, RateLimitedError, UsageError
 from tests.core.test_decide import claim_of
 
@@ -321,7 +324,7 @@ def test_without_its_breaker_a_gate_flows() -> None:
         (Failed(PermanentError("no")), GateAnswer.GOOD, None),
         (Failed(BusinessError("no")), GateAnswer.GOOD, None),
         (Failed(RateLimitedError("slow down")), GateAnswer.BAD, None),
-        (Failed(RateLimitedError("slow down", retry_after=seconds(90))), GateAnswer.SILENT, seconds(90)),
+        (Failed(RateLimitedError("slow down", retry_after=seconds(90))), GateAnswer.REFUSED, seconds(90)),
         (LeaseExpired(), GateAnswer.SILENT, None),
         (Released(), GateAnswer.SILENT, None),
         (Snoozed(seconds(5)), GateAnswer.SILENT, None),
@@ -397,6 +400,24 @@ def test_no_level_starves(amounts: dict[int, int], room: int, retries: int, favo
         sure = room * SURE_PERCENT[band] // 100
         assert taken[band] >= min(amount, sure) - (favoured != band)
         assert taken[band] >= min(amount, room, int(band == favoured))
+
+
+def test_refusals_are_counted_until_a_good_answer() -> None:
+    """Those in a row, over batches; a batch with a good answer begins anew."""
+    gate = Gate.new("bank", NOW, held=9)
+    gate = settled(gate, UNLIMITED, NOW, Settled(claims=3, refused=3, asked=seconds(5)))
+    gate = settled(gate, UNLIMITED, NOW, Settled(claims=2, refused=1, bad=1))
+    assert gate.refused == 4
+    assert settled(gate, UNLIMITED, NOW, Settled(claims=2, refused=1, good=1)).refused == 0
+
+
+def test_a_suspect_that_is_the_probe_answers_for_it() -> None:
+    """It runs under a fence of its own, and is known by the one that it was claimed under."""
+    fence = UUID(int=7)
+    probe = claim_of(gate="bank")._replace(claim_id=fence, seen=GateSeen(fence, probe=True)).alone()
+    assert probe.claim_id != fence
+    assert sum_up([decide(probe, Done(), Policy())], fence).probe is True
+    assert sum_up([decide(claim_of(gate="bank"), Done(), Policy())], fence).probe is None
 
 
 @given(

@@ -217,6 +217,47 @@ async def test_retry_after_shuts_the_gate_for_all(home: Home) -> None:
     assert len(await home.ledger.claim(10, LEASE)) >= 2
 
 
+async def test_a_destination_that_asks_for_a_pause_charges_nothing(home: Home) -> None:
+    """Nothing is charged to the task that heard of it, its gate counts such answers, and a good one begins anew."""
+    await put(home, 2)
+    slow_down = Failed(RateLimitedError("slow down", retry_after=minutes(5)))
+    for refused in range(3):
+        [claim] = await home.ledger.claim(1, LEASE)
+        assert claim.seen is not None
+        assert claim.seen.refused == refused
+        await settle(home, [claim], slow_down)
+        task = await home.ledger.get(claim.task.id)
+        assert task is not None
+        assert (task.state, task.failures) == (State.WAITING, 0)
+        home.clock.advance(minutes(5))
+    [claim] = await home.ledger.claim(1, LEASE)
+    await settle(home, [claim])
+    assert (await gate_of(home)).refused == 0
+
+
+async def test_failed_probes_charge_nothing_and_waits_stretch(home: Home) -> None:
+    """A claim knows that it is the probe and how often the breaker has tripped; none of the probes is charged."""
+    await limit(home, breaker=Breaker(failures=1, within=60, probe=30))
+    await put(home)
+    [claim] = await home.ledger.claim(1, LEASE)
+    assert (claim.seen and claim.seen[1:]) == (False, 0, 0)
+    await settle(home, [claim], TRANSIENT)
+    for _ in range(3):
+        home.clock.advance(minutes(20))
+        [claim] = await home.ledger.claim(1, LEASE)
+        assert (claim.seen and claim.seen[1:]) == (True, 1, 0)
+        await settle(home, [claim], TRANSIENT)
+        task = await home.ledger.get(claim.task.id)
+        assert task is not None
+        assert (task.state, task.failures) == (State.WAITING, 1)
+    home.clock.advance(minutes(20))
+    [claim] = await home.ledger.claim(1, LEASE)
+    alone = await home.ledger.run_alone(claim)
+    assert alone is not None
+    await settle(home, [alone])
+    assert (await gate_of(home)).state is BreakerState.RETURNING, "a suspect that is the probe answers for it"
+
+
 async def test_answers_of_the_destination_do_not_trip_it(home: Home) -> None:
     """A refusal is an answer: however many, the gate flows."""
     await limit(home, breaker=Breaker(failures=3))
@@ -591,7 +632,7 @@ async def _live(rng: random.Random, clock: VirtualClock, ledgers: list[SqlLedger
                 resumes = rng.random() < 0.6
                 for ledger in ledgers:
                     await (ledger.resume_gate(name, ADA) if resumes else ledger.pause_gate(name, ADA, span=span))
-        keys = [[claim.task.key for claim in mine] for mine in held]
+        keys = [[(claim.task.key, claim.seen) for claim in mine] for mine in held]
         assert keys[0] == keys[1], (step, act)
         gates = [await ledger.gates() for ledger in ledgers]
         for (one, _), (two, _) in zip(*gates, strict=True):

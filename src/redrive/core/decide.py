@@ -15,11 +15,20 @@ from redrive.core.failure import RETRIED, ErrorClass, asked_patience, describe_e
 from redrive.core.outcome import Cancelled, Done, Failed, LeaseExpired, Outcome, Released, Snoozed
 from redrive.core.policy import Policy
 from redrive.core.states import State
-from redrive.core.task import Claim, is_alone
+from redrive.core.task import Claim, GateSeen, is_alone
 
 LEASE_EXPIRED_ERROR = "the worker was lost: its lease ran out before it settled"
 SUSPECT = "suspect"
 """The verdict on a run that was lost beside others: not charged, and run alone next time."""
+PROBE = "probe"
+"""The verdict on a probe of a gate that failed: that the destination is down was known, so the task is not charged."""
+REFUSED = "refused"
+"""The verdict on a task whose destination asked for a pause, which its whole gate makes: not charged."""
+REFUSALS_MAX = 100
+"""After so many such answers of a gate in a row each is charged: a destination that only ever says so is tried for no task for ever."""
+STRETCH_MAX = 3
+"""How often the waits behind a gate are doubled at most."""
+_SPARED = {PROBE: "it was the probe of", REFUSED: "Retry-After shuts"}
 
 
 class Explanation(NamedTuple):
@@ -40,6 +49,10 @@ class Explanation(NamedTuple):
     delay: timedelta | None = None
     lost_alone: int = 0
     """How many workers the task has taken with it while it ran alone: the evidence that it is the culprit."""
+    gate: str | None = None
+    """The gate that had a say in it."""
+    stretch: int = 1
+    """How many times as long the wait is, because the gate's breaker has tripped."""
 
     @property
     def budget_left(self) -> int:
@@ -50,7 +63,11 @@ class Explanation(NamedTuple):
         """The same for people."""
         if self.verdict == SUSPECT:
             return f"{self.error_class} by rule {self.rule}; others ran beside it: not charged, run alone next time"
-        why = f"{self.error_class} by rule {self.rule}; failure {self.failures} of {self.failures_max}"
+        why = f"{self.error_class} by rule {self.rule}; "
+        if self.verdict in _SPARED:
+            why += f"{_SPARED[self.verdict]} gate {self.gate}: not charged"
+        else:
+            why += f"failure {self.failures} of {self.failures_max}"
         if self.lost_alone:
             why += f"; {self.lost_alone} {'worker' if self.lost_alone == 1 else 'workers'} lost while it ran alone"
         if self.delay is None:
@@ -58,6 +75,8 @@ class Explanation(NamedTuple):
         parts = [f"{self.backoff} gives {format_duration(self.wait or ZERO)}", f"jitter {self.jitter}"]
         if self.draw is not None:
             parts[-1] += f" drew {self.draw:.3f}"
+        if self.stretch > 1:
+            parts.append(f"times {self.stretch} since gate {self.gate} has tripped")
         if self.floor is not None:
             parts.append(f"Retry-After asks for {format_duration(self.floor)}")
         return f"{why}: again after {format_duration(self.delay)} ({', '.join(parts)})"
@@ -83,6 +102,8 @@ class Explanation(NamedTuple):
             text += f', "floor_seconds": {self.floor.total_seconds()}'
         if self.lost_alone:
             text += f', "lost_alone": {self.lost_alone}'
+        if self.gate is not None:
+            text += f', "gate": {json.dumps(self.gate)}, "stretch": {self.stretch}'
         return text + "}"
 
 
@@ -203,24 +224,29 @@ def _fail(
     raised: BaseException | None = None,
 ) -> Settlement:
     policy = policy.for_task(claim.task)
-    failures = claim.task.failures + 1
+    tried = failures = claim.task.failures + 1
     failures_max = failures_max_of(claim, policy)
+    spared = None if claim.seen is None else _spared_by(claim.seen, error_class, patience)
     if error_class not in RETRIED:
         verdict = error_class.value
+    elif spared is not None:
+        verdict, failures = spared, claim.task.failures
     elif failures >= failures_max:
         verdict = "worker_lost" if error_class is ErrorClass.WORKER_LOST else "exhausted"
     else:
         verdict = "retry"
 
     wait = draw = floor = delay = None
-    if verdict == "retry":
-        wait = policy.backoff.wait(failures)
-        delay = policy.delay(failures, claim.task.key)
+    if patience is not None:
+        # Retry-After is a floor, itself bounded: a stranger must not park our task for a year.
+        floor = min(patience, policy.retry_after_max)
+    gate, stretch = (None, 1) if claim.seen is None else _gate_of(claim, claim.seen, spared)
+    if verdict == "retry" or spared is not None:
+        wait = policy.backoff.wait(tried)
+        delay = policy.delay(tried, claim.task.key) * stretch
         if policy.jitter is not jitters.none:
-            draw = jitters.draw(claim.task.key, failures, policy.name)
-        if patience is not None:
-            # Retry-After is a floor, itself bounded: a stranger must not park our task for a year.
-            floor = min(patience, policy.retry_after_max)
+            draw = jitters.draw(claim.task.key, tried, policy.name)
+        if floor is not None:
             delay = max(delay, floor)
         deadline = deadline_of(claim, policy)
         if deadline is not None and claim.claimed_at + elapsed + delay >= deadline:
@@ -231,6 +257,21 @@ def _fail(
         return Settlement(claim, outcome, State.DEAD, failures, None, error, explanation, elapsed, raised)
     explanation = Explanation(
         error_class, rule, policy.name, failures, failures_max, verdict,
-        policy.backoff_words, wait, policy.jitter_words, draw, floor, policy.backoff.cap, delay,
+        policy.backoff_words, wait, policy.jitter_words, draw, floor, policy.backoff.cap, delay, 0, gate, stretch,
     )  # fmt: skip
     return Settlement(claim, outcome, State.WAITING, failures, delay, error, explanation, elapsed, raised)
+
+
+def _spared_by(seen: GateSeen, error_class: ErrorClass, patience: timedelta | None) -> str | None:
+    """Why a failure behind a gate is not charged, if it is not: it says something of the destination and nothing of the task."""
+    if seen.probe and error_class in (ErrorClass.TRANSIENT, ErrorClass.RATE_LIMITED):
+        return PROBE
+    if error_class is ErrorClass.RATE_LIMITED and patience is not None and seen.refused < REFUSALS_MAX:
+        return REFUSED
+    return None
+
+
+def _gate_of(claim: Claim, seen: GateSeen, spared: str | None) -> tuple[str | None, int]:
+    """The gate, if it had a say in the decision, and how many times as long the wait is."""
+    stretch: int = 2 ** min(seen.trips, STRETCH_MAX)
+    return (claim.task.gate if spared is not None or stretch > 1 else None), stretch

@@ -30,6 +30,7 @@ from uuid import UUID
 from redrive.core.decide import Settlement
 from redrive.core.durations import ZERO, SpanField
 from redrive.core.failure import ErrorClass
+from redrive.core.task import Claim
 from redrive.errors import UsageError
 
 PROBE = timedelta(seconds=30)
@@ -70,6 +71,8 @@ class GateAnswer(StrEnum):
 
     GOOD = "good"
     BAD = "bad"
+    REFUSED = "refused"
+    """It says itself when to come again."""
     SILENT = "silent"
 
 
@@ -261,6 +264,8 @@ class Gate:
     tries_before: int = 0
     fails_before: int = 0
     opens_at: datetime | None = None
+    refused: int = 0
+    """How many answers in a row have asked for a pause."""
     paused_at: datetime | None = None
     paused_until: datetime | None = None
     paused_by: str | None = None
@@ -421,6 +426,7 @@ class Settled:
     claims: int
     good: int = 0
     bad: int = 0
+    refused: int = 0
     asked: timedelta | None = None
     """The longest Retry-After, bounded by the policies."""
     soonest: timedelta | None = None
@@ -433,7 +439,7 @@ def answer_of(settlement: Settlement) -> tuple[GateAnswer, timedelta | None]:
     """What a settlement says of its destination, and the Retry-After that it asks for.
 
     An error of the caller's is an answer, so it is good. A lost worker says nothing, and neither does a task that was given
-    back or put off, or a destination that says itself when to come again.
+    back or put off. A destination that says itself when to come again is not down.
     """
     explained = settlement.explanation
     asked = None if explained is None else explained.floor
@@ -445,11 +451,16 @@ def answer_of(settlement: Settlement) -> tuple[GateAnswer, timedelta | None]:
         case ErrorClass.TRANSIENT:
             return GateAnswer.BAD, asked
         case ErrorClass.RATE_LIMITED:
-            return GateAnswer.BAD if asked is None else GateAnswer.SILENT, asked
+            return GateAnswer.BAD if asked is None else GateAnswer.REFUSED, asked
         case ErrorClass.WORKER_LOST:
             return GateAnswer.SILENT, None
         case _:
             return GateAnswer.GOOD, asked
+
+
+def fence_of(claim: Claim) -> UUID:
+    """The fence that a claim behind a gate was made under: a suspect runs under another one, and may be the probe."""
+    return claim.claim_id if claim.seen is None else claim.seen.fence
 
 
 def sum_up(settlements: Sequence[Settlement], probe_claim: UUID | None) -> Settled:
@@ -458,12 +469,13 @@ def sum_up(settlements: Sequence[Settlement], probe_claim: UUID | None) -> Settl
     probes = [
         answer is GateAnswer.GOOD
         for (answer, _), one in zip(answers, settlements, strict=True)
-        if one.claim.claim_id == probe_claim
+        if fence_of(one.claim) == probe_claim
     ]
     return Settled(
         claims=len(settlements),
         good=sum(answer is GateAnswer.GOOD for answer, _ in answers),
         bad=sum(answer is GateAnswer.BAD for answer, _ in answers),
+        refused=sum(answer is GateAnswer.REFUSED for answer, _ in answers),
         asked=max((asked for _, asked in answers if asked is not None), default=None),
         soonest=min((one.delay for one in settlements if one.delay is not None), default=None),
         probe=probes[0] if probes else None,
@@ -473,7 +485,8 @@ def sum_up(settlements: Sequence[Settlement], probe_claim: UUID | None) -> Settl
 def settled(gate: Gate, rule: GateRule, now: datetime, batch: Settled) -> Gate:
     """The gate after some of its claims were settled."""
     state = state_of(gate, rule, now)
-    after = replace(gate, version=gate.version + 1, held=max(0, gate.held - batch.claims))
+    refused = 0 if batch.good else gate.refused + batch.refused
+    after = replace(gate, version=gate.version + 1, held=max(0, gate.held - batch.claims), refused=refused)
     if state is not gate.state:
         after = replace(after, state=state, since=now, trips=0, probe_claim=None, probe_at=None)
     after = _windowed(after, rule, now, batch)

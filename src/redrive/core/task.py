@@ -118,6 +118,16 @@ class Added:
     same_payload: bool = True
 
 
+class GateSeen(NamedTuple):
+    """What a claim saw of its gate: under which fence, whether it is the probe, how often its breaker has tripped since it flowed,
+    and how many answers in a row have asked for a pause."""
+
+    fence: UUID
+    probe: bool = False
+    trips: int = 0
+    refused: int = 0
+
+
 class Claim(NamedTuple):
     """The right to run a task until its lease ends.
 
@@ -125,6 +135,7 @@ class Claim(NamedTuple):
     `abandoned` holds the claim that was never settled, if there was one: such a task must be settled as
     `LeaseExpired` and not run. `suspect` says that the task's last run was lost with its worker: it must run with nothing
     beside it, under the fence of `alone`. `unreadable` says what in the row cannot be read: such a task is not run, it is dead.
+    `seen` is what is known of the task's gate, where it has one.
     """
 
     task: Task
@@ -133,6 +144,7 @@ class Claim(NamedTuple):
     abandoned: "Abandoned | None" = None
     suspect: bool = False
     unreadable: str | None = None
+    seen: GateSeen | None = None
 
     @property
     def number(self) -> int:

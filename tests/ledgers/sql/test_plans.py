@@ -94,7 +94,7 @@ async def plans(home: Home, run: Callable[..., Any], *args: Any) -> tuple[str, A
 def assert_flat(home: Home, plan: str, *indexes: str, may_sort: bool = False) -> None:
     """No whole table is read or sorted, nor an index of all rows walked, and each of the indexes is used."""
     table = home.sql_table.name
-    partial = {f"{table}_{name}_idx" for name in ("first", "retry", "lease", "gate")}
+    partial = {f"{table}_{name}_idx" for name in ("first", "retry", "lease", "gate", "turn", "parked")}
     lines = plan.splitlines()
     batches = {at for at, line in enumerate(lines) if "Function Scan" in line}
     for at, (line, following) in enumerate(zip(lines, [*lines[1:], ""], strict=True)):

@@ -41,10 +41,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, array
 from sqlalchemy.types import TypeEngine
 
-from redrive.core.gates import BANDS, SURE_PERCENT, TENANTS
+from redrive.core.gates import BANDS, SURE_PERCENT, TENANTS, BreakerState
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.gate_rows import GateAsk, GateRows, NamedGate
-from redrive.ledgers.sql.predicates import quoted
+from redrive.ledgers.sql.predicates import as_text, quoted
 from redrive.ledgers.sql.seam import Dialect, Parameters
 from redrive.ledgers.sql.times import Instant
 
@@ -221,6 +221,7 @@ _SETTLED = """
         version = g.version + 1,
         held = greatest(0, after.held - after.claims),
         opens_at = greatest(after.opens_at, after.now + after.asked),
+        refused = CASE WHEN after.good > 0 THEN 0 ELSE g.refused + after.refusals END,
         state = CASE after.turn WHEN 'returned' THEN 'returning' WHEN 'trips' THEN 'tripped' ELSE after.breaker END,
         since = CASE WHEN after.turn IN ('returned', 'trips') OR after.aged THEN after.now ELSE after.since END,
         trips = CASE WHEN after.aged THEN 0 ELSE after.trips END + CASE WHEN after.turn = 'trips' THEN 1 ELSE 0 END,
@@ -273,7 +274,7 @@ _SETTLED = """
                     ruled.probe, ruled.probe_at, ruled.probe_claim, ruled.ramp_at, ruled.ramp_started, ruled.opens_at,
                     ruled.ready, ruled.waits_for, ruled.wake_at, ruled.failures, ruled.share, ruled.span,
                     ruled.breaker <> ruled.state AS aged,
-                    sums.claims, sums.good, sums.bad, sums.asked, sums.soonest, sums.probed,
+                    sums.claims, sums.good, sums.bad, sums.refusals, sums.asked, sums.soonest, sums.probed,
                     CASE WHEN old.age < ruled.span THEN ruled.tries ELSE 0 END + sums.good + sums.bad AS tries,
                     CASE WHEN old.age < ruled.span THEN ruled.fails ELSE 0 END + sums.bad AS fails,
                     CASE
@@ -294,6 +295,7 @@ _SETTLED = """
                     SELECT count(*)::integer AS claims,
                         (count(*) FILTER (WHERE one.answer = 'good'))::integer AS good,
                         (count(*) FILTER (WHERE one.answer = 'bad'))::integer AS bad,
+                        (count(*) FILTER (WHERE one.answer = 'refused'))::integer AS refusals,
                         max(one.asked) AS asked, min(one.delay) AS soonest,
                         bool_and(one.answer = 'good') FILTER (WHERE one.fence = ruled.probe_claim) AS probed
                     FROM ended AS one WHERE one.gate = ruled.name
@@ -389,7 +391,7 @@ class PostgresGateClaim:
         ruled = _part(_RULED.format(rows="locked"), "ruled")
         roomy = _part(
             _ROOMY, "roomy", name=Text(), tenant=Text(), kinds=ARRAY(Text), room=Integer(), retry_room=Integer(),
-            turn_at=Instant(),
+            turn_at=Instant(), state=Text(), breaker=Text(), trips=Integer(), refused=Integer(),
         )  # fmt: skip
         roomies: Any = select(func.greatest(func.count(), 1)).select_from(roomy).where(roomy.c.room > 0)
         share = select(
@@ -406,7 +408,13 @@ class PostgresGateClaim:
         gates = _part(_CLAIMED, "gates")
         shared = [] if turns is None else [turns]
         parts = (present, locked, ruled, roomy, share, *shared, ranked, picked, counted, gates)
-        return select(*taken.c).add_cte(*parts)
+        seen = (
+            (roomy.c.breaker == quoted(BreakerState.TRIPPED)).label("seen_probe"),
+            case((roomy.c.breaker != roomy.c.state, literal_column("0")), else_=roomy.c.trips).label("seen_trips"),
+            roomy.c.refused.label("seen_refused"),
+        )
+        mine = roomy.c.name == as_text(taken.c[rows.gate_column.key or ""])
+        return select(*taken.c, *seen).select_from(taken.join(roomy, mine)).add_cte(*parts)
 
     def _heads(
         self, of: FromClause, kinds: ColumnElement[Any] | None, *, named: ColumnElement[str] | None = None
@@ -541,15 +549,22 @@ class PostgresGateClaim:
         )  # fmt: skip
 
 
-def settle_gates(dialect: Dialect, settled: CTE, fence: ColumnElement[Any]) -> tuple[CTE, ...]:
+def settle_gates(dialect: Dialect, settled: CTE) -> tuple[CTE, ...]:
     """What a batch of settlements has to write besides where some of them have gates, as parts of its statement."""
     c = settled.c
-    ended = select(c.gate, fence.label("fence"), c.answer, c.asked, c.delay).where(c.gate.is_not(None)).cte("ended")
+    ended = (
+        select(c.gate, c.made_under.label("fence"), c.answer, c.asked, c.delay).where(c.gate.is_not(None)).cte("ended")
+    )
     present = select(dialect.now().label("now")).cte("present")
     newest = _part(_NEWEST, "newest")
     ruled = _part(_RULED.format(rows="newest"), "ruled")
     return ended, present, newest, ruled, _part(_SETTLED, "gates")
 
 
-GATE_COLUMNS: dict[str, TypeEngine[Any]] = {"gate": Text(), "answer": Text(), "asked": Interval()}
+GATE_COLUMNS: dict[str, TypeEngine[Any]] = {
+    "gate": Text(),
+    "made_under": Uuid(),
+    "answer": Text(),
+    "asked": Interval(),
+}
 """What comes with a settlement besides where it may have a gate."""

@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from redrive.core.decide import Settlement
-from redrive.core.gates import answer_of
+from redrive.core.gates import answer_of, fence_of
 from redrive.errors import UsageError
 from redrive.ledgers.postgres.gates import GATE_COLUMNS, settle_gates
 from redrive.ledgers.rollup import COUNTED, MEASURED, rolled_up
@@ -150,7 +150,7 @@ class PostgresSettle:
         all_written = written == bindparam("amount", type_=Integer)
         parts = [history, self._build_rollup(all_written).cte("rollup")]
         if gated:
-            parts += settle_gates(self._dialect, settled, fence)
+            parts += settle_gates(self._dialect, settled)
         return select(counted.c.amount).add_cte(*parts), select(free)
 
     def _build_rollup(self, condition: ColumnElement[bool]) -> Any:
@@ -171,7 +171,9 @@ class PostgresSettle:
 def _on_gate(settlement: Settlement) -> tuple[Any, ...]:
     """In the order of `GATE_COLUMNS`."""
     gate = settlement.claim.task.gate
-    return (None, None, None) if gate is None else (gate, *answer_of(settlement))
+    if gate is None:
+        return (None,) * len(GATE_COLUMNS)
+    return (gate, fence_of(settlement.claim), *answer_of(settlement))
 
 
 def _suppressed(ledger: str) -> UsageError:

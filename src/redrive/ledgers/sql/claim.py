@@ -276,7 +276,8 @@ class Claiming(Due):
         if asked is None:
             return []
         statement, parameters = asked
-        claims = self._told(connection, self._read_claims(connection, statement, parameters, lease))
+        read = self._read_claims(connection, statement, parameters, lease, behind_gates=True)
+        claims = self._told(connection, read)
         if claims:
             self._gates_seen = True
             self._last_tenant = around((claim.task.tenant or NO_TENANT for claim in claims), self._last_tenant)[-1]
@@ -321,10 +322,14 @@ class Claiming(Due):
         parameters: Parameters,
         lease: timedelta,
         abandoned: Mapping[TaskId, Abandoned] | None = None,
+        *,
+        behind_gates: bool = False,
     ) -> list[Claim]:
         """Run a statement that holds rows under the fence of its parameters, and read what it returns."""
         fence, reader = parameters["fence"], self._claim_reader
         try:
+            if behind_gates:
+                return reader.claims_behind_gates(connection.execute(statement, parameters).all(), fence, lease)
             return reader.claims(connection.execute(statement, parameters).all(), fence, lease, abandoned)
         except Exception as error:
             if not is_unreadable(error):

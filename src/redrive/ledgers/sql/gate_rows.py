@@ -23,6 +23,7 @@ class GateRows:
 
     id: ColumnElement[Any]
     gate: ColumnElement[str]
+    gate_column: ColumnElement[Any]
     kind: ColumnElement[str] | None
     tenant: ColumnElement[Any] | None
     band: ColumnElement[int]
@@ -41,7 +42,7 @@ class GateRows:
         """Of a table that has gates."""
         table = rows.ledger_table
         return cls(
-            rows.column("id"), rows.gate(), rows.column("kind") if table.kind else None,
+            rows.column("id"), rows.gate(), rows.column(table.gated_by or "gate"), rows.column("kind") if table.kind else None,
             rows.column("tenant") if table.tenant else None, rows.band(),
             range(BANDS) if table.priority else (2, 3), rows.gated(), rows.gated_due(), rows.column("due"),
             rows.turn() if rows.has_turns else None, hold,

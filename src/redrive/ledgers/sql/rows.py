@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement
 
 from redrive.core.states import TERMINAL, State
 from redrive.core.table import TASKS, LedgerTable
-from redrive.core.task import Abandoned, Claim, Task, TaskId
+from redrive.core.task import Abandoned, Claim, GateSeen, Task, TaskId
 from redrive.ledgers.sql.sift import Sifted
 
 
@@ -74,6 +74,12 @@ class RowReader:
                 lost = abandoned[task.id]
                 claims.append(Claim(task, lost.claim_id or fence, now, lost))
         return claims
+
+    def claims_behind_gates(self, rows: Sequence[Any], fence: UUID, lease: timedelta) -> list[Claim]:
+        """The same of a statement that claims behind gates: behind the present stands what it saw of them, see `GateSeen`."""
+        claims = self.claims(rows, fence, lease)
+        seen = [GateSeen(fence, bool(probe), trips, refused) for *_, probe, trips, refused in rows]
+        return [claim._replace(seen=one) for claim, one in zip(claims, seen, strict=True)]
 
     def sifted_claims(
         self,

@@ -291,6 +291,7 @@ gate = Table(
     Column("tries_before", Integer, nullable=False),
     Column("fails_before", Integer, nullable=False),
     Column("opens_at", Instant),
+    Column("refused", Integer, nullable=False),
     Column("paused_at", Instant),
     Column("paused_until", Instant),
     Column("paused_by", Text),

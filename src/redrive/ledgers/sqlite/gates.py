@@ -25,6 +25,7 @@ from sqlalchemy import (
 from redrive.core.decide import Settlement
 from redrive.core.gates import (
     TENANTS,
+    BreakerState,
     DueRow,
     Gate,
     GateRule,
@@ -40,6 +41,7 @@ from redrive.core.gates import (
 from redrive.core.task import TaskId
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.gate_rows import GateAsk, GateRows, NamedGate, gates_and_rules, read_gate, write_gates
+from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.seam import Dialect, Parameters
 from redrive.ledgers.sql.times import Instant
 
@@ -72,7 +74,7 @@ class SqliteGateClaim:
     def __init__(self, dialect: Dialect, rows: GateRows) -> None:
         self._dialect = dialect
         self._rows = rows
-        self._hold = rows.hold(rows.id.in_(bindparam("ids", expanding=True)))
+        self._hold = rows.hold(rows.id.in_(bindparam("ids", expanding=True))).returning(*self._seen())
 
     def ask(self, connection: Connection, ask: GateAsk) -> tuple[Any, Parameters] | None:
         """See `GateClaim.ask`."""
@@ -85,7 +87,15 @@ class SqliteGateClaim:
         found.sort(key=lambda one: (one[0].turn_at, one[0].name))
         ids, after = self._take(connection, ask, ask.now, found)
         write_gates(connection, ask.ledger, after)
-        return (self._hold, ask.times | {"ids": ids, "fence": ask.fence}) if ids else None
+        return (self._hold, ask.times | {"ids": ids, "fence": ask.fence, "ledger": ask.ledger}) if ids else None
+
+    def _seen(self) -> list[ColumnElement[Any]]:
+        """What a claim saw of its gate, whose row is written before: see `GateSeen`."""
+        t = schema.gate
+        mine = (t.c.ledger == bindparam("ledger", type_=Text), t.c.name == self._rows.gate)
+        columns = (t.c.state == quoted(BreakerState.TRIPPED), t.c.trips, t.c.refused)
+        table = self._rows.id.table
+        return [select(column).where(*mine).correlate(table).scalar_subquery() for column in columns]
 
     def discover(self, connection: Connection, ledger: str, times: Parameters) -> list[NamedGate]:
         """See `GateClaim.discover`: a loose scan over the gates and kinds of the index, one probe for each."""

@@ -77,6 +77,7 @@ def _create_gates() -> None:
         sa.Column("window_at", Instant(), nullable=False),
         *(sa.Column(name, sa.Integer(), nullable=False) for name in ("tries", "fails", "tries_before", "fails_before")),
         sa.Column("opens_at", Instant()),
+        sa.Column("refused", sa.Integer(), nullable=False),
         sa.Column("paused_at", Instant()),
         sa.Column("paused_until", Instant()),
         sa.Column("paused_by", sa.Text()),
