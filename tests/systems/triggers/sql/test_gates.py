@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine, event
 
 from redrive.errors import SettingsError
 from redrive.settings import load
@@ -147,3 +148,36 @@ async def test_deliveries_have_a_quota(url: str, clock: VirtualClock) -> None:
     assert "fewer endpoints" in refused["message"]
     assert "DELIVERIES_PER_MINUTE" in refused["message"]
     assert (batch.status_code, again.status_code) == (429, 201)
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+async def test_gates_are_locked_before_counters(house: House, receiver: Receiver) -> None:
+    """By whoever takes in, settles or brings back: in two orders they would wait for each other in a circle."""
+    orders = list[list[str]]()
+
+    def note(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        written = connection.info.setdefault("written", [])
+        # PostgreSQL settles tasks and their gates in one statement, which comes before what is written beside.
+        tables = [
+            name for name in ("redrive_gate", "trigger_counts") if f"{name} " in statement and "rule" not in statement
+        ]
+        written += [name for name in tables if not statement.lstrip().startswith("SELECT") or "FOR UPDATE" in statement]
+
+    def ended(connection: Any) -> None:
+        orders.append(connection.info.pop("written", []))
+
+    receiver.answer = lambda _: status(404)
+    await house.endpoint(receiver.url)
+    event.listen(Engine, "before_cursor_execute", note)
+    event.listen(Engine, "commit", ended)
+    try:
+        id_ = await house.post()
+        await house.run()
+        await house.redrive(id_)
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+        event.remove(Engine, "commit", ended)
+    both = [order for order in orders if len(set(order)) == 2]
+    assert len(both) >= 2
+    for order in both:
+        assert order == sorted(order), "gates first"

@@ -86,10 +86,10 @@ class SqlIntake(OnDatabase):
                 if before is None:
                     raise LedgerAwayError("the event of this idempotency key was deleted meanwhile: send it again")
                 taken.append(before)
-        self._status.took(connection, stored)
         if fans.gates:
-            # Last, since the commit follows at once: claims pass a gate by that somebody has locked.
+            # Late, since claims pass a gate by that somebody has locked; and before the counters, as settlements have it.
             ledger.make_gates(connection, fans.gates)
+        self._status.took(connection, stored)
         return taken
 
     def _fan_out(self, connection: Connection, rows: Sequence[dict[str, Any]], now: datetime) -> _Fans:
