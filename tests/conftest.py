@@ -1,6 +1,7 @@
 """Real databases for every test: SQLite files, and a PostgreSQL server that is started here and ended with the run.
 
-`REDRIVE_TEST_POSTGRES_URL` (a server on which databases may be created) is used instead if it is set.
+`REDRIVE_TEST_POSTGRES_URL` (a server on which databases may be created) is used instead if it is set. With
+`REDRIVE_TEST_POOLER` the tests of ledgers reach it through PgBouncer.
 """
 
 import gc
@@ -12,6 +13,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -26,10 +28,11 @@ from tests import (
     forks,
     shared_work,  # noqa: F401 - before any application is made
 )
+from tests.faults import aws_session  # noqa: F401 - before any client of AWS is made
 from tests.ledgers.aws.servers import aws_server
 from tests.order import spread
 from tests.patience import have_patience
-from tests.servers import Migrated, PostgresServer, own_rabbitmq, quick_folder
+from tests.servers import Migrated, PostgresServer, own_pooler, own_rabbitmq, quick_folder
 
 STORES = ("sqlite", "postgres")
 RABBITMQ_URL = os.environ.pop("RABBITMQ_URL", None)
@@ -95,12 +98,14 @@ def postgres() -> Iterator[PostgresServer]:
         for setting in ("fsync = off", "full_page_writes = off", "synchronous_commit = off", "autovacuum = off"):
             server.psql(f"ALTER SYSTEM SET {setting}")
         server.psql("SELECT pg_reload_conf()")
-        started = PostgresServer(server.get_uri())
-        try:
+        with ExitStack() as stack:
+            stack.callback(server.cleanup)
+            pooler = None
+            if os.environ.get("REDRIVE_TEST_POOLER"):
+                pooler = stack.enter_context(own_pooler(str(server.get_postmaster_info().socket_dir), sessions=20))
+            started = PostgresServer(server.get_uri(), pooler)
+            stack.callback(started.close)
             yield started
-        finally:
-            started.close()
-            server.cleanup()
 
 
 @pytest.fixture(scope="session")

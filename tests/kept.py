@@ -37,7 +37,6 @@ from redrive.operator.sql.pages import SqlTaskPages
 from redrive.operator.sql.turns import SqlTurns
 from redrive.testing import VirtualClock
 from tests.conftest import STORES
-from tests.faults.aws_session import SESSION
 from tests.ledgers.aws.homes import DELIVERIES
 from tests.ledgers.aws.servers import AWS
 from tests.ledgers.homes import Home
@@ -112,7 +111,6 @@ def kept(store: str, clock: VirtualClock, request: pytest.FixtureRequest) -> Kep
 async def kept_in_items(aws: str, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kept]:
     """The same in a new table of DynamoDB. Nothing in it is older than the clock's start, so nobody need look through years."""
     monkeypatch.setattr("redrive.operator.aws.audit.EARLIEST", clock.now())
-    monkeypatch.setattr("aiobotocore.session.get_session", lambda: SESSION)  # loaded once for all tests
     os.environ.update({name: value for name, value in AWS.items() if name not in os.environ})
     async with open_clients(region="us-east-1", endpoint_url=aws) as clients:
         name = f"t-{secrets.token_hex(6)}"

@@ -21,13 +21,18 @@ Migrated = Callable[[Sequence[str]], Awaitable[str]]
 class PostgresServer:
     """A server of our own: its URL, and new databases on it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, pooler: Any = None) -> None:
         self.url = url
+        self._pooler = pooler
         self._connection: psycopg.Connection | None = None
 
     def url_of(self, database: str) -> str:
         """The URL of a database on this server."""
         return make_url(self.url).set(database=database).render_as_string(hide_password=False)
+
+    def through(self, url: str) -> str:
+        """The same database through the pooler, if there is one."""
+        return url if self._pooler is None else str(self._pooler.url_of(make_url(url).database or ""))
 
     def execute(self, statement: str) -> None:
         """Run a statement on the server's first database: for all tests by one connection, which no event loop owns."""
@@ -62,6 +67,22 @@ def quick_folder() -> str | None:
     memory = Path("/dev/shm")
     roomy = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= MEMORY_BYTES_MIN
     return str(memory) if roomy else None
+
+
+@contextmanager
+def own_pooler(socket_folder: str, *, sessions: int = 3) -> Iterator[Any]:
+    """A PgBouncer in transaction mode before a server."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from bench.servers import PgBouncer
+
+    with tempfile.TemporaryDirectory(prefix="redrive-pooler-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)  # it runs as the server's user when the tests are root
+        pooler = PgBouncer(Path(folder) / "pooler", socket_folder, sessions=sessions)
+        try:
+            yield pooler
+        finally:
+            pooler.end()
 
 
 @contextmanager

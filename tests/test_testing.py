@@ -304,3 +304,14 @@ async def test_drain_keeps_the_loop_alive(app):
     await drain(app)
     ticking.cancel()
     assert len(ticks) > 3
+
+
+async def test_drain_leaves_paused_kinds_alone(app):
+    """As workers do; after the resume they run."""
+    app.handler("mail")(failing(0))
+    await app.add("mail", key="m")
+    await app.tasks.pause_gate("kind:mail", actor="ada", reason="wrong template")
+    assert (await drain(app)).of("m") == []
+    await assert_waiting(app, "m")
+    await app.tasks.resume_gate("kind:mail", actor="ada", reason="mended")
+    assert (await drain(app)).of("m") == ["done"]

@@ -15,6 +15,7 @@
         ├── TooSlowError               a look that took longer than it may; ask for less, or search in the background
         ├── NotMigratedError           redrive's tables are missing or old
         ├── NewerSchemaError           the store was migrated by a newer redrive
+        ├── StaleError                 somebody else has acted since you looked; look again
         └── TransitionError            a change of state that the state machine does not list
 
     TaskError                          what a handler raises to say how its failure is treated
@@ -117,6 +118,10 @@ class NotMigratedError(LedgerError):
 
 class NewerSchemaError(LedgerError):
     """The store was migrated by a newer redrive than this one."""
+
+
+class StaleError(LedgerError):
+    """Somebody else has acted since you looked, and nothing was changed."""
 
 
 class TransitionError(LedgerError):

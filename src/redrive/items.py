@@ -12,6 +12,7 @@ from redrive.ledgers.aws.follow import FailedPart, Followed, Follower
 from redrive.ledgers.aws.heads import Head, Part, head_from, head_key, part_number, split_id, task_id
 from redrive.ledgers.aws.history import MINUTE_SHARDS, audit_action, minute_action
 from redrive.ledgers.aws.ledger import DynamoLedger
+from redrive.ledgers.aws.objects import NAMES_MAX, Objects
 from redrive.ledgers.aws.owner import Amendment, Farewell
 from redrive.ledgers.aws.queue import Queue
 from redrive.ledgers.gather import Gather
@@ -32,6 +33,8 @@ __all__ = [
     "Item",
     "Key",
     "MINUTE_SHARDS",
+    "NAMES_MAX",
+    "Objects",
     "Part",
     "Queue",
     "RefusedError",

@@ -31,13 +31,14 @@ from redrive.core.task import (
 from redrive.engine.announce import announce
 from redrive.engine.handlers import Handlers, function_name, make_handler
 from redrive.engine.worker import WorkerSettings
-from redrive.errors import HandlerError, LedgerAwayError, UsageError
+from redrive.errors import HandlerError, LedgerAwayError, StaleError, UsageError
 from redrive.events import Event, TaskAdded
 from redrive.ledgers.sql.beside import Beside
 from redrive.observe.traces import current_trace
 from redrive.operator.acts import Acted, ActOptions, Acts, Which
+from redrive.operator.gates import KEEP, GateDoes, GateView, Keep, ParkedTask, changed_rule, read_does
 from redrive.operator.headcount import Headcount
-from redrive.operator.ports import Census, OperatorLedger, TaskPages
+from redrive.operator.ports import Census, Gates, OperatorLedger, TaskPages
 from redrive.ports import Actor, Filter, Observer, Page, Within
 from redrive.stores.port import Store
 
@@ -46,6 +47,8 @@ __all__ = ["Acted", "Actor", "Added", "Attempt", "Lane", "NewTask", "Page", "mak
 F = TypeVar("F", bound=Callable[..., Any])
 
 EVERYTHING = Filter()
+CHANGE_TRIES_MAX = 5
+"""How often a change of some limits is made anew because others were changed meanwhile."""
 HANDLERS_NAMED_MAX = 10
 SEEN_KINDS_MAX = 10_000
 """How many kinds are remembered, so that each is looked up and warned of once."""
@@ -176,13 +179,93 @@ class Lane:
         rule = read_rule(concurrency=concurrency, rate=rate, burst=burst, breaker=breaker, budget=budget)
         self._gate_rules[check_text("pattern", pattern, GATE_CHARS_MAX)] = rule
 
-    async def pause_gate(self, name: str, *, actor: str, reason: str, span: Span | None = None) -> bool:
-        """Let nothing of a gate through until somebody resumes it, or the span is over; whether it was changed."""
-        return await (await self.ledger()).pause_gate(name, Actor(name=actor, reason=reason), span=span)
+    async def pause_gate(
+        self,
+        name: str,
+        *,
+        actor: str,
+        reason: str,
+        span: Span | None = None,
+        until: datetime | None = None,
+        version: int | None = None,
+    ) -> bool:
+        """Let nothing of a gate through until somebody resumes it, or the span or the instant is over; whether it was changed.
 
-    async def resume_gate(self, name: str, *, actor: str, reason: str) -> bool:
-        """Give a paused gate free; whether it was changed."""
-        return await (await self.ledger()).resume_gate(name, Actor(name=actor, reason=reason))
+        `kind:mail` or `kind:mail.*` pauses kinds, and `kind:*` the whole ledger, whether or not their tasks have gates. What runs ends, what
+        waits waits, and adding goes on. `version` is that of the view that the person saw: a `StaleError` if somebody was quicker.
+        """
+        if until is not None:
+            if span is not None:
+                raise UsageError("give either span or until")
+            span = until - await self._store.present()
+            if span <= ZERO:
+                raise UsageError(f"until must lie in the future, not at {until.isoformat()}")
+        who = Actor(name=actor, reason=reason)
+        return await (await self.ledger()).pause_gate(name, who, span=span, version=version)
+
+    async def resume_gate(self, name: str, *, actor: str, reason: str, version: int | None = None) -> bool:
+        """Give a paused gate, kind or ledger free; whether it was changed. The parameters are those of `pause_gate`."""
+        return await (await self.ledger()).resume_gate(name, Actor(name=actor, reason=reason), version=version)
+
+    async def set_gate(
+        self,
+        pattern: str,
+        *,
+        actor: str,
+        reason: str,
+        concurrency: int | Keep | None = KEEP,
+        rate: str | int | Keep | None = KEEP,
+        burst: int | Keep | None = KEEP,
+        breaker: Breaker | Keep | None = KEEP,
+        budget: float | Keep | None = KEEP,
+        version: int | None = None,
+    ) -> bool:
+        """Change the limits of a gate, or of all that the pattern fits best, in place of those that stand in code; whether they changed.
+
+        The limits are those of `gate`. None takes one away, and what is not given stays as it holds now. `version` as in `pause_gate`.
+        """
+        ledger, gates = await self.ledger(), await self.gate_reader()
+        given = {"concurrency": concurrency, "rate": rate, "burst": burst, "breaker": breaker, "budget": budget}
+        for _ in range(CHANGE_TRIES_MAX):
+            before, last = await gates.rule_for(pattern)
+            rule = changed_rule(before, **given)
+            try:
+                seen = last if version is None else version
+                return await ledger.set_rule(pattern, rule, Actor(name=actor, reason=reason), version=seen)
+            except StaleError:  # what is not given stays as it holds: without a version, as it holds since just now
+                if version is not None:
+                    raise
+        raise StaleError(f"others change {pattern!r} all the time: try again")
+
+    async def unset_gate(self, pattern: str, *, actor: str, reason: str, version: int | None = None) -> bool:
+        """Take the limits of a pattern away, so that a wider one holds or none; whether there were any. What code says comes back when it next opens."""
+        return await (await self.ledger()).set_rule(pattern, None, Actor(name=actor, reason=reason), version=version)
+
+    async def gate_reader(self, *, limited: bool = False) -> Gates:
+        """The gates here, as people see them; `limited` as in `pages`."""
+        return self._store.gates(await self.ledger(), limited=limited)
+
+    async def gates(
+        self, *, does: GateDoes | str | None = None, prefix: str = "", cursor: str | None = None, limit: int = 100
+    ) -> Page[GateView]:
+        """A page of gates: those that hold, return or are paused first, then the others, by name; pass `page.cursor` for the next one.
+
+        `does` is one of "paused", "holding", "returning" and "letting through", `prefix` how their names begin.
+        """
+        asked = None if does is None else read_does(does)
+        return await (await self.gate_reader()).page(does=asked, prefix=prefix, cursor=cursor, limit=limit)
+
+    async def gate_state(self, name: str) -> GateView | None:
+        """What one gate does now, why and until when, and what it keeps back; None where no task has named it yet."""
+        return await (await self.gate_reader()).one(name)
+
+    async def parked(self, task: Task) -> ParkedTask | None:
+        """What keeps a waiting task back: its gate, or the pause of its kind; None where nothing does."""
+        try:
+            gates = await self.gate_reader()
+        except UsageError:  # a ledger without gates keeps nothing back
+            return None
+        return await gates.parked(task)
 
     # --- handlers ---------------------------------------------------------------------------------------------------
 
@@ -396,8 +479,12 @@ class Lane:
         """Who redrove, cancelled or resolved a task, and why."""
         return await (await self.ledger()).deeds(id)
 
-    def to_come(self, task: Task) -> list[Try] | None:
-        """The tries still to come if each fails, the first of them included; None where no handler's policy is known here."""
+    def to_come(self, task: Task, *, parked: ParkedTask | None = None) -> list[Try] | None:
+        """The tries still to come if each fails, the first of them included; None where no handler's policy is known here.
+
+        `parked` is what keeps it back, as the method of that name says: the tries begin when that lets something through at the
+        earliest, and behind a gate that has tripped the waits between them are longer.
+        """
         handler = self.handlers.find(task.kind)
         if handler is None:
             return None
@@ -407,9 +494,12 @@ class Lane:
         ends = [task.deadline_at] if task.deadline_at else []
         if handler.policy.deadline is not None and task.created_at is not None:
             ends.append(task.created_at + handler.policy.deadline)
+        earliest = now if parked is None or parked.earliest is None else parked.earliest
+        begins = max(task.due_at or now, now, earliest) if task.state is State.WAITING else now
         tries = preview(
-            handler.policy.for_task(task), task.key, max(task.due_at or now, now) if task.state is State.WAITING else now,
+            handler.policy.for_task(task), task.key, begins,
             failures=task.failures, failures_max=task.failures_max, deadline_at=min(ends, default=None),
+            stretch=1 if parked is None else parked.stretch,
         )  # fmt: skip
         if self.table.counts is Counts.DONE:
             tries = tries[:1]  # its failures are not counted: all that is known is when it is due

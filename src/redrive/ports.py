@@ -200,6 +200,13 @@ class Ledger(Protocol):
         """
         ...
 
+    async def paused_kinds(self) -> Sequence[str]:
+        """The pauses of kinds that hold now, by their names: `kind:mail`, `kind:mail.*`, or `kind:*` for the whole ledger.
+
+        Asked by every worker all the time: it must cost next to nothing.
+        """
+        ...
+
     async def list_kinds(self, *, prefix: str = "", after: str | None = None) -> "Page[str]":
         """The kinds of tasks that wait or are held, for handlers whose kind is a pattern.
 

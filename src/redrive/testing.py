@@ -37,6 +37,7 @@ from redrive.core.task import Attempt, Claim, Task
 from redrive.engine.keeper import Keeper
 from redrive.engine.kinds import Kinds
 from redrive.engine.patience import Patience
+from redrive.engine.pauses import Pauses
 from redrive.engine.run import Runner
 from redrive.engine.settler import Settler
 from redrive.errors import HandlerError, UsageError
@@ -156,7 +157,8 @@ class _LaneDrain:
         self._ledger = ledger
         self._drained = drained
         patience = Patience(ledger.name, self._tell)
-        self._kinds = Kinds(ledger, lane.handlers)
+        self._pauses = Pauses(ledger)
+        self._kinds = Kinds(ledger, lane.handlers, self._pauses)
         self._runner = Runner(ledger, "drain", threads, span_around())
         self._settler = Settler(ledger, "drain", patience, self._tell, batch=1)
         self._keeper = Keeper(ledger, lane.handlers, self._settler, patience, self._tell)
@@ -181,6 +183,7 @@ class _LaneDrain:
 
     async def _known_kinds(self) -> list[str]:
         self._kinds.forget()
+        await self._pauses.look()
         return await self._kinds.to_claim()
 
     async def _run(self, claim: Claim) -> None:

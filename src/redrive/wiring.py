@@ -25,8 +25,9 @@ from redrive.engine.patience import Patience
 from redrive.engine.worker import WorkerSettings
 from redrive.errors import MissingExtraError, SettingsError
 from redrive.errors import needs_extra as needs_extra
+from redrive.lane import Lane
 from redrive.observe.logs import LogObserver, configure_logs
-from redrive.observe.metrics import MetricsObserver
+from redrive.observe.metrics import GATES_MAX, MetricsObserver
 from redrive.operator.alert_rules import EVERY as ALERTS_EVERY
 from redrive.operator.bookkeeper import EVERY as BOOKS_EVERY
 from redrive.operator.bookkeeper import Bookkeeper
@@ -371,9 +372,25 @@ class Service(Running):
             for state in State:
                 self.metrics.depth.labels(lane.name, state.value).set(counts.get(state, 0))
             self.metrics.oldest_due.labels(lane.name).set(oldest.total_seconds() if oldest else 0)
+            with suppress(Exception):
+                await self._show_gates(lane)
         for system in self.app.systems.values():
             with suppress(Exception):
                 await system.refresh()
+
+    async def _show_gates(self, lane: Lane) -> None:
+        """The first gates, those that hold before all, by their names; the others by what they do."""
+        reader = await lane.gate_reader()
+        page = await reader.page(limit=GATES_MAX)
+        gates = [view for view in page.items if not view.is_of_kinds]
+        others, held = dict[str, int](), 0
+        if page.cursor is not None:
+            sums = await reader.sums()
+            others = {does.value: amount for does, amount in sums.amounts.items()}
+            for view in page.items:
+                others[view.does] -= 1
+            held = sums.held - sum(view.held for view in gates)
+        self.metrics.show_gates(lane.name, gates, others, max(0, held))
 
     async def _ledgers(self) -> list[tuple[OperatorLedger, Headcount | None]]:
         return [(await lane.ledger(), lane.headcount) for lane in self.app.lanes.values()]

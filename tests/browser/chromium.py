@@ -12,6 +12,10 @@ ARGUMENTS = [
     "--no-sandbox",
     "--disable-dev-shm-usage",
     "--disable-gpu",
+    # Debian turns on what needs one.
+    "--disable-gpu-rasterization",
+    "--disable-gpu-compositing",
+    "--in-process-gpu",
     f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1",
 ]
 

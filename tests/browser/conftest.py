@@ -6,11 +6,12 @@ some script opened fails the test, whatever else it looks at.
 
 import re
 from collections.abc import AsyncIterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, Page, ViewportSize, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, Error, Page, ViewportSize, async_playwright, expect
 
 from .chromium import ARGUMENTS, ELSEWHERE, chromium
 from .site import Site, fill, serving
@@ -51,16 +52,23 @@ class Watch:
     def __init__(self) -> None:
         self.seen: list[str] = []
         self.expected: list[str] = []
+        self._heard: dict[Any, Any] = {
+            "console": lambda said: self._note(f"console: {said.text}") if said.type in ("error", "warning") else None,
+            "pageerror": lambda error: self._note(f"script: {error}"),
+            "request": lambda request: self._request(request.url),
+            "dialog": self._dialog,
+        }
 
     def over(self, page: Page) -> Page:
         """Watch a page."""
-        page.on(
-            "console", lambda said: self._note(f"console: {said.text}") if said.type in ("error", "warning") else None
-        )
-        page.on("pageerror", lambda error: self._note(f"script: {error}"))
-        page.on("request", lambda request: self._request(request.url))
-        page.on("dialog", self._dialog)
+        for event, hear in self._heard.items():
+            page.on(event, hear)
         return page
+
+    def leave(self, page: Page) -> None:
+        """Watch it no longer."""
+        for event, hear in self._heard.items():
+            page.remove_listener(event, hear)
 
     def _note(self, what: str) -> None:
         self.seen.append(what)
@@ -96,13 +104,31 @@ async def profile(browser: Browser) -> AsyncIterator[BrowserContext]:
     await made.close()
 
 
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def left_pages() -> list[Page]:
+    """Pages that a test has left as they were when they were new. A new one starts a process, which takes longer than most tests do."""
+    return []
+
+
 @pytest_asyncio.fixture(loop_scope="session")
-async def page(profile: BrowserContext, watch: Watch) -> AsyncIterator[Page]:
+async def page(profile: BrowserContext, left_pages: list[Page], watch: Watch) -> AsyncIterator[Page]:
     """A watched page, without a session."""
     await profile.clear_cookies()
-    opened = watch.over(await profile.new_page())
+    opened = watch.over(left_pages.pop() if left_pages else await profile.new_page())
     yield opened
-    await opened.close()
+    watch.leave(opened)
+    if opened.is_closed():
+        return
+    try:
+        await opened.unroute_all(behavior="ignoreErrors")
+        await opened.evaluate("window.stop(); sessionStorage.clear()")
+        await opened.goto("about:blank")
+        await opened.emulate_media(color_scheme="light")
+        await opened.set_viewport_size(DESK)
+    except Error:
+        await opened.close()
+    else:
+        left_pages.append(opened)
 
 
 async def drawn(page: Page) -> None:

@@ -29,7 +29,7 @@ CORPUS = (
     "../../../etc/passwd?x=1&y=2#z",
     "&lt;script&gt;alert(9)&lt;/script&gt;",
 )
-PAGES = ("/", "/tasks", "/tasks?state=dead", "/dead", "/systems", "/audit")
+PAGES = ("/", "/tasks", "/tasks?state=dead", "/dead", "/gates", "/systems", "/audit")
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,8 @@ async def infest(site: Site, known: dict[str, object]) -> list[int]:
     if "ids" not in known:
         for text in CORPUS:
             await site.app.add(f"broken.{text}", {"error": text, text: [text, {"deep": text}]}, key=f"hostile {text}")
+            await site.app.tasks.pause_gate(text, actor=text, reason=text)
+            await site.app.tasks.pause_gate(f"kind:{text}", actor=text, reason=text)
 
         async def died() -> bool:
             return all([(await site.app.tasks.get(f"hostile {text}")).state is State.DEAD for text in CORPUS])

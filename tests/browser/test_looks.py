@@ -18,6 +18,7 @@ from redrive import State
 from redrive.ledgers.sql import schema
 
 from .conftest import DESK, PHONE, drawn, log_in
+from .gated import guard
 from .site import Site
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -32,6 +33,7 @@ PAGES = {
     "task": "/tasks/redrive_task/{dead}",
     "waiting-task": "/tasks/redrive_task/{waiting}",
     "dead": "/dead",
+    "gates": "/gates",
     "systems": "/systems",
     "audit": "/audit",
     "login": "/login",
@@ -48,6 +50,7 @@ async def path_of(name: str, site: Site, known: dict[str, str]) -> str:
     """The address of a page; the day before is written down once, so that the charts have something to show."""
     if not known:
         await remember_a_day(site)
+        await guard(site)
         await site.app.tasks.resolve(
             [(await site.app.tasks.get("import-2")).id], State.DONE, actor="ada", reason="imported by hand"
         )

@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,54 +31,56 @@ LEDGERS = {"redrive_task", "demo_invoice", "commands", "feature_flag_schedules",
 SPEED = "6"
 """Beats, waits and outages are a sixth as long."""
 LOOK_EVERY_SECONDS = 0.5
-"""Looking costs, too: two dozen requests at a time."""
+"""Looking costs, too: up to two dozen requests at a time."""
 PATIENCE_SECONDS = 400
 
 
-def missing(client: httpx.Client, ledgers: set[str]) -> set[str]:
-    """What has nothing to show yet, of all that the pages show."""
+def questions(ledgers: set[str]) -> dict[str, Callable[[Callable[[str], Any]], bool]]:
+    """All that the pages show: has it something to show yet? Each asks for what it needs alone."""
 
-    def get(path: str) -> Any:
-        return client.get(f"/api/{path}").raise_for_status().json()
+    def states(get: Any, ledger: str) -> Any:
+        return next(one["states"] for one in get("overview")["by_ledger"] if one["ledger"] == ledger)
 
-    overview, series, alerts = get("overview"), get("series"), get("alerts")
-    by_ledger = {one["ledger"]: one["states"] for one in overview["by_ledger"]}
-    points = series["points"]
-    shown = {
-        "states": all(overview["states"][name] for name in ("waiting", "done", "dead", "cancelled")),
-        "per minute": all(any(one[name] for one in points) for name in ("added", "done", "retried", "dead")),
-        "success": overview["success_rate"] is not None and overview["success_rate"] < 1,
-        "failures": sum(one["amount"] > 0 for one in overview["tries"]) >= 4,
-        "time to done": overview["took"]["p99"] is not None,
-        "depth": any(one["waiting"] for one in series["depth"]),
-        "oldest due": overview["oldest_due_seconds"] is not None,
-        "drift": overview["drift"] is not None,
-        "without handler": any(one["without_handler"] for one in overview["by_ledger"]),
-        "audit": {one["act"] for one in get("audit")["deeds"]} >= {"redrive", "cancel"},
-        "alerts": {one["rule"] for one in alerts} >= {"failed_share", "new_group", "endpoint_disabled"},
-        "troubleshooting": bool(get("commands/troubleshooting")["commands"]),
-        "endpoints": {one["state"] for one in get("triggers/endpoints")["endpoints"]} >= {"disabled"},
-    }
+    asked: dict[str, Callable[[Any], bool]] = {
+        "states": lambda get: all(get("overview")["states"][name] for name in ("waiting", "done", "dead", "cancelled")),
+        "per minute": lambda get: all(
+            any(one[name] for one in get("series")["points"]) for name in ("added", "done", "retried", "dead")
+        ),
+        "success": lambda get: (rate := get("overview")["success_rate"]) is not None and rate < 1,
+        "failures": lambda get: sum(one["amount"] > 0 for one in get("overview")["tries"]) >= 4,
+        "time to done": lambda get: get("overview")["took"]["p99"] is not None,
+        "depth": lambda get: any(one["waiting"] for one in get("series")["depth"]),
+        "oldest due": lambda get: get("overview")["oldest_due_seconds"] is not None,
+        "drift": lambda get: get("overview")["drift"] is not None,
+        "without handler": lambda get: any(one["without_handler"] for one in get("overview")["by_ledger"]),
+        "audit": lambda get: {one["act"] for one in get("audit")["deeds"]} >= {"redrive", "cancel"},
+        "alerts": lambda get: {one["rule"] for one in get("alerts")} >= {"failed_share", "new_group", "endpoint_disabled"},
+        "troubleshooting": lambda get: bool(get("commands/troubleshooting")["commands"]),
+        "endpoints": lambda get: "disabled" in {one["state"] for one in get("triggers/endpoints")["endpoints"]},
+    }  # fmt: skip
     for ledger in ledgers:
-        states = by_ledger[ledger]
-        shown[f"{ledger} states"] = bool(states["done"] and states["dead"])
-        shown[f"{ledger} groups"] = bool(get(f"groups?ledger={ledger}"))
+        asked[f"{ledger} states"] = lambda get, of=ledger: bool(states(get, of)["done"] and states(get, of)["dead"])
+        asked[f"{ledger} groups"] = lambda get, of=ledger: bool(get(f"groups?ledger={of}"))
     for section in ("pending", "retrying", "failed", "applied", "cancelled"):
-        shown[f"flags {section}"] = bool(get(f"flags/schedules?status={section}")["schedules"])
+        path = f"flags/schedules?status={section}"
+        asked[f"flags {section}"] = lambda get, path=path: bool(get(path)["schedules"])
     if "retry_queue" in ledgers:
-        shown["review"] = bool(get("relay/review")["messages"])
-    return {name for name, has_data in shown.items() if not has_data}
+        asked["review"] = lambda get: bool(get("relay/review")["messages"])
+    return asked
 
 
 def lives(service: Started, ledgers: set[str]) -> None:
-    """Come back when everything has had something to show."""
+    """Come back when everything has had something to show; what has had it is not asked for again."""
     with httpx.Client(base_url=address(service), timeout=60) as client:
         until(lambda: client.get("/ready").status_code == 200, lambda: service.said)
-        left, ends = missing(client, ledgers), time.monotonic() + PATIENCE_SECONDS
-        while left:
+        left, ends = questions(ledgers), time.monotonic() + PATIENCE_SECONDS
+        while True:
+            get = cache(lambda path: client.get(f"/api/{path}").raise_for_status().json())
+            left = {name: has_data for name, has_data in left.items() if not has_data(get)}
+            if not left:
+                return
             assert time.monotonic() < ends, f"nothing to show for {sorted(left)}; {service.said}"
             time.sleep(LOOK_EVERY_SECONDS)
-            left &= missing(client, ledgers)
 
 
 def ended_well(service: Started) -> None:

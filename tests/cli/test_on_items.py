@@ -5,7 +5,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -16,8 +16,7 @@ from redrive.stores.port import NO_TASKS
 from redrive.systems.triggers import Triggers
 from redrive.systems.triggers.endpoints import new_secret
 from redrive.systems.triggers.values import NewEvent
-from tests.ledgers.aws.servers import AWS
-from tests.stores.items import item_url
+from tests.stores.items import item_settings, item_url
 
 from .said import Said, Started, until
 
@@ -29,17 +28,11 @@ GONE = "http://127.0.0.1:9/hook"
 @pytest.fixture
 def items(aws: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The settings of an empty store; its URL."""
-    for name, value in AWS.items():
-        monkeypatch.setenv(name, value)
     with asyncio.Runner() as runner:
         made = item_url(aws)
         url = runner.run(made.__aenter__())
-        table, asked = urlsplit(url).netloc, parse_qs(urlsplit(url).query)
-        monkeypatch.setenv("EVENTS_TABLE_NAME", table)
-        monkeypatch.setenv("DELIVERY_QUEUE_URL", asked["queue"][0])
-        monkeypatch.setenv("AWS_REGION", asked["region"][0])
-        monkeypatch.setenv("AWS_ENDPOINT_URL", asked["endpoint"][0])
-        monkeypatch.setenv("REDRIVE_SECRET_KEY", new_key())
+        for name, value in item_settings(url).items():
+            monkeypatch.setenv(name, value)
         yield url
         runner.run(made.__aexit__(None, None, None))
 

@@ -117,6 +117,18 @@ def test_show_explains_every_try(stored: Run, url: str):
     assert "hunter2" not in said
 
 
+def test_errors_of_strangers_are_redacted(stored: Run, url: str):
+    """An error that another program wrote into the row is shown without its secrets, in the list too."""
+    [id_] = dead_tasks(url, 1)
+    told = "refused: token=tok-hunter3"
+    asyncio.run(
+        execute(url, f"UPDATE redrive_task SET last_error = '{told}'", f"UPDATE redrive_attempt SET error = '{told}'")
+    )
+    for said in (stored("tasks", "list").out, stored("tasks", "show", str(id_)).out):
+        assert "refused" in said
+        assert "hunter3" not in said
+
+
 def test_show_what_is_not_there(stored: Run):
     """An id or key that nobody has is a problem, not an empty page."""
     for name in ("77", "nobody", "9" * 30):

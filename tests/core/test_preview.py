@@ -137,3 +137,15 @@ def test_keys_and_policy_names_have_timelines_of_their_own():
     assert preview(policy, "a", START) == preview(policy, "a", START)
     assert preview(policy, "a", START)[1:] != preview(policy, "b", START)[1:]
     assert preview(policy, "a", START)[1:] != preview(renamed, "a", START)[1:]
+
+
+def test_waits_behind_a_gate_that_tripped_are_longer() -> None:
+    """Each so many times as long, and no try after the deadline."""
+    start = datetime(2026, 1, 31, tzinfo=UTC)
+    policy = Policy(Fixed(timedelta(minutes=1)), retries=5, jitter=jitter.none)
+    tries = preview(policy, "k", start, stretch=4, deadline_at=start + timedelta(minutes=12))
+    assert [(one.at - start, one.delay) for one in tries] == [
+        (timedelta(0), timedelta(0)),
+        (timedelta(minutes=4), timedelta(minutes=4)),
+        (timedelta(minutes=8), timedelta(minutes=4)),
+    ]

@@ -11,8 +11,6 @@ import zlib
 from datetime import timedelta
 from typing import Any
 
-import aiobotocore.session
-
 from redrive import Context, Fixed, Policy, Task, TransientError, jitter, seconds
 from redrive.engine.handlers import Handlers, make_handler
 from redrive.engine.worker import Worker, WorkerSettings
@@ -25,8 +23,10 @@ from redrive.systems.triggers.aws.follow import EventFollower
 from redrive.systems.triggers.ledger import TRIGGER_DELIVERIES
 from tests.ledgers.aws.cutting import Cut, CuttingClient
 
-from . import evidence
-from .aws_session import SESSION
+from . import (
+    aws_session,  # noqa: F401 - before any client is made
+    evidence,
+)
 
 LEASE = seconds(4)
 POLICY = Policy(Fixed(seconds(0.2)), retries=3, jitter=jitter.none, name="test")
@@ -74,5 +74,4 @@ async def work() -> None:
 
 
 if __name__ == "__main__":
-    aiobotocore.session.get_session = lambda: SESSION
     asyncio.run(work())

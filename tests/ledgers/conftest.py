@@ -120,9 +120,9 @@ async def home(
                 _built[known] = url
             url = _built[known]
         if store != "aws":
-            grounds[known] = await Ground.at(
-                store, shape, url, ServerClock(url) if clock_kind == "server" else VirtualClock()
-            )
+            through = request.getfixturevalue("postgres").through(url) if store == "postgres" else url
+            clock = ServerClock(url) if clock_kind == "server" else VirtualClock()
+            grounds[known] = await Ground.at(store, shape, url, clock, through=through)
     opened = await grounds[known].home()
     yield opened
     await opened.leave()

@@ -88,6 +88,8 @@ class Home:
     database: Database
     ledger: SqlLedger
     messages: Messages | None = None
+    through: str = ""
+    """The URL that the ledger reaches its tables through, if that is another one."""
     _opened: list[Database] = field(default_factory=list)
     _serial: int = 0
 
@@ -102,7 +104,7 @@ class Home:
     async def another(self) -> SqlLedger:
         """The same ledger through a `Database` of its own, as another process would have it."""
         clock = None if isinstance(self.clock, ServerClock) else self.clock
-        database = open_database(self.url, clock=clock, durable=False)
+        database = open_database(self.through or self.url, clock=clock, durable=False)
         self._opened.append(database)
         if self.shape is COMMANDS:
             return command_ledger(database)[0]
@@ -356,17 +358,21 @@ class Ground:
     store: str
     shape: Shape
     url: str
+    through: str
     clock: ServerClock | VirtualClock
     database: Database
     table: Table | None
     layout: int | None
 
     @classmethod
-    async def at(cls, store: str, shape: Shape, url: str, clock: ServerClock | VirtualClock) -> "Ground":
-        """Over tables that are there."""
-        database = open_database(url, clock=None if isinstance(clock, ServerClock) else clock, durable=False)
+    async def at(
+        cls, store: str, shape: Shape, url: str, clock: ServerClock | VirtualClock, *, through: str | None = None
+    ) -> "Ground":
+        """Over tables that are there; the ledger reaches them `through` another URL, if there is a pooler."""
+        database = open_database(through or url, clock=None if isinstance(clock, ServerClock) else clock, durable=False)
         table = None if shape in (OWN, COMMANDS) else await database.read(adopt, shape.on(store))
-        return cls(store, shape, url, clock, database, table, layout_of(url) if store == "sqlite" else None)
+        layout = layout_of(url) if store == "sqlite" else None
+        return cls(store, shape, url, through or url, clock, database, table, layout)
 
     @property
     def intact(self) -> bool:
@@ -388,8 +394,8 @@ class Ground:
         else:
             ledger = SqlLedger(self.database, self.shape.on(self.store), self.table)
         return Home(
-            store=self.store, shape=self.shape, url=self.url, clock=self.clock, database=self.database, ledger=ledger,
-            messages=messages,
+            store=self.store, shape=self.shape, url=self.url, through=self.through, clock=self.clock, database=self.database,
+            ledger=ledger, messages=messages,
         )  # fmt: skip
 
     async def close(self) -> None:

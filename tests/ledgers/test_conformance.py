@@ -1605,3 +1605,24 @@ async def test_policies_do_not_leak_between_rows(home: Home) -> None:
     task = await home.ledger.get(id_)
     assert task is not None
     assert task.state is (State.DEAD if home.table.count_max else State.WAITING)
+
+
+# --- pauses -------------------------------------------------------------------------------------------------------------
+
+
+@on_sql
+async def test_kinds_can_be_paused_on_every_table(home: Home) -> None:
+    """Gates or not: a pause is heard of by who asks, ends with its span or by a resume, and tasks are added all the while."""
+    assert await home.ledger.paused_kinds() == []
+    assert await home.ledger.pause_gate("kind:*", ADA)
+    assert await home.ledger.pause_gate("kind:mail", ADA, span=hours(1))
+    assert sorted(await home.ledger.paused_kinds()) == ["kind:*", "kind:mail"]
+    await home.put()
+    home.clock.advance(hours(1))
+    assert await home.ledger.paused_kinds() == ["kind:*"]
+    assert not await home.ledger.resume_gate("kind:mail", ADA), "it is over"
+    assert await home.ledger.resume_gate("kind:*", ADA)
+    assert await home.ledger.paused_kinds() == []
+    await home.claim_one()
+    with pytest.raises(UsageError, match="say why"):
+        await home.ledger.pause_gate("kind:*", Actor(name="ada"))

@@ -18,7 +18,7 @@ from redrive.core.outcome import Done, Failed, LeaseExpired, Outcome, Released
 from redrive.core.policy import Policy
 from redrive.core.states import State
 from redrive.core.task import Claim, NewTask, TaskId
-from redrive.errors import RateLimitedError, UsageError
+from redrive.errors import RateLimitedError, StaleError, UsageError
 from redrive.ledgers.open import open_database, own_ledger
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.migrate import migrate
@@ -299,15 +299,32 @@ async def test_a_pause_ends_by_itself(home: Home) -> None:
 
 
 async def test_two_people_act_once(home: Home) -> None:
-    """Of two who saw the same gate, one pauses it, and the other is told that somebody was quicker."""
+    """Of those who saw the same gate, one pauses it, and the others are told who was quicker; so with limits, also where there were none."""
     await put(home)
-    seen = (await gate_of(home)).version
-    other = await home.another()
-    acted = await asyncio.gather(
-        *(ledger.pause_gate(BANK, ADA, version=seen) for ledger in (home.ledger, other, home.ledger, other))
-    )
-    assert sorted(acted) == [False, False, False, True]
-    assert len(await home.ledger.deeds(f"gate:{BANK}")) == 1
+    ledgers = (home.ledger, await home.another(), home.ledger)
+    rule = read_rule(concurrency=3)
+    for name, act, done in (
+        (BANK, lambda one, seen: one.pause_gate(BANK, ADA, version=seen), "gate paused"),
+        ("4*", lambda one, seen: one.set_rule("4*", rule, ADA, version=seen), "gate limits set"),
+        ("4*", lambda one, seen: one.set_rule("4*", None, ADA, version=seen), "gate limits removed"),
+    ):
+        seen = await home.ledger.database.read(home.ledger.last_deed, name)
+        acted = await asyncio.gather(*(act(one, seen) for one in ledgers), return_exceptions=True)
+        assert [one for one in acted if not isinstance(one, StaleError)] == [True]
+        assert f"ada was quicker ({done})" in {str(one).partition(" on ")[0] for one in acted}
+    assert [deed.act for deed in await home.ledger.deeds(f"gate:{BANK}")] == ["gate paused"]
+    assert len(await home.ledger.deeds("gate:4*")) == 2
+
+
+async def test_a_busy_gate_can_be_acted_on(home: Home) -> None:
+    """What a person saw stays true while tasks go through: only what people do counts."""
+    await put(home, 2)
+    assert await home.ledger.pause_gate(BANK, ADA)
+    seen = await home.ledger.database.read(home.ledger.last_deed, BANK)
+    await home.ledger.resume_gate(BANK, ADA, version=seen)
+    seen = await home.ledger.database.read(home.ledger.last_deed, BANK)
+    await settle(home, await home.ledger.claim(10, LEASE))
+    assert await home.ledger.pause_gate(BANK, ADA, version=seen)
 
 
 # --- waking -------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Prometheus metrics: the names that dashboards and alerts rely on, and labels that cannot grow without bound."""
 
+from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
@@ -8,7 +9,7 @@ from prometheus_client import generate_latest
 from redrive.core.outcome import Done, Failed, LeaseExpired
 from redrive.core.states import Act
 from redrive.core.task import Abandoned
-from redrive.errors import PermanentError
+from redrive.errors import PermanentError, TransientError
 from redrive.events import (
     AttemptEnded,
     AttemptStarted,
@@ -20,7 +21,7 @@ from redrive.events import (
     TasksChanged,
     TasksPruned,
 )
-from redrive.observe.metrics import KINDS_MAX, MetricsObserver
+from redrive.observe.metrics import GATES_MAX, KINDS_MAX, MetricsObserver
 
 
 @pytest.fixture
@@ -126,6 +127,11 @@ def test_the_names_are_a_promise(metrics):
     assert {family.name for family in metrics.registry.collect()} == {
         "redrive_attempts",
         "redrive_drift_seconds",
+        "redrive_gate_held",
+        "redrive_gate_let_through",
+        "redrive_gate_parked",
+        "redrive_gate_refused",
+        "redrive_gate_state",
         "redrive_ledger_up",
         "redrive_oldest_due_seconds",
         "redrive_retries_scheduled",
@@ -142,3 +148,44 @@ def test_the_names_are_a_promise(metrics):
 def test_two_observers_have_registries_of_their_own():
     """Two applications in one process do not collide."""
     assert MetricsObserver().registry is not MetricsObserver().registry
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A gate as it is shown."""
+
+    name: str
+    does: str = "letting through"
+    held: int = 1
+    parked: int | None = 7
+
+
+def test_tries_behind_gates_are_counted(metrics, make_settlement):
+    """What a gate let through, and what its destination did not serve; tasks without a gate are none of its business."""
+
+    def ended(outcome, gate):
+        settlement = make_settlement(outcome)
+        task = settlement.claim.task._replace(gate=gate)
+        return AttemptEnded("work", settlement._replace(claim=settlement.claim._replace(task=task)))
+
+    failed = Failed(TransientError("down"))
+    metrics.observe([ended(Done(), "bank"), ended(failed, "bank"), ended(Failed(PermanentError("no")), "bank")])
+    metrics.observe([ended(failed, None), ended(LeaseExpired(), "bank")])
+    assert value(metrics, "redrive_gate_let_through_total", gate="bank") == 4
+    assert value(metrics, "redrive_gate_refused_total", gate="bank") == 1
+    metrics.observe([ended(Done(), f"gate-{number}") for number in range(2 * GATES_MAX)])
+    assert value(metrics, "redrive_gate_let_through_total", gate="other") == GATES_MAX + 1
+    assert value(metrics, "redrive_gate_let_through_total", gate=f"gate-{GATES_MAX}") is None
+
+
+def test_gates_that_are_gone_leave_no_gauge(metrics):
+    """What was shown before and is not shown now is gone; more than a hundred share one label."""
+    metrics.show_gates("work", [Seen("bank", "holding"), Seen("smtp")], {}, 0)
+    assert value(metrics, "redrive_gate_state", gate="bank", state="holding") == 1
+    assert value(metrics, "redrive_gate_parked", gate="bank") == 7
+    metrics.show_gates("work", [Seen("bank", "returning", parked=None)], {"holding": 5, "letting through": 80}, 12)
+    assert value(metrics, "redrive_gate_state", gate="bank", state="holding") is None
+    assert value(metrics, "redrive_gate_state", gate="bank", state="returning") == 1
+    assert value(metrics, "redrive_gate_held", gate="smtp") is None
+    assert value(metrics, "redrive_gate_state", gate="other", state="holding") == 5
+    assert value(metrics, "redrive_gate_held", gate="other") == 12

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote, urlsplit
 
+from redrive.access.secret_box import new_key
 from redrive.ledgers.aws.open import open_clients
 from redrive.ledgers.aws.table import TTL, definition
 from tests.ledgers.aws.servers import AWS
@@ -16,21 +17,36 @@ REGION = "us-east-1"
 
 
 @asynccontextmanager
-async def item_url(server: str, **options: str) -> AsyncIterator[str]:
-    """The URL of an empty store: a table with its indexes, and a queue."""
+async def item_url(server: str, *, bucket: bool = False, **options: str) -> AsyncIterator[str]:
+    """The URL of an empty store: a table with its indexes, and a queue; perhaps a bucket."""
     os.environ.update({name: value for name, value in AWS.items() if name not in os.environ})
     name = f"s-{secrets.token_hex(6)}"
-    async with open_clients(region=REGION, endpoint_url=server) as clients:
+    async with open_clients(region=REGION, endpoint_url=server, with_s3=bucket) as clients:
         await clients.dynamodb.create_table(**definition(name))
         expiry = {"Enabled": True, "AttributeName": TTL}
         await clients.dynamodb.update_time_to_live(TableName=name, TimeToLiveSpecification=expiry)
         made = await clients.sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": "60", **options})
         queue = made["QueueUrl"]
+        if bucket:
+            await clients.s3.create_bucket(Bucket=name)
+        url = f"dynamodb://{name}?queue={quote(queue, safe='')}&region={REGION}&endpoint={quote(server, safe='')}"
         try:
-            yield f"dynamodb://{name}?queue={quote(queue, safe='')}&region={REGION}&endpoint={quote(server, safe='')}"
+            yield url + (f"&bucket={name}" if bucket else "")
         finally:
             await clients.dynamodb.delete_table(TableName=name)
             await clients.sqs.delete_queue(QueueUrl=queue)
+
+
+def item_settings(url: str) -> dict[str, str]:
+    """The settings by which a process of its own finds such a store."""
+    asked = parse_qs(urlsplit(url).query)
+    return AWS | {
+        "EVENTS_TABLE_NAME": urlsplit(url).netloc,
+        "DELIVERY_QUEUE_URL": asked["queue"][0],
+        "AWS_REGION": asked["region"][0],
+        "AWS_ENDPOINT_URL": asked["endpoint"][0],
+        "REDRIVE_SECRET_KEY": new_key(),
+    }
 
 
 class Heard:

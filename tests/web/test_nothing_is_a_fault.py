@@ -30,6 +30,9 @@ WHOLE: dict[str, dict[str, Any]] = {
     "/api/tasks/cancel": {"reason": "x", "ids": [1]},
     "/api/tasks/resolve": {"reason": "x", "ids": [1], "state": "done"},
     "/api/preview": {"backoff": {"kind": "fixed", "wait": "10000d"}, "retries": 999},
+    "/api/gates/pause": {"reason": "x", "gate": "a"},
+    "/api/gates/resume": {"reason": "x", "gate": "a"},
+    "/api/gates/set": {"reason": "x", "gate": "a", "rate": "5/s"},
     "/webhooks/redrive": {"reason": "x", "ids": ["a"]},
     "/webhooks/cancel": {"reason": "x", "event_type": "a"},
     "/v1/events": {"event_type": "a.b", "payload": {}},
@@ -112,7 +115,7 @@ async def test_hostile_bodies(client: tuple[httpx.AsyncClient, dict[str, Any]]):
             at = path.replace("{", "").replace("}", "")
             fields = set(_fields(content["schema"], described))
             bodies = [json.dumps(value) for value in VALUES]
-            needed = {"reason": "x", "ids": [1]} if "reason" in fields else {}
+            needed = WHOLE.get(path, {"reason": "x", "ids": [1]} if "reason" in fields else {})
             bodies += [json.dumps({**needed, field: value}) for field in fields for value in VALUES]
             for body in (*bodies, "", "{", '{"a": 1' + "0" * 5000 + "}", "[" * 5000, b"\xff\xfe"):
                 answer = await asked.request(method, at, content=body, headers={"Content-Type": "application/json"})

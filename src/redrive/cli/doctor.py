@@ -133,6 +133,8 @@ async def examine(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding
         yield Finding("store", "problem", f"{shown} cannot be used: {redact(str(error))}", remedy)
         return
     yield Finding("store", "ok", f"{shown} answers")
+    for said, remedy in await database.advice():
+        yield Finding("connection", "notice", said, remedy)
     if path is not None:
         async for finding in _sqlite(database):
             yield finding

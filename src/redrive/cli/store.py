@@ -1,4 +1,4 @@
-"""`redrive migrate` and `redrive adopt`: the tables that ledgers stand in."""
+"""`redrive migrate`, `redrive grant` and `redrive adopt`: the tables that ledgers stand in."""
 
 import sys
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from sqlalchemy import Connection, Table, inspect, make_url
+from sqlalchemy import Connection, Table, inspect
 
 from redrive.cli.common import (
     PROBLEM,
@@ -55,7 +55,7 @@ def migrate(
         )
     wanted = {*named, *migrations.with_tables(chosen.systems)}
     if sql:
-        sys.stdout.write(migrations.migration_sql(make_url(chosen.database.url).get_backend_name(), wanted))
+        sys.stdout.write(migrations.migration_sql(chosen.database.dialect.name, wanted))
         return
 
     async def work() -> tuple[migrations.Versions, migrations.Versions]:
@@ -82,6 +82,23 @@ def migrate(
 
 def _listed(versions: migrations.Versions) -> str:
     return ", ".join(f"{branch} {version}" for branch, version in versions.items())
+
+
+def grant(
+    schema: Annotated[str, typer.Option(help="The schema that redrive's tables are in.")] = "public",
+    owner: Annotated[str, typer.Option(help="The role that migrates.")] = "redrive_owner",
+    worker: Annotated[str, typer.Option(help="The role that serves and works.")] = "redrive_worker",
+    viewer: Annotated[str, typer.Option(help="The role that only reads.")] = "redrive_viewer",
+) -> None:
+    """Print the SQL for three roles of PostgreSQL: one that migrates, one that works, one that only looks.
+
+    Nothing is run: an administrator reads it and hands it to psql.
+
+    Example: [cyan]redrive grant --schema shop | psql shop[/]
+    """
+    from redrive.ledgers.postgres.grants import grants
+
+    sys.stdout.write(grants(schema=schema, owner=owner, worker=worker, viewer=viewer))
 
 
 def adopt(

@@ -2,16 +2,13 @@
 
 import json as json_module
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from redrive.cli.common import (
@@ -24,39 +21,38 @@ from redrive.cli.common import (
     YesOption,
     complain,
     duration_option,
-    err,
     exactly,
     opened_ledgers,
-    os_user,
     out,
     print_json,
     run,
     say,
     when,
 )
+from redrive.cli.task_acts import AskedAct, by_lane
 from redrive.core.durations import ZERO, format_duration
+from redrive.core.failure import redact
 from redrive.core.preview import Try
 from redrive.core.states import Act, State
 from redrive.core.table import TASKS
-from redrive.core.task import Added, Attempt, Deed, Task, TaskId
+from redrive.core.task import Added, Attempt, Deed, Task
 from redrive.errors import UsageError
 from redrive.lane import Lane
-from redrive.operator.acts import PAST, Acted
 from redrive.operator.asked import read_filter
+from redrive.operator.gates import ParkedTask
 from redrive.operator.json_views import (
     attempt_json,
     deed_json,
     explained,
     id_json,
-    instant_json,
+    parked_json,
     redacted,
     task_json,
     try_json,
 )
-from redrive.operator.names import find_meant, find_named, read_names
+from redrive.operator.names import find_named
 from redrive.ports import Filter
 
-REFUSED_SHOWN_MAX = 20
 COLOURS = {
     State.WAITING: "yellow",
     State.CLAIMED: "cyan",
@@ -185,7 +181,7 @@ def _table(tasks: list[tuple[str, Task]]) -> Table:
         table.add_row(
             *([escape(ledger)] if ledgers else []),
             str(task.id), _coloured(task.state), escape(_cut(task.kind, 32)), escape(_cut(task.key, 20)), _failures(task),
-            when(task.due_at, now=now), escape((task.last_error or "").replace("\n", " ")),
+            when(task.due_at, now=now), escape(redact(task.last_error or "").replace("\n", " ")),
         )  # fmt: skip
     return table
 
@@ -220,19 +216,21 @@ def show(
     Example: [cyan]redrive tasks show invoice-7 --app shop.tasks:app[/]
     """
 
-    async def work() -> tuple[str, Task, list[Attempt], list[Deed], list[Try] | None] | None:
+    async def work() -> tuple[str, Task, list[Attempt], list[Deed], list[Try] | None, ParkedTask | None] | None:
         async with opened_ledgers(database, app, lane) as ledgers:
-            [(chosen, _)] = (await _by_lane(ledgers.lanes, [id])).items()
+            [(chosen, _)] = (await by_lane(ledgers.lanes, [id])).items()
             task = await find_named(await chosen.ledger(), id)
             if task is None:
                 return None
-            return chosen.name, task, await chosen.attempts(task.id), await chosen.deeds(task.id), chosen.to_come(task)
+            parked = await chosen.parked(task)
+            to_come = chosen.to_come(task, parked=parked)
+            return chosen.name, task, await chosen.attempts(task.id), await chosen.deeds(task.id), to_come, parked
 
     found = run(work())
     if found is None:
         complain(f"there is no task with the id or key {id!r}")
         raise typer.Exit(PROBLEM)
-    ledger, task, attempts, deeds, to_come = found
+    ledger, task, attempts, deeds, to_come, parked = found
     if json:
         print_json(
             {"ledger": ledger}
@@ -241,30 +239,18 @@ def show(
                 "attempts": [attempt_json(one) for one in attempts],
                 "deeds": [deed_json(deed) for deed in deeds],
                 "to_come": None if to_come is None else [try_json(one) for one in to_come],
+                "parked": parked_json(parked),
             }
         )
         return
     console = out()
-    _show_row(console, ledger, task)
+    _show_row(console, ledger, task, parked)
     _show_attempts(console, attempts)
     _show_deeds(console, deeds)
     _show_to_come(console, task, to_come)
 
 
-async def _by_lane(lanes: list[Lane], names: list[str]) -> dict[Lane, list[str]]:
-    """In which lane each of these tasks is, by id or key; what is nowhere is left to the first. Two tasks are never guessed at."""
-    meant = {lane: await find_meant(await lane.ledger(), names) for lane in lanes}
-    by_lane: dict[Lane, list[str]] = {}
-    for name in names:
-        holders = [lane for lane in lanes if meant[lane][name]]
-        if len(holders) > 1:
-            there = " and of ".join(lane.name for lane in holders)
-            raise UsageError(f"{name!r:.80} is a task of {there}: choose one with --lane")
-        by_lane.setdefault((holders or lanes)[0], []).append(name)
-    return by_lane
-
-
-def _show_row(console: Console, ledger: str, task: Task) -> None:
+def _show_row(console: Console, ledger: str, task: Task, parked: ParkedTask | None) -> None:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
@@ -276,12 +262,14 @@ def _show_row(console: Console, ledger: str, task: Task) -> None:
         ("state", _coloured(task.state)),
         ("failures", _failures(task)),
         ("redrives", str(task.redrives) if task.redrives else None),
+        ("gate", escape(task.gate) if task.gate else None),
+        ("parked", escape(parked.explained()) if parked is not None else None),
         ("due", f"{exactly(task.due_at)} ({when(task.due_at)})" if task.due_at else None),
         ("lease until", exactly(task.lease_until) if task.lease_until else None),
         ("deadline", exactly(task.deadline_at) if task.deadline_at else None),
         ("created", exactly(task.created_at) if task.created_at else None),
         ("ended", exactly(task.ended_at) if task.ended_at else None),
-        ("last error", escape(task.last_error) if task.last_error else None),
+        ("last error", escape(redact(task.last_error)) if task.last_error else None),
         ("payload", escape(json_module.dumps(redacted(task.payload), ensure_ascii=False, indent=2))),
     ]
     for name, value in rows:
@@ -300,7 +288,7 @@ def _show_attempts(console: Console, attempts: list[Attempt]) -> None:
             f"[dim]{took}, by {escape(one.worker)}[/]"
         )
         if one.error:
-            console.print(f"     {escape(one.error)}")
+            console.print(f"     {escape(redact(one.error))}")
         sentence = explained(one.explanation)
         if sentence:
             console.print(f"     [dim]{escape(sentence)}[/]")
@@ -402,7 +390,7 @@ def redrive(
     Example: [cyan]redrive tasks redrive --kind send_invoice --error Timeout --reason "mail server is back"[/]
     """
     asked = read_filter(kind=kind, key=key, error=error, cause=cause, older_than=older_than, until=until)
-    act = _Act(Act.REDRIVE, asked, ids, every, at_most, dry_run, reason, by, yes)
+    act = AskedAct(Act.REDRIVE, asked, ids, every, at_most, dry_run, reason, by, yes)
     act.run(database, app, lane, json=json)
 
 
@@ -430,173 +418,5 @@ def cancel(
     Example: [cyan]redrive tasks cancel 17 18 --reason "sent by hand"[/]
     """
     asked = read_filter(kind=kind, key=key, error=error, older_than=older_than, until=until)
-    act = _Act(Act.CANCEL, asked, ids, every, at_most, dry_run, reason, by, yes)
+    act = AskedAct(Act.CANCEL, asked, ids, every, at_most, dry_run, reason, by, yes)
     act.run(database, app, lane, json=json)
-
-
-@dataclass(frozen=True, slots=True)
-class _Act:
-    """An act as it was asked for: counted first, confirmed, then done on what was counted and nothing else."""
-
-    act: Act
-    asked: Filter
-    names: list[str] | None
-    every: bool
-    at_most: int | None
-    dry_run: bool
-    reason: str
-    by: str | None
-    yes: bool
-
-    def __post_init__(self) -> None:
-        if self.asked == Filter(until=self.asked.until) and not (self.names or self.every):
-            raise UsageError("say which tasks: ids, --kind, --key, --error, --cause, --older-than, or --all")
-        if not (self.dry_run or self.reason.strip()):
-            raise UsageError("say why: --reason is kept with each task")
-
-    @property
-    def actor(self) -> str:
-        """Who does it."""
-        return self.by if self.by is not None else os_user()
-
-    def run(self, database: str | None, app: str | None, lane: str | None, *, json: bool) -> None:
-        """Do it, and say what it came to."""
-
-        async def work() -> _Done:
-            async with opened_ledgers(database, app, lane) as ledgers:
-                return await self._work(ledgers)
-
-        done = run(work())
-        if json:
-            self._print_json(done)
-        else:
-            self._say(done)
-        if not (done.matched if self.dry_run else done.changed):
-            raise typer.Exit(PROBLEM)
-
-    async def _work(self, ledgers: Ledgers) -> "_Done":
-        done = _Done(unseen=dict(ledgers.unseen))
-        asked = dict.fromkeys(ledgers.lanes, self.asked)
-        if self.names:
-            asked = {}
-            for lane, names in (await _by_lane(ledgers.lanes, self.names)).items():
-                ids, unknown = await read_names(await lane.ledger(), names)
-                if unknown:  # a mistake in one name stops it all: nobody wants half of what was meant
-                    raise UsageError("; ".join(unknown.values()))
-                asked[lane] = replace(self.asked, ids=ids)
-        seen = await self._count(asked, done)
-        if self.dry_run or not done.matched:
-            return done
-        if done.matched > 1 and not self.yes and not _confirmed(self.act, seen):
-            return done
-        with _progress(self.act, done.matched) as advance:
-            for lane, before in seen.items():
-                if before.matched:
-                    how: dict[str, Any] = {"until": before.until, "at_most": before.matched, "progress": advance}
-                    done.by_ledger[lane.name] = await self._change(lane, asked[lane], **how)
-        return done
-
-    async def _count(self, asked: dict[Lane, Filter], done: "_Done") -> dict[Lane, Acted]:
-        """What would be changed in each ledger, all as of one instant."""
-        seen: dict[Lane, Acted] = {}
-        until = None
-        for lane, which in asked.items():
-            left = None if self.at_most is None else self.at_most - done.matched
-            try:
-                counted = await self._change(lane, which, dry_run=True, at_most=left, until=until)
-            except UsageError as error:  # this ledger knows no such act or filter; the others may
-                if len(asked) == 1:
-                    raise
-                done.unseen[lane.name] = str(error)
-                continue
-            until = until or counted.until
-            seen[lane] = done.by_ledger[lane.name] = counted
-        return seen
-
-    async def _change(self, lane: Lane, which: Filter, **how: Any) -> Acted:
-        change = lane.redrive if self.act is Act.REDRIVE else lane.cancel
-        return await change(which, actor=self.actor, reason=self.reason.strip(), **how)
-
-    def _print_json(self, done: "_Done") -> None:
-        print_json(
-            {
-                "act": self.act.value,
-                "matched": done.matched,
-                "changed": [{"ledger": ledger, "id": id_json(id_)} for ledger, id_ in done.changed],
-                "refused": [
-                    {"ledger": ledger, "id": id_json(id_), "reason": reason} for ledger, id_, reason in done.refused
-                ],
-                "until": instant_json(done.until),
-                "dry_run": self.dry_run,
-                "unseen": done.unseen,
-            }
-        )
-
-    def _say(self, done: "_Done") -> None:
-        for _, id_, reason in done.refused[:REFUSED_SHOWN_MAX]:
-            say(f"task {escape(str(id_))} was left alone: {escape(reason)}")
-        for name, reason in done.unseen.items():
-            say(f"[yellow]left alone: {escape(name)}[/]: {escape(reason)}")
-        if self.dry_run:
-            say(f"would {self.act} {done.matched} task{'' if done.matched == 1 else 's'}{done.where}")
-        elif done.matched:
-            say(f"{self.act}: {len(done.changed)} of {done.matched} changed, by {escape(self.actor)}")
-        elif not done.refused:
-            before = "dead" if self.act is Act.REDRIVE else "waiting"
-            say(f"no task matches: only {before} tasks can be {PAST[self.act]}")
-
-
-@dataclass(slots=True)
-class _Done:
-    """What an act came to, or would come to, in each ledger; and which ledgers it could not be asked of."""
-
-    by_ledger: dict[str, Acted] = field(default_factory=dict)
-    unseen: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def matched(self) -> int:
-        """In all."""
-        return sum(acted.matched for acted in self.by_ledger.values())
-
-    @property
-    def changed(self) -> list[tuple[str, TaskId]]:
-        """The tasks that changed."""
-        return [(ledger, id_) for ledger, acted in self.by_ledger.items() for id_ in acted.changed]
-
-    @property
-    def refused(self) -> list[tuple[str, TaskId, str]]:
-        """The tasks that were left alone, and why."""
-        return [(name, id_, why) for name, acted in self.by_ledger.items() for id_, why in acted.refused.items()]
-
-    @property
-    def until(self) -> datetime | None:
-        """The instant that it was frozen at."""
-        return next((acted.until for acted in self.by_ledger.values() if acted.until is not None), None)
-
-    @property
-    def where(self) -> str:
-        """How many in which ledger, where that is not just redrive's own."""
-        return _where({name: acted.matched for name, acted in self.by_ledger.items()})
-
-
-def _where(amounts: dict[str, int]) -> str:
-    told = {name: amount for name, amount in amounts.items() if amount}
-    return (
-        ""
-        if set(told) <= {TASKS.name}
-        else f" ({', '.join(f'{amount} of {escape(name)}' for name, amount in told.items())})"
-    )
-
-
-def _confirmed(act: Act, seen: dict[Lane, Acted]) -> bool:
-    amounts = {lane.name: acted.matched for lane, acted in seen.items()}
-    return typer.confirm(f"{act} {sum(amounts.values())} tasks{_where(amounts)}?", err=True)
-
-
-@contextmanager
-def _progress(act: Act, amount: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr while many tasks are changed."""
-    columns = TextColumn(act.value), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=err(), transient=True, disable=amount < 2) as bar:
-        row = bar.add_task("", total=amount)
-        yield lambda done: bar.advance(row, done)

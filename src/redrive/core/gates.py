@@ -521,6 +521,11 @@ def in_window(gate: Gate, rule: GateRule, now: datetime) -> tuple[float, float]:
     return gate.tries + gate.tries_before * kept, gate.fails + gate.fails_before * kept
 
 
+def lately(gate: Gate, rule: GateRule, now: datetime) -> tuple[float, float]:
+    """The same as of now, also where nothing was settled for long and the windows have not been moved on."""
+    return in_window(_windowed(gate, rule, now, Settled(claims=0)), rule, now)
+
+
 def _must_trip(gate: Gate, rule: GateRule, now: datetime) -> bool:
     if rule.failures is None:
         return False

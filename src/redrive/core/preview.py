@@ -27,10 +27,12 @@ def preview(
     failures: int = 0,
     failures_max: int | None = None,
     deadline_at: datetime | None = None,
+    stretch: int = 1,
 ) -> list[Try]:
     """All tries from `start` on if each fails at once, the first at `start` itself; at most `TRIES_SHOWN_MAX`.
 
-    `failures` is how many there were before `start`; `failures_max` and `deadline_at` are the task's own, if any.
+    `failures` is how many there were before `start`; `failures_max` and `deadline_at` are the task's own, if any. `stretch` is how many
+    times as long its waits are behind a gate that has tripped.
     """
     for name, instant in (("start", start), ("deadline_at", deadline_at)):
         if instant is not None and instant.tzinfo is None:
@@ -40,7 +42,7 @@ def preview(
     tries = [Try(number=failures + 1, at=start, delay=ZERO)]
     at = start
     for number in range(failures + 1, min(last, failures + TRIES_SHOWN_MAX)):
-        delay = policy.delay(number, key)
+        delay = policy.delay(number, key) * stretch
         at += delay
         if any(at >= end for end in ends):
             break

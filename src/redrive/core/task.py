@@ -23,6 +23,8 @@ KEY_CHARS_MAX = 500
 KIND_CHARS_MAX = 200
 PAYLOAD_BYTES_MAX = 1 << 20
 GATE_CHARS_MAX = 200
+PAUSED_KIND = "kind:"
+"""What the names of pauses of kinds begin with, and those of gates do not: see `core.pauses`."""
 PRIORITIES = (None, 0, 1, 2)
 """High, normal and low; none is normal."""
 
@@ -88,7 +90,7 @@ class NewTask:
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= 1_000_000):
             raise UsageError(f"attempts must be a whole number from 1 to 1,000,000, not {most!r}")
         if self.gate is not None:
-            check_text("gate", self.gate, GATE_CHARS_MAX)
+            check_gate(self.gate)
         if self.tenant is not None:
             check_text("tenant", self.tenant, GATE_CHARS_MAX)
         if self.priority not in PRIORITIES:
@@ -99,7 +101,7 @@ class NewTask:
         """The same task behind a gate, with a deadline unless it has one: nobody claims what is parked and sees a policy's."""
         copied = copy(self)
         if gate is not None:
-            object.__setattr__(copied, "gate", check_text("gate", gate, GATE_CHARS_MAX))
+            object.__setattr__(copied, "gate", check_gate(gate))
         if self.deadline is None:
             object.__setattr__(copied, "deadline", deadline)
         return copied
@@ -256,3 +258,10 @@ def check_text(name: str, text: str, chars_max: int) -> str:
     if not storable:
         raise UsageError(f"{name} holds a character that no database stores: {text!r:.80}")
     return text
+
+
+def check_gate(name: str) -> str:
+    """Return the name of a gate if it can be one, else raise `UsageError`."""
+    if check_text("gate", name, GATE_CHARS_MAX).startswith(PAUSED_KIND):
+        raise UsageError(f"{name!r:.80} is a name for the pause of a kind: let the gate's name begin with another word")
+    return name

@@ -11,7 +11,7 @@ from typing import Any
 
 from redrive.core.durations import Span, read_span
 from redrive.core.policy import Policy
-from redrive.core.task import GATE_CHARS_MAX, KIND_CHARS_MAX, Claim, Task, check_text
+from redrive.core.task import KIND_CHARS_MAX, Claim, Task, check_gate, check_text
 from redrive.errors import HandlerError
 
 
@@ -160,7 +160,7 @@ def make_handler(
 
 def _read_gate(kind: str, gate: str | Callable[[Any], str | None] | None) -> Callable[[Any], str | None] | None:
     if isinstance(gate, str):
-        named = check_text("gate", gate, GATE_CHARS_MAX)
+        named = check_gate(gate)
         return lambda _: named
     if gate is not None and not callable(gate):
         raise HandlerError(f"the gate of {kind!r} must be text or a function of the payload, not {gate!r}")

@@ -4,6 +4,7 @@ import math
 import time
 
 from redrive.engine.handlers import Handlers
+from redrive.engine.pauses import Pauses
 from redrive.ports import Ledger
 
 FRESH_SECONDS = 0.25
@@ -15,20 +16,24 @@ PAGES_PER_LOOK = 3
 class Kinds:
     """The kinds of one ledger that have handlers here. Others are left waiting for a worker that knows them."""
 
-    def __init__(self, ledger: Ledger, handlers: Handlers) -> None:
+    def __init__(self, ledger: Ledger, handlers: Handlers, pauses: Pauses | None = None) -> None:
+        """With `pauses` those are left out that a person has paused; whoever keeps house asks for all."""
         self._ledger = ledger
         self._handlers = handlers
+        self._pauses = pauses
         self._found: list[str] = []
         self._found_at = -math.inf
         self._page_ended: str | None = None
 
     async def to_claim(self) -> list[str]:
         """The kinds to ask for."""
-        known = self.known()
+        if self._pauses is not None and not self._pauses.fresh:
+            await self._pauses.look()
+        known = self._known()
         if known is None:
             known = self._found = await self._look()
             self._found_at = time.monotonic()
-        return known
+        return known if self._pauses is None else self._pauses.without(known)
 
     async def _look(self) -> list[str]:
         """The kinds in the ledger that have handlers. Where there are more than it lists at once, some in each look.
@@ -52,6 +57,13 @@ class Kinds:
 
     def known(self) -> list[str] | None:
         """The kinds to ask for, as far as that is known without asking the ledger; None if it must be looked up again."""
+        if self._pauses is None:
+            return self._known()
+        known = self._known() if self._pauses.fresh else None
+        return None if known is None else self._pauses.without(known)
+
+    def _known(self) -> list[str] | None:
+        """The kinds with handlers, paused or not."""
         if not self._handlers.has_patterns:
             return self._handlers.exact_kinds
         return self._found if time.monotonic() - self._found_at < FRESH_SECONDS else None

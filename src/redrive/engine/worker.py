@@ -30,6 +30,7 @@ from redrive.engine.handlers import Handler, Handlers
 from redrive.engine.keeper import Keeper
 from redrive.engine.kinds import Kinds
 from redrive.engine.patience import Patience
+from redrive.engine.pauses import Pauses
 from redrive.engine.places import Places
 from redrive.engine.reserve import Reserve
 from redrive.engine.run import Around, Runner
@@ -47,6 +48,8 @@ AHEAD_FROM = 500
 """The smallest batch that is worth a claim of its own while another runs."""
 UNWRITTEN_BATCHES_MAX = 4
 """How far the settler may be behind before no more is claimed: what is not written yet is kept in memory."""
+PAUSE_LOOK = timedelta(seconds=1)
+"""How long a worker naps at most while kinds are paused: nobody tells of a pause that ends by itself."""
 CANCEL_PATIENCE_SECONDS = 2.0
 STOP_LOOK_SECONDS = 0.5
 
@@ -146,7 +149,8 @@ class Worker:
             self._settings.concurrency + self._reserve.size, thread_name_prefix="redrive-handler"
         )
         self._patience = Patience(ledger.name, self._tell)
-        self._kinds = Kinds(ledger, handlers)
+        self._pauses = Pauses(ledger)
+        self._kinds = Kinds(ledger, handlers, self._pauses)
         self._looks = GateLooks(ledger)
         self._runner = Runner(ledger, self.name, self._threads, around)
         self._settler = Settler(
@@ -312,6 +316,7 @@ class Worker:
         if waiter.clear():
             self._looks.soon()
             self._reserve.soon()
+            self._pauses.woken()
 
     async def _ask_for_reserve(self) -> None:
         """Send for tasks of tenants that have less than their share of this worker, though no slot is free."""
@@ -452,18 +457,19 @@ class Worker:
 
     async def _idle_time(self, waiter: Waiter) -> timedelta:
         """How long there is nothing to do: until the next task is due, at most the poll interval."""
+        poll = min(self._settings.poll, PAUSE_LOOK) if self._pauses.any else self._settings.poll
         if waiter.hears_due:
-            return self._settings.poll
+            return poll
         try:
             kinds = self._places.startable(await self._kinds.to_claim())
             next_due = await self._ledger.next_due(kinds=kinds) if kinds else None
         except Exception:
-            return self._settings.poll
+            return poll
         if next_due is None:
-            return self._settings.poll
+            return poll
         self._looks.told(next_due)
         # Due, but not to be had: somebody else holds the row for a moment.
-        return min(max(next_due, timedelta(milliseconds=1)) if next_due else LOOK_AGAIN, self._settings.poll)
+        return min(max(next_due, timedelta(milliseconds=1)) if next_due else LOOK_AGAIN, poll)
 
     # --- running ----------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from redrive.core.failure import redact
-from redrive.errors import LedgerAwayError, SettingsError, TooSlowError, UsageError
+from redrive.errors import LedgerAwayError, SettingsError, StaleError, TooSlowError, UsageError
 from redrive.operator.json_views import instant_json
 
 AWAY_RETRY_AFTER_SECONDS = 5
@@ -174,6 +174,10 @@ def add_error_handlers(web: FastAPI) -> None:
     @web.exception_handler(UsageError)
     async def misused(request: Request, error: UsageError) -> JSONResponse:
         return answer(request, ApiError(400, "bad_request", redact(str(error))))
+
+    @web.exception_handler(StaleError)
+    async def stale(request: Request, error: StaleError) -> JSONResponse:
+        return answer(request, ApiError(409, "changed_meanwhile", redact(str(error))))
 
     @web.exception_handler(SettingsError)
     async def unset(request: Request, error: SettingsError) -> JSONResponse:

@@ -23,21 +23,21 @@ def open_database(url: str, *, clock: Clock | None = None, durable: bool = True)
     `clock` replaces the database's or the process's own, for tests; `durable=False` trades SQLite's fsync for speed, for
     tests too.
     """
+    if url.lstrip().startswith("postgres"):
+        try:
+            from redrive.ledgers.postgres.database import PostgresDatabase
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("PostgreSQL", "postgres") from error
+
+        return PostgresDatabase(url, clock=clock)
     parsed = _parse(url)
-    match parsed.get_backend_name():
-        case "sqlite":
-            from redrive.ledgers.sqlite.database import SqliteDatabase
+    if parsed.get_backend_name() == "sqlite":
+        from redrive.ledgers.sqlite.database import SqliteDatabase
 
-            return SqliteDatabase(parsed, clock=clock, durable=durable)
-        case "postgresql" | "postgres":
-            try:
-                from redrive.ledgers.postgres.database import PostgresDatabase
-            except ModuleNotFoundError as error:
-                raise MissingExtraError("PostgreSQL", "postgres") from error
-
-            return PostgresDatabase(parsed, clock=clock)
-        case other:
-            raise SettingsError(f"unknown database {other!r}: use sqlite:///file.db or postgresql://user@host/name")
+        return SqliteDatabase(parsed, clock=clock, durable=durable)
+    raise SettingsError(
+        f"unknown database {parsed.get_backend_name()!r}: use sqlite:///file.db or postgresql://user@host/name"
+    )
 
 
 async def open_ledger(
@@ -63,10 +63,9 @@ def own_ledger(database: Database) -> SqlLedger:
 
 def _parse(url: str) -> URL:
     try:
-        parsed = make_url(url)
+        return make_url(url)
     except (ArgumentError, ValueError):
         shown = re.sub(r"//[^/]*@", "//…@", url)  # a password does not belong into an error
         raise SettingsError(
             f"{shown!r} is not a database URL: write sqlite:///file.db or postgresql://user@host/name"
         ) from None
-    return parsed.set(drivername="postgresql") if parsed.drivername == "postgres" else parsed

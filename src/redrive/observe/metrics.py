@@ -1,10 +1,12 @@
 """Prometheus metrics. Counters come from the facts; depths and ages are asked of the ledgers when somebody scrapes."""
 
 from collections import Counter as Tally
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from redrive.core.gates import GateAnswer, answer_of
 from redrive.core.states import State
 from redrive.events import (
     AttemptEnded,
@@ -20,7 +22,25 @@ from redrive.events import (
 OTHER = "other"
 KINDS_MAX = 100
 """Kinds beyond this many are counted as `other`."""
+GATES_MAX = 100
+"""Gates beyond this many are shown as `other`."""
 SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class ShownGate(Protocol):
+    """What is told of one gate."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def does(self) -> str: ...
+
+    @property
+    def held(self) -> int: ...
+
+    @property
+    def parked(self) -> int | None: ...
 
 
 class FewLabels:
@@ -67,7 +87,34 @@ class MetricsObserver:
         self.drift = histogram("redrive_drift_seconds", "From due to started")
         self.depth = gauge("redrive_tasks", "Tasks by state, counted up to a limit", ["ledger", "state"])
         self.oldest_due = gauge("redrive_oldest_due_seconds", "How long the oldest due task waits", ["ledger"])
+        by_gate = ["ledger", "gate"]
+        self.gate_state = gauge("redrive_gate_state", "Gates by what they do", [*by_gate, "state"])
+        self.gate_held = gauge("redrive_gate_held", "Tasks of a gate that run", by_gate)
+        self.gate_parked = gauge("redrive_gate_parked", "Due tasks that a gate keeps back, up to 10,000", by_gate)
+        self.let_through = counter("redrive_gate_let_through", "Tries that a gate let through", by_gate)
+        self.refused = counter("redrive_gate_refused", "Tries that the destination of a gate did not serve", by_gate)
         self._kind = FewLabels(KINDS_MAX)
+        self._gate = FewLabels(GATES_MAX)
+        self._shown: dict[str, list[tuple[Gauge, tuple[str, ...]]]] = {}
+
+    def show_gates(self, ledger: str, gates: Sequence[ShownGate], others: Mapping[str, int], held: int) -> None:
+        """Set the gauges of a ledger's gates; those beyond some have one label in common, `others` by what they do and `held` in all.
+
+        What was shown before and is not shown now is gone: a gauge that nobody sets any more would stay for ever.
+        """
+        for metric, labels in self._shown.pop(ledger, ()):
+            metric.remove(*labels)
+        shown: list[tuple[Gauge, tuple[str, ...], float]] = []
+        for one in gates[:GATES_MAX]:
+            shown.append((self.gate_state, (ledger, one.name, one.does), 1))
+            shown.append((self.gate_held, (ledger, one.name), one.held))
+            shown.append((self.gate_parked, (ledger, one.name), one.parked or 0))
+        shown += [(self.gate_state, (ledger, OTHER, does), amount) for does, amount in others.items()]
+        if others:
+            shown.append((self.gate_held, (ledger, OTHER), held))
+        for metric, labels, value in shown:
+            metric.labels(*labels).set(value)
+        self._shown[ledger] = [(metric, labels) for metric, labels, _ in shown]
 
     def observe(self, events: Sequence[Event]) -> None:
         """See `Observer.observe`. One group costs a few increments however many facts it holds."""
@@ -78,6 +125,11 @@ class MetricsObserver:
                     tally["added", ledger, self._kind(kind, ledger)] += 1
                 case AttemptEnded(ledger, settlement):
                     claim = settlement.claim
+                    if claim.task.gate is not None:
+                        gate = self._gate(claim.task.gate, ledger)
+                        tally["let_through", ledger, gate] += 1
+                        if answer_of(settlement)[0] in (GateAnswer.BAD, GateAnswer.REFUSED):
+                            tally["refused", ledger, gate] += 1
                     kind = self._kind(claim.task.kind, ledger)
                     tally["ended", ledger, kind, settlement.outcome] += 1
                     if settlement.explanation is not None and settlement.state is State.WAITING:

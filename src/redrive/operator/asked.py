@@ -33,7 +33,7 @@ def read_filter(
         error=_text("error", error, TEXT_CHARS_MAX),
         cause=_text("cause", cause, CAUSE_CHARS_MAX),
         older_than=_span(older_than),
-        until=_instant(until) if until else None,
+        until=read_instant("until", until) if until else None,
         text=_text("text", text, TEXT_CHARS_MAX),
         ids=ids,
     )
@@ -58,9 +58,10 @@ def _span(given: timedelta | str | None) -> timedelta | None:
     return parse_duration(given) if given else None
 
 
-def _instant(given: datetime | str) -> datetime:
+def read_instant(name: str, given: datetime | str) -> datetime:
+    """An instant as people write it; without an offset it is in UTC."""
     try:
         instant = datetime.fromisoformat(given) if isinstance(given, str) else given
     except ValueError:
-        raise UsageError(f"until is an instant such as 2026-01-31T09:00:00Z, not {given!r:.80}") from None
+        raise UsageError(f"{name} is an instant such as 2026-01-31T09:00:00Z, not {given!r:.80}") from None
     return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant

@@ -4,11 +4,13 @@ Any number of services may do this side by side on one store: turns see to it th
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from redrive.errors import UsageError
 from redrive.operator.headcount import Headcount
-from redrive.operator.ports import Census, Figures, OperatorLedger, Turns
+from redrive.operator.ports import Census, Figures, Gates, OperatorLedger, Turns
 
 EVERY = timedelta(seconds=1)
 """How often a bookkeeper looks whether something is due."""
@@ -32,6 +34,10 @@ class Books(Protocol):
         """Who counts a ledger."""
         ...
 
+    def gates(self, ledger: OperatorLedger) -> Gates:
+        """Who writes down what its gates do; `UsageError` where it has none."""
+        ...
+
     async def present(self) -> datetime:
         """The instant."""
         ...
@@ -51,6 +57,8 @@ class Bookkeeper:
         counted, problem = 0, None
         for ledger, headcount in await self._ledgers():
             try:
+                with suppress(UsageError):
+                    await self._books.gates(ledger).record()
                 if await self._books.census(ledger).take_if_due():
                     counted += 1
                     if headcount is not None:

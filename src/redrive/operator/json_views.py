@@ -9,10 +9,12 @@ from typing import Any, TypeVar
 
 from redrive.core.decide import Explanation
 from redrive.core.failure import HIDDEN, ErrorClass, redact
+from redrive.core.gates import GateRule
 from redrive.core.policy import Policy
 from redrive.core.preview import Try
 from redrive.core.task import Attempt, Deed, Task, TaskId
 from redrive.core.task import encode_payload as encode_payload  # for systems that keep payloads themselves
+from redrive.operator.gates import PARKED_MAX, GateSpan, GateView, ParkedTask, RuleView, rate_words
 
 T = TypeVar("T")
 
@@ -25,7 +27,7 @@ MORE = "…"
 _SAMPLE = "x7Kq2pLz"
 TASK_FIELDS = (
     "id", "key", "kind", "state", "failures", "failures_max", "redrives", "due_at", "deadline_at", "lease_until", "claimed_at",
-    "created_at", "updated_at", "ended_at", "last_error",
+    "created_at", "updated_at", "ended_at", "last_error", "gate", "tenant",
 )  # fmt: skip
 
 
@@ -50,6 +52,76 @@ def task_json(task: Task, *, payload: bool = False) -> dict[str, Any]:
     error = None if task.last_error is None else redact(task.last_error)
     shown = fields_json(task, TASK_FIELDS, id=id_json(task.id), state=task.state.value, last_error=error)
     return shown | {"payload": redacted(task.payload)} if payload else shown
+
+
+GATE_FIELDS = (
+    "ledger", "name", "title", "does", "why", "since", "until", "waits_for", "next_probe", "paused_at", "paused_until", "paused_by", "reason",
+    "held", "trips", "tenant", "version",
+)  # fmt: skip
+
+
+def gate_json(view: GateView) -> dict[str, Any]:
+    """A gate, or a pause of kinds. What is parked is counted up to 10,000; `parked_more` says that there is more."""
+    waits_for = None if view.waits_for is None else view.waits_for.value
+    parked = None if view.parked is None else min(view.parked, PARKED_MAX)
+    return fields_json(view, GATE_FIELDS, does=view.does.value, waits_for=waits_for, why=redact(view.why)) | {
+        "kinds": list(view.kinds),
+        "parked": parked,
+        "parked_more": view.parked is not None and view.parked > PARKED_MAX,
+        "tries": round(view.tries, 1),
+        "failures": round(view.failures, 1),
+        "window_seconds": view.limits.within.total_seconds(),
+        "limits": limits_json(view.limits),
+        "rule": None if view.rule is None else rule_json(view.rule),
+    }
+
+
+def limits_json(rule: GateRule) -> dict[str, Any]:
+    """The limits of a gate; null is no limit."""
+    breaker = None
+    if rule.failures is not None:
+        breaker = {
+            "failures": rule.failures,
+            "share": rule.share,
+            "within_seconds": rule.within.total_seconds(),
+            "probe_seconds": rule.probe.total_seconds(),
+        }
+    rate = None if rule.rate is None else rate_words(rule).replace(",", "")
+    return {
+        "concurrency": rule.concurrency,
+        "rate": rate,
+        "burst": rule.burst,
+        "breaker": breaker,
+        "budget": rule.budget,
+    }
+
+
+def rule_json(rule: RuleView) -> dict[str, Any]:
+    """Limits by their pattern, with who set them and why."""
+    return fields_json(rule, ("pattern", "set_by", "reason", "set_at", "version")) | {"limits": limits_json(rule.rule)}
+
+
+def parked_json(parked: ParkedTask | None) -> dict[str, Any] | None:
+    """What keeps a task back, in words and in facts."""
+    if parked is None:
+        return None
+    before = parked.before
+    return {
+        "by": parked.gate.name,
+        "does": parked.gate.does.value,
+        "since": instant_json(parked.gate.since),
+        "earliest": instant_json(parked.earliest),
+        "next_probe": instant_json(parked.gate.next_probe),
+        "before": None if before is None else min(before, PARKED_MAX),
+        "before_more": before is not None and before > PARKED_MAX,
+        "sentence": parked.sentence(),
+        "explained": redact(parked.explained()),
+    }
+
+
+def span_json(span: GateSpan) -> dict[str, Any]:
+    """What a gate did for a while; without an end it still does."""
+    return fields_json(span, ("does", "began_at", "ended_at"), does=span.does.value)
 
 
 def attempt_json(attempt: Attempt) -> dict[str, Any]:
@@ -114,6 +186,8 @@ def explained(explanation: Mapping[str, Any] | None) -> str | None:
             cap=_span(explanation.get("cap_seconds")),
             delay=_span(explanation.get("delay_seconds")),
             lost_alone=explanation.get("lost_alone", 0),
+            gate=explanation.get("gate"),
+            stretch=explanation.get("stretch", 1),
         ).sentence()
     except (KeyError, TypeError, ValueError):
         return None

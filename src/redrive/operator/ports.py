@@ -13,6 +13,7 @@ from redrive.operator.alerts import Alert, News
 from redrive.operator.audit import AuditEntry
 from redrive.operator.figures import SUMMED, Depth, Group, Point, States
 from redrive.operator.found import Chunk
+from redrive.operator.gates import GateDoes, GateSpan, GateSums, GateView, ParkedTask, RuleView
 from redrive.ports import Actor, Filter, Ledger, LedgerReader, Page, Within
 
 
@@ -37,10 +38,18 @@ class OperatorLedger(Ledger, LedgerReader, Protocol):
         """The kinds of tasks that wait or are held, as far as one look goes."""
         ...
 
-    async def set_rule(self, pattern: str, rule: GateRule | None, actor: Actor, *, by_code: bool = False) -> bool:
+    async def set_rule(
+        self,
+        pattern: str,
+        rule: GateRule | None,
+        actor: Actor,
+        *,
+        by_code: bool = False,
+        version: int | None = None,
+    ) -> bool:
         """Set the limits of all gates that the pattern fits best, or take them away; they hold from the next claim on.
 
-        With `by_code` only where no person has set them. Whether anything was changed.
+        With `by_code` only where no person has set them. `version` as in `pause_gate`. Whether anything was changed.
         """
         ...
 
@@ -49,7 +58,8 @@ class OperatorLedger(Ledger, LedgerReader, Protocol):
     ) -> bool:
         """Let nothing through until somebody resumes it or the span is over. What runs ends, what waits waits.
 
-        `version` is the one that the person saw: if somebody was quicker, nothing is changed. Whether it was.
+        Also a kind or the whole ledger, whether or not tasks have gates here: see `core.pauses`. `version` is the number of the
+        last deed that the person saw: if somebody was quicker, nothing is changed (`StaleError`). Whether it was changed.
         """
         ...
 
@@ -92,6 +102,51 @@ class TaskPages(Protocol):
 
     async def present(self) -> datetime:
         """The instant, as this ledger sees it."""
+        ...
+
+
+class Gates(Protocol):
+    """The gates of one ledger, and the pauses of its kinds, as people see them. However many tasks there are, a look costs the same."""
+
+    async def page(
+        self, *, does: GateDoes | None = None, prefix: str = "", cursor: str | None = None, limit: int = 50
+    ) -> Page[GateView]:
+        """A page of gates; those that hold, return or are paused come first, then the others, each by their names.
+
+        A page of those that do one thing may be short and still have a cursor: a look goes past so many others, and no more.
+        """
+        ...
+
+    async def holding(self, *, limit: int = 20) -> list[GateView]:
+        """The first of those that hold, return or are paused; where there are none, that costs next to nothing."""
+        ...
+
+    async def one(self, name: str) -> GateView | None:
+        """The gate, or the pause of kinds, with this name; None where nobody has named it yet."""
+        ...
+
+    async def rules(self) -> list[RuleView]:
+        """All limits, by their patterns."""
+        ...
+
+    async def rule_for(self, pattern: str) -> tuple[GateRule, int]:
+        """The limits that hold for a gate or for the gates of a pattern, and the number of the last deed to it."""
+        ...
+
+    async def parked(self, task: Task) -> ParkedTask | None:
+        """What keeps a waiting task back; None where it only waits for its time, or for a worker."""
+        ...
+
+    async def spans(self, names: Sequence[str], since: datetime) -> list[GateSpan]:
+        """When these gates held, returned or were paused since then, in the order in which that began; as far as it was recorded."""
+        ...
+
+    async def sums(self) -> GateSums:
+        """How many gates do what, and what they hold in all, of up to ten thousand."""
+        ...
+
+    async def record(self) -> int:
+        """Write down what gates do now, if that has changed; how many changes there were. Any number of processes may call this."""
         ...
 
 

@@ -1,6 +1,6 @@
 """The store over DynamoDB and SQS. Only triggers is kept there: its events with their deliveries, and all that people look at.
 
-    dynamodb://TABLE?queue=URL&dlq=URL&region=REGION&endpoint=URL
+    dynamodb://TABLE?queue=URL&dlq=URL&bucket=NAME&region=REGION&endpoint=URL
 
 Nothing is ever found by reading a whole table. What no index serves is refused with one sentence.
 """
@@ -17,9 +17,11 @@ from redrive.access.ports import Keys, Sessions
 from redrive.core.table import LedgerTable
 from redrive.engine.worker import WorkerSettings
 from redrive.errors import SettingsError, UsageError
+from redrive.ledgers.aws.base import no_gates
 from redrive.ledgers.aws.checks import ItemPlaces, StoreFinding, check, examine
 from redrive.ledgers.aws.client import Dynamo
 from redrive.ledgers.aws.ledger import DynamoLedger
+from redrive.ledgers.aws.objects import Objects
 from redrive.ledgers.aws.open import OwnClients
 from redrive.ledgers.aws.queue import Queue, SqsQueue
 from redrive.ledgers.sql.beside import Beside
@@ -34,7 +36,7 @@ from redrive.operator.ports import Alerts, Audit, Figures, OperatorLedger, Turns
 from redrive.ports import Clock, Filter
 from redrive.stores.port import NO_TASKS, ON_ITEMS
 
-QUESTIONS = frozenset({"queue", "dlq", "region", "endpoint"})
+QUESTIONS = frozenset({"queue", "dlq", "bucket", "region", "endpoint"})
 
 
 class ItemStore:
@@ -46,10 +48,13 @@ class ItemStore:
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self.places, self._region, self._endpoint = read_url(url)
         self.url = f"dynamodb://{self.places.table}"
-        self._clients = OwnClients(region=self._region, endpoint_url=self._endpoint)
+        self._clients = OwnClients(
+            region=self._region, endpoint_url=self._endpoint, with_s3=self.places.bucket is not None
+        )
         self.dynamo = Dynamo(self._clients.late.dynamodb, self.places.table)
         self.clock: Clock = clock or self.dynamo.clock
         self.queue: Queue = SqsQueue(self._clients.late.sqs, self.places.queue_url)
+        self.objects = None if self.places.bucket is None else Objects(self._clients.late.s3, self.places.bucket)
         self.keys: Keys = ItemKeys(self.dynamo, clock=self.clock)
         self.sessions: Sessions = ItemSessions(self.dynamo, clock=self.clock)
         self.audit: Audit = ItemAudit(self.dynamo, clock=self.clock)
@@ -113,6 +118,10 @@ class ItemStore:
         """See `Store.pages`."""
         return ItemTaskPages(_of_items(ledger), limited=limited)
 
+    def gates(self, ledger: OperatorLedger, *, limited: bool = True) -> NoReturn:  # noqa: ARG002
+        """See `Store.gates`: refused."""
+        raise UsageError(no_gates(ledger.name))
+
     def census(self, ledger: OperatorLedger) -> ItemCensus:
         """See `Store.census`."""
         return ItemCensus(_of_items(ledger))
@@ -128,9 +137,9 @@ def read_url(url: str) -> tuple[ItemPlaces, str | None, str | None]:
     asked = dict(parse_qsl(parts.query))
     if not parts.netloc or parts.path.strip("/") or "queue" not in asked or not asked.keys() <= QUESTIONS:
         raise SettingsError(
-            f"{url!r:.200} names no store: write dynamodb://TABLE?queue=URL, and &dlq=URL, &region=REGION, &endpoint=URL where needed"
+            f"{url!r:.200} names no store: write dynamodb://TABLE?queue=URL, and &dlq=URL, &bucket=NAME, &region=REGION, &endpoint=URL where needed"
         )
-    places = ItemPlaces(parts.netloc, asked["queue"], asked.get("dlq"))
+    places = ItemPlaces(parts.netloc, asked["queue"], asked.get("dlq"), asked.get("bucket"))
     return places, asked.get("region"), asked.get("endpoint")
 
 

@@ -13,7 +13,7 @@ from redrive.access.ports import Keys, Sessions
 from redrive.core.table import LedgerTable
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
-from redrive.operator.ports import Alerts, Audit, Census, Figures, OperatorLedger, Search, TaskPages, Turns
+from redrive.operator.ports import Alerts, Audit, Census, Figures, Gates, OperatorLedger, Search, TaskPages, Turns
 from redrive.ports import Filter
 
 ON_ITEMS = "triggers"
@@ -93,6 +93,10 @@ class Store(Protocol):
 
     def pages(self, ledger: OperatorLedger, *, limited: bool = True) -> TaskPages:
         """Pages of the tasks of a ledger; `limited` is for people who wait."""
+        ...
+
+    def gates(self, ledger: OperatorLedger, *, limited: bool = True) -> Gates:
+        """The gates of a ledger; `UsageError` where it has none. `limited` as in `pages`."""
         ...
 
     def census(self, ledger: OperatorLedger) -> Census:

@@ -21,6 +21,7 @@ from redrive.operator.sql.alerts import SqlAlerts
 from redrive.operator.sql.audit import SqlAudit
 from redrive.operator.sql.census import SqlCensus
 from redrive.operator.sql.figures import SqlFigures
+from redrive.operator.sql.gates import SqlGates
 from redrive.operator.sql.pages import SqlTaskPages
 from redrive.operator.sql.search import SqlSearch
 from redrive.operator.sql.turns import SqlTurns
@@ -97,6 +98,10 @@ class SqlStore:
     def pages(self, ledger: OperatorLedger, *, limited: bool = True) -> SqlTaskPages:
         """See `Store.pages`."""
         return SqlTaskPages(_of_sql(ledger), limited=limited)
+
+    def gates(self, ledger: OperatorLedger, *, limited: bool = True) -> SqlGates:
+        """See `Store.gates`."""
+        return SqlGates(_of_sql(ledger), limited=limited)
 
     def census(self, ledger: OperatorLedger) -> SqlCensus:
         """See `Store.census`."""

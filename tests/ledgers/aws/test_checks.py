@@ -21,7 +21,7 @@ LEASE = timedelta(seconds=75)
 QUEUE = "https://sqs.us-east-1.amazonaws.com/123456789012/deliveries"
 DEAD = f"{QUEUE}-dead"
 POLICY = {"maxReceiveCount": 10, "deadLetterTargetArn": "arn:aws:sqs:us-east-1:123456789012:deliveries-dead"}
-PLACES = ItemPlaces("events", QUEUE, DEAD)
+PLACES = ItemPlaces("events", QUEUE, DEAD, "payloads")
 
 
 class Told:
@@ -33,6 +33,7 @@ class Told:
             "describe_time_to_live": {"TimeToLiveDescription": {"TimeToLiveStatus": "ENABLED", "AttributeName": TTL}},
             "get_item": {},
             "query": {"Items": []},
+            "head_bucket": {},
             QUEUE: {"VisibilityTimeout": "360", "RedrivePolicy": json.dumps(POLICY)},
             DEAD: {"ApproximateNumberOfMessages": "0"},
             **answers,
@@ -54,7 +55,7 @@ def refused(code: str) -> ClientError:
 
 async def found(places: ItemPlaces = PLACES, **answers: Any) -> list[StoreFinding]:
     told = Told(**answers)
-    return [one for one in await examine(AwsClients(told, told), places, lease=LEASE) if one.status != "ok"]
+    return [one for one in await examine(AwsClients(told, told, told), places, lease=LEASE) if one.status != "ok"]
 
 
 def without(index: str) -> dict[str, Any]:
@@ -69,7 +70,7 @@ async def test_what_fits_has_nothing_to_say() -> None:
     """And the start goes on."""
     assert await found() == []
     told = Told()
-    assert await check(AwsClients(told, told), PLACES, lease=LEASE) == []
+    assert await check(AwsClients(told, told, told), PLACES, lease=LEASE) == []
 
 
 @pytest.mark.parametrize(
@@ -111,6 +112,8 @@ async def test_what_fits_has_nothing_to_say() -> None:
         ),
         ({DEAD: refused("AWS.SimpleQueueService.NonExistentQueue")}, "problem", "DELIVERY_DLQ_URL.*correct the name"),
         ({DEAD: {"ApproximateNumberOfMessages": "3"}}, "notice", "3 messages.*could not be read.*purge"),
+        ({"head_bucket": refused("404")}, "problem", "PAYLOAD_BUCKET: bucket 'payloads'.*correct the name"),
+        ({"head_bucket": refused("403")}, "problem", "PAYLOAD_BUCKET.*right to s3:ListBucket"),
         (
             {"describe_table": EndpointConnectionError(endpoint_url="http://x")},
             "problem",
@@ -125,7 +128,7 @@ async def test_each_thing_that_does_not_fit(answers: dict[str, Any], status: str
     assert finding.remedy
     assert re.search(said, finding.sentence)
     told = Told(**answers)
-    clients = AwsClients(told, told)
+    clients = AwsClients(told, told, told)
     if status == "notice":
         assert await check(clients, PLACES, lease=LEASE) == [finding]
     else:
@@ -137,14 +140,14 @@ async def test_who_is_away_is_waited_for() -> None:
     """Nobody answers: that is no wrong setting, and the start is tried again."""
     told = Told(describe_table=EndpointConnectionError(endpoint_url="http://x"))
     with pytest.raises(LedgerAwayError, match="does not answer"):
-        await check(AwsClients(told, told), PLACES, lease=LEASE)
+        await check(AwsClients(told, told, told), PLACES, lease=LEASE)
 
 
 async def test_all_that_is_wrong_is_said_at_once() -> None:
     """Nobody has to mend the table to hear of the queue."""
     told = Told(**{"describe_table": refused("ResourceNotFoundException"), QUEUE: refused("AccessDenied")})
     with pytest.raises(SettingsError, match=r"EVENTS_TABLE_NAME.*; DELIVERY_QUEUE_URL"):
-        await check(AwsClients(told, told), PLACES, lease=LEASE)
+        await check(AwsClients(told, told, told), PLACES, lease=LEASE)
 
 
 async def test_without_a_dead_letter_queue_it_is_a_notice() -> None:

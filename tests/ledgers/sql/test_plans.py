@@ -165,6 +165,25 @@ async def test_claims_behind_gates_are_served_by_their_index(home: Home) -> None
     assert_flat(home, plan, "gate", may_sort=True)
 
 
+@pytest.mark.homes(lambda table: table.gated_by is not None)
+async def test_what_is_parked_is_counted_in_indexes(home: Home) -> None:
+    """Behind a gate, before a task, of a kind and of all: no look reads the table, whatever is parked or done there."""
+    await park(home)
+    gated = {home.table.gated_by or "gate": "49"}
+    added = await home.ledger.add([home.new(**gated), *(home.new(**gated, delay=days(30)) for _ in range(500))])
+    await execute(home.database, ["ANALYZE"])
+    plan, amount = await plans(home, home.ledger.parked_behind, "49", 100)
+    assert amount == 1
+    assert_flat(home, plan)
+    plan, amount = await plans(home, home.ledger.parked_before, "49", added[-1].id, 1000)
+    assert amount == 1
+    assert_flat(home, plan)
+    for kind in ("mail", None) if home.table.kind else (None,):
+        plan, amount = await plans(home, home.ledger.parked_kinds, kind, 20 * PARKED)
+        assert amount >= 4
+        assert_flat(home, plan)
+
+
 @pytest.mark.homes(lambda table: table.name == "redrive_task")
 async def test_large_batches_read_their_rows_alone(home: Home) -> None:
     """Nor is a table read for many rows at once, though PostgreSQL may think that it comes cheaper."""

@@ -1,6 +1,6 @@
 """An application with triggers on each store, with a clock that the test moves, and a receiver on loopback.
 
-A test that asks for a house runs on SQLite, PostgreSQL and DynamoDB; with the mark `on_sql` it is about tables, and runs where there are some.
+A test that asks for a store runs on SQLite, PostgreSQL and DynamoDB; with the mark `on_sql` it is about tables, and runs where there are some.
 """
 
 from collections.abc import AsyncIterator
@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import ip_network
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,7 +18,7 @@ from redrive import Filter, Redrive
 from redrive.settings import Settings
 from redrive.systems.triggers import Triggers, TriggerSettings
 from redrive.systems.triggers.endpoints import new_secret
-from redrive.systems.triggers.values import Endpoint, NewEvent
+from redrive.systems.triggers.values import Endpoint, NewEvent, Taken
 from redrive.testing import Drained, VirtualClock, drain
 from redrive.web.app import make_web
 from redrive.wiring import Service
@@ -27,6 +28,7 @@ from tests.stores.items import item_url
 
 from .receiver import Receiver
 
+HERE = Path(__file__).parent
 LOOPBACK = ip_network("127.0.0.0/8")
 SQL = ("sqlite", "postgres")
 ITEMS = "dynamodb"
@@ -37,14 +39,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run what asks for a house on every store, and the rest on databases: what cannot apply is not run, rather than skipped."""
+    """Run what asks for a store on each; what is about tables, on databases: what cannot apply is not run, rather than skipped."""
     chosen = any("store" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
-    if "store" in metafunc.fixturenames and "aws" in metafunc.definition.path.parts:
+    folders = metafunc.definition.path.relative_to(HERE).parts
+    if "store" in metafunc.fixturenames and "aws" in folders:
         metafunc.parametrize("store", (ITEMS,), indirect=True)
     elif "store" in metafunc.fixturenames and not chosen:
-        on_sql = metafunc.definition.get_closest_marker("on_sql") is not None or "sql" in metafunc.definition.path.parts
-        everywhere = "house" in metafunc.fixturenames and not on_sql
-        metafunc.parametrize("store", (*SQL, ITEMS) if everywhere else SQL, indirect=True)
+        on_sql = metafunc.definition.get_closest_marker("on_sql") is not None or "sql" in folders
+        metafunc.parametrize("store", SQL if on_sql else (*SQL, ITEMS), indirect=True)
 
 
 @pytest.fixture
@@ -82,6 +84,11 @@ class House:
         new = NewEvent(user_id=user, event_type=event_type, payload=payload, correlation_id="c-1", **given)
         [taken] = await self.triggers.intake.take([new])
         return taken.id
+
+    async def post_many(self, amount: int, event_type: str = "order.made", user: str = "ada") -> list[str]:
+        """As many events at once, in the order of their ids."""
+        new = NewEvent(user_id=user, event_type=event_type, payload='{"n": 1}', correlation_id="c-1")
+        return sorted(one.id for one in await self.triggers.intake.take([new] * amount) if isinstance(one, Taken))
 
     async def event(self, id: str, user: str = "ada") -> Any:
         return await self.triggers.inbox.get(user, id)

@@ -3,22 +3,24 @@
 import inspect
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 import redrive_client as c
 from redrive_client import ApiError, AsyncClient, Client, DeliveryFailedError, EventTaken
 
-from .conftest import settings
+from .conftest import ITEMS, settings
 from .receiver import Receiver, status
 from .serving import Serving
 
 
 @pytest.fixture
-def serving(tmp_path: Path) -> Iterator[Serving]:
-    with Serving(f"sqlite:///{tmp_path / 'test.db'}", settings()) as made:
+def serving(url: str) -> Iterator[Serving]:
+    with Serving(url, settings()) as made:
         yield made
+
+
+each = pytest.mark.parametrize("store", ["sqlite", ITEMS])
 
 
 def test_both_have_the_same_methods() -> None:
@@ -30,6 +32,7 @@ def test_both_have_the_same_methods() -> None:
         assert list(sync.parameters) == list(asynchronous.parameters), name
 
 
+@each
 def test_send_wait_and_read(serving: Serving) -> None:
     """An event without endpoints is in the inbox, is acknowledged, and is then delivered."""
     with Client(serving.base_url, key=serving.key("events:write", "events:read")) as client:
@@ -50,6 +53,7 @@ def test_send_wait_and_read(serving: Serving) -> None:
         assert (refused.value.status, refused.value.code) == (404, "NOT_FOUND")
 
 
+@each
 async def test_wait_for_delivery(serving: Serving) -> None:
     """It comes back when the endpoint has taken the event, and raises when it has refused."""
     async with Receiver() as receiver, AsyncClient(serving.base_url, key=serving.key("admin")) as client:

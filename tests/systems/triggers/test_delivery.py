@@ -21,7 +21,7 @@ from redrive.systems.triggers.values import NewEvent
 from redrive.systems.triggers.work import retry_after
 from redrive.testing import VirtualClock
 
-from .conftest import House, settings
+from .conftest import House, make_app, settings
 from .receiver import Receiver, status
 
 MINUTE = timedelta(minutes=1)
@@ -212,12 +212,12 @@ async def test_an_endpoint_may_say_how_long_a_retry_after_may_be(house: House, r
 
 async def test_jitter_draws_both_ways(url: str, clock: VirtualClock, receiver: Receiver) -> None:
     """With RETRY_JITTER_PERCENT=10 a minute is 54 to 66 s; some deliveries come earlier than it, and some later."""
-    app = Redrive(url, clock=clock, durable=False)
-    house = House(app, Triggers(app, settings(retry_jitter_percent=10, endpoint_breaker_failures=0)), clock)
+    app, triggers = make_app(url, clock, retry_jitter_percent=10, endpoint_breaker_failures=0)
+    house = House(app, triggers, clock)
     receiver.answer = lambda _: status(500)
     async with app:
         await house.endpoint(receiver.url)
-        ids = [await house.post() for _ in range(30)]
+        ids = await house.post_many(30)
         await house.run()
         events = [await house.event(id_) for id_ in ids]
         await house.triggers.outgoing.close()
@@ -332,8 +332,8 @@ async def test_deliveries_to_a_disabled_endpoint_fail(house: House, receiver: Re
 
 async def test_retry_all(url: str, clock: VirtualClock, receiver: Receiver) -> None:
     """DELIVERY_RETRY_ALL tries every failure again, also a 404 and a 410; an endpoint may say otherwise for itself."""
-    app = Redrive(url, clock=clock, durable=False)
-    house = House(app, Triggers(app, settings(delivery_retry_all=True)), clock)
+    app, triggers = make_app(url, clock, delivery_retry_all=True)
+    house = House(app, triggers, clock)
     base = receiver.url.removesuffix("/hook")
     receiver.answer = lambda got: status(int(got.path[1:]))
     async with app:

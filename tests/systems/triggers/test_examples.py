@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ import httpx
 import pytest
 
 from redrive.systems.triggers.status import MOVES, STATUSES
+from tests.stores.items import item_settings
+
+from .conftest import ITEMS
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "systems" / "triggers.md"
@@ -46,7 +49,7 @@ def free_port() -> int:
 class Place:
     """A folder with a service that runs in it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, surroundings: Mapping[str, str]) -> None:
         self.folder = folder
         self.port, self.hooks = free_port(), free_port()
         self.environment = os.environ | {
@@ -56,6 +59,7 @@ class Place:
             "PYTHONUNBUFFERED": "1",
         }
         self.environment.pop("DATABASE_URL", None)
+        self.environment |= surroundings
         self._started: list[subprocess.Popen[bytes]] = []
 
     def adapted(self, code: str) -> str:
@@ -89,15 +93,15 @@ class Place:
 
 
 def until(holds: Callable[[], bool], why: Callable[[], str]) -> None:
-    ends = time.monotonic() + 60
+    ends = time.monotonic() + 150
     while not holds():
         assert time.monotonic() < ends, why()
         time.sleep(0.05)
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    made = Place(tmp_path)
+def place(store: str, url: str, tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path, item_settings(url) if store == ITEMS else {})
     try:
         said = made.start(sys.executable, "-m", "redrive", "serve", "--systems", "triggers")
 
@@ -117,6 +121,7 @@ def last_json(text: str) -> Any:
     return json.loads(text[text.rindex('{"event') if '{"event' in text else text.index("{") :])
 
 
+@pytest.mark.parametrize("store", ["sqlite", ITEMS])
 def test_the_examples_work_as_written(place: Place) -> None:
     """The first event, the inbox, the client, JavaScript, an endpoint, and receivers in both languages that verify."""
     first, inbox, subscribe = blocks("sh")

@@ -47,6 +47,11 @@ T = TypeVar("T")
 _log = logging.getLogger("redrive")
 
 
+def no_gates(ledger: str) -> str:
+    """The refusal of whoever asks for gates here."""
+    return f"{ledger!r} has no gates: keep tasks that need them on PostgreSQL or SQLite"
+
+
 class FoundHeads(NamedTuple):
     """Heads that were looked for: those that are there, and those that are there and cannot be read."""
 
@@ -96,9 +101,13 @@ class ItemBase:
         """See `Ledger.keep_gates`: there are none."""
         return 0
 
+    async def paused_kinds(self) -> Sequence[str]:
+        """See `Ledger.paused_kinds`: nobody can pause anything here."""
+        return ()
+
     async def set_rule(self, *_: object, **__: object) -> NoReturn:
         """See `OperatorLedger.set_rule`: refused."""
-        raise UsageError(f"{self.name!r} has no gates: keep tasks that need them on PostgreSQL or SQLite")
+        raise UsageError(no_gates(self.name))
 
     pause_gate = resume_gate = set_rule
 

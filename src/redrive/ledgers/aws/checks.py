@@ -18,7 +18,9 @@ from redrive.ledgers.aws.table import TTL, problems_of, queue_problems
 RECEIVES_MIN = 5
 """A message comes again where its claim could not be written in time: so often it must not be taken for one that cannot be read."""
 REMEDY = "deploy deploy/aws/template.yaml, or correct the name"
-DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "UnrecognizedClientException"})
+DENIED = frozenset(
+    {"403", "AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "UnrecognizedClientException"}
+)
 
 
 class ItemPlaces(NamedTuple):
@@ -27,6 +29,7 @@ class ItemPlaces(NamedTuple):
     table: str
     queue_url: str
     dead_url: str | None = None
+    bucket: str | None = None
 
 
 class StoreFinding(NamedTuple):
@@ -75,6 +78,9 @@ async def examine(
     if places.dead_url is not None:
         dead_url = places.dead_url
         looks.append(lambda: _look_at_dead_letters(clients.sqs, dead_url))
+    if places.bucket is not None:
+        bucket = places.bucket
+        looks.append(lambda: _look_at_bucket(clients.s3, bucket))
     findings: list[StoreFinding] = []
     for look in looks:
         try:
@@ -159,6 +165,15 @@ async def _look_at_dead_letters(sqs: Any, url: str) -> list[StoreFinding]:
             StoreFinding("dead letters", "notice", said, "look who else writes into the queue, then purge this one")
         ]
     return [StoreFinding("dead letters", "ok", "none")]
+
+
+# --- the bucket -----------------------------------------------------------------------------------------------------------
+
+
+async def _look_at_bucket(s3: Any, bucket: str) -> list[StoreFinding]:
+    named = f"PAYLOAD_BUCKET: bucket {bucket!r}"
+    await _ask(s3, "head_bucket", named, "s3:ListBucket on it", Bucket=bucket)
+    return [StoreFinding("bucket", "ok", f"{bucket} for large payloads")]
 
 
 async def _attributes(sqs: Any, url: str, named: str) -> Mapping[str, str]:

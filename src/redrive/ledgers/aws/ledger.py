@@ -20,6 +20,7 @@ from redrive.ledgers.aws.expressions import Action, put_new
 from redrive.ledgers.aws.follow import Follower
 from redrive.ledgers.aws.heads import Head, earliest, head_key, head_values, look_after
 from redrive.ledgers.aws.history import counted
+from redrive.ledgers.aws.objects import Objects
 from redrive.ledgers.aws.owner import ItemOwning
 from redrive.ledgers.aws.queue import Queue
 from redrive.ledgers.aws.reader import ItemReading
@@ -44,12 +45,14 @@ class DynamoLedger(ItemSweeping, ItemSettling, ItemActing, ItemReading, ItemOwni
         slack: timedelta = SLACK,
         grace: timedelta = GRACE,
         sweep_every: timedelta = SWEEP_EVERY,
+        objects: Objects | None = None,
     ) -> None:
         super().__init__(dynamo, queue, ledger_table, clock=clock, follower=follower, slack=slack, grace=grace)
         self._fences = OrderedDict()
         self._causes = OrderedDict()
         self._arrivals = Arrivals(lambda limit, wait: self.queue.receive(limit, wait))
         self._sweep_every = sweep_every
+        self._objects = objects
 
     async def take(self, head: Head, *, beside: Sequence[Action] = (), counts: Mapping[str, int] | None = None) -> None:
         """Store a new head with what belongs to it, then send its message. Item first: a sweep finds what has no message.

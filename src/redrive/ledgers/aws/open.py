@@ -15,14 +15,17 @@ CONNECTIONS_MAX = 50
 
 
 class AwsClients(NamedTuple):
-    """One client for each service."""
+    """One client for each service; none of S3 where there is no bucket."""
 
     dynamodb: Any
     sqs: Any
+    s3: Any = None
 
 
 @asynccontextmanager
-async def open_clients(*, region: str | None = None, endpoint_url: str | None = None) -> AsyncIterator[AwsClients]:
+async def open_clients(
+    *, region: str | None = None, endpoint_url: str | None = None, with_s3: bool = False
+) -> AsyncIterator[AwsClients]:
     """Clients as long as the block lasts. What is not given comes from the surroundings, as everywhere on AWS."""
     try:
         from aiobotocore.config import AioConfig
@@ -37,15 +40,20 @@ async def open_clients(*, region: str | None = None, endpoint_url: str | None = 
         retries={"total_max_attempts": 1},
         # Our requests are built by functions that are tested; checking each of them again takes longer than sending it.
         parameter_validation=False,
+        # What stands in for AWS is one host, without a name for each bucket.
+        s3={"addressing_style": "path" if endpoint_url else "auto"},
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
     )
     session = get_session()
+    services = AwsClients._fields if with_s3 else ("dynamodb", "sqs")
     async with AsyncExitStack() as stack:
         try:
             clients = [
                 await stack.enter_async_context(
                     session.create_client(service, region_name=region, endpoint_url=endpoint_url, config=config)
                 )
-                for service in AwsClients._fields
+                for service in services
             ]
         except NoRegionError as error:
             raise SettingsError("nobody says in which region of AWS the table is: set AWS_REGION") from error
@@ -59,8 +67,9 @@ class OwnClients:
     at the other end.
     """
 
-    def __init__(self, *, region: str | None, endpoint_url: str | None) -> None:
+    def __init__(self, *, region: str | None, endpoint_url: str | None, with_s3: bool = False) -> None:
         self._region = region
+        self._with_s3 = with_s3
         self._endpoint_url = endpoint_url
         self._whose: tuple[object, int] | None = None
         self._clients: AwsClients | None = None
@@ -83,7 +92,7 @@ class OwnClients:
 
     async def _open(self) -> AwsClients:
         try:
-            opened = open_clients(region=self._region, endpoint_url=self._endpoint_url)
+            opened = open_clients(region=self._region, endpoint_url=self._endpoint_url, with_s3=self._with_s3)
             return await self._stack.enter_async_context(opened)
         except BaseException:
             self._opening = None  # so that the next one who asks tries again

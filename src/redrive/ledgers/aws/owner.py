@@ -21,6 +21,7 @@ from redrive.ledgers.aws.expressions import Action, delete, query
 from redrive.ledgers.aws.follow import Change
 from redrive.ledgers.aws.heads import KEPT, SHARDS, TOMB, Head, head_from, head_key
 from redrive.ledgers.aws.history import failure_action
+from redrive.ledgers.aws.objects import Objects
 
 AT_ONCE_MAX = 16
 """How many deletions are under way at once."""
@@ -44,6 +45,9 @@ class Farewell(NamedTuple):
 
 class ItemOwning(ItemBase):
     """The part of the ledger that the owner of its heads acts through."""
+
+    _objects: Objects | None
+    """What is too large for items, under the names of heads."""
 
     async def amend(self, id: str, plan: Callable[[Head, datetime], Amendment | None]) -> Head | None:
         """Change a head as planned; how it is then, None if there is no such head. The plan may be asked several times."""
@@ -132,6 +136,8 @@ class ItemOwning(ItemBase):
 
         async for items in self.dynamo.pages(query(("pk", key[0]))):
             await asyncio.gather(*(deleted(item) for item in _belongings(items)))
+        if self._objects is not None:
+            await self._objects.delete(id)
         await self.dynamo.write([delete(key)])
 
 

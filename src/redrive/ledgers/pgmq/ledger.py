@@ -201,6 +201,10 @@ class PgmqLedger(SqlLedger):
         """See `Ledger.reclaim`: what was abandoned is handed out by `claim`."""
         return []
 
+    def parked_kinds(self, connection: Connection, kind: str | None, most: int) -> int | None:  # noqa: ARG002
+        """See `Parking.parked_kinds`: they wait in queues, and no index of the rows counts them."""
+        return None
+
     async def take_lost(self, kind: str, limit: int, lease: timedelta) -> list[Claim]:
         """See `SqlLedger.take_lost`."""
         return await self.database.write(self._take_lost, kind, limit, lease)

@@ -2,7 +2,8 @@
 
 Single statements run in autocommit, which saves two round trips each. The engine's own pool plans without sequential scans:
 its statements are all served by indexes, and a plan cached while a table was empty would stay bad for ever. User code
-gets connections from a pool of its own without that setting.
+gets connections from a pool of its own without that setting. Through a pooler (`address.py`) no statement has a name: each is
+planned when it runs, so no plan can go stale.
 
 A connection belongs to the event loop that opened it, so each loop has pools of its own. Most programs have one.
 """
@@ -10,15 +11,18 @@ A connection belongs to the event loop that opened it, so each loop has pools of
 import asyncio
 import json
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import URL, Connection, Table, func, select, text
+from sqlalchemy import Connection, Table, event, func, select, text
+from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.util import await_only
 
 from redrive.errors import MissingExtraError
 from redrive.ledgers.postgres.dialect import PostgresDialect
@@ -31,7 +35,14 @@ from redrive.ports import Clock
 try:
     import asyncpg  # type: ignore[import-untyped]  # it ships no types
 
-    from redrive.ledgers.postgres.errors import is_passing, translated
+    from redrive.ledgers.postgres.address import (
+        LISTEN_URL,
+        PostgresAddress,
+        listen_address,
+        read_address,
+        shares_servers,
+    )
+    from redrive.ledgers.postgres.errors import is_passing, is_read_only, translated
     from redrive.ledgers.postgres.wake_up import WakeUp
 except ImportError as error:  # pragma: no cover - the extra is installed in every test run
     raise MissingExtraError("PostgreSQL", "postgres") from error
@@ -43,18 +54,20 @@ POOL_SIZE = 8
 COMMAND_TIMEOUT_SECONDS = 60.0
 """How long a statement is waited for: whoever asks a server that is gone must hear of it. A migration may take longer."""
 TRIES_MAX = 4
+NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
 class _Pools:
     """The connections of one event loop."""
 
-    def __init__(self, make_engine: Callable[..., AsyncEngine], url: URL) -> None:
-        own = {"timezone": "UTC", "application_name": "redrive", "enable_seqscan": "off", "jit": "off"}
+    def __init__(
+        self, make_engine: Callable[..., AsyncEngine], find_listen: Callable[[], Awaitable[PostgresAddress | None]]
+    ) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.engine = make_engine(own, isolation_level="AUTOCOMMIT")
+        self.engine = make_engine(settings={"enable_seqscan": "off", "jit": "off"}, isolation_level="AUTOCOMMIT")
         self.atomic = self.engine.execution_options(isolation_level="READ COMMITTED")
-        self.user_engine = make_engine({"timezone": "UTC", "application_name": "redrive handler"})
-        self.wake_up = WakeUp(self.engine.dialect, url)
+        self.user_engine = make_engine("handler")
+        self.wake_up = WakeUp(find_listen)
 
     async def close(self) -> None:
         await self.wake_up.close()
@@ -74,12 +87,13 @@ class PostgresDatabase:
     transactions_max = 2 * POOL_SIZE
     file = None
 
-    def __init__(self, url: URL, *, clock: Clock | None = None) -> None:
-        self.url = url.render_as_string(hide_password=True)
-        self._url = url.set(drivername="postgresql+asyncpg")
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        self.address = read_address(url)
+        self.url = self.address.shown
+        self._pooled: bool | None = self.address.pooler
         self._clock = clock
         self.server_clock = clock is None
-        self._latest = _Pools(self._make_engine, self._url)
+        self._latest = _Pools(self._make_engine, self._find_listen)
         self._pools: dict[asyncio.AbstractEventLoop, _Pools] = {}
         self.dialect = PostgresDialect(self._latest.engine.dialect, server_clock=self.server_clock)
         watch_forks(self)
@@ -95,7 +109,7 @@ class PostgresDatabase:
         found = self._pools.get(loop)
         if found is None:
             self._drop_closed()
-            found = self._latest if self._latest.loop is None else _Pools(self._make_engine, self._url)
+            found = self._latest if self._latest.loop is None else _Pools(self._make_engine, self._find_listen)
             found.loop = loop
             self._pools[loop] = found
         self._latest = found
@@ -126,7 +140,17 @@ class PostgresDatabase:
         """See `Database.describe`."""
         asked = text("SELECT current_setting('server_version'), current_setting('synchronous_commit')")
         version, commit = await self.read(lambda connection: connection.execute(asked).one())
-        return f"PostgreSQL {version}, synchronous_commit={commit}"
+        pooler = ", through a pooler" if await self.is_pooled() else ""
+        return f"PostgreSQL {version}, synchronous_commit={commit}{pooler}"
+
+    async def is_pooled(self) -> bool:
+        """Whether a pooler shares the server's sessions among its clients; asked once."""
+        if self._pooled is None:
+            self._pooled = await shares_servers(self.address)
+        return self._pooled
+
+    async def _find_listen(self) -> PostgresAddress | None:
+        return listen_address(self.address, pooled=await self.is_pooled())
 
     async def open(self) -> None:
         """See `Database.open`."""
@@ -177,11 +201,11 @@ class PostgresDatabase:
 
     async def rebuild(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Database.rebuild`. On a connection of its own, whose statements have no limit, whatever the role's is."""
-        settings = {"timezone": "UTC", "application_name": "redrive migrate", "statement_timeout": "0"}
-        engine = self._make_engine(settings, limited=False)
+        engine = self._make_engine("migrate", limited=False)
 
         async def once() -> R:
             async with engine.begin() as connection:
+                await connection.execute(select(func.set_config("statement_timeout", "0", True)))
                 return await connection.run_sync(run, *args, **kwargs)
 
         try:
@@ -243,6 +267,14 @@ class PostgresDatabase:
         """See `Database.trouble`: what is slow here shows in its answers."""
         return None
 
+    async def advice(self) -> Sequence[tuple[str, str]]:
+        """See `Database.advice`."""
+        found = [(notice, "take it out of the URL, and let the server insist on it") for notice in self.address.notices]
+        if await self._find_listen() is None:
+            said = "a pooler stands before the server: nobody is woken, and workers find new work by their poll"
+            found.append((said, f"name a direct way for wake-ups: {LISTEN_URL}=postgresql://…"))
+        return found
+
     def before_fork(self) -> None:
         """See `Forking.before_fork`: connections are sockets, and a copy that nobody uses does no harm."""
 
@@ -252,7 +284,7 @@ class PostgresDatabase:
     def in_child(self) -> None:
         """See `Forking.in_child`."""
         leave_to_parent(self._latest, *self._pools.values())
-        self._latest = _Pools(self._make_engine, self._url)
+        self._latest = _Pools(self._make_engine, self._find_listen)
         self._pools = {}
 
     def waiter(self, ledger: str) -> AbstractContextManager[WakeUps]:
@@ -267,20 +299,36 @@ class PostgresDatabase:
         """See `Database.announce`."""
         self._latest.wake_up.announce(connection, ledger, soon=soon)
 
-    def _make_engine(self, server_settings: dict[str, str], *, limited: bool = True, **options: Any) -> AsyncEngine:
-        command_timeout = COMMAND_TIMEOUT_SECONDS if limited else None
+    def _make_engine(
+        self, role: str = "", *, settings: Mapping[str, str] = NO_SETTINGS, limited: bool = True, **options: Any
+    ) -> AsyncEngine:
         engine = create_async_engine(
-            self._url,
+            "postgresql+asyncpg://",  # where it goes is said when it connects
             hide_parameters=True,  # payloads and errors of strangers do not belong into tracebacks
             json_deserializer=_decode_json,
             pool_size=POOL_SIZE,
             max_overflow=POOL_SIZE,
             pool_use_lifo=True,
-            connect_args={"server_settings": server_settings, "timeout": 10, "command_timeout": command_timeout},
+            connect_args={"command_timeout": COMMAND_TIMEOUT_SECONDS if limited else None},
             **options,
         )
+
+        def connecting(_dialect: Any, _record: Any, _arguments: Any, named: dict[str, Any]) -> None:
+            pooled = await_only(self.is_pooled())
+            named.update(self.address.arguments(role, pooled=pooled, settings=settings))
+            if pooled:
+                named["prepared_statement_cache_size"] = 0  # SQLAlchemy's own, which remembers the types of a statement
+
+        event.listen(engine.sync_engine, "do_connect", connecting)
+        event.listen(engine.sync_engine, "handle_error", _leave_standby)
         terminate_on_the_loop(engine)
         return engine
+
+
+def _leave_standby(context: ExceptionContext) -> None:
+    """A server that only reads was the primary before: its connections are dropped, and the next ones look for the new one."""
+    if is_read_only(context.original_exception):
+        context.is_disconnect = True
 
 
 _decode_json = json.JSONDecoder().decode

@@ -1,18 +1,29 @@
 """What PostgreSQL and its driver complain of, in our words."""
 
+import re
+
 import asyncpg  # type: ignore[import-untyped]  # it ships no types
 from sqlalchemy.exc import DBAPIError, InterfaceError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from redrive.errors import LedgerAwayError, NotMigratedError, TooSlowError
+from redrive.errors import LedgerAwayError, NotMigratedError, SettingsError, TooSlowError
 from redrive.ledgers.sql.database import StillLocked
 
 _PASSING = {"40001", "40P01"}
+_NAMELESS = {"26000", "42P05"}
+"""A prepared statement is missing, or there already: it was made in another session than we think."""
+_REFUSED = re.compile("(unrecognized configuration|unsupported startup|unrecognized startup) parameter")
 _AWAY_CLASSES = ("08", "28", "3D", "53", "57P", "58")
 
 
+def _layers(error: BaseException) -> tuple[BaseException | None, ...]:
+    """The error itself, the one that SQLAlchemy makes of the driver's, and the driver's."""
+    wrapped = getattr(error, "orig", None)
+    return error, wrapped, getattr(wrapped, "__cause__", None)
+
+
 def _sqlstate(error: BaseException) -> str:
-    for holder in (error, getattr(error, "orig", None), getattr(getattr(error, "orig", None), "__cause__", None)):
+    for holder in _layers(error):
         state = getattr(holder, "sqlstate", None) or getattr(holder, "pgcode", None)
         if state:
             return str(state)
@@ -24,6 +35,11 @@ def is_passing(error: BaseException) -> bool:
     return _sqlstate(error) in _PASSING or "InvalidCachedStatementError" in repr(getattr(error, "orig", ""))
 
 
+def is_read_only(error: BaseException) -> bool:
+    """Whether the server only reads: it was made a standby, or is one."""
+    return _sqlstate(error) == "25006"
+
+
 def translated(error: BaseException) -> Exception:
     """The driver's error as one of ours, where we have a word for it."""
     state, said = _sqlstate(error), str(getattr(error, "orig", None) or error).split("\n")[0]
@@ -33,6 +49,13 @@ def translated(error: BaseException) -> Exception:
         return StillLocked(f"somebody else has locked it: {said}")
     if state == "57014":  # cancelled by its statement_timeout
         return TooSlowError("the database needed too long for this look")
+    if state in _NAMELESS:
+        return LedgerAwayError(
+            f"a pooler gave this connection another server in between ({said}): say so with ?pooler=transaction in DATABASE_URL"
+        )
+    mistaken = any(isinstance(one, asyncpg.exceptions.ClientConfigurationError) for one in _layers(error))
+    if mistaken or _REFUSED.search(said):
+        return SettingsError(f"the database URL cannot be used: {said.partition('>: ')[2] or said}")
     if "invalid input for query argument" in said:  # the driver calls it an interface error, but the caller made it
         return error if isinstance(error, Exception) else RuntimeError(said)
     lost = isinstance(error, OSError | PoolTimeoutError | InterfaceError | asyncpg.InterfaceError | TimeoutError)

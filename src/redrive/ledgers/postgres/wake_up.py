@@ -7,32 +7,26 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import asyncpg  # type: ignore[import-untyped]  # it ships no types
-from sqlalchemy import URL, Connection, Dialect, func, select
+from sqlalchemy import Connection, func, select
 
+from redrive.ledgers.postgres.address import PostgresAddress
 from redrive.ledgers.sql.waiters import Waiters, WakeUps
 
 CHANNEL = "redrive"
 ANNOUNCE_EVERY_SECONDS = 0.01
 """NOTIFY takes a lock that all commits share, so a busy adder announces at most this often. A worker that was woken
 looks again after twice this time (`engine.worker.LOOK_AGAIN`), which covers what was added in between."""
-_SQLALCHEMY_ONLY = {
-    "prepared_statement_cache_size",
-    "prepared_statement_name_func",
-    "async_fallback",
-    "async_creator_fn",
-}
 
 
 class WakeUp:
     """Announcements of one database, heard in one event loop."""
 
-    def __init__(self, dialect: Dialect, url: URL) -> None:
-        self._dialect = dialect
-        self._url = url
+    def __init__(self, find: Callable[[], Awaitable[PostgresAddress | None]]) -> None:
+        self._find = find
         self._waiters = Waiters()
         self._listener: asyncio.Task[None] | None = None
         self._announced: dict[str, float] = {}
@@ -68,13 +62,12 @@ class WakeUp:
 
     async def _listen(self) -> None:
         """Keep one connection that hears announcements; while there is none, workers find work by their safety poll."""
-        args, kwargs = self._dialect.create_connect_args(self._url)
-        kwargs = {name: value for name, value in kwargs.items() if name not in _SQLALCHEMY_ONLY}
         while True:
             try:
-                connection = await asyncpg.connect(
-                    *args, **kwargs, server_settings={"application_name": "redrive listen"}
-                )
+                address = await self._find()
+                if address is None:  # a pooler stands before the server, and nobody has named a way around it
+                    return
+                connection = await asyncpg.connect(**address.arguments("listen", pooled=False))
             except Exception:  # whatever it is, the server may be well again later
                 await asyncio.sleep(random.uniform(0.5, 2))
                 continue

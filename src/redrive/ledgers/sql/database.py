@@ -8,7 +8,7 @@ connection or session be used, sync or async, without a second copy of any state
 import asyncio
 import contextvars
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -127,6 +127,10 @@ class Database(Protocol):
 
     def trouble(self) -> str | None:
         """What keeps writes from going through though reads are answered, in a sentence; None where all is well."""
+        ...
+
+    async def advice(self) -> Sequence[tuple[str, str]]:
+        """What could be better in the way that it is reached, each with its remedy."""
         ...
 
     def waiter(self, ledger: str) -> AbstractContextManager[Waiter]:

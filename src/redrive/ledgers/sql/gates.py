@@ -7,11 +7,13 @@ cannot be lost. A gate is made when a task that names it is added, or found by `
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
 from sqlalchemy import (
+    Boolean,
     ColumnElement,
     Connection,
     Integer,
@@ -39,8 +41,9 @@ from redrive.core.gates import (
     paused,
     resumed,
 )
+from redrive.core.pauses import KIND, is_of_kinds
 from redrive.core.task import GATE_CHARS_MAX, TaskId, check_text
-from redrive.errors import UsageError
+from redrive.errors import StaleError, UsageError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.base import IDS_MAX, LedgerBase
 from redrive.ledgers.sql.gate_rows import (
@@ -61,12 +64,17 @@ from redrive.ports import Actor
 CODE = "code"
 """Who has set a rule that stands in code: it may be changed by code, and what a person has set may not."""
 GATES_LISTED_MAX = 1000
+NO_REASON = "say why: whoever finds the gate so asks first"
 LOOK_FOR_GATES_SECONDS = 1.0
 """How often a ledger without gates looks whether there are some now."""
 _ASLEEP = (WaitsFor.DUE, WaitsFor.BUDGET)
 """What a gate waits for that a new task may end."""
 
-_t, _r = schema.gate, schema.gate_rule
+_t, _r, _d = schema.gate, schema.gate_rule, schema.deed
+HOLDS: ColumnElement[bool] = literal_column(f"({schema.GATE_HOLDS})", Boolean)
+"""See `schema.GATE_HOLDS`: literally, or no partial index serves it."""
+OF_KINDS: ColumnElement[bool] = func.substr(_t.c.name, 1, len(KIND)) == KIND
+"""Pauses of kinds, which are no gates: see `core.pauses`."""
 _LEDGER: Any = bindparam("ledger", type_=Text)
 _NAMES: Any = bindparam("names", expanding=True)
 
@@ -102,6 +110,14 @@ class GateStatements:
         .limit(bindparam("limit", type_=Integer))
     )
     """Those that are to be looked at at some time, the soonest first."""
+    paused: Select[Any] = (
+        select(_t.c.name, _t.c.paused_until)
+        .where(_t.c.ledger == _LEDGER, HOLDS, _t.c.paused_at.is_not(None))
+        .limit(GATES_LISTED_MAX)
+    )
+    """What people have paused, and until when."""
+    last_deed: Select[Any] = select(func.max(_d.c.id)).where(_d.c.ledger == _LEDGER, _d.c.task_id == bindparam("deed"))
+    """Which deed was the last to a gate: whoever acts on what was seen names it."""
 
 
 class Gating(LedgerBase):
@@ -134,7 +150,7 @@ class Gating(LedgerBase):
 
     @cached_property
     def _any_gate(self) -> Select[Any]:
-        a_gate = select(literal_column("1")).where(_t.c.ledger == _LEDGER).exists()
+        a_gate = select(literal_column("1")).where(_t.c.ledger == _LEDGER, ~OF_KINDS).exists()
         a_task = select(literal_column("1")).select_from(self._mapped.table).where(self._mapped.rows.gated()).exists()
         return select(or_(a_gate, a_task))
 
@@ -166,6 +182,8 @@ class Gating(LedgerBase):
         for name, found in wanted.items():
             tenant, kinds = _hints("", (), found, new=True)
             gate = Gate.new(name, now, rule=most_specific(patterns, name), tenant=tenant, kinds=kinds)
+            if is_of_kinds(name):
+                gate = _set_aside(gate)
             rows.append({"ledger": self.name, **gate_values(gate)})
         connection.execute(self._mapped.dialect.insert(_t).on_conflict_do_nothing(), rows)
 
@@ -289,25 +307,71 @@ class Gating(LedgerBase):
         asked = select(*columns).where(_r.c.ledger == self.name).order_by(_r.c.pattern)
         return {row["rule_pattern"]: read_rule_row(row) for row in connection.execute(asked).mappings()}
 
+    async def paused_kinds(self) -> list[str]:
+        """See `Ledger.paused_kinds`."""
+        return await self.database.read(self.read_paused_kinds)
+
+    def read_paused_kinds(self, connection: Connection) -> list[str]:
+        """The same in one statement where nothing is paused."""
+        rows = connection.execute(GateStatements.paused, {"ledger": self.name}).all()
+        of_kinds = [row for row in rows if is_of_kinds(row.name)]
+        if not of_kinds:
+            return []
+        now = self.present(connection)
+        return [row.name for row in of_kinds if row.paused_until is None or row.paused_until > now]
+
+    def last_deed(self, connection: Connection, name: str) -> int:
+        """The number of the last deed to a gate or a rule; 0 where there was none."""
+        known = {"ledger": self.name, "deed": deed_of(name)}
+        return connection.execute(GateStatements.last_deed, known).scalar() or 0
+
+    def _check_version(self, connection: Connection, name: str, version: int | None) -> None:
+        """Whoever acts on what they saw acts only while that is so. Under the lock of what is changed."""
+        if version is None or (last := self.last_deed(connection, name)) == version:
+            return
+        deed = connection.execute(select(_d.c.actor, _d.c.act).where(_d.c.id == last)).one_or_none()
+        said = "somebody else acted" if deed is None else f"{deed.actor} was quicker ({deed.act})"
+        raise StaleError(f"{said} on {name!r} since you looked: look again, then decide anew")
+
     # --- limits -------------------------------------------------------------------------------------------------------
 
-    async def set_rule(self, pattern: str, rule: GateRule | None, actor: Actor, *, by_code: bool = False) -> bool:
+    async def set_rule(
+        self,
+        pattern: str,
+        rule: GateRule | None,
+        actor: Actor,
+        *,
+        by_code: bool = False,
+        version: int | None = None,
+    ) -> bool:
         """Set the limits of all gates that the pattern fits best, or take them away; they hold from the next claim on.
 
-        With `by_code` only where no person has set them. Whether anything was changed.
+        With `by_code` only where no person has set them. `version` as in `pause_gate`. Whether anything was changed.
         """
         self._check_gated()
         check_text("pattern", pattern, GATE_CHARS_MAX)
-        changed = await self.database.write(self._set_rule, pattern, rule, actor, by_code=by_code)
+        if is_of_kinds(pattern):
+            raise UsageError(f"{pattern!r} can only be paused: limits are for gates, which tasks name with gate=")
+        if not (by_code or actor.reason):
+            raise UsageError(NO_REASON)
+        changed = await self.database.write(self._set_rule, pattern, rule, actor, by_code=by_code, version=version)
         if changed:
             self.database.wake(self.name)
         return changed
 
     def _set_rule(
-        self, connection: Connection, pattern: str, rule: GateRule | None, actor: Actor, *, by_code: bool
+        self,
+        connection: Connection,
+        pattern: str,
+        rule: GateRule | None,
+        actor: Actor,
+        *,
+        by_code: bool,
+        version: int | None,
     ) -> bool:
         mine = (_r.c.ledger == self.name, _r.c.pattern == pattern)
         there = connection.execute(select(_r).where(*mine).with_for_update()).mappings().one_or_none()
+        self._check_version(connection, pattern, version)
         if by_code and there is not None and there["set_by"] != CODE:
             return False
         if rule is None:
@@ -322,6 +386,7 @@ class Gating(LedgerBase):
             values |= {"set_by": CODE if by_code else actor.name, "reason": actor.reason, "set_at": now}
             made = self._mapped.dialect.insert(_r).values(ledger=self.name, pattern=pattern, **values)
             connection.execute(made.on_conflict_do_update(index_elements=[_r.c.ledger, _r.c.pattern], set_=values))
+            self._check_version(connection, pattern, version)  # a rule that was not there could not be locked before
         self._fit_rules(connection, pattern)
         if not by_code:
             self._record_gate(connection, pattern, "limits set" if rule is not None else "limits removed", actor)
@@ -332,7 +397,7 @@ class Gating(LedgerBase):
         """Give the gates that a pattern fits the rule that wins now, and have them looked at."""
         patterns = connection.execute(GateStatements.patterns, {"ledger": self.name}).scalars().all()
         names = connection.execute(select(_t.c.name).where(_t.c.ledger == self.name)).scalars().all()
-        for name in sorted(name for name in names if fits(pattern, name)):
+        for name in sorted(name for name in names if fits(pattern, name) and not is_of_kinds(name)):
             looked = {"rule": most_specific(patterns, name), "version": _t.c.version + 1, "wake_at": None}
             connection.execute(_write(name, self.name).values(looked | {"ready": True, "waits_for": None}))
 
@@ -343,7 +408,8 @@ class Gating(LedgerBase):
     ) -> bool:
         """Let nothing through until somebody resumes it or the span is over. What runs ends, what waits waits.
 
-        `version` is the one that the person saw: if somebody was quicker, nothing is changed. Whether it was.
+        Also a kind or the whole ledger, whether or not tasks have gates here: see `core.pauses`. `version` is the number of the
+        last deed that the person saw: if somebody was quicker, nothing is changed (`StaleError`). Whether it was changed.
         """
         until = None if span is None else read_span("span", span)
         return await self._act_on_gate(name, actor, "paused", version, until)
@@ -355,10 +421,11 @@ class Gating(LedgerBase):
     async def _act_on_gate(
         self, name: str, actor: Actor, act: str, version: int | None, span: timedelta | None
     ) -> bool:
-        self._check_gated()
+        if not is_of_kinds(name):
+            self._check_gated()
         check_text("gate", name, GATE_CHARS_MAX)
         if not actor.reason:
-            raise UsageError("say why: whoever finds the gate so asks first")
+            raise UsageError(NO_REASON)
         changed = await self.database.write(self._change_gate, name, actor, act, version, span)
         if changed:
             self.database.wake(self.name)
@@ -368,24 +435,27 @@ class Gating(LedgerBase):
         self, connection: Connection, name: str, actor: Actor, act: str, version: int | None, span: timedelta | None
     ) -> bool:
         known = {"ledger": self.name, "names": [name]}
-        if version is None and connection.execute(GateStatements.there, known).first() is None:
+        if act == "paused" and connection.execute(GateStatements.there, known).first() is None:
             self._insert(connection, {name: []})  # a gate may be paused before its first task
         row = connection.execute(GateStatements.locked, known).mappings().one_or_none()
+        self._check_version(connection, name, version)
         if row is None:
             return False
         gate, _ = read_gate(row)
-        if (version is not None and gate.version != version) or (act == "resumed" and gate.paused_at is None):
-            return False
         now = self.present(connection)
+        if act == "resumed" and not gate.is_paused(now):
+            return False
         until = None if span is None else now + span
         after = paused(gate, now, by=actor.name, reason=actor.reason, until=until) if act == "paused" else resumed(gate)
+        if is_of_kinds(name):
+            after = _set_aside(after)
         write_gates(connection, self.name, [after])
         self._record_gate(connection, name, act, actor)
         self.database.announce(connection, self.name, soon=True)
         return True
 
     def _record_gate(self, connection: Connection, name: str, act: str, actor: Actor) -> None:
-        deed = {"ledger": self.name, "task_id": f"gate:{name}", "act": f"gate {act}"}
+        deed = {"ledger": self.name, "task_id": deed_of(name), "act": f"gate {act}"}
         who = {"at": self.present(connection), "actor": actor.name, "reason": actor.reason}
         connection.execute(insert(schema.deed).values(**deed, **who))
 
@@ -419,6 +489,18 @@ class Gating(LedgerBase):
             if all_seen:
                 break
         return None
+
+
+def deed_of(name: str) -> str:
+    """What the audit log calls a gate."""
+    return f"gate:{name}"
+
+
+def _set_aside(gate: Gate) -> Gate:
+    """The row of a pause of kinds, which no claim is to look at unless a stranger's tasks have it for a gate."""
+    if gate.kinds:
+        return gate
+    return replace(gate, rule=None, ready=False, waits_for=gate.waits_for or WaitsFor.DUE, wake_at=None)
 
 
 def _write(name: str, ledger: str) -> Update:

@@ -18,12 +18,13 @@ from redrive.ledgers.sql.claim import Claiming
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.gates import Gating
 from redrive.ledgers.sql.mapped import Mapped
+from redrive.ledgers.sql.parked import Parking
 from redrive.ledgers.sql.reader import Reading
 from redrive.ledgers.sql.settle import ExtraColumns, Settling
 from redrive.ports import Transaction
 
 
-class SqlLedger(Adding, Claiming, Settling, Acting, Gating, Reading):
+class SqlLedger(Adding, Claiming, Settling, Acting, Gating, Parking, Reading):
     """A table of a database as a ledger, and its reader.
 
     `beside` writes what else must be in the same commits; where it does not listen to claims or settlements, these stay one

@@ -261,6 +261,9 @@ gate_rule = Table(
 )
 """The limits of gates, by patterns of their names. Claims read them each time, so a change holds from the next one on."""
 
+GATE_HOLDS = "state <> 'flowing' OR paused_at IS NOT NULL OR coalesce(waits_for, '') = 'retry-after'"
+"""Gates that people want to see first: they hold, return or are paused, or did so until just now."""
+
 gate = Table(
     "redrive_gate",
     metadata,
@@ -309,6 +312,26 @@ gate = Table(
     Index(
         "redrive_gate_wake_idx", "ledger", "wake_at", sqlite_where=text("NOT ready"), postgresql_where=text("NOT ready")
     ),
+    # For people, and for workers that ask which kinds are paused.
+    Index("redrive_gate_holds_idx", "ledger", "name", sqlite_where=text(GATE_HOLDS), postgresql_where=text(GATE_HOLDS)),
     postgresql_with={"fillfactor": 50},
 )
 """Gates: what each lets through is computed from its row (`core.gates`). Every claim and settlement of its tasks writes it."""
+
+gate_span = Table(
+    "redrive_gate_span",
+    metadata,
+    Column("ledger", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("began_at", Instant, primary_key=True),
+    Column("does", Text, nullable=False),
+    Column("ended_at", Instant),
+    Index(
+        "redrive_gate_span_open_idx",
+        "ledger",
+        "name",
+        sqlite_where=text("ended_at IS NULL"),
+        postgresql_where=text("ended_at IS NULL"),
+    ),
+)
+"""When gates held, returned or were paused, so that it can be drawn over time; at all other times they let tasks through."""

@@ -9,7 +9,7 @@ import asyncio
 import random
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -228,6 +228,10 @@ class SqliteDatabase:
     def trouble(self) -> str | None:
         """See `Database.trouble`."""
         return self._lock.trouble()
+
+    async def advice(self) -> Sequence[tuple[str, str]]:
+        """See `Database.advice`: a file is reached in one way."""
+        return ()
 
     # --- forks ------------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,13 @@ def open_stores(
 
     items: Any = store
     stores, kept = open_item_stores(
-        items.dynamo, items.queue, items.clock, items.keys.read_keys, keeper, tell, retries_max=retries_max
+        items.dynamo,
+        items.queue,
+        items.objects,
+        items.clock,
+        items.keys.read_keys,
+        keeper,
+        tell,
+        retries_max=retries_max,
     )
     return stores, {"ledger": kept}

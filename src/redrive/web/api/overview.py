@@ -1,6 +1,7 @@
 """The numbers of the charts, all from what the minutes and the census have counted: no task is read for them."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -10,11 +11,13 @@ from fastapi import APIRouter, Query, Request
 
 from redrive.core.histograms import TOOK, TOOK_SECONDS, TRIES, percentile
 from redrive.core.states import State
+from redrive.errors import UsageError
 from redrive.http.guard import KeyFirstRoute
 from redrive.lane import Lane
 from redrive.ledgers.sql.times import EPOCH
 from redrive.operator.figures import Depth, Point, States
-from redrive.operator.json_views import instant_json
+from redrive.operator.gates import GateDoes, GateView
+from redrive.operator.json_views import gate_json, instant_json
 from redrive.web.answers import answers_of
 from redrive.web.api.common import LOOKING, app_of, lanes_of, system_names
 from redrive.web.drift import drift_of
@@ -25,6 +28,8 @@ CARRIED_STEPS_MAX = 10
 """A depth that was not counted in a step is that of the step before, for so many steps; then it is not known."""
 TASKS = "tasks"
 OWN_WORDS = {state.value: state.value for state in State}
+GATES_MAX = 20
+GATES_ORDER = (GateDoes.HOLDING, GateDoes.RETURNING, GateDoes.PAUSED)
 DRAWN = ("added", "done", "retried", "dead", "cancelled")
 
 router = APIRouter(prefix="/api", route_class=KeyFirstRoute, tags=["overview"], dependencies=LOOKING)
@@ -66,6 +71,7 @@ async def overview(request: Request, ledger: LedgerQuery = None, range: RangeQue
     """Counted by the census and carried on by the minutes: `counted_at` says when the oldest of the counts was taken.
 
     `of` says what is counted: tasks, or events where a ledger holds their deliveries, and `words` what their states are called there.
+    `gates` are those that hold, return or are paused.
     """
     lanes, systems = lanes_of(request, ledger), system_names(app_of(request))
     return await answers_of(request).get(
@@ -108,6 +114,7 @@ async def _overview(
             **{f"p{share}": percentile(took, share / 100) for share in (50, 95, 99)},
         },
         "oldest_due_seconds": max(ages, default=None),
+        "gates": await _gates(lanes),
         "drift": drift_of(request).of([lane.name for lane in lanes]),
         "by_ledger": by_ledger,
     }
@@ -133,6 +140,16 @@ async def _ledger(lane: Lane, system: str | None, counted: States | None) -> dic
         "oldest_due_seconds": None if oldest is None else oldest.total_seconds(),
         "without_handler": [kind for kind in kinds if kind not in known],
     }
+
+
+async def _gates(lanes: Sequence[Lane]) -> list[dict[str, Any]]:
+    """The gates that hold, then those that return, then what is paused."""
+    found: list[GateView] = []
+    for lane in lanes:
+        with suppress(UsageError):  # a ledger without gates
+            found += await (await lane.gate_reader(limited=True)).holding(limit=GATES_MAX)
+    found.sort(key=lambda view: GATES_ORDER.index(view.does))
+    return [gate_json(view) for view in found[:GATES_MAX]]
 
 
 @router.get("/series", summary="What happened step by step, and how many tasks were in each state")

@@ -12,7 +12,7 @@ from redrive.http.errors import ApiError
 from redrive.http.guard import KeyFirstRoute
 from redrive.lane import Lane
 from redrive.operator.asked import CAUSE_CHARS_MAX, TEXT_CHARS_MAX, read_filter
-from redrive.operator.json_views import attempt_json, deed_json, instant_json
+from redrive.operator.json_views import attempt_json, deed_json, instant_json, parked_json
 from redrive.operator.names import find_named
 from redrive.ports import Filter
 from redrive.web.api.common import LOOKING, in_time, lane_of, shown
@@ -61,11 +61,15 @@ async def page_of(
 
 @router.get("/{ledger}/{id:path}", summary="One task: its row, history, who acted on it, and its tries to come")
 async def one(request: Request, ledger: str, id: str) -> dict[str, Any]:
-    """By its id or its key. `preview` holds the exact times of the tries to come if each fails; empty where no handler is known here."""
+    """By its id or its key. `preview` holds the exact times of the tries to come if each fails; empty where no handler is known here.
+
+    `parked` says what keeps it back, if anything does: its gate or the pause of its kind. Then the tries begin at the earliest that this allows.
+    """
     lane = lane_of(request, ledger)
     task = await find_task(lane, id)
     attempts = await lane.attempts(task.id)
-    to_come = lane.to_come(task)
+    parked = await lane.parked(task)
+    to_come = lane.to_come(task, parked=parked)
     return {
         "task": shown(task, lane.name, payload=True),
         "attempts": [attempt_json(attempt) for attempt in attempts[-ATTEMPTS_MAX:]],
@@ -73,6 +77,7 @@ async def one(request: Request, ledger: str, id: str) -> dict[str, Any]:
         "deeds": [deed_json(deed) for deed in (await lane.deeds(task.id))[-ATTEMPTS_MAX:]],
         "has_handler": to_come is not None,
         "preview": [{"number": one.number, "at": instant_json(one.at)} for one in to_come or ()],
+        "parked": parked_json(parked),
     }
 
 

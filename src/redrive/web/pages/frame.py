@@ -32,6 +32,7 @@ MENU = (
     ("/", "Overview"),
     ("/tasks", "Tasks"),
     ("/dead", "Dead letters"),
+    ("/gates", "Gates"),
     ("/systems", "Systems"),
     ("/audit", "Audit"),
 )

@@ -22,7 +22,7 @@ MEANING = {
     State.DEAD: "failed for good: review and redrive",
     State.CANCELLED: "ended by a person or a system",
 }
-NOTHING: dict[str, Any] = {"states": {}, "by_ledger": [], "of": TASKS, "words": OWN_WORDS}
+NOTHING: dict[str, Any] = {"states": {}, "by_ledger": [], "of": TASKS, "words": OWN_WORDS, "gates": []}
 
 router = page_router()
 
@@ -42,6 +42,7 @@ async def overview(
         request, "overview.html", visitor, title="Overview",
         ledger=ledger, ledgers=list(service.app.lanes), range=range, ranges=list(Range), order=ORDER, meaning=MEANING,
         states=numbers["states"], of=numbers["of"], words=numbers["words"], by_ledger=by_ledger,
+        gates=numbers["gates"],
         places={state: _place(state.value, ledger, by_ledger) for state in State},
         without_handler=[kind for one in by_ledger for kind in one["without_handler"]],
         blocked=request.app.state.blocked_loops.said(),

@@ -32,7 +32,7 @@ async def task(request: Request, visitor: Looker, ledger: str, id: str) -> HTMLR
     said = await told_of(request, ledger, id)
     its, preview = said["task"], said["preview"]
     told = story(its, said["attempts"], said["deeds"], preview)
-    mood, ahead = _ahead(its, preview, has_handler=said["has_handler"])
+    mood, ahead = _ahead(its, preview, said["parked"], has_handler=said["has_handler"])
     payload = its["payload"]
     return render(
         request, "task.html", visitor, title=f"Task {its['id']}", here="/tasks",
@@ -51,7 +51,9 @@ def _acts(lane: Lane, state: str) -> list[tuple[str, str, str]]:
     return [act for act in ACTS.get(state, ()) if act[0] not in without]
 
 
-def _ahead(its: dict[str, Any], preview: list[dict[str, Any]], *, has_handler: bool) -> tuple[str, str]:
+def _ahead(
+    its: dict[str, Any], preview: list[dict[str, Any]], parked: dict[str, Any] | None, *, has_handler: bool
+) -> tuple[str, str]:
     """What happens next by itself, and how worried to be."""
     now = datetime.now(UTC)
     match its["state"]:
@@ -62,6 +64,11 @@ def _ahead(its: dict[str, Any], preview: list[dict[str, Any]], *, has_handler: b
             )
         case "waiting" if not has_handler:
             return "", "it waits for a worker that knows its kind; there is none in this service. No try is charged."
+        case "waiting" if parked is not None:
+            return (
+                "",
+                f"it is {parked['explained']} No try is charged meanwhile, and its deadline, if it has one, still holds.",
+            )
         case "waiting" if its["due_at"] and instant_of(its["due_at"]) > now:
             left = f" If every try fails, {len(preview)} are left." if len(preview) > 1 else " It is the last one."
             return (

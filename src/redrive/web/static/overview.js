@@ -53,6 +53,7 @@ function say(sentence, mood) {
 
 async function show() {
   tiles(drawn.overview);
+  held(drawn.overview.gates);
   wrong(drawn.alerts);
   causes(drawn.groups);
   lanes(drawn.overview);
@@ -79,6 +80,14 @@ function tiles({ states, words, counted_at: counted, by_ledger: all }) {
   const age = counted ? (Date.now() - Date.parse(counted)) : null;
   const note = document.getElementById("counted");
   note.textContent = age !== null && age > LATE_MS ? `counted ${when(counted)}, and what has changed since` : "";
+}
+
+function held(gates) {
+  document.getElementById("held").hidden = !gates.length;
+  document.getElementById("held-gates").replaceChildren(...gates.map((gate) => make("li", {},
+    make("span", { className: "amount", textContent: gate.parked === null ? "–" : number(gate.parked) + (gate.parked_more ? "+" : "") }),
+    make("a", { className: "text", href: address("/gates", { ledger: gate.ledger, prefix: gate.name }), textContent: `${gate.title} is ${gate.does}` }),
+    make("span", { className: "quiet small why", textContent: gate.why }))));
 }
 
 function wrong(alerts) {

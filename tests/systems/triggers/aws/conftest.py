@@ -13,4 +13,4 @@ from .stack import Stack, deploy
 def stack() -> Iterator[Stack]:
     """What the template makes. The server is moto's, whatever runs the other tests: others make no stacks of all this."""
     with aws_server("moto") as url:
-        yield deploy(url, "triggers")
+        yield deploy(url, "triggers", PayloadsInS3="true")

@@ -65,6 +65,8 @@ def resolved(node: Any, known: Mapping[str, str], *, told: bool = False) -> Any:
             return known[f"{name}.{attribute}"]
         case {"Fn::Sub": str(text)}:
             return re.sub(r"\$\{([^}]+)\}", lambda found: str(known[found[1]]), text)
+        case {"Fn::If": ["KeepsPayloads", then, otherwise]}:
+            return resolved(then if known.get("PayloadsInS3") == "true" else otherwise, known, told=told)
         case {"Fn::If": [_, then, otherwise]}:
             return resolved(then if told else otherwise, known, told=told)
         case dict():
@@ -90,6 +92,7 @@ class Stack:
     outputs: Mapping[str, str]
     names: Mapping[str, str]
     """From the template's names of resources to their own."""
+    given: Mapping[str, str]
 
     def client(self, service: str) -> Any:
         return client(self.url, service)
@@ -98,6 +101,7 @@ class Stack:
     def known(self) -> dict[str, str]:
         """What the functions of the template refer to."""
         arns = {
+            **{name: f"arn:aws:s3:::{self.names[name]}" for name in resources("AWS::S3::Bucket") if name in self.names},
             "EventsTable": f"arn:aws:dynamodb:{REGION}:123456789012:table/{self.names['EventsTable']}",
             **{
                 name: f"arn:aws:sqs:{REGION}:123456789012:{self.names[name].rpartition('/')[2]}"
@@ -109,7 +113,7 @@ class Stack:
             },
         }
         return {
-            **parameters(),
+            **parameters(**self.given),
             **self.names,
             **{f"{name}.Arn": arn for name, arn in arns.items()},
             **{
@@ -122,11 +126,17 @@ class Stack:
     def variables(self, function: str) -> dict[str, str]:
         """The environment of a function, as the template gives it."""
         given = template()["Resources"][function]["Properties"]["Environment"]["Variables"]
-        return {name: str(value) for name, value in resolved(given, self.known).items()}
+        return {name: str(value) for name, value in resolved(given, self.known).items() if value is not None}
 
     def statements(self, role: str) -> list[dict[str, Any]]:
         """What a role allows and denies."""
-        policies = template()["Resources"][role]["Properties"]["Policies"]
+        policies = list(template()["Resources"][role]["Properties"]["Policies"])
+        more = resources("AWS::IAM::Policy").items()
+        policies += [
+            one["Properties"]
+            for name, one in more
+            if name in self.names and {"Ref": role} in one["Properties"]["Roles"]
+        ]
         return [one for policy in policies for one in resolved(policy["PolicyDocument"]["Statement"], self.known)]
 
 
@@ -159,7 +169,7 @@ def deploy(url: str, name: str, **given: str) -> Stack:
     # What the server leaves out in silence; the template itself is looked at in another test.
     lasting = template()["Resources"]["EventsTable"]["Properties"]["TimeToLiveSpecification"]
     client(url, "dynamodb").update_time_to_live(TableName=outputs["TableName"], TimeToLiveSpecification=lasting)
-    return Stack(url, outputs, names)
+    return Stack(url, outputs, names, given)
 
 
 # --- who may do what ----------------------------------------------------------------------------------------------------
@@ -174,6 +184,8 @@ class Deed(NamedTuple):
 
 
 _ACTIONS = {
+    "HeadBucket": "ListBucket",
+    "ListObjectsV2": "ListBucket",
     "SendMessageBatch": "SendMessage",
     "DeleteMessageBatch": "DeleteMessage",
     "Put": "PutItem",
@@ -189,6 +201,9 @@ def deeds(service: str, call: str, request: Mapping[str, Any]) -> list[Deed]:
     if service == "sqs":
         name = request["QueueUrl"].rpartition("/")[2]
         return [Deed(f"sqs:{_ACTIONS.get(call, call)}", f"arn:aws:sqs:{REGION}:123456789012:{name}")]
+    if service == "s3":
+        name = "/".join(request[part] for part in ("Bucket", "Key") if part in request)
+        return [Deed(f"s3:{_ACTIONS.get(call, call)}", f"arn:aws:s3:::{name}")]
     match call:
         case "TransactWriteItems":
             return [

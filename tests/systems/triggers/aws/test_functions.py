@@ -327,10 +327,12 @@ def test_a_sweep_with_nothing_to_do_is_cheap(deployed: Deployed, key: str) -> No
     assert made.total() < 100, made
 
 
-def test_every_call_is_allowed_by_its_role(deployed: Deployed, key: str, post: Any) -> None:
+def test_every_call_is_allowed_by_its_role(deployed: Deployed, key: str, post: Any, receiver: Receiver) -> None:
     """All that the functions ask AWS for, here and in other tests, is what their roles allow. Nobody scans, and no right is idle."""
-    post(n=8)
+    large = post(text="x" * 9000)
     deployed.work_off()
+    assert status_of(deployed, key, large) == ("delivered", 0)
+    assert receiver.bodies[-1]["data"] == {"text": "x" * 9000}
     deployed.call("sweep", {})
     assert deployed.request("DELETE", f"/v1/events/{post(n=9)}", key)[0] == 204
     deployed.work_off()
@@ -359,7 +361,13 @@ def test_what_cannot_be_opened_is_tried_again(deployed: Deployed, key: str, monk
     variables = deployed.stack.variables
     for wrong, said in (
         (
-            {"EVENTS_TABLE_NAME": "", "DELIVERY_QUEUE_URL": "", "DELIVERY_DLQ_URL": "", "DASHBOARD_NAME": ""},
+            {
+                "EVENTS_TABLE_NAME": "",
+                "DELIVERY_QUEUE_URL": "",
+                "DELIVERY_DLQ_URL": "",
+                "DASHBOARD_NAME": "",
+                "PAYLOAD_BUCKET": "",
+            },
             "EVENTS_TABLE_NAME is missing",
         ),
         ({"EVENTS_TABLE_NAME": "nothing-here"}, "EVENTS_TABLE_NAME: table 'nothing-here' cannot be used"),

@@ -38,12 +38,13 @@ def test_without_a_table_nothing_is_chosen(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_store_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that an application must know stands in one URL."""
     set_all(monkeypatch, EVENTS_TABLE_NAME="events", DELIVERY_QUEUE_URL=URL, DELIVERY_DLQ_URL=URL + "-dead")
-    set_all(monkeypatch, AWS_REGION="eu-west-1", AWS_ENDPOINT_URL="http://127.0.0.1:4566")
+    set_all(monkeypatch, AWS_REGION="eu-west-1", AWS_ENDPOINT_URL="http://127.0.0.1:4566", PAYLOAD_BUCKET="payloads")
     store = urlsplit(load(AwsSettings).store_url or "")
     assert (store.scheme, store.netloc) == ("dynamodb", "events")
     assert parse_qs(store.query) == {
         "queue": [URL],
         "dlq": [URL + "-dead"],
+        "bucket": ["payloads"],
         "region": ["eu-west-1"],
         "endpoint": ["http://127.0.0.1:4566"],
     }
@@ -64,7 +65,8 @@ def test_the_store_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         ({TABLE: "events", QUEUE: URL, "DASHBOARD_NAME": "my board"}, "DASHBOARD_NAME=.*cannot be used"),
         ({TABLE: "events", QUEUE: URL, "AWS_REGION": "Ireland"}, "AWS_REGION='Ireland' cannot be used"),
         ({TABLE: "events", QUEUE: URL, "AWS_ENDPOINT_URL": "localhost"}, "AWS_ENDPOINT_URL=.*http://"),
-        ({TABLE: "events", QUEUE: URL, "PAYLOAD_BUCKET": "big"}, "PAYLOAD_BUCKET=.*400,000 bytes each: leave it out"),
+        ({TABLE: "events", QUEUE: URL, "PAYLOAD_BUCKET": "my bucket"}, "PAYLOAD_BUCKET='my bucket' cannot be used"),
+        ({"PAYLOAD_BUCKET": "payloads"}, rf"PAYLOAD_BUCKET=.*{TABLE} is not set"),
     ],
 )
 def test_what_cannot_be_used_is_named(given: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:

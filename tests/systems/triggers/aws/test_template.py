@@ -8,10 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from redrive.cli import app as cli
-from redrive.ledgers.aws.checks import ItemPlaces, examine
+from redrive.ledgers.aws.checks import examine
 from redrive.ledgers.aws.open import open_clients
 from redrive.ledgers.aws.table import INDEXES, TTL, definition, problems_of, queue_problems
 from redrive.settings import Settings, load
+from redrive.stores.aws import read_url
 from redrive.systems.triggers.aws.settings import AwsSettings
 from tests.ledgers.aws.servers import AWS
 
@@ -41,6 +42,28 @@ def test_what_is_kept_is_safe() -> None:
     assert made["DeletionProtectionEnabled"] is True
     assert made["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
     assert made["TimeToLiveSpecification"] == {"AttributeName": TTL, "Enabled": True}
+
+
+def test_the_bucket_is_private_and_recoverable() -> None:
+    """Nobody else reads it, it stays with the table, and what was deleted can be brought back as long as the table can: 35 days."""
+    bucket = template()["Resources"]["PayloadBucket"]
+    assert (bucket["DeletionPolicy"], bucket["UpdateReplacePolicy"]) == ("Retain", "Retain")
+    made = bucket["Properties"]
+    assert set(made["PublicAccessBlockConfiguration"].values()) == {True}
+    assert made["VersioningConfiguration"] == {"Status": "Enabled"}
+    [rule] = made["LifecycleConfiguration"]["Rules"]
+    assert (rule["Status"], rule["NoncurrentVersionExpiration"]) == ("Enabled", {"NoncurrentDays": 35})
+    assert "ExpirationInDays" not in rule  # failed events are kept, and so are their payloads
+
+
+def test_without_a_bucket_nobody_may_touch_s3() -> None:
+    """It is made only where it is asked for, and so are the rights to it."""
+    assert parameters()["PayloadsInS3"] == "false"
+    conditional = {name for name, one in template()["Resources"].items() if one.get("Condition") == "KeepsPayloads"}
+    assert conditional == {"PayloadBucket", "ApiPayloads", "DeliverPayloads", "SweepPayloads"}
+    given = properties("ApiFunction")["Environment"]["Variables"]["PAYLOAD_BUCKET"]
+    assert resolved(given, parameters()) is None
+    assert "s3:" not in json.dumps([properties(role) for role in ROLES])
 
 
 def test_the_queue_outlasts_the_function() -> None:
@@ -176,6 +199,19 @@ def test_nobody_may_do_what_nobody_does(role: str, stack: Stack) -> None:
     for action in ("DeleteQueue", "PurgeQueue", "SetQueueAttributes"):
         assert not allowed(statements, Deed(f"sqs:{action}", queue)), action
     assert not allowed(statements, Deed("dynamodb:GetItem", table + "x"))
+    bucket = stack.known["PayloadBucket.Arn"]
+    may = {
+        action
+        for action in ("Put", "Get", "Delete")
+        if allowed(statements, Deed(f"s3:{action}Object", f"{bucket}/payloads/x"))
+    }
+    assert may == {"ApiRole": {"Put", "Get", "Delete"}, "DeliverRole": {"Get"}, "SweepRole": {"Delete"}}[role]
+    for deed in (
+        Deed("s3:GetObject", f"{bucket}/x"),
+        Deed("s3:DeleteBucket", bucket),
+        Deed("s3:PutBucketPolicy", bucket),
+    ):
+        assert not allowed(statements, deed), deed
     for one in statements:
         if one["Effect"] == "Allow":
             assert "*" not in one["Action"]
@@ -213,11 +249,12 @@ async def test_the_look_at_start_finds_nothing(stack: Stack, monkeypatch: pytest
     for name, value in {**AWS, **stack.variables("DeliverFunction")}.items():
         monkeypatch.setenv(name, value)
     settings = load(AwsSettings)
-    places = ItemPlaces(settings.events_table_name or "", settings.delivery_queue_url or "", settings.delivery_dlq_url)
-    async with open_clients(region=REGION, endpoint_url=stack.url) as clients:
+    places, _, _ = read_url(settings.store_url or "")
+    assert places.bucket == stack.names["PayloadBucket"]
+    async with open_clients(region=REGION, endpoint_url=stack.url, with_s3=True) as clients:
         findings = await examine(clients, places, lease=load(Settings).worker_lease)
     assert [(one.name, one.status) for one in findings] == [
-        ("table", "ok"), ("expiry", "ok"), ("queue", "ok"), ("dead letters", "ok"),
+        ("table", "ok"), ("expiry", "ok"), ("queue", "ok"), ("dead letters", "ok"), ("bucket", "ok"),
     ]  # fmt: skip
 
 
@@ -229,7 +266,14 @@ def test_the_doctor_finds_all_well(stack: Stack, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv(name, value)
     said = json.loads(CliRunner().invoke(cli, ["doctor", "--json"]).stdout)
     assert said["healthy"], said
-    assert {one["name"] for one in said["findings"]} >= {"table", "expiry", "queue", "dead letters", "dashboard"}
+    assert {one["name"] for one in said["findings"]} >= {
+        "table",
+        "expiry",
+        "queue",
+        "dead letters",
+        "bucket",
+        "dashboard",
+    }
     monkeypatch.setenv("DELIVERY_QUEUE_URL", f"{given['DELIVERY_QUEUE_URL']}x")
     gone = CliRunner().invoke(cli, ["doctor", "--json"])
     [problem] = [one for one in json.loads(gone.stdout)["findings"] if one["status"] == "problem"]

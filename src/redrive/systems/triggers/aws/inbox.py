@@ -6,7 +6,7 @@ what came in less than a second ago may be missing. How many there are stands in
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from heapq import merge
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from redrive.items import (
 )
 from redrive.operator.census_pace import rest_after
 from redrive.systems.triggers.aws import places
+from redrive.systems.triggers.aws.payloads import Payloads
 from redrive.systems.triggers.inbox import fitting
 from redrive.systems.triggers.ports import StoreClock
 from redrive.systems.triggers.status import STATUSES
@@ -69,8 +70,11 @@ class _Entry(NamedTuple):
 class ItemInbox:
     """See `Inbox`."""
 
-    def __init__(self, ledger: DynamoLedger, clock: StoreClock, *, totals_every: timedelta = TOTALS_EVERY) -> None:
+    def __init__(
+        self, ledger: DynamoLedger, payloads: Payloads, clock: StoreClock, *, totals_every: timedelta = TOTALS_EVERY
+    ) -> None:
         self._ledger = ledger
+        self._payloads = payloads
         self._dynamo = ledger.dynamo
         self._clock = clock
         self._totals_every = totals_every
@@ -79,7 +83,7 @@ class ItemInbox:
 
     async def get(self, user_id: str, id: str) -> StoredEvent | None:
         """See `Inbox.get`."""
-        found = await read_events(self._ledger, [id])
+        found = await self._read([id])
         head, payload = found.get(id, (None, None))
         if head is None or payload is None or head.user_id != user_id:
             return None
@@ -94,7 +98,7 @@ class ItemInbox:
         )
         entries, looked_at, is_all = listed
         kept = entries[: fitting([entry.payload_bytes for entry in entries[:limit]])]
-        found = await read_events(self._ledger, [entry.event_id for entry in kept])
+        found = await self._read([entry.event_id for entry in kept])
         events = [
             ListedEvent(head.id, head.facts["event_type"], head.created_at, payload)
             for head, payload in (found.get(entry.event_id, (None, None)) for entry in kept)
@@ -171,6 +175,13 @@ class ItemInbox:
         await self._dynamo.write([put(_TOTALS, sums | took)])
         return sums
 
+    async def _read(self, ids: Sequence[str]) -> dict[str, tuple[Head, str | None]]:
+        """Those of the events that are there, each with its payload: heads and payloads in the same questions."""
+        items = await self._dynamo.get_many(key for id_ in ids for key in (head_key(id_), places.payload_key(id_)))
+        heads = [head_from(items[head_key(id_)]) for id_ in ids if head_key(id_) in items]
+        payloads = await self._payloads.read(items, ids)
+        return {head.id: (head, payloads.get(head.id)) for head in heads if not head.tombstone}
+
     # --- acting -----------------------------------------------------------------------------------------------------
 
     async def acknowledge(self, user_id: str, id: str) -> str | None:
@@ -195,7 +206,9 @@ class ItemInbox:
 
     async def forget_delivered(self, before: datetime | None) -> int:
         """See `Inbox.forget_delivered`. It also finishes what others have begun to delete and left."""
-        await self._ledger.clear_tombstones(self._clock.now() - LEFT_BEHIND, FORGOTTEN_AT_ONCE)
+        now = self._clock.now()
+        await self._ledger.clear_tombstones(now - LEFT_BEHIND, FORGOTTEN_AT_ONCE)
+        await self._payloads.clear_strays(now)
         if before is None:
             return 0
         room = asyncio.Semaphore(FORGET_AT_ONCE_MAX)
@@ -253,18 +266,6 @@ class ItemInbox:
                 return FailedEvents(found, False)
             after = entries[-1].place
         return FailedEvents(found, True)
-
-
-async def read_events(ledger: DynamoLedger, ids: Iterable[str]) -> dict[str, tuple[Head, str | None]]:
-    """Those of the events that are there, each with its payload: heads and payloads in the same questions."""
-    wanted = list(ids)
-    items = await ledger.dynamo.get_many(key for id_ in wanted for key in (head_key(id_), places.payload_key(id_)))
-    heads = [head_from(items[head_key(id_)]) for id_ in wanted if head_key(id_) in items]
-    return {head.id: (head, _payload(items.get(places.payload_key(head.id)))) for head in heads if not head.tombstone}
-
-
-def _payload(item: Item | None) -> str | None:
-    return None if item is None else item["payload"]["S"]
 
 
 def _entry(item: Item) -> _Entry:

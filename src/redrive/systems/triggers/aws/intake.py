@@ -9,6 +9,7 @@ from redrive.items import Dynamo, DynamoLedger, Head, Part, RefusedError, part_n
 from redrive.systems.triggers.aws import places
 from redrive.systems.triggers.aws.endpoints import ItemEndpoints
 from redrive.systems.triggers.aws.follow import EventFollower
+from redrive.systems.triggers.aws.payloads import TAKING_MAX, Payloads
 from redrive.systems.triggers.changes import Who, taken
 from redrive.systems.triggers.endpoints import matches
 from redrive.systems.triggers.ids import new_id
@@ -17,8 +18,6 @@ from redrive.systems.triggers.settings import RETRIES_MAX
 from redrive.systems.triggers.status import Standing
 from redrive.systems.triggers.values import Endpoint, NewEvent, NotTaken, Taken
 
-PAYLOAD_BYTES_MAX = 400_000
-"""An item holds 400 KiB with its keys."""
 AT_ONCE_MAX = 25
 """How many events of a batch are stored at once."""
 IDEMPOTENCY = 2
@@ -28,12 +27,11 @@ IDEMPOTENCY = 2
 class ItemIntake:
     """See `Intake`."""
 
-    payload_bytes_max: int | None = PAYLOAD_BYTES_MAX
-
     def __init__(
         self,
         ledger: DynamoLedger,
         endpoints: ItemEndpoints,
+        payloads: Payloads,
         follower: EventFollower,
         clock: StoreClock,
         *,
@@ -42,6 +40,8 @@ class ItemIntake:
         self._ledger = ledger
         self._dynamo: Dynamo = ledger.dynamo
         self._endpoints = endpoints
+        self._payloads = payloads
+        self.payload_bytes_max: int | None = payloads.bytes_max
         self._order = follower.order
         self._clock = clock
         self._retries_max = retries_max
@@ -102,12 +102,16 @@ class ItemIntake:
         return Head(id=id_, user_id=event.user_id, created_at=now, parts=parts, facts=told)
 
     async def _store(self, event: NewEvent, head: Head) -> Taken:
-        beside = [put(places.payload_key(head.id), {"payload": event.payload})]
+        kept = await self._payloads.keep(head.id, event.payload)
+        if self._clock.now() - head.created_at > TAKING_MAX:  # its payload may be taken for one that nobody wants
+            raise LedgerAwayError("the event could not be stored in time: send it again")
+        beside = [put(places.payload_key(head.id), kept)]
         if "idem" in head.facts:
             beside.append(put_new(places.idempotency_key(head.user_id, head.facts["idem"]), {"event_id": head.id}))
         try:
             await self._ledger.take(head, beside=beside, counts={"received": 1})
         except RefusedError as error:
+            await self._payloads.discard(head.id)
             return await self._taken_before(error)
         self._order.tell([taken(Who(head.id, head.user_id, event.correlation_id), head.created_at)])
         return Taken(head.id, "received", head.created_at, True, len(head.parts))

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from redrive.access.keys import ApiKey
 from redrive.items import Dynamo, DynamoLedger, Gather, Item, Key, head_from, head_key
 from redrive.systems.triggers.aws import places
+from redrive.systems.triggers.aws.payloads import Payloads
 from redrive.systems.triggers.ports import Found
 from redrive.systems.triggers.values import Address, DueEvent, Endpoint
 
@@ -49,8 +50,9 @@ class ItemLooks:
 class ItemLoads:
     """See `Loads`."""
 
-    def __init__(self, ledger: DynamoLedger) -> None:
+    def __init__(self, ledger: DynamoLedger, payloads: Payloads) -> None:
         self._dynamo: Dynamo = ledger.dynamo
+        self._payloads = payloads
         self._loads: Gather[Address, tuple[DueEvent | None, Endpoint | None]] = Gather(
             self._load, items_max=TOGETHER_MAX
         )
@@ -62,7 +64,8 @@ class ItemLoads:
 
     async def _load(self, asked: Sequence[Address]) -> list[tuple[DueEvent | None, Endpoint | None]]:
         items = await self._dynamo.get_many(key for one in asked for key in _keys(one))
-        return [(_event(items, one), _endpoint(items, one)) for one in asked]
+        payloads = await self._payloads.read(items, (one.event_id for one in asked))
+        return [(_event(items, payloads, one), _endpoint(items, one)) for one in asked]
 
 
 def _keys(address: Address) -> tuple[Key, Key, Key]:
@@ -73,12 +76,12 @@ def _keys(address: Address) -> tuple[Key, Key, Key]:
     )
 
 
-def _event(items: Mapping[Key, Item], address: Address) -> DueEvent | None:
-    item, payload = items.get(head_key(address.event_id)), items.get(places.payload_key(address.event_id))
+def _event(items: Mapping[Key, Item], payloads: Mapping[str, str], address: Address) -> DueEvent | None:
+    item, payload = items.get(head_key(address.event_id)), payloads.get(address.event_id)
     head = None if item is None else head_from(item)
     if head is None or head.tombstone or payload is None:
         return None
-    return places.read_due(head, payload["payload"]["S"])
+    return places.read_due(head, payload)
 
 
 def _endpoint(items: Mapping[Key, Item], address: Address) -> Endpoint | None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from redrive.items import Dynamo, DynamoLedger, Queue
+from redrive.items import Dynamo, DynamoLedger, Objects, Queue
 from redrive.systems.kit.secret_keeper import SecretKeeper
 from redrive.systems.triggers.aws.desk import ItemEndpointBook
 from redrive.systems.triggers.aws.endpoints import ItemEndpoints
@@ -14,6 +14,7 @@ from redrive.systems.triggers.aws.inbox import TOTALS_EVERY, ItemInbox
 from redrive.systems.triggers.aws.intake import ItemIntake
 from redrive.systems.triggers.aws.limits import ItemCursorSecret, ItemRateLimits
 from redrive.systems.triggers.aws.looks import ItemLoads, ItemLooks, ReadKeys
+from redrive.systems.triggers.aws.payloads import Payloads
 from redrive.systems.triggers.ledger import TRIGGER_DELIVERIES
 from redrive.systems.triggers.ports import StoreClock, Stores
 from redrive.systems.triggers.values import Change
@@ -22,6 +23,7 @@ from redrive.systems.triggers.values import Change
 def open_item_stores(
     dynamo: Dynamo,
     queue: Queue,
+    objects: Objects | None,
     clock: StoreClock,
     read_keys: ReadKeys,
     keeper: SecretKeeper,
@@ -39,13 +41,13 @@ def open_item_stores(
         flows.add(changes)
 
     follower = EventFollower(tell_and_count)
-    ledger = DynamoLedger(dynamo, queue, TRIGGER_DELIVERIES, clock=clock, follower=follower, **how)
-    endpoints = ItemEndpoints(ledger, clock, keeper)
+    ledger = DynamoLedger(dynamo, queue, TRIGGER_DELIVERIES, clock=clock, follower=follower, objects=objects, **how)
+    endpoints, payloads = ItemEndpoints(ledger, clock, keeper), Payloads(dynamo, objects)
     stores = Stores(
         clock=clock,
-        intake=ItemIntake(ledger, endpoints, follower, clock, retries_max=retries_max),
-        inbox=ItemInbox(ledger, clock, totals_every=totals_every),
-        loads=ItemLoads(ledger),
+        intake=ItemIntake(ledger, endpoints, payloads, follower, clock, retries_max=retries_max),
+        inbox=ItemInbox(ledger, payloads, clock, totals_every=totals_every),
+        loads=ItemLoads(ledger, payloads),
         endpoints=endpoints,
         book=ItemEndpointBook(ledger, endpoints, clock),
         looks=ItemLooks(ledger, read_keys),

@@ -63,9 +63,15 @@ class AwsSettings(Section):
     dashboard_name: str | None = Field(
         default=None, pattern=r"^[A-Za-z0-9_-]{1,255}$", description="The dashboard of CloudWatch, which doctor names"
     )
-    payload_bucket: str | None = Field(default=None, description="Not there yet: payloads are kept in the table")
+    payload_bucket: str | None = Field(
+        default=None,
+        pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$",
+        description="The bucket of S3 for payloads above 8,000 bytes; without it they are kept in the table, up to 400,000",
+    )
 
-    @field_validator("delivery_queue_url", "delivery_dlq_url", "metrics_namespace", "dashboard_name", mode="after")
+    @field_validator(
+        "delivery_queue_url", "delivery_dlq_url", "metrics_namespace", "dashboard_name", "payload_bucket", mode="after"
+    )
     @classmethod
     def _goes_with_the_table(cls, value: Any, info: ValidationInfo) -> Any:
         if "events_table_name" not in info.data:
@@ -82,12 +88,6 @@ class AwsSettings(Section):
             )
         return value
 
-    @field_validator("payload_bucket", mode="after")
-    @classmethod
-    def _no_bucket(cls, value: str | None) -> None:
-        if value is not None:
-            raise ValueError("payloads are kept in the table, up to 400,000 bytes each: leave it out")
-
     @property
     def chosen(self) -> bool:
         """Whether events are kept on AWS."""
@@ -101,6 +101,7 @@ class AwsSettings(Section):
         given = {
             "queue": self.delivery_queue_url,
             "dlq": self.delivery_dlq_url,
+            "bucket": self.payload_bucket,
             "region": self.aws_region,
             "endpoint": self.aws_endpoint_url,
         }

@@ -11,6 +11,7 @@ branch_labels = None
 
 _WAITS = "state = 'waiting' AND failures {} 0 AND lease_until IS NULL"
 _GATED = "gate IS NOT NULL AND state = 'waiting' AND lease_until IS NULL"
+_HOLDS = "state <> 'flowing' OR paused_at IS NOT NULL OR coalesce(waits_for, '') = 'retry-after'"
 _BAND = "coalesce(priority, 1) * 2 + CASE WHEN (failures > 0) THEN 0 ELSE 1 END"
 
 
@@ -26,6 +27,7 @@ def upgrade() -> None:
     _create_index("deadline", ["deadline_at"], f"{_GATED} AND deadline_at IS NOT NULL")
     _create_rules()
     _create_gates()
+    _create_spans()
 
 
 def _create_rules() -> None:
@@ -89,11 +91,28 @@ def _create_gates() -> None:
     for name, columns, where in (
         ("ready", ["ledger", "tenant", "turn_at"], "ready"),
         ("wake", ["ledger", "wake_at"], "NOT ready"),
+        ("holds", ["ledger", "name"], _HOLDS),
     ):
         op.create_index(
             f"redrive_gate_{name}_idx", "redrive_gate", columns,
             postgresql_where=sa.text(where), sqlite_where=sa.text(where),
         )  # fmt: skip
+
+
+def _create_spans() -> None:
+    op.create_table(
+        "redrive_gate_span",
+        sa.Column("ledger", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("began_at", Instant(), nullable=False),
+        sa.Column("does", sa.Text(), nullable=False),
+        sa.Column("ended_at", Instant()),
+        sa.PrimaryKeyConstraint("ledger", "name", "began_at", name="redrive_gate_span_pkey"),
+    )
+    op.create_index(
+        "redrive_gate_span_open_idx", "redrive_gate_span", ["ledger", "name"],
+        postgresql_where=sa.text("ended_at IS NULL"), sqlite_where=sa.text("ended_at IS NULL"),
+    )  # fmt: skip
 
 
 def _due() -> sa.TextClause:
@@ -115,7 +134,7 @@ def _create_index(name: str, columns: list[str | sa.TextClause], where: str) -> 
 
 
 def downgrade() -> None:
-    for table in ("redrive_gate", "redrive_gate_rule"):
+    for table in ("redrive_gate_span", "redrive_gate", "redrive_gate_rule"):
         op.drop_table(table)
     for name in ("gate", "turn", "parked", "deadline"):
         op.drop_index(f"redrive_task_{name}_idx", "redrive_task")

@@ -1,0 +1,124 @@
+"""Gates: which destination is held, since when and why, how much is parked, and who paused what. What people do goes through the API."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Query, Request
+from fastapi.responses import HTMLResponse
+
+from redrive.core.task import GATE_CHARS_MAX
+from redrive.errors import UsageError
+from redrive.http.panel import turns
+from redrive.lane import Lane
+from redrive.operator.gates import GateDoes, GateView, RuleView, limit_words, rate_words, read_does, span_words
+from redrive.operator.json_views import limits_json
+from redrive.web.api.common import app_of, in_time, lane_of
+from redrive.web.api.gates import CURSOR_CHARS_MAX
+from redrive.web.pages.frame import Looker, page_router, render
+from redrive.web.pages.gate_strip import STRIP, GateStrip, draw_strip, hours_of
+from redrive.web.service import service_of
+
+LIMIT = 50
+MOODS = {
+    GateDoes.HOLDING: "bad",
+    GateDoes.PAUSED: "plain",
+    GateDoes.RETURNING: "warn",
+    GateDoes.LETTING_THROUGH: "good",
+}
+"""How worried to be."""
+ORDER = (GateDoes.HOLDING, GateDoes.RETURNING, GateDoes.PAUSED, GateDoes.LETTING_THROUGH)
+
+router = page_router()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRow:
+    """What the page shows of one gate."""
+
+    view: GateView
+    strip: GateStrip
+    mood: str
+    limits: dict[str, Any]
+
+
+@router.get("/gates", response_class=HTMLResponse)
+async def gates(
+    request: Request,
+    visitor: Looker,
+    ledger: Annotated[str, Query(max_length=200)] = "",
+    does: Annotated[str, Query(max_length=50)] = "",
+    prefix: Annotated[str, Query(max_length=GATE_CHARS_MAX)] = "",
+    cursor: Annotated[str, Query(max_length=CURSOR_CHARS_MAX)] = "",
+) -> HTMLResponse:
+    """The page: of one ledger page by page, of all of them the first gates of each."""
+    asked = read_does(does) if does else None
+    lanes = [lane_of(request, ledger)] if ledger else list(app_of(request).lanes.values())
+    rows, rules, more, following = list[GateRow](), list[tuple[str, RuleView]](), list[str](), None
+    for lane in lanes:
+        try:
+            found, of_lane = await _found(lane, asked, prefix, cursor if ledger else "")
+        except UsageError:  # a ledger without gates
+            if ledger:
+                raise
+            continue
+        rows += found.rows
+        rules += [(lane.name, rule) for rule in of_lane]
+        if found.cursor is not None:
+            following = found.cursor
+            more.append(lane.name)
+    rows.sort(key=lambda row: ORDER.index(row.view.does) if row.view.does is not GateDoes.LETTING_THROUGH else 9)
+    place = {"ledger": ledger, "does": does, "prefix": prefix}
+    return render(
+        request, "gates.html", visitor, title="Gates", ledger=ledger, ledgers=list(service_of(request).app.lanes),
+        does=asked, every_does=list(GateDoes), prefix=prefix, rows=rows, rules=[(name, one, limit_words(one.rule)) for name, one in rules],
+        verdict=_verdict(Counter(row.view.does for row in rows), complete=not more), more=[] if ledger else more,
+        marks=hours_of(rows[0].view.at) if rows else (), rate_words=rate_words, span_words=span_words, few=_few,
+        with_ledger=len(service_of(request).app.lanes) > 1,
+        **turns("/gates", place, cursor=cursor or None, following=following if ledger else None),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    rows: Sequence[GateRow]
+    cursor: str | None
+
+
+async def _found(lane: Lane, does: GateDoes | None, prefix: str, cursor: str) -> tuple[_Rows, Sequence[RuleView]]:
+    reader = await lane.gate_reader(limited=True)
+    async with in_time():
+        page = await reader.page(does=does, prefix=prefix, cursor=cursor or None, limit=LIMIT)
+        names = [view.name for view in page.items]
+        spans = await reader.spans(names, page.items[0].at - STRIP) if names else []
+        rules = await reader.rules()
+    rows = [
+        GateRow(
+            view=view,
+            strip=draw_strip([one for one in spans if one.name == view.name], view.at, view.does, view.since),
+            mood=MOODS[view.does],
+            limits=limits_json(view.limits),
+        )
+        for view in page.items
+    ]
+    return _Rows(rows, None if page.cursor is None else str(page.cursor)), rules
+
+
+def _verdict(amounts: Counter[GateDoes], *, complete: bool) -> str:
+    every = sum(amounts.values())
+    if not every:
+        return "No gate is known here yet. Tasks name theirs when they are added."
+    through = amounts[GateDoes.LETTING_THROUGH]
+    others = [f"{amounts[one]:,} {'is' if amounts[one] == 1 else 'are'} {one}" for one in ORDER[:-1] if amounts[one]]
+    first = f"{through:,} of {every:,} let tasks through" if others or not complete else (
+        "It lets tasks through" if every == 1 else f"All {every:,} let tasks through"
+    )  # fmt: skip
+    return f"{', '.join([first, *others])}."
+
+
+def _few(amount: float) -> str:
+    """A rate with as many digits as people can use."""
+    if amount < 0.005:
+        return "0"
+    return f"{amount:,.0f}" if amount >= 10 else f"{amount:.1f}" if amount >= 0.1 else f"{amount:.2f}"
