@@ -181,7 +181,10 @@ def inbox_figures(url: str, store: str, failed: int) -> list[Figure]:
 
 
 def failing_figures(url: str, store: str, options: argparse.Namespace) -> list[Figure]:
-    """Deliveries under way together that are refused at the same moment: from the answer to the next try in the store."""
+    """Deliveries under way together that are refused at the same moment: from the answer to the next try in the store.
+
+    Each goes to an endpoint of its own: of those to one endpoint ten are under way at once, and after ten failures it is held.
+    """
     amount = options.failing
     return [asyncio.run(_failing(url, store, amount))]
 
@@ -212,11 +215,17 @@ async def _failing(url: str, store: str, amount: int) -> Figure:
             Redrive(url) as app,
             httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"X-API-Key": key}, timeout=60) as client,
         ):
-            (await client.post("/v1/endpoints", json={"url": target})).raise_for_status()
-            batch = [{"event_type": "a", "payload": 1}]
-            for start in range(0, amount, 100):
-                events = batch * min(100, amount - start)
-                (await client.post("/v1/events/batch", json={"events": events})).raise_for_status()
+            keys = [(await SqlKeys(app.database).create(f"owner-{start}", ["admin"])).secret
+                    for start in range(0, amount, 100)]  # fmt: skip
+            for start, owner in zip(range(0, amount, 100), keys, strict=True):
+                of = {"X-API-Key": owner}
+                for number in range(min(100, amount - start)):
+                    made = {"url": target, "event_types": [f"to.{number}"]}
+                    (await client.post("/v1/endpoints", json=made, headers=of)).raise_for_status()
+            for start, owner in zip(range(0, amount, 100), keys, strict=True):
+                events = [{"event_type": f"to.{number}", "payload": 1} for number in range(min(100, amount - start))]
+                posted = await client.post("/v1/events/batch", json={"events": events}, headers={"X-API-Key": owner})
+                posted.raise_for_status()
             async with asyncio.timeout(14):
                 await all_there.wait()
             failed_at = time.perf_counter()
@@ -225,7 +234,13 @@ async def _failing(url: str, store: str, amount: int) -> Figure:
             late = await _rescheduled(app, amount, failed_at)
     server.close()
     p95 = statistics.quantiles(late, n=20)[18]
-    return Figure(f"{amount:,} deliveries failing at once: p95 until rescheduled", store, round(p95, 3), "s", 1)
+    return Figure(
+        f"{amount:,} deliveries to as many endpoints failing at once: p95 until rescheduled",
+        store,
+        round(p95, 3),
+        "s",
+        1,
+    )
 
 
 async def _rescheduled(app: Redrive, amount: int, failed_at: float) -> list[float]:

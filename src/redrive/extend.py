@@ -14,6 +14,7 @@ is retried, it says with the names of `redrive`.
 
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.gate_rows import Gated, GatesInUse, NamedGate
 from redrive.ledgers.sql.on_database import OnDatabase, looks, reads, writes
 from redrive.ledgers.sql.predicates import ledger_indexes
 from redrive.ledgers.sql.schema import NAMES
@@ -27,7 +28,10 @@ __all__ = [
     "Beside",
     "DEEDS",
     "Database",
+    "Gated",
+    "GatesInUse",
     "NAMES",
+    "NamedGate",
     "OnDatabase",
     "System",
     "When",

@@ -18,9 +18,10 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from redrive.access.secret_keys import read_keys
 from redrive.core.durations import DURATION_MAX, format_duration, parse_duration
 from redrive.core.failure import redact
+from redrive.core.gates import read_rate
 from redrive.core.states import State
 from redrive.engine.worker import WorkerSettings
-from redrive.errors import SettingsError
+from redrive.errors import SettingsError, UsageError
 
 ADMIN_KEY_CHARS_MIN = 16
 ENV_FILE = ".env"
@@ -40,6 +41,16 @@ def span(least: timedelta) -> Callable[[Any], timedelta]:
         return length
 
     return read
+
+
+def rate(given: str | None) -> str | None:
+    """A validator: how many in which span, such as `20/s`."""
+    if given is not None:
+        try:
+            read_rate(given)
+        except UsageError as error:
+            raise ValueError(str(error).removeprefix("rate ")) from None
+    return given
 
 
 def _lowered(given: Any) -> Any:

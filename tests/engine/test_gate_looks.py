@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 from pathlib import Path
 
-from redrive import Breaker, Redrive, TransientError
+from redrive import Breaker, Context, Redrive, Task, TransientError
 from redrive.core.durations import seconds
 from redrive.core.task import Claim
 from redrive.engine.gate_looks import Discovery, GateLooks
@@ -227,3 +227,24 @@ async def test_a_worker_probes_a_destination_that_is_down(tmp_path: Path) -> Non
     assert gate[0].held == 0
     assert tries == 10
     assert timedelta(0) < gate[1].probe
+
+
+async def test_transactional_handlers_do_not_use_up_the_look(tmp_path: Path) -> None:
+    """Kinds with and without a transaction are claimed in turn: both halves look behind gates, and what has one runs."""
+    ran = asyncio.Event()
+    async with Redrive(f"sqlite:///{tmp_path / 'a.db'}", durable=False) as app:
+
+        @app.handler("pair", transactional=True)
+        async def pair(_task: Task, _context: Context) -> None: ...
+
+        @app.handler("work", gate="bank")
+        async def work(_task: Task) -> None:
+            ran.set()
+
+        await app.add("work", key="a")
+        workers = app.workers(WorkerSettings(concurrency=60))
+        running = asyncio.create_task(workers.run())
+        async with asyncio.timeout(60):
+            await ran.wait()
+        workers.stop()
+        await running

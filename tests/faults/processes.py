@@ -55,10 +55,12 @@ def options(*, lease: float, concurrency: int, grace: float) -> list[str]:
 class WorkerProcess:
     """A `redrive worker` of its own."""
 
-    def __init__(self, ground: Ground, name: str, *, lease: float = 2, concurrency: int = 20, grace: float = 1) -> None:
+    def __init__(
+        self, ground: Ground, name: str, *, lease: float = 2, concurrency: int = 20, grace: float = 1, app: str = APP
+    ) -> None:
         self._log = ground.folder / f"{name}.log"
         given = options(lease=lease, concurrency=concurrency, grace=grace)
-        self._process = forks.run("worker", APP, *given, folder=ROOT, log=self._log, environment=ground.environment)
+        self._process = forks.run("worker", app, *given, folder=ROOT, log=self._log, environment=ground.environment)
         self.pid = self._process.pid
 
     @property

@@ -91,6 +91,11 @@ class GateLooks:
         self._ungated_first = gave and mostly_gated((claim.task.gate for claim in claims), self._limit)
         return gave
 
+    def again(self) -> None:
+        """That claim was for one half of the kinds, and says nothing of the other: look with the next one, too."""
+        if self._asked:
+            self._at = -math.inf
+
     def soon(self) -> None:
         """Something may have come: look with the next claim, or where looks gave nothing just now with one soon after."""
         self._at = -math.inf if self.lively else min(self._at, self._looked_at + WOKEN_EVERY_SECONDS)

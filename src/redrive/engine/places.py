@@ -45,9 +45,14 @@ class Places:
         self._in_turns, self._turn = True, not self._turn
         return (left, transactional) if self._turn else (free, others)
 
+    @property
+    def is_half(self) -> bool:
+        """Whether the last portion was the first half of the kinds."""
+        return self._in_turns and self._turn
+
     def others_left(self) -> bool:
         """Whether nothing came of one half of the kinds, and the other half has not been asked since."""
-        again, self._in_turns = self._in_turns and self._turn, False
+        again, self._in_turns = self.is_half, False
         return again
 
     def startable(self, kinds: list[str]) -> list[str]:

@@ -375,6 +375,8 @@ class Worker:
             self._reserve.looked(claims)
         elif self._looks.answered(claims):
             self._reserve.see(claims)
+        if self._places.is_half:
+            self._looks.again()
         if not claims:
             self._kinds.forget()
         return claims

@@ -68,7 +68,7 @@ async def test_audit_field_by_field(home: Home) -> None:
     assert (created.at, failed.at) == (began, home.now)
     assert created.details == {
         "scheduledAt": made.scheduled_at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), "expiresAt": None,
-        "updates": {"enabled": True}, "maxRetries": 1, "backoff": None,
+        "updates": {"enabled": True}, "maxRetries": 1, "backoff": None, "priority": "normal",
     }  # fmt: skip
     first, _ = await home.flags.lane.attempts(made.id)
     assert retried.at == first.ended_at

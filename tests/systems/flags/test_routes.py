@@ -13,7 +13,7 @@ from .conftest import MINUTE, Api, Home
 
 SCHEDULE_FIELDS = [
     "id", "flagKey", "scheduledAt", "status", "updates", "appliedAt", "retryCount", "maxRetries", "nextRetryAt",
-    "lastError", "createdBy", "cancelledBy", "cancelledAt", "createdAt", "expiresAt", "backoff",
+    "lastError", "createdBy", "cancelledBy", "cancelledAt", "createdAt", "expiresAt", "backoff", "priority",
 ]  # fmt: skip
 ADMIN = [
     ("GET", ""), ("GET", "/promo"), ("PUT", "/promo"), ("POST", "/promo"), ("DELETE", "/promo"),
@@ -146,7 +146,7 @@ async def test_a_schedule_is_made(home: Home, api: Api, planned: dict[str, Any])
     assert first.json() == {
         **dict.fromkeys(SCHEDULE_FIELDS), "id": first.json()["id"], "flagKey": "promo",
         "scheduledAt": planned["scheduledAt"], "status": "pending", "updates": {"enabled": True}, "retryCount": 0,
-        "maxRetries": 3, "createdBy": "ada", "createdAt": text(home.now),
+        "maxRetries": 3, "createdBy": "ada", "createdAt": text(home.now), "priority": "normal",
     }  # fmt: skip
     assert (second.json()["maxRetries"], second.json()["expiresAt"]) == (7, later["expiresAt"])
     listed = (await api.admin("GET", "promo/schedule")).json()["schedules"]

@@ -84,7 +84,7 @@ async def test_endpoints_of_all_users(house: House, receiver: Receiver) -> None:
     assert by_user["ada"] == {
         "endpoint_id": well.id, "user": "ada", "url": f"{base}/200", "description": "the shop", "event_types": ["*"],
         "state": "enabled", "since": at, "disabled_reason": None, "disabled_by": None, "retrying": 0, "failed": 0,
-        "latest_failure": None, "created_at": at,
+        "latest_failure": None, "held": None, "created_at": at,
     }  # fmt: skip
     [delivery] = await house.deliveries(posted["bob"])
     failing = {name: by_user["bob"][name] for name in ("url", "state", "since", "retrying", "failed", "latest_failure")}

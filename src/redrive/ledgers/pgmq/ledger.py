@@ -61,6 +61,12 @@ class PgmqLedger(SqlLedger):
         self._queued = PgmqStatements(self._mapped, layout, self._fences)
         self.queues = queues or Queues(layout.kind_field)
 
+    def _check_gated(self) -> None:
+        raise UsageError(
+            f"{self.name!r} waits in queues of PGMQ, which hand tasks out and know no gates: pause its kinds instead, or limit "
+            "how many of them its workers run"
+        )
+
     # --- claim ------------------------------------------------------------------------------------------------------
 
     async def claim(

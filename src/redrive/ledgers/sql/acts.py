@@ -214,16 +214,19 @@ class Acting(Gating):
         if changed and act in ENDING_ACTS:
             worker = self._actor if alone else f"act:{uuid4()}"
             self._count_flow(connection, ENDING_ACTS[act], len(changed), worker)
+        if changed and alone and state is State.WAITING:
+            self._wake_gates_of(connection, changed)
         if changed:
             self.beside.acted(connection, act, state, changed, actor, note)
         if changed and state is State.WAITING:
             self.database.announce(connection, self.name, soon=True)
-            if alone:
-                self._wake_gates_of(connection, changed)
         return changed
 
     def _wake_gates_of(self, connection: Connection, ids: Sequence[TaskId]) -> None:
-        """Have the gates looked at of tasks that wait again. Last, since they are locked until the commit."""
+        """Have the gates looked at of tasks that wait again.
+
+        They are locked until the commit, and all the same before what is written beside: a settlement locks in this order, too.
+        """
         if not self.has_gates:
             return
         rows = self._mapped.rows

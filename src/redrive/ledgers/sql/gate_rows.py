@@ -1,14 +1,14 @@
 """Rows with gates, and gates themselves, as the statements of both databases know them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Text, Update, and_, bindparam, select, update
 
-from redrive.core.gates import BANDS, UNLIMITED, BreakerState, Gate, GateRule, WaitsFor
+from redrive.core.gates import BANDS, UNLIMITED, BreakerState, Gate, GateRule, WaitsFor, fits
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.predicates import Predicates
 
@@ -56,6 +56,32 @@ class NamedGate:
     gate: str
     kind: str | None
     tenant: str
+
+
+@dataclass(frozen=True, slots=True)
+class GatesInUse:
+    """The gates of a ledger that somebody has limited, by pattern, or paused, by name."""
+
+    patterns: frozenset[str]
+    paused: frozenset[str]
+
+    def has(self, name: str) -> bool:
+        """Whether a gate is one of them."""
+        return name in self.paused or any(fits(pattern, name) for pattern in self.patterns)
+
+    def __bool__(self) -> bool:
+        return bool(self.patterns or self.paused)
+
+
+class Gated(Protocol):
+    """A ledger whose rows have gates, as a system knows it that inserts its rows itself."""
+
+    def make_gates(self, connection: Connection, found: Iterable[NamedGate]) -> int:
+        """Make gates that are missing, and have those looked at that sleep until a task is due; how many were written.
+
+        They stay locked until the commit, so it must follow at once: claims pass a locked gate by.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

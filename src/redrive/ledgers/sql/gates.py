@@ -48,6 +48,7 @@ from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.base import IDS_MAX, LedgerBase
 from redrive.ledgers.sql.gate_rows import (
     GateRows,
+    GatesInUse,
     NamedGate,
     gate_values,
     gates_and_rules,
@@ -89,6 +90,13 @@ class GateStatements:
         _t.c.ledger == _LEDGER, _t.c.name.in_(_NAMES)
     )
     """What an adder must know of gates."""
+    lock_there: Select[Any] = there.order_by(_t.c.name).with_for_update()
+    wake: Update = (
+        update(_t)
+        .where(_t.c.ledger == bindparam("in_ledger", type_=Text), _t.c.name.in_(_NAMES))
+        .values(ready=True, waits_for=None, wake_at=None, version=_t.c.version + 1)
+    )
+    """Have gates looked at that slept until a task is due; they are locked already, in the order of their names."""
     patterns: Select[Any] = select(_r.c.pattern).where(_r.c.ledger == _LEDGER)
     ready: Select[Any] = (
         select(_t.c.kinds, _t.c.wake_at)
@@ -181,13 +189,16 @@ class Gating(LedgerBase):
 
     def _wake(self, connection: Connection, wanted: Mapping[str, Sequence[NamedGate]]) -> None:
         known = {"ledger": self.name, "names": sorted(wanted)}
-        for row in connection.execute(GateStatements.locked, known).mappings().all():
-            gate, _ = read_gate(row)
-            tenant, kinds = _hints(gate.tenant, gate.kinds, wanted[gate.name])
-            values: dict[str, Any] = {"tenant": tenant, "kinds": list(kinds), "version": gate.version + 1}
-            if gate.waits_for in _ASLEEP:
-                values |= {"ready": True, "waits_for": None, "wake_at": None}
-            connection.execute(_write(gate.name, self.name).values(values))
+        asleep = []
+        for row in connection.execute(GateStatements.lock_there, known).all():
+            if row.waits_for in _ASLEEP:
+                asleep.append(row.name)
+            if _widens(row, wanted[row.name]):
+                tenant, kinds = _hints(row.tenant, tuple(row.kinds), wanted[row.name])
+                wider = {"tenant": tenant, "kinds": list(kinds), "version": _t.c.version + 1}
+                connection.execute(_write(row.name, self.name).values(wider))
+        if asleep:  # all in one statement: an event for each of hundreds of destinations is nothing unusual
+            connection.execute(GateStatements.wake, {"in_ledger": self.name, "names": asleep})
 
     @cached_property
     def _gate_claim(self) -> GateClaim:
@@ -277,6 +288,15 @@ class Gating(LedgerBase):
                 .all()
             )
         return [read_gate(row) for row in rows]
+
+    async def gates_in_use(self) -> GatesInUse:
+        """Which gates somebody has limited or paused."""
+        return await self.database.read(self._in_use)
+
+    def _in_use(self, connection: Connection) -> GatesInUse:
+        paused = select(_t.c.name).where(_t.c.ledger == self.name, _t.c.paused_at.is_not(None))
+        patterns = connection.execute(GateStatements.patterns, {"ledger": self.name}).scalars()
+        return GatesInUse(frozenset(patterns), frozenset(connection.execute(paused).scalars()))
 
     async def gate_rules(self) -> dict[str, GateRule]:
         """The limits of this ledger's gates, by their patterns."""

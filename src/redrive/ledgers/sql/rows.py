@@ -30,6 +30,8 @@ class RowReader:
         )  # fmt: skip
         self._pick = itemgetter(*(at.get(role, width) for role in roles))
         mapped = set(ledger_table.columns().values()) - {ledger_table.key, ledger_table.id_column}
+        # Which destination a row is for, whose it is and how urgent are facts that a handler needs, too.
+        mapped -= {ledger_table.gate, ledger_table.tenant, ledger_table.priority}
         self._others = [(name, place) for name, place in position.items() if name not in mapped]
         self._width = width
         self._id_at = at["id"]

@@ -47,6 +47,10 @@ from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.gate_rows import GateAsk, GateRows, NamedGate, gates_and_rules, read_gate, write_gates
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.seam import Dialect, Parameters
+from redrive.ledgers.sql.times import Instant
+
+TEXT_SLACK = timedelta(microseconds=100)
+"""Times in text are compared as days in a float: a gate that wakes up so much earlier never misses the instant at which a task is due."""
 
 _TENANTS = "SELECT min(tenant) FROM redrive_gate WHERE ledger = :ledger AND ready"
 _TURNS = text(
@@ -275,8 +279,9 @@ class SqliteGateClaim:
         """When the first task of each gate is due, those of kinds that nobody here knows too."""
         found: dict[str, datetime | None] = dict.fromkeys(gate.name for gate in gates)
         asked = self._dialect.times(now) | {"named": self._named(gates)}
+        slack = timedelta(0) if isinstance(self._rows.due_column.type, Instant) else TEXT_SLACK
         for name, seconds in connection.execute(self._first_rows, asked) if gates else ():
-            found[name] = now + timedelta(microseconds=math.ceil(max(-1.0, seconds) * 1e6))
+            found[name] = now + timedelta(microseconds=math.ceil(max(-1.0, seconds) * 1e6)) - slack
         return found
 
     def _band(self, named: Any, band: int) -> list[Any]:

@@ -5,15 +5,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, select, tuple_
+from sqlalchemy import Connection, literal_column, select, tuple_
 
 from redrive import Redrive
 from redrive.errors import UsageError
+from redrive.extend import Gated, NamedGate
+from redrive.lane import Lane
 from redrive.sql import Gather, run_within, sync_connection
 from redrive.systems.commands.errors import DuplicateBatchError, DuplicateCommandError
 from redrive.systems.commands.messages import Messages
 from redrive.systems.commands.tables import LANE
 from redrive.systems.commands.values import BatchStatus, NewCommand, check_domain, check_text, json_text, queues_of
+from redrive.systems.kit.gates import GatesWhenSet
 
 COMMANDS_MAX = 10_000
 LOOKED_UP_AT_ONCE = 500
@@ -22,9 +25,17 @@ LOOKED_UP_AT_ONCE = 500
 class CommandIntake:
     """Takes commands in."""
 
-    def __init__(self, app: Redrive, messages: Messages) -> None:
+    def __init__(self, app: Redrive, messages: Messages, lane: Lane, ledger: Gated) -> None:
         self._app = app
         self._messages = messages
+        self._ledger = ledger
+        command = messages.tables.command
+        self.gates: GatesWhenSet | None = None
+        """With PGMQ there are none: its queues hand commands out, and know no gates."""
+        if messages.one_writer:
+            self.gates = GatesWhenSet(
+                lane, app.database, command, command.c.kind, command.c.status == literal_column("'PENDING'")
+            )
         self._sends: Gather[NewCommand, None] = Gather(self._send_gathered)
 
     async def send(
@@ -74,6 +85,7 @@ class CommandIntake:
         if not given:
             return
         await self._app.open()
+        await self._look()
         if connection is not None:
             await self._send_within(connection, given)
         else:
@@ -106,6 +118,7 @@ class CommandIntake:
             check_text("name", name)
         json_text(custom_data)
         await self._app.open()
+        await self._look()
         batch = {"domain": domain, "batch_id": id_, "name": name, "custom_data": custom_data, "total": len(given)}
         if connection is not None:
             await self._send_within(connection, given, batch)
@@ -113,6 +126,10 @@ class CommandIntake:
             await self._app.database.write(self.store, given, batch, soon=True)
             self._app.database.wake(LANE)
         return id_
+
+    async def _look(self) -> None:
+        if self.gates is not None:
+            await self.gates.look()
 
     # --- storing ----------------------------------------------------------------------------------------------------
 
@@ -167,7 +184,17 @@ class CommandIntake:
             new = self._messages.send(connection, domain, some.values(), batch_id)
             if len(new) < len(some):
                 raise DuplicateCommandError(domain, next(id_ for id_ in some if id_ not in new))
+        self._put_behind_gates(connection, commands, soon=soon)
         self._app.database.announce(connection, LANE, soon=soon)
+
+    def _put_behind_gates(self, connection: Connection, commands: Sequence[NewCommand], *, soon: bool) -> None:
+        if self.gates is None:
+            return
+        named = {kind for one in commands if self.gates.name(kind := f"{one.domain}/{one.command_type}") is not None}
+        if named:
+            self.gates.put(connection, named)
+            if soon:
+                self._ledger.make_gates(connection, [NamedGate(kind, kind, "") for kind in sorted(named)])
 
     def _store_batch(self, connection: Connection, batch: Mapping[str, Any]) -> None:
         table, now = self._messages.tables.batch, self._messages.now

@@ -67,7 +67,8 @@ class Commands(System):
             observers=[CommandLogs()],
         )
 
-        intake, reader = CommandIntake(app, self.messages), Reader(app, self.messages)
+        intake = CommandIntake(app, self.messages, self.lane, self.ledger)
+        self._gates, reader = intake.gates, Reader(app, self.messages)
         self.send, self.send_sync = intake.send, intake.send_sync
         self.send_batch, self.create_batch = intake.send_batch, intake.create_batch
         self.get_command, self.get_batch, self.audit_trail = reader.get_command, reader.get_batch, reader.audit_trail
@@ -131,4 +132,7 @@ class Commands(System):
         return make_panel(self._reader, self.troubleshooting)
 
     async def run(self, stopped: asyncio.Event) -> None:
-        await self._unhandled.run(stopped)
+        async with asyncio.TaskGroup() as loops:
+            loops.create_task(self._unhandled.run(stopped))
+            if self._gates is not None:
+                loops.create_task(self._gates.run(stopped))

@@ -76,6 +76,7 @@ def ledger_table(*, has_queues: bool) -> LedgerTable:
         updated_at="updated_at",
         redrives="redrives",
         trace="trace",
+        gate=None if has_queues else "gate",
     )
 
 
@@ -118,6 +119,7 @@ def make_tables(*, has_queues: bool) -> Tables:
         # Since when a person is asked. The index of the troubleshooting queue is made of this column and not of the status:
         # PostgreSQL updates a row in place only while no indexed column changes, and the status always does.
         Column("troubled_at", Instant),
+        *([] if has_queues else [Column("gate", Text)]),
         UniqueConstraint("domain", "command_id"),
         CheckConstraint(f"status IN ({words})", name="status"),
         CheckConstraint("attempts >= 0 AND max_attempts >= 1", name="attempts"),

@@ -120,6 +120,7 @@ class ScheduleRequest(CamelBody):
         maxRetries=5,
         expiresAt="2026-12-01T12:00:00.000000Z",
         backoff={"first": "2m", "cap": "60m"},
+        priority="high",
     )
     scheduled_at: Given = Field(description="When it takes effect: in the future")
     updates: Updates
@@ -128,13 +129,16 @@ class ScheduleRequest(CamelBody):
     )
     expires_at: Given | None = Field(default=None, description="From then on it is too late: it fails as expired")
     backoff: BackoffRequest | None = Field(default=None, description="How long its retries wait, if not as for all")
+    priority: Literal["high", "normal", "low"] = Field(
+        default="normal", description="Of what is due, high goes before normal, and normal before low"
+    )
 
     def new(self) -> NewSchedule:
         """The schedule to be made."""
         return NewSchedule(
             scheduled_at=self.scheduled_at, updates=self.updates.given(),
             max_retries=self.max_retries, expires_at=self.expires_at,
-            backoff=None if self.backoff is None else self.backoff.model_dump(exclude_none=True),
+            backoff=None if self.backoff is None else self.backoff.model_dump(exclude_none=True), priority=self.priority,
         )  # fmt: skip
 
 
@@ -233,6 +237,7 @@ _SCHEDULE: dict[str, Any] = {
     "createdAt": "2026-11-02T09:00:00.000000Z",
     "expiresAt": None,
     "backoff": None,
+    "priority": "normal",
 }
 
 
@@ -256,6 +261,7 @@ class ScheduleBody(CamelBody):
     created_at: Shown | None
     expires_at: Shown | None
     backoff: dict[str, Any] | None = Field(description="How long its retries wait, where it says so itself")
+    priority: Literal["high", "normal", "low"]
 
 
 class ScheduleList(CamelBody):

@@ -1,5 +1,6 @@
 """The system: flags, the schedules that change them, and the lane that applies these."""
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -61,7 +62,7 @@ class Flags(System):
         )
         logs.follow(self.lane)
         self._store = store = FlagStore(app, cache, self.lane, logs)
-        self._intake = intake = FlagIntake(app, beside, max_retries=given.flag_schedule_max_retries)
+        self._intake = intake = FlagIntake(app, beside, self.lane, max_retries=given.flag_schedule_max_retries)
         self._desk = desk = FlagDesk(app, self.lane)
         self.lane.handler(policy=POLICY, transactional=True)(Applier(app.database, store, aftermath).apply)
 
@@ -90,6 +91,10 @@ class Flags(System):
         from redrive.systems.flags.routes import STYLES
 
         return STYLES
+
+    async def run(self, stopped: asyncio.Event) -> None:
+        """Look whether somebody has limited or paused the runner of schedules."""
+        await self._intake.gates.run(stopped)
 
     async def close(self) -> None:
         await self._cache.close()

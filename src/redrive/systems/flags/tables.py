@@ -18,6 +18,7 @@ from sqlalchemy import (
     Integer,
     MetaData,
     Row,
+    SmallInteger,
     Table,
     Text,
     UniqueConstraint,
@@ -48,6 +49,8 @@ FLAG_SCHEDULES = LedgerTable(
     done_at="applied_at",
     created_at="created_at",
     updated_at="updated_at",
+    gate="gate",
+    priority="priority",
 )
 """A schedule as a task. `expires_at` is not its deadline: what expires ends with a reason of its own, see `apply`."""
 
@@ -113,6 +116,8 @@ schedules = Table(
     Column("lease_until", When),
     Column("claim_id", Uuid().with_variant(Text(), "sqlite")),
     Column("backoff", JSON),
+    Column("gate", Text),
+    Column("priority", SmallInteger),
     CheckConstraint("status IN ('pending', 'applied', 'failed', 'cancelled')", name="status"),
     CheckConstraint("retry_count >= 0", name="retry_count"),
     CheckConstraint("max_retries BETWEEN 0 AND 10", name="max_retries"),

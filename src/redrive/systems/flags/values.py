@@ -46,6 +46,11 @@ class Override:
     created_at: datetime | None
 
 
+PRIORITIES = ("high", "normal", "low")
+"""Each stands in the row as its place here, and normal as no number."""
+NORMAL = "normal"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSchedule:
     """A change that is to take effect at a set time."""
@@ -56,6 +61,8 @@ class NewSchedule:
     expires_at: datetime | None = None
     backoff: Mapping[str, Any] | None = None
     """How long its retries wait, such as `{"first": "2m", "cap": "60m"}`; as it is for all where it is None."""
+    priority: str = NORMAL
+    """Of what is due, high goes before normal, and normal before low."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +89,7 @@ class FlagSchedule:
     expires_at: datetime | None
     lease_until: datetime | None
     backoff: dict[str, Any] | None
+    priority: str
 
     @classmethod
     def of(cls, row: Row[Any]) -> "FlagSchedule":
@@ -92,7 +100,11 @@ class FlagSchedule:
             backoff = None if read_backoff(row.backoff) is None else row.backoff
         except InvalidChangeError:
             backoff = None
-        return cls(**known | {"scheduled_at": row.scheduled_at or LONG_AGO, "updates": updates, "backoff": backoff})
+        return cls(
+            **known
+            | {"scheduled_at": row.scheduled_at or LONG_AGO, "updates": updates, "backoff": backoff}
+            | _priority(row)
+        )
 
     @property
     def is_open(self) -> bool:
@@ -117,6 +129,10 @@ class FlagSchedule:
             POLICY if own is None else replace(POLICY, backoff=own), str(self.id), self.due_at, failures=self.retry_count, failures_max=self.max_retries + 1,
             deadline_at=self.expires_at,
         )  # fmt: skip
+
+
+def _priority(row: Row[Any]) -> dict[str, str]:
+    return {"priority": PRIORITIES[row.priority] if row.priority in range(len(PRIORITIES)) else NORMAL}
 
 
 class ScheduleStatus(StrEnum):

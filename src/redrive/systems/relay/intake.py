@@ -17,10 +17,11 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 from redrive import Policy
 from redrive.errors import LedgerError, TooSlowError
 from redrive.events import TaskAdded
-from redrive.extend import Database
+from redrive.extend import Database, NamedGate
 from redrive.lane import Actor, Lane
 from redrive.operator.words import describe_error
 from redrive.queues import Return
+from redrive.systems.kit.gates import GatesWhenSet
 from redrive.systems.relay import headers as amqp
 from redrive.systems.relay.broker import pause
 from redrive.systems.relay.logs import RelayLog, RelayMetrics
@@ -38,7 +39,16 @@ _CONTENT_CLASSES = ("22", "23", "54")
 """SQLSTATE: data that cannot be, constraints that do not hold, limits of the database."""
 _WORDS = RETRY_QUEUE.words
 _c = retry_queue.c
-_CONTENT = ("original_payload", "original_queue", "error_reason", "max_retries", "headers", "content_type", "trace")
+_CONTENT = (
+    "original_payload",
+    "original_queue",
+    "error_reason",
+    "max_retries",
+    "headers",
+    "content_type",
+    "trace",
+    "gate",
+)
 
 _message_ids: Any = bindparam("message_ids", expanding=True)
 _FIND = select(
@@ -68,6 +78,7 @@ class RelayIntake:
             .returning(_c.id, _c.message_id)
         )
         self._waking: asyncio.TimerHandle | None = None
+        self.gates = GatesWhenSet(lane, database, retry_queue, _c.original_queue, _c.status == _WORDS.waiting)
 
     async def keep(self, arrivals: list[Arrival]) -> tuple[Stored, dict[str, str]]:
         """Store, however long the database is away; what it refuses for good comes back by id with its words."""
@@ -101,6 +112,7 @@ class RelayIntake:
     async def store(self, arrivals: Sequence[Arrival]) -> Stored:
         """Store a batch in one transaction; when this returns it is durable. Of two with one id the first counts."""
         ledger = await self._lane.ledger()
+        await self.gates.look()
         first: dict[str, Arrival] = {}
         for arrival in arrivals:
             first.setdefault(arrival.message_id, arrival)
@@ -124,6 +136,10 @@ class RelayIntake:
         rest = [one for one in arrivals if one.message_id not in new]
         if rest:
             self._store_again(connection, rest, ledger, now, stored)
+        queues = {one.queue for _, one, _ in (*stored.new, *stored.returned)}
+        named = sorted(queue for queue in queues if self.gates.name(queue) is not None)
+        if named:  # last, since the commit follows at once
+            ledger.make_gates(connection, [NamedGate(gate, None, "") for gate in named])
         return stored
 
     def _store_again(
@@ -148,7 +164,10 @@ class RelayIntake:
         if stored.returned:
             refreshed = [
                 {"returned_id": id_}
-                | {f"new_{name}": value for name, value in _content(_continued(one, found[one.message_id])).items()}
+                | {
+                    f"new_{name}": value
+                    for name, value in self._content(_continued(one, found[one.message_id])).items()
+                }
                 for id_, one, _ in stored.returned
             ]
             connection.execute(_REFRESH, refreshed)
@@ -162,7 +181,10 @@ class RelayIntake:
 
     def _row(self, arrival: Arrival, delay: timedelta, now: datetime) -> dict[str, Any]:
         times = {"next_retry_at": now + delay, "created_at": now, "updated_at": now}
-        return {"message_id": arrival.message_id, "retry_count": arrival.retry_count} | _content(arrival) | times
+        return {"message_id": arrival.message_id, "retry_count": arrival.retry_count} | self._content(arrival) | times
+
+    def _content(self, arrival: Arrival) -> dict[str, Any]:
+        return _content(arrival) | {"gate": self.gates.name(arrival.queue)}
 
     # --- what is told -----------------------------------------------------------------------------------------------
 

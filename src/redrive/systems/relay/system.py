@@ -100,9 +100,11 @@ class Relay(System):
         if self._publishing is None:
             self._publishing = asyncio.create_task(self._publisher.run(), name="relay-publisher")
         self._metrics.up.set(1)
+        looking = asyncio.create_task(self._intake.gates.run(stopped), name="relay-gates")
         try:
             await consume_until(stopped, self._consumer, self._publishing)
         finally:
+            looking.cancel()
             self._metrics.up.set(0)
             self._intake.stop_waking()
 

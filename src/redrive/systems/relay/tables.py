@@ -35,6 +35,7 @@ RETRY_QUEUE = LedgerTable(
     created_at="created_at",
     updated_at="updated_at",
     trace="trace",
+    gate="gate",
 )
 
 metadata = MetaData(naming_convention=NAMES)
@@ -64,6 +65,7 @@ retry_queue = Table(
     Column("lease_until", When),
     Column("claim_id", Uuid),
     Column("trace", Text),
+    Column("gate", Text),
     CheckConstraint("status IN ('pending', 'retried', 'failed', 'resolved')", name="status"),
     CheckConstraint(f"length(message_id) BETWEEN 1 AND {MESSAGE_ID_CHARS_MAX}", name="message_id_length"),
     CheckConstraint("retry_count >= 0 AND max_retries >= 0", name="counts"),

@@ -5,6 +5,7 @@ through their lane. Who did what to an endpoint stands in the audit log under `E
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from redrive import Filter
 from redrive.errors import UsageError
@@ -13,6 +14,7 @@ from redrive.operator.alert_rules import Alarm
 from redrive.operator.cursors import Position, read_cursor, write_cursor
 from redrive.operator.json_views import instant_json
 from redrive.systems.triggers.endpoints import shown_url
+from redrive.systems.triggers.held import EndpointGates
 from redrive.systems.triggers.ids import read_id
 from redrive.systems.triggers.ports import EndpointBook
 from redrive.systems.triggers.values import EndpointPage, EndpointsActed, EndpointState, GivenUp
@@ -31,16 +33,19 @@ MORE = f"not all of it: {DELIVERIES_PER_RETRY:,} deliveries come back at once; r
 class EndpointDesk:
     """The endpoints of all users."""
 
-    def __init__(self, book: EndpointBook, lane: Lane) -> None:
+    def __init__(self, book: EndpointBook, lane: Lane, gates: EndpointGates) -> None:
         self._book = book
         self._lane = lane
+        self._gates = gates
 
     async def page(self, *, user: str | None = None, state: EndpointState | None = None, cursor: str | None = None,
                    limit: int = 50) -> EndpointPage:  # fmt: skip
         """Endpoints, newest first; those that are disabled or failing by since when, latest first."""
         after = None if cursor is None else read_cursor(cursor, _known_id)
         seen, more = await self._book.seen(user=user, state=state, after=after, limit=limit)
-        return EndpointPage(seen, write_cursor(Position(seen[-1].since, seen[-1].id)) if more else None)
+        held = await self._gates.held([one.id for one in seen])
+        shown = [replace(one, held=held.get(one.id)) for one in seen] if held else seen
+        return EndpointPage(shown, write_cursor(Position(seen[-1].since, seen[-1].id)) if more else None)
 
     async def alarms(self) -> list[Alarm]:
         """Endpoints that were disabled by their failures, and not by anybody; the oldest first.

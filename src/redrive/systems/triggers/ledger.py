@@ -15,6 +15,8 @@ TRIGGER_DELIVERIES = LedgerTable(
     created_at="created_at",
     updated_at="updated_at",
     redrives="redrives",
+    gate="endpoint_id",
+    tenant="user_id",
 )
 DELIVERIES = TRIGGER_DELIVERIES.name
 EVENTS = "trigger_events"

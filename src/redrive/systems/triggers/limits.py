@@ -12,6 +12,7 @@ file, reads go on without a limit, and what they used is told later.
 
 import asyncio
 import math
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from redrive.errors import LedgerAwayError
@@ -68,8 +69,7 @@ class Limiter:
                 share.used += 1  # told with the next block
                 return None
         if share.left <= 0:
-            ends = datetime.fromtimestamp((minute + 1) * MINUTE_SECONDS, UTC)
-            return math.ceil((ends - now).total_seconds())  # rounded up: whoever comes back then is let in
+            return _seconds_left(now)
         share.left -= 1
         return None
 
@@ -113,9 +113,68 @@ class Limiter:
         return share
 
 
+class Quota:
+    """How many deliveries the events of a user may make in a minute, in all processes together.
+
+    How many an event makes is known when it is taken in. So they are counted afterwards, told to the store in blocks, and whoever has made
+    as many takes no more events in before the next minute: one request may go beyond.
+    """
+
+    def __init__(self, limits: RateLimits, clock: StoreClock, per_minute: int) -> None:
+        self.per_minute = per_minute
+        self._limits = limits
+        self._clock = clock
+        self._block = max(1, per_minute // SHARE)
+        self._made: dict[str, _Made] = {}
+
+    def wait_for(self, user_id: str) -> int | None:
+        """None if more events of the user may be taken in, else the seconds until they may."""
+        made = self._made.get(user_id)
+        now = self._clock.now()
+        if made is None or made.minute != _minute(now) or made.told + made.untold < self.per_minute:
+            return None
+        return _seconds_left(now)
+
+    async def made(self, user_id: str, deliveries: int) -> None:
+        """Count deliveries that were made."""
+        if not deliveries:
+            return
+        minute = _minute(self._clock.now())
+        made = self._made.get(user_id)
+        if made is None or made.minute != minute:
+            if len(self._made) >= KEYS_REMEMBERED_MAX:
+                self._made = {id_: one for id_, one in self._made.items() if one.minute == minute}
+            self._made[user_id] = made = _Made(minute)
+        made.untold += deliveries
+        if made.untold >= self._block:
+            telling, made.untold = made.untold, 0
+            made.told += telling  # at once: another request may come in while it is told
+            try:
+                made.told = max(made.told, await self._limits.add(f"deliveries:{user_id}", minute, telling))
+            except LedgerAwayError:
+                # The events are taken in: that this cannot be told now is no reason to refuse them.
+                made.told -= telling
+                made.untold += telling
+
+
+@dataclass(slots=True)
+class _Made:
+    """What this process knows of the deliveries of a user's minute."""
+
+    minute: int
+    told: int = 0
+    """By all processes, as far as this one has heard."""
+    untold: int = 0
+
+
 def _noted(asked: asyncio.Task[None]) -> None:
     if not asked.cancelled():
         asked.exception()  # whoever waits for it hears of it; readers have not waited
+
+
+def _seconds_left(now: datetime) -> int:
+    ends = datetime.fromtimestamp((_minute(now) + 1) * MINUTE_SECONDS, UTC)
+    return math.ceil((ends - now).total_seconds())  # rounded up: whoever comes back then is let in
 
 
 def _minute(now: datetime) -> int:

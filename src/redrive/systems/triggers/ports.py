@@ -96,6 +96,10 @@ class Inbox(Protocol):
         """
         ...
 
+    async def waiting(self, id: str) -> list[tuple[str, datetime | None]]:
+        """The deliveries of an event that wait: to which endpoint, and when each is due."""
+        ...
+
     async def dead_deliveries(self, user_id: str, id: str) -> DeadDeliveries:
         """An event's deliveries that can be brought back."""
         ...

@@ -1,13 +1,14 @@
-"""The settings of triggers: how deliveries are retried, where they may go, and how much a key may ask."""
+"""The settings of triggers: how deliveries are retried, where they may go and how fast, and how much a key may ask."""
 
 from datetime import timedelta
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
-from redrive.settings import Section, listed
+from redrive import Breaker, minutes, seconds
+from redrive.settings import Section, listed, rate, span
 
 RETRIES_MAX = 3
 """The CHECK in the store allows no more."""
@@ -61,6 +62,44 @@ class TriggerSettings(Section):
     rate_limit_per_minute: int = Field(
         default=1000, ge=1, le=10_000_000, description="How many requests a key may make in a minute, in all processes"
     )
+
+    deliveries_per_minute: int = Field(
+        default=100_000,
+        ge=1,
+        le=1_000_000_000,
+        description="How many deliveries the events of a user may make in a minute: one for each endpoint that an event goes to",
+    )
+    endpoint_concurrency: int = Field(
+        default=10, ge=0, le=1_000_000, description="How many deliveries go to one endpoint at once; 0: no limit"
+    )
+    endpoint_rate: Annotated[str | None, AfterValidator(rate)] = Field(
+        default=None,
+        description="How many deliveries to one endpoint may begin: 20/s, 100/m or 1000/h; not set: no limit",
+    )
+    endpoint_breaker_failures: int = Field(
+        default=10,
+        ge=0,
+        le=1_000_000,
+        description="After so many tries an endpoint that mostly fails is held: one delivery at a time asks whether it is back; 0: never",
+    )
+    endpoint_breaker_percent: float = Field(
+        default=50, gt=0, le=100, description="What share of them must have failed, in percent"
+    )
+    endpoint_breaker_within: Annotated[timedelta, BeforeValidator(span(timedelta(seconds=1)))] = Field(
+        default=minutes(1), description="Of which span these tries are"
+    )
+    endpoint_probe: Annotated[timedelta, BeforeValidator(span(timedelta(seconds=1)))] = Field(
+        default=seconds(30), description="How often one delivery asks whether an endpoint that is held is back"
+    )
+
+    @property
+    def endpoint_limits(self) -> dict[str, Any]:
+        """The limits of each endpoint's gate."""
+        breaker = Breaker(
+            failures=self.endpoint_breaker_failures, share=self.endpoint_breaker_percent / 100,
+            within=self.endpoint_breaker_within, probe=self.endpoint_probe,
+        ) if self.endpoint_breaker_failures else None  # fmt: skip
+        return {"concurrency": self.endpoint_concurrency or None, "rate": self.endpoint_rate, "breaker": breaker}
 
     @property
     def delays(self) -> list[timedelta]:

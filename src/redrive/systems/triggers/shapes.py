@@ -10,7 +10,7 @@ from redrive.errors import UsageError
 from redrive.http.reason import Reason
 from redrive.systems.triggers.endpoints import check_secret
 from redrive.systems.triggers.settings import RETRIES_MAX
-from redrive.systems.triggers.values import COUNTED_MAX, EndpointState
+from redrive.systems.triggers.values import COUNTED_MAX, EndpointState, GateState
 
 STAMP = "2026-01-31T09:00:00.000000Z"
 EVENT = "019c1320-7d00-7a3b-9f52-0c1d2e3f4a5b"
@@ -350,6 +350,17 @@ class FailureOut(BaseModel):
     error: str = Field(examples=["TransientError: the endpoint answered 503"])
 
 
+class HeldOut(BaseModel):
+    """Why deliveries to an endpoint are kept back. They are not charged."""
+
+    state: GateState = Field(
+        description="`holding`: one delivery at a time asks whether it is back; `returning`: more and more go through; `paused`: a person said so"
+    )
+    since: str | None = Field(examples=[STAMP])
+    next_at: str | None = Field(description="When the next delivery may go there", examples=[STAMP])
+    reason: str | None = Field(examples=["its deliveries failed"])
+
+
 class EndpointSeenOut(BaseModel):
     """An endpoint, without its secrets."""
 
@@ -367,6 +378,7 @@ class EndpointSeenOut(BaseModel):
     retrying: int = Field(description=f"Deliveries that wait for another try; counted up to {COUNTED_MAX:,}")
     failed: int = Field(description=f"Deliveries that have failed for good; counted up to {COUNTED_MAX:,}")
     latest_failure: FailureOut | None
+    held: HeldOut | None = Field(description="Null while its deliveries go through")
     created_at: str = Field(examples=[STAMP])
 
 

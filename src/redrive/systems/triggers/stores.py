@@ -1,6 +1,6 @@
 """The stores of triggers, over whatever store the application has."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from redrive import Redrive
@@ -11,19 +11,26 @@ from redrive.systems.triggers.values import Change
 
 
 def open_stores(
-    app: Redrive, settings: TriggerSettings, keeper: SecretKeeper, tell: Callable[[Sequence[Change]], None]
+    app: Redrive,
+    settings: TriggerSettings,
+    keeper: SecretKeeper,
+    tell: Callable[[Sequence[Change]], None],
+    ledger: Callable[[], Awaitable[Any]],
 ) -> tuple[Stores, Mapping[str, Any]]:
-    """The stores, and what the application must be told when it adopts their deliveries. What has changed is told after each commit."""
+    """The stores, and what the application must be told when it adopts their deliveries. What has changed is told after each commit.
+
+    `ledger` is that of the deliveries, opened when it is first asked for.
+    """
     retries_max, store = settings.max_retry_attempts, app.store
     if store.keeps_tasks:
         from redrive.systems.triggers.sql.open import open_sql_stores
 
-        stores, beside = open_sql_stores(store.database, keeper, tell, retries_max=retries_max)
+        stores, beside = open_sql_stores(store.database, keeper, tell, ledger, retries_max=retries_max)
         return stores, {"beside": beside}
     from redrive.systems.triggers.aws.open import open_item_stores
 
     items: Any = store
-    stores, ledger = open_item_stores(
+    stores, kept = open_item_stores(
         items.dynamo,
         items.queue,
         items.objects,
@@ -33,4 +40,4 @@ def open_stores(
         tell,
         retries_max=retries_max,
     )
-    return stores, {"ledger": ledger}
+    return stores, {"ledger": kept}

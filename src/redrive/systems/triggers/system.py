@@ -22,6 +22,7 @@ from redrive.settings import Settings, load
 from redrive.systems.kit.secret_keeper import SecretKeeper
 from redrive.systems.triggers.aws.settings import AwsSettings
 from redrive.systems.triggers.desk import EndpointDesk
+from redrive.systems.triggers.held import EndpointGates
 from redrive.systems.triggers.hosting import Hosting
 from redrive.systems.triggers.inbox import WORDS, amounts
 from redrive.systems.triggers.ledger import ENDPOINTS, EVENTS, TRIGGER_DELIVERIES
@@ -60,7 +61,7 @@ class Triggers(System):
         self.metrics: TriggerMetrics | None = None
         self.emf = _cloudwatch(app.store.url)
         self.keeper = SecretKeeper(app.store.file)
-        self.stores, adoption = open_stores(app, self.settings, self.keeper, self._tell)
+        self.stores, adoption = open_stores(app, self.settings, self.keeper, self._tell, self._ledger)
         self.intake, self.inbox, self.endpoints = self.stores.intake, self.stores.inbox, self.stores.endpoints
         self.deliverer = Deliverer(
             self.stores.loads, self.endpoints, self.stores.clock, self.outgoing, self.keeper,
@@ -72,10 +73,16 @@ class Triggers(System):
         self._story = DeliveryLog()
         self.lane = app.adopt(TRIGGER_DELIVERIES, observers=[self._story], tune=self._tune, **adoption)
         self._story.follow(self.lane)
+        if app.store.keeps_tasks:
+            self.lane.gate("*", **self.settings.endpoint_limits)  # each endpoint has a gate of its own
         # People count events here, and not the deliveries that they are made of.
         self.lane.headcount = Headcount(name=EVENTS, things="events", words=WORDS, amounts=self._amounts)
         self.lane.handler(policy=self.policy)(self.deliverer.deliver)
-        self.desk = EndpointDesk(self.stores.book, self.lane)
+        self._gates = EndpointGates(self.lane, self.inbox, self.stores.clock.now)
+        self.desk = EndpointDesk(self.stores.book, self.lane, self._gates)
+
+    async def _ledger(self) -> Any:
+        return await self.lane.ledger()
 
     def panel(self) -> Any:
         from redrive.systems.triggers.page import make_panel
@@ -87,8 +94,8 @@ class Triggers(System):
 
         return make_routes(
             stores=self.stores, keys=self._keys, deliverer=self.deliverer, guard=self.guard, lane=self.lane,
-            desk=self.desk, rate_limit_per_minute=self.settings.rate_limit_per_minute, queried=self._queried,
-            hosting=self._hosting,
+            desk=self.desk, gates=self._gates, rate_limit_per_minute=self.settings.rate_limit_per_minute,
+            deliveries_per_minute=self.settings.deliveries_per_minute, queried=self._queried, hosting=self._hosting,
         )  # fmt: skip
 
     def error_styles(self) -> Sequence[Any]:

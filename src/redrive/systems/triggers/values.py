@@ -24,6 +24,8 @@ class Taken(NamedTuple):
     status: str
     created_at: datetime
     new: bool
+    deliveries: int = 0
+    """How many it has made: one for each endpoint that wants it, where it is new."""
 
 
 class NotTaken(NamedTuple):
@@ -209,6 +211,19 @@ STATES: tuple[EndpointState, ...] = get_args(EndpointState)
 """Failing ones are enabled, and have only failed since then."""
 
 
+GateState = Literal["holding", "returning", "paused"]
+
+
+class HeldEndpoint(NamedTuple):
+    """An endpoint whose deliveries are kept back."""
+
+    state: GateState
+    since: datetime | None
+    next_at: datetime | None
+    """When the next delivery may go there; None where somebody will say."""
+    reason: str | None
+
+
 class LatestFailure(NamedTuple):
     """The latest delivery to an endpoint that has failed and was not delivered since."""
 
@@ -239,6 +254,8 @@ class SeenEndpoint:
     failed: int
     """Deliveries that have failed for good; counted up to `COUNTED_MAX`."""
     latest_failure: LatestFailure | None
+    held: HeldEndpoint | None = None
+    """Whether its deliveries are kept back."""
 
 
 class GivenUp(NamedTuple):

@@ -21,6 +21,7 @@ from redrive.events import TaskAdded
 from redrive.extend import Database, When
 from redrive.lane import Lane, NewTask
 from redrive.sql import Batch, Gather, comparable
+from redrive.systems.kit.gates import GatesWhenSet
 from redrive.systems.webhooks.handled import HandledTypes
 from redrive.systems.webhooks.logs import WebhookLogs
 from redrive.systems.webhooks.tables import due_since, events
@@ -72,6 +73,7 @@ class WebhookInbox:
             self._keys.match("key", c.idempotency_key)
         )
         self._taking = Gather(self._take_in, items_max=GATHERED_MAX)
+        self.gates = GatesWhenSet(lane, database, events, c.event_type, c.status == literal_column("'pending'"))
 
     async def accept(self, task: NewTask) -> Receipt | None:
         """Store a webhook unless its key is known; None if the queue is full. When this returns it is durable."""
@@ -90,6 +92,8 @@ class WebhookInbox:
 
     async def _take_in(self, tasks: Sequence[NewTask]) -> list[Receipt | None]:
         ledger = await self._lane.ledger()
+        await self.gates.look()
+        tasks = [self._behind_gate(task) for task in tasks]
         try:
             receipts = await self._database.write(self._store, ledger, tasks)
         except KeyTakenError:
@@ -121,11 +125,19 @@ class WebhookInbox:
             for task in tasks
         ]
 
+    def _behind_gate(self, task: NewTask) -> NewTask:
+        gate = self.gates.name(task.kind)
+        return task if gate is None else task.behind(gate, None)
+
     def _fitting(self, connection: Connection, fresh: Sequence[NewTask]) -> list[NewTask]:
-        """Those that fit into their queue: that of all types that are handled, or that of all others."""
+        """Those that fit into their queue: that of all types that are handled, or that of all others.
+
+        What is behind a gate belongs to the others: while it is kept back it must not fill the queue for all.
+        """
         found = connection.execute(_DUE_BY_TYPE, {"now": self._database.present(connection)})
         due: dict[str, int] = {row[0]: row[1] for row in found}
         handled = self._handled.among(connection, {*due, *(task.kind for task in fresh)})
+        handled = {one for one in handled if self.gates.name(one) is None}
         rooms = dict.fromkeys((True, False), self._queue_maxsize + 1)
         for event_type, amount in due.items():
             rooms[event_type in handled] -= amount

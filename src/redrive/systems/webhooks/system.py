@@ -132,8 +132,10 @@ class Webhooks(System):
         self.metrics.depth.set(await self.inbox.depth(DEPTH_COUNTED_MAX))
 
     async def run(self, stopped: asyncio.Event) -> None:
-        """Say which types are handled here, for processes that take webhooks in."""
-        await self._handled.run(stopped)
+        """Say which types are handled here, for processes that take webhooks in, and look which of them are limited or paused."""
+        async with asyncio.TaskGroup() as loops:
+            loops.create_task(self._handled.run(stopped))
+            loops.create_task(self.inbox.gates.run(stopped))
 
     async def close(self) -> None:
         if self._forward is not None:

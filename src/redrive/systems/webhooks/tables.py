@@ -26,6 +26,7 @@ EVENTS = LedgerTable(
     last_error="last_error",
     created_at="created_at",
     updated_at="updated_at",
+    gate="gate",
 )
 
 
@@ -44,6 +45,7 @@ events = Table(
     Column("updated_at", When, nullable=False),
     Column("lease_until", When),
     Column("claim_id", Uuid().with_variant(Text(), "sqlite")),
+    Column("gate", Text),
     CheckConstraint("status IN ('pending', 'processing', 'completed', 'failed', 'cancelled')", name="status"),
     CheckConstraint("length(idempotency_key) BETWEEN 1 AND 500", name="key_length"),
     CheckConstraint("length(event_type) BETWEEN 1 AND 200", name="type_length"),

@@ -209,6 +209,12 @@ class ItemInbox:
         old = await self._ledger.kept(before, FORGOTTEN_AT_ONCE)
         return sum(await asyncio.gather(*map(forget, old)))
 
+    async def waiting(self, id: str) -> list[tuple[str, datetime | None]]:
+        """See `Inbox.waiting`."""
+        head = (await self._ledger.heads([id])).get(id)
+        parts = [] if head is None else head.parts.values()
+        return [(part.target, part.due_at) for part in parts if part.state is State.WAITING]
+
     async def dead_deliveries(self, user_id: str, id: str) -> DeadDeliveries:
         """See `Inbox.dead_deliveries`."""
         head = (await self._ledger.heads([id])).get(id)

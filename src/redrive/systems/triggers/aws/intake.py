@@ -114,7 +114,7 @@ class ItemIntake:
             await self._payloads.discard(head.id)
             return await self._taken_before(error)
         self._order.tell([taken(Who(head.id, head.user_id, event.correlation_id), head.created_at)])
-        return Taken(head.id, "received", head.created_at, True)
+        return Taken(head.id, "received", head.created_at, True, len(head.parts))
 
     async def _taken_before(self, error: RefusedError) -> Taken:
         named = error.reasons[IDEMPOTENCY].item

@@ -12,8 +12,9 @@ from redrive.lane import Lane
 from redrive.systems.triggers.access import PREFIX, Entrance, route_class
 from redrive.systems.triggers.cursor import Cursors
 from redrive.systems.triggers.desk import EndpointDesk
+from redrive.systems.triggers.held import EndpointGates
 from redrive.systems.triggers.hosting import Hosting
-from redrive.systems.triggers.limits import Limiter
+from redrive.systems.triggers.limits import Limiter, Quota
 from redrive.systems.triggers.ports import Stores
 from redrive.systems.triggers.routes.desk import make_desk_routes
 from redrive.systems.triggers.routes.endpoints import add_endpoint_routes
@@ -27,15 +28,16 @@ _header = APIKeyHeader(
 
 
 def make_routes(
-    *, stores: Stores, keys: Keys, deliverer: Deliverer, guard: Guard, lane: Lane, desk: EndpointDesk,
-    rate_limit_per_minute: int, queried: Callable[[], None], hosting: Hosting,
+    *, stores: Stores, keys: Keys, deliverer: Deliverer, guard: Guard, lane: Lane, desk: EndpointDesk, gates: EndpointGates,
+    rate_limit_per_minute: int, deliveries_per_minute: int, queried: Callable[[], None], hosting: Hosting,
 ) -> list[Any]:  # fmt: skip
     """All routes, over the parts that they need; `queried` is called for each look at a status."""
     clock = stores.clock
     gate = Entrance(stores.looks, clock, Limiter(stores.limits, clock, rate_limit_per_minute, hosting))
     cursors = Cursors(stores.cursor_secret)
     router = APIRouter(prefix=PREFIX, route_class=route_class(gate), dependencies=[Security(_header)])
-    add_event_routes(router, stores.intake, stores.inbox, cursors, lane, hosting)
+    quota = Quota(stores.limits, clock, deliveries_per_minute)
+    add_event_routes(router, stores.intake, quota, stores.inbox, cursors, lane, gates, hosting)
     add_endpoint_routes(router, stores, guard, deliverer)
     add_key_routes(router, keys, clock, cursors)
-    return [status_route(gate, queried), router, make_desk_routes(desk)]
+    return [status_route(gate, gates, queried), router, make_desk_routes(desk)]

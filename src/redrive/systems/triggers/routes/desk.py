@@ -72,4 +72,5 @@ def make_desk_routes(desk: EndpointDesk) -> APIRouter:
 def _seen_json(seen: SeenEndpoint) -> dict[str, Any]:
     failure = seen.latest_failure
     latest = None if failure is None else fields_json(failure, m.FailureOut.model_fields)
-    return fields_json(seen, m.EndpointSeenOut.model_fields, endpoint_id=seen.id, latest_failure=latest)
+    held = None if seen.held is None else fields_json(seen.held, m.HeldOut.model_fields)
+    return fields_json(seen, m.EndpointSeenOut.model_fields, endpoint_id=seen.id, latest_failure=latest, held=held)

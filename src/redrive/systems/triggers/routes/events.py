@@ -17,8 +17,10 @@ from redrive.operator.json_views import fields_json, instant_json
 from redrive.systems.triggers import shapes as m
 from redrive.systems.triggers.access import PREFIX, Entrance, bind_correlation, needs
 from redrive.systems.triggers.cursor import CURSOR_CHARS_MAX, Cursors
+from redrive.systems.triggers.held import EndpointGates
 from redrive.systems.triggers.hosting import Hosting
 from redrive.systems.triggers.ids import read_id
+from redrive.systems.triggers.limits import Quota
 from redrive.systems.triggers.ports import Inbox, Intake
 from redrive.systems.triggers.routes.answers import attempts_json, invalid, not_found, owner_of, refusals, with_body
 from redrive.systems.triggers.values import NewEvent, NotTaken, Status, Taken
@@ -38,16 +40,31 @@ class PayloadResponse(JSONResponse):
 
 
 def add_event_routes(
-    router: APIRouter, intake: Intake, inbox: Inbox, cursors: Cursors, lane: Lane, hosting: Hosting
-) -> None:
+    router: APIRouter, intake: Intake, quota: Quota, inbox: Inbox, cursors: Cursors, lane: Lane, gates: EndpointGates,
+    hosting: Hosting,
+) -> None:  # fmt: skip
     """The routes of events and of the inbox."""
-    _add_ingest(router, intake, hosting)
-    _add_looks(router, inbox)
+    _add_ingest(router, intake, quota, hosting)
+    _add_looks(router, inbox, gates)
     _add_inbox(router, inbox, cursors)
-    _add_acts(router, inbox, lane)
+    _add_acts(router, inbox, lane, gates)
 
 
-def _add_ingest(router: APIRouter, intake: Intake, hosting: Hosting) -> None:
+def _add_ingest(router: APIRouter, intake: Intake, quota: Quota, hosting: Hosting) -> None:
+    async def take(request: Request, events: Sequence[NewEvent]) -> Sequence[Taken | NotTaken]:
+        user = owner_of(request)
+        wait = quota.wait_for(user)
+        if wait is not None:
+            raise ApiError(
+                429, "RATE_LIMIT_EXCEEDED",
+                f"your events have made {quota.per_minute:,} deliveries in this minute, one for each endpoint that they go to: "
+                f"try again in {wait} s, or have fewer endpoints take the same events; whoever runs this may raise DELIVERIES_PER_MINUTE",
+                headers={"Retry-After": str(wait)},
+            )  # fmt: skip
+        taken = await intake.take(events)
+        await quota.made(user, sum(one.deliveries for one in taken if isinstance(one, Taken)))
+        return taken
+
     @router.post("/events", status_code=201, tags=["events"], response_model=m.EventTaken, responses=with_body())
     @needs("events:write")
     async def post_event(
@@ -59,7 +76,7 @@ def _add_ingest(router: APIRouter, intake: Intake, hosting: Hosting) -> None:
 
         With an `Idempotency-Key`, a second request of the same user with the same key gets the event of the first.
         """
-        [taken] = await intake.take([_new_event(event, request, idempotency_key, intake)])
+        [taken] = await take(request, [_new_event(event, request, idempotency_key, intake)])
         assert isinstance(taken, Taken), "one that was not taken is raised"
         headers = {} if taken.new else {"Idempotent-Replayed": "true"}
         return JSONResponse(_taken_json(taken), status_code=201, headers=headers)
@@ -81,7 +98,7 @@ def _add_ingest(router: APIRouter, intake: Intake, hosting: Hosting) -> None:
                 code = error.code if isinstance(error, ApiError) else "VALIDATION_ERROR"
                 said = {"code": code, "message": _sentence(error)}
                 results.append({"index": index, "error": said})
-        taken = await intake.take(fitting) if fitting else []
+        taken = await take(request, fitting) if fitting else []
         for place, one in zip(places, taken, strict=True):
             results[place] |= _taken_json(one) if isinstance(one, Taken) else _not_taken_json(one)
         return JSONResponse({"results": results})
@@ -133,7 +150,7 @@ def status_json(status: Status) -> dict[str, Any]:
     }
 
 
-def status_route(gate: Entrance, queried: Callable[[], None]) -> Route:
+def status_route(gate: Entrance, gates: EndpointGates, queried: Callable[[], None]) -> Route:
     """The most asked of all: the key and the event are read in one go, and nothing else happens on the way."""
 
     async def look(request: Request) -> Response:
@@ -143,12 +160,16 @@ def status_route(gate: Entrance, queried: Callable[[], None]) -> Route:
         assert found.key is not None
         if found.event is None or found.event[0] != found.key.owner:
             raise not_found()
-        return JSONResponse(status_json(found.event[1]))
+        status = found.event[1]
+        if status.next_retry_at is not None:
+            next_try = await gates.next_try(status.id, status.status, status.next_retry_at)
+            status = status._replace(next_retry_at=next_try)
+        return JSONResponse(status_json(status))
 
     return Route(f"{PREFIX}/events/{{event_id}}/status", look, methods=["GET"])
 
 
-def _add_looks(router: APIRouter, inbox: Inbox) -> None:
+def _add_looks(router: APIRouter, inbox: Inbox, gates: EndpointGates) -> None:
     @router.get("/events/{event_id}", tags=["events"], response_model=m.EventOut, responses=refusals(404))
     @needs("events:read")
     async def get_event(request: Request, event_id: EventId) -> JSONResponse:
@@ -156,7 +177,11 @@ def _add_looks(router: APIRouter, inbox: Inbox) -> None:
         event = await inbox.get(owner_of(request), read_id(event_id))
         if event is None:
             raise not_found()
-        shown = {"event_id": event.id, "timestamp": event.created_at, "payload": json.loads(event.payload)}
+        next_try = await gates.next_try(event.id, event.status, event.next_retry_at)
+        shown = {
+            "event_id": event.id, "timestamp": event.created_at, "payload": json.loads(event.payload),
+            "next_retry_at": next_try,
+        }  # fmt: skip
         return PayloadResponse(fields_json(event, m.EventOut.model_fields, **shown))
 
     @router.get("/events/{event_id}/status", tags=["events"], responses=refusals(404))
@@ -211,7 +236,7 @@ def _add_inbox(router: APIRouter, inbox: Inbox, cursors: Cursors) -> None:
         return PayloadResponse({"events": events, "pagination": pagination})
 
 
-def _add_acts(router: APIRouter, inbox: Inbox, lane: Lane) -> None:
+def _add_acts(router: APIRouter, inbox: Inbox, lane: Lane, gates: EndpointGates) -> None:
     @router.post("/events/retry", tags=["events"], response_model=m.Retried, responses=with_body())
     @needs("events:write")
     async def retry_events(request: Request, which: m.RetryIn) -> JSONResponse:
@@ -270,7 +295,9 @@ def _add_acts(router: APIRouter, inbox: Inbox, lane: Lane) -> None:
         event = await inbox.get(user, id_)
         if event is None:
             raise not_found()  # deleted in between
-        return JSONResponse(fields_json(event, m.EventStatusOut.model_fields, event_id=event.id))
+        next_try = await gates.next_try(event.id, event.status, event.next_retry_at)
+        shown = {"event_id": event.id, "next_retry_at": next_try}
+        return JSONResponse(fields_json(event, m.EventStatusOut.model_fields, **shown))
 
 
 async def _redrive(lane: Lane, deliveries: Sequence[str], request: Request) -> Sequence[Any]:

@@ -162,6 +162,13 @@ class SqlInbox(OnDatabase):
         return len(gone)
 
     @reads
+    def waiting(self, connection: Connection, id: str) -> list[tuple[str, datetime | None]]:
+        """See `Inbox.waiting`."""
+        d = t.deliveries
+        asked = select(d.c.endpoint_id, d.c.due_at).where(d.c.event_id == id, d.c.status == "waiting")
+        return [(row.endpoint_id, row.due_at) for row in connection.execute(asked.order_by(d.c.id))]
+
+    @reads
     def dead_deliveries(self, connection: Connection, user_id: str, id: str) -> DeadDeliveries:
         """See `Inbox.dead_deliveries`."""
         e, d = t.events, t.deliveries

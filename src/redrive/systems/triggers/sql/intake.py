@@ -1,14 +1,14 @@
 """Taking events in: stored with their deliveries in one commit, which many posts share."""
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, select, tuple_
 
 from redrive.errors import LedgerAwayError
-from redrive.extend import Database, OnDatabase
+from redrive.extend import Database, Gated, NamedGate, OnDatabase
 from redrive.sql import Gather
 from redrive.systems.triggers.endpoints import matches
 from redrive.systems.triggers.ids import new_id
@@ -20,14 +20,26 @@ from redrive.systems.triggers.sql.endpoints import read_endpoint
 from redrive.systems.triggers.values import Endpoint, NewEvent, Taken
 
 
+class _Fans(NamedTuple):
+    """How many deliveries each event has, and the gates that they are for."""
+
+    amounts: Counter[str]
+    gates: set[NamedGate]
+
+
 class SqlIntake(OnDatabase):
     """See `Intake`."""
 
     payload_bytes_max: int | None = None
 
-    def __init__(self, database: Database, status: EventStatus, *, retries_max: int = RETRIES_MAX) -> None:
+    def __init__(
+        self, database: Database, status: EventStatus, ledger: Callable[[], Awaitable[Gated]],
+        *, retries_max: int = RETRIES_MAX,
+    ) -> None:  # fmt: skip
+        """`ledger` is that of the deliveries, opened when it is first asked for."""
         super().__init__(database)
         self._status = status
+        self._ledger = ledger
         self._retries_max = retries_max
         self._takes: Gather[NewEvent, Taken] = Gather(self._store, items_max=200)
 
@@ -39,12 +51,13 @@ class SqlIntake(OnDatabase):
 
     async def _store(self, events: Sequence[NewEvent]) -> list[Taken]:
         made: list[str] = []
+        ledger = await self._ledger()
         try:
-            return await self._database.write(self._take, events, made)
+            return await self._database.write(self._take, events, made, ledger)
         finally:
             self._status.order.heard(made)
 
-    def _take(self, connection: Connection, events: Sequence[NewEvent], made: list[str]) -> list[Taken]:
+    def _take(self, connection: Connection, events: Sequence[NewEvent], made: list[str], ledger: Gated) -> list[Taken]:
         now = self._database.present(connection)
         ids = [new_id(now) for _ in events]
         made += ids
@@ -62,24 +75,27 @@ class SqlIntake(OnDatabase):
         )
         new = set(connection.execute(statement.returning(t.events.c.id), rows).scalars())
         stored = [row for row in rows if row["id"] in new]
-        self._fan_out(connection, stored, now)
+        fans = self._fan_out(connection, stored, now)
         there = _taken_before(connection, [row for row in rows if row["id"] not in new])
         taken = []
         for id_, event in zip(ids, events, strict=True):
             if id_ in new:
-                taken.append(Taken(id_, "received", now, True))
+                taken.append(Taken(id_, "received", now, True, fans.amounts[id_]))
             else:
                 before = there.get((event.user_id, event.idempotency_key or ""))
                 if before is None:
                     raise LedgerAwayError("the event of this idempotency key was deleted meanwhile: send it again")
                 taken.append(before)
+        if fans.gates:
+            # Late, since claims pass a gate by that somebody has locked; and before the counters, as settlements have it.
+            ledger.make_gates(connection, fans.gates)
         self._status.took(connection, stored)
         return taken
 
-    def _fan_out(self, connection: Connection, rows: Sequence[dict[str, Any]], now: datetime) -> None:
+    def _fan_out(self, connection: Connection, rows: Sequence[dict[str, Any]], now: datetime) -> _Fans:
         """One delivery for each new event and each enabled endpoint that wants it."""
         if not rows:
-            return
+            return _Fans(Counter(), set())
         e = t.endpoints
         users = sorted({row["user_id"] for row in rows})
         wanted = select(e).where(e.c.user_id.in_(users), e.c.enabled.is_(True)).order_by(e.c.id)
@@ -99,6 +115,10 @@ class SqlIntake(OnDatabase):
         if deliveries:
             connection.execute(t.deliveries.insert(), deliveries)
             self._database.announce(connection, DELIVERIES, soon=True)
+        return _Fans(
+            Counter(row["event_id"] for row in deliveries),
+            {NamedGate(row["endpoint_id"], None, row["user_id"]) for row in deliveries},
+        )
 
 
 def _taken_before(connection: Connection, rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], Taken]:

@@ -1,8 +1,8 @@
 """All stores of triggers over one database."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
-from redrive.extend import Beside, Database
+from redrive.extend import Beside, Database, Gated
 from redrive.systems.kit.secret_keeper import SecretKeeper
 from redrive.systems.triggers.ports import Stores
 from redrive.systems.triggers.sql.beside import EventStatus
@@ -16,13 +16,17 @@ from redrive.systems.triggers.values import Change
 
 
 def open_sql_stores(
-    database: Database, keeper: SecretKeeper, tell: Callable[[Sequence[Change]], None], *, retries_max: int
-) -> tuple[Stores, Beside]:
-    """The stores, and what the ledger of deliveries must write beside them. What has changed is told after each commit."""
+    database: Database, keeper: SecretKeeper, tell: Callable[[Sequence[Change]], None],
+    ledger: Callable[[], Awaitable[Gated]], *, retries_max: int,
+) -> tuple[Stores, Beside]:  # fmt: skip
+    """The stores, and what the ledger of deliveries must write beside them. What has changed is told after each commit.
+
+    `ledger` is that of the deliveries, opened when it is first asked for.
+    """
     status = EventStatus(database, tell)
     stores = Stores(
         clock=database,
-        intake=SqlIntake(database, status, retries_max=retries_max),
+        intake=SqlIntake(database, status, ledger, retries_max=retries_max),
         inbox=SqlInbox(database, status),
         loads=SqlLoads(database),
         endpoints=SqlEndpoints(database, status, keeper),
