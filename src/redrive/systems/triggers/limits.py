@@ -120,11 +120,11 @@ class Quota:
     as many takes no more events in before the next minute: one request may go beyond.
     """
 
-    def __init__(self, limits: RateLimits, clock: StoreClock, per_minute: int) -> None:
+    def __init__(self, limits: RateLimits, clock: StoreClock, per_minute: int, hosting: Hosting = Hosting()) -> None:
         self.per_minute = per_minute
         self._limits = limits
         self._clock = clock
-        self._block = max(1, per_minute // SHARE)
+        self._block = max(1, per_minute // hosting.limit_shares)
         self._made: dict[str, _Made] = {}
 
     def wait_for(self, user_id: str) -> int | None:

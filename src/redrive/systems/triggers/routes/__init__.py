@@ -36,7 +36,7 @@ def make_routes(
     gate = Entrance(stores.looks, clock, Limiter(stores.limits, clock, rate_limit_per_minute, hosting))
     cursors = Cursors(stores.cursor_secret)
     router = APIRouter(prefix=PREFIX, route_class=route_class(gate), dependencies=[Security(_header)])
-    quota = Quota(stores.limits, clock, deliveries_per_minute)
+    quota = Quota(stores.limits, clock, deliveries_per_minute, hosting)
     add_event_routes(router, stores.intake, quota, stores.inbox, cursors, lane, gates, hosting)
     add_endpoint_routes(router, stores, guard, deliverer)
     add_key_routes(router, keys, clock, cursors)
