@@ -20,6 +20,7 @@ from redrive.core.states import State
 from redrive.core.task import Claim, NewTask, TaskId
 from redrive.errors import RateLimitedError, StaleError, UsageError
 from redrive.ledgers.open import open_database, own_ledger
+from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.migrate import migrate
 from redrive.ledgers.sql.predicates import columns_of
@@ -163,6 +164,18 @@ async def test_the_most_specific_rule_holds(home: Home) -> None:
     assert (await gate_of(home, OTHER)).rule == "*"
     await home.ledger.set_rule("4*", None, ADA)
     assert (await gate_of(home)).rule == "*"
+
+
+async def test_a_gate_that_missed_its_rule_gets_it(home: Home) -> None:
+    """Somebody made it while the rule came: whoever keeps house finds it, and then nothing is left to mend."""
+    await put(home, 2)
+    await limit(home, concurrency=1)
+    gone = schema.gate.update().values(rule=None)
+    await home.database.write(lambda connection: connection.execute(gone))
+    await home.ledger.keep_gates(recount=True)
+    assert (await gate_of(home)).rule == BANK
+    assert await home.ledger.fit_rules() == 0
+    assert len(await home.ledger.claim(10, LEASE)) == 1
 
 
 # --- the breaker --------------------------------------------------------------------------------------------------------

@@ -182,6 +182,7 @@ class Acting(Gating):
             return 0
         if recount:
             await self.recount()
+            await self.fit_rules()
         late = await self.overdue_behind_gates()
         return len(await self.bury(late, KEEPER)) if late else 0
 

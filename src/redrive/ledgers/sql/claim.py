@@ -266,7 +266,7 @@ class Claiming(Due):
         lease: timedelta,
         kinds: list[str] | None,
         fence: UUID,
-        busy: Sequence[str],
+        busy: Sequence[str] = (),
     ) -> list[Claim]:
         ask = GateAsk(
             ledger=self.name, limit=limit, kinds=kinds, fence=fence, last=self._last_tenant, busy=busy,

@@ -396,10 +396,25 @@ class Gating(LedgerBase):
     def _fit_rules(self, connection: Connection, pattern: str) -> None:
         """Give the gates that a pattern fits the rule that wins now, and have them looked at."""
         patterns = connection.execute(GateStatements.patterns, {"ledger": self.name}).scalars().all()
-        names = connection.execute(select(_t.c.name).where(_t.c.ledger == self.name)).scalars().all()
-        for name in sorted(name for name in names if fits(pattern, name) and not is_of_kinds(name)):
-            looked = {"rule": most_specific(patterns, name), "version": _t.c.version + 1, "wake_at": None}
-            connection.execute(_write(name, self.name).values(looked | {"ready": True, "waits_for": None}))
+        names = connection.execute(select(_t.c.name).where(_t.c.ledger == self.name, ~OF_KINDS)).scalars().all()
+        self._give_rules(connection, {name: most_specific(patterns, name) for name in names if fits(pattern, name)})
+
+    async def fit_rules(self) -> int:
+        """Give gates the rules that fit them best, where somebody made one while a rule came or went; how many there were."""
+        wrong = await self.database.read(self._misfits)
+        return await self.database.write(self._give_rules, wrong) if wrong else 0
+
+    def _misfits(self, connection: Connection) -> dict[str, str | None]:
+        patterns = connection.execute(GateStatements.patterns, {"ledger": self.name}).scalars().all()
+        rows = connection.execute(select(_t.c.name, _t.c.rule).where(_t.c.ledger == self.name, ~OF_KINDS)).all()
+        best = {name: (rule, most_specific(patterns, name)) for name, rule in rows}
+        return {name: fitting for name, (rule, fitting) in best.items() if rule != fitting}
+
+    def _give_rules(self, connection: Connection, wanted: Mapping[str, str | None]) -> int:
+        for name, rule in sorted(wanted.items()):
+            looked = {"rule": rule, "version": _t.c.version + 1, "ready": True, "waits_for": None, "wake_at": None}
+            connection.execute(_write(name, self.name).values(looked))
+        return len(wanted)
 
     # --- people -------------------------------------------------------------------------------------------------------
 
