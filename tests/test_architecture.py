@@ -21,7 +21,7 @@ DOORS = {
 ROOMS = {"access", "http", "observe", "operator"}
 """Rooms of which a system may use any module: they are made for systems as for the service."""
 TESTS = Path(__file__).parent
-KINDS_OF_TESTS = {"browser", "faults"}
+KINDS_OF_TESTS = {"browser", "examples", "faults"}
 """Folders of tests that ask the whole of redrive, from outside."""
 HEAVY = {
     "aio_pika", "aiobotocore", "alembic", "apprise", "asyncpg", "botocore", "cryptography", "fastapi", "httpx", "jinja2", "pgmq",

@@ -28,7 +28,7 @@ from redrive.ports import Actor
 from redrive.testing import VirtualClock
 from tests.ledgers.homes import ADA, LEASE, PERMANENT, TRANSIENT, Home, settlement
 
-pytestmark = pytest.mark.homes(lambda table: table.gated_by is not None)
+pytestmark = pytest.mark.homes(lambda table: table.gated_by is not None and table.payload is not None)
 own_table = pytest.mark.homes(lambda table: table.name == "redrive_task")
 with_priorities = pytest.mark.homes(lambda table: table.priority is not None)
 

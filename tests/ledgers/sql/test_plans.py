@@ -150,7 +150,7 @@ async def test_hot_statements_are_served_by_indexes(home: Home) -> None:
         assert_flat(home, next_due, "first", "retry")
 
 
-@pytest.mark.homes(lambda table: table.gated_by is not None)
+@pytest.mark.homes(lambda table: table.gated_by is not None and table.payload is not None)
 async def test_claims_behind_gates_are_served_by_their_index(home: Home) -> None:
     """Claiming and discovering read the rows of their gates by the index that is made for them, whatever is parked."""
     await park(home)
@@ -165,7 +165,7 @@ async def test_claims_behind_gates_are_served_by_their_index(home: Home) -> None
     assert_flat(home, plan, "gate", may_sort=True)
 
 
-@pytest.mark.homes(lambda table: table.gated_by is not None)
+@pytest.mark.homes(lambda table: table.gated_by is not None and table.payload is not None)
 async def test_what_is_parked_is_counted_in_indexes(home: Home) -> None:
     """Behind a gate, before a task, of a kind and of all: no look reads the table, whatever is parked or done there."""
     await park(home)

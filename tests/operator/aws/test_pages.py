@@ -60,7 +60,6 @@ async def test_those_of_a_cause_come_in_the_order_in_which_they_died(
 @pytest.mark.parametrize(
     ("asked", "remedy"),
     [
-        (Filter(), "waiting, claimed or dead"),
         (Filter(state=State.DONE), "inbox with status=delivered"),
         (Filter(state=State.CANCELLED), "inbox with status=delivered"),
         (Filter(kind="mail"), "all of its tasks have the same"),
