@@ -73,6 +73,9 @@ async def parked_ratio(urls: tuple[str, str], parked: int, gates: int, claims: i
             await full.database.write(_shut_half)
             while claimed := await ledgers[1].claim(1000, LEASE, kinds=KINDS):
                 await ledgers[1].settle([decide(claim, Done(), Policy()) for claim in claimed], worker="bench")
+        for app, ledger in zip((empty, full), ledgers, strict=True):
+            while await app.database.read(_is_ready):  # a gate sleeps after a look that found nothing
+                await ledger.claim(1000, LEASE, kinds=KINDS)
         await _analyzed(empty, full)
         return await _compared(
             [lambda ledger=ledger: ledger.claim(100, LEASE, kinds=KINDS) for ledger in ledgers], claims
@@ -92,6 +95,10 @@ def _shut_half(connection: Connection) -> None:
         "UPDATE redrive_gate SET ready = false, waits_for = 'person', paused_at = turn_at, paused_by = 'bench', reason = 'a bench',"
         " wake_at = NULL WHERE name LIKE 'endpoint:%' AND length(name) % 2 = 0"
     )
+
+
+def _is_ready(connection: Connection) -> bool:
+    return connection.exec_driver_sql("SELECT 1 FROM redrive_gate WHERE ready LIMIT 1").first() is not None
 
 
 async def _analyzed(*apps: Redrive) -> None:
