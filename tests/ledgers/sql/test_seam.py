@@ -20,8 +20,12 @@ ASKS = re.compile(
 
 @pytest.mark.parametrize("room", SHARED)
 def test_nobody_asks_which_database_it_is(room: str) -> None:
-    """No shared module compares the name of a dialect or imports one."""
-    files = [path for path in sorted((ROOMS / room).rglob("*.py")) if "migrations" not in path.parts]
+    """No shared module compares the name of a dialect or imports one, but for migrations: a schema is written for each."""
+    files = [
+        path
+        for path in sorted((ROOMS / room).rglob("*.py"))
+        if "migrations" not in path.parts and "from alembic import op" not in path.read_text()
+    ]
     assert files
     asking = [
         f"{path.relative_to(ROOMS)}:{number}"

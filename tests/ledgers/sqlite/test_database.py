@@ -267,7 +267,7 @@ async def test_what_is_no_database_is_an_outage(tmp_path: Path) -> None:
         ("sqlite:////no/such/folder/work.db", "create /no/such/folder"),
         ("mysql://localhost/work", "use sqlite:///file.db or postgresql://"),
         ("work.db", "write sqlite:///file.db or postgresql://"),
-        ("postgresql://user:secret@host:port/work", "write sqlite:///file.db or postgresql://"),
+        ("postgresql://user:secret@host:port/work", "write postgresql://user:password@host:5432/name"),
     ],
 )
 async def test_urls_that_cannot_be_used(url: str, remedy: str) -> None:

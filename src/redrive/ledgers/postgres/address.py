@@ -27,6 +27,8 @@ _FORM = re.compile(
     r"(?P<hosts>[^/?#@]*)(?:/(?P<database>[^?#]*))?(?:\?(?P<query>.*))?",
     re.DOTALL,
 )
+_HOSTS = re.compile(r"(?:(?:\[[^\]]*\]|[^:,\[]*)(?::\d*)?(?:,(?!$)|$))*")
+"""Names and addresses, each with a port or without."""
 _FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl", "passfile")
 _SHOWN = ("sslmode", "target_session_attrs")
 """What is worth seeing in a line that names the database."""
@@ -79,7 +81,7 @@ class PostgresAddress:
 def read_address(url: str) -> PostgresAddress:
     """The address behind a URL, or a `SettingsError` that says what is wrong with it."""
     found = _FORM.fullmatch(url.strip())
-    if found is None:
+    if found is None or not _HOSTS.fullmatch(unquote(found["hosts"])):
         raise SettingsError(
             f"{_hidden(url)!r} is not a URL of PostgreSQL: write postgresql://user:password@host:5432/name, "
             "with %40 for an @ in the password"

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request
 
 from redrive.core.histograms import TOOK, TOOK_SECONDS, TRIES, percentile
 from redrive.core.states import State
-from redrive.errors import UsageError
+from redrive.errors import TooSlowError, UsageError
 from redrive.http.guard import KeyFirstRoute
 from redrive.lane import Lane
 from redrive.ledgers.sql.times import EPOCH
@@ -146,7 +146,7 @@ async def _gates(lanes: Sequence[Lane]) -> list[dict[str, Any]]:
     """The gates that hold, then those that return, then what is paused."""
     found: list[GateView] = []
     for lane in lanes:
-        with suppress(UsageError):  # a ledger without gates
+        with suppress(UsageError, TooSlowError):  # it has no gates; or they cannot be told now, and all else can
             found += await (await lane.gate_reader(limited=True)).holding(limit=GATES_MAX)
     found.sort(key=lambda view: GATES_ORDER.index(view.does))
     return [gate_json(view) for view in found[:GATES_MAX]]
