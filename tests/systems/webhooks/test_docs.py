@@ -37,7 +37,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     for name in (*Settings.model_fields, *WebhookSettings.model_fields):
         monkeypatch.delenv(name.upper(), raising=False)
     monkeypatch.setenv("HTTP_TRUST_LOOPBACK", "true")  # as `make run` has it
-    [code], [sources] = blocks("python"), blocks("toml")
+    [code, _gates], [sources] = blocks("python"), blocks("toml")
     (tmp_path / "shop_of_the_page.py").write_text(code)
     (tmp_path / "redrive.toml").write_text(sources)
     for name in re.findall(r"\w+_SECRET\w*", sources):
