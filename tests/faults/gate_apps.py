@@ -5,7 +5,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from redrive import Fixed, Policy, Redrive, Task, TransientError, jitter, seconds
+from redrive import Fixed, Policy, Redrive, Task, TransientError, jitter, minutes
 from redrive.observe.logs import LogObserver
 
 SPEED, BEGUN, UP = "REDRIVE_FAULTS_SPEED", "REDRIVE_FAULTS_BEGUN", "REDRIVE_FAULTS_UP"
@@ -35,7 +35,8 @@ def is_up(file: Path, now: datetime) -> bool:
 if BEGUN in os.environ:
     clock = FastClock(float(os.environ[SPEED]), float(os.environ[BEGUN]))
     app = Redrive(os.environ["DATABASE_URL"], clock=clock, observers=[LogObserver()])
-    policy = Policy(Fixed(seconds(5)), attempts=3, jitter=jitter.none, name="three tries")
+    # Longer than the outage: what fails before the gate is shut is not tried again while it lasts, however quick a minute is here.
+    policy = Policy(Fixed(minutes(12)), attempts=3, jitter=jitter.none, name="three tries")
 
     @app.handler("transfer", policy=policy, gate="bank:DE")
     async def transfer(_task: Task) -> None:
