@@ -67,6 +67,23 @@ def test_without_a_bucket_nobody_may_touch_s3() -> None:
     assert "s3:" not in json.dumps([properties(role) for role in ROLES])
 
 
+def test_whoever_runs_processes_is_told_the_names() -> None:
+    """What functions get of the stack by their environment, the stack also says: under the name of the setting."""
+    told = {one["Description"]: one["Value"] for one in template()["Outputs"].values()}
+    given = {
+        name: value["Fn::If"][1] if isinstance(value, dict) and "Fn::If" in value else value
+        for function in ROLES.values()
+        for name, value in properties(function)["Environment"]["Variables"].items()
+    }
+    made = {
+        name: value
+        for name, value in given.items()
+        if isinstance(value, dict) and value.get("Ref") in template()["Resources"]
+    }
+    assert {"EVENTS_TABLE_NAME", "DELIVERY_QUEUE_URL", "PAYLOAD_BUCKET"} <= set(made)
+    assert {name: told.get(name) for name in made} == made
+
+
 def test_the_queue_outlasts_the_function() -> None:
     """Messages stay hidden six times as long as the function runs, the lease outlives it, and what cannot be read is put away."""
     queue, deliver = properties("DeliveryQueue"), properties("DeliverFunction")
