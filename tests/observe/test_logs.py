@@ -1,5 +1,6 @@
 """Structured logs: one event per transition, the same field names everywhere, no payloads, no secrets."""
 
+import io
 import json
 from datetime import timedelta
 
@@ -223,3 +224,20 @@ def test_unknown_settings_are_refused(wrong):
     """A level or format that does not exist is refused with the ones that do."""
     with pytest.raises(SettingsError, match="must be"):
         configure_logs(**wrong)
+
+
+def test_a_line_is_written_at_once(monkeypatch: pytest.MonkeyPatch):
+    """With its end: what a command says in another thread at that moment cannot come between."""
+    written: list[str] = []
+
+    class Stream(io.StringIO):
+        def write(self, text: str) -> int:
+            written.append(text)
+            return len(text)
+
+    monkeypatch.setattr("sys.stderr", Stream())
+    configure_logs(format="json")
+    structlog.get_logger().info("one")
+    structlog.get_logger().info("two")
+    assert [json.loads(text)["event"] for text in written] == ["one", "two"]
+    assert all(text.endswith("\n") for text in written)

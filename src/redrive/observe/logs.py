@@ -60,7 +60,8 @@ def configure_logs(*, service: str = "redrive", level: str = "info", format: str
             *render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level.lower()]),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        # A line and its end in one write: others write there too, from other threads.
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(service=service)
