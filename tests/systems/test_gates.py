@@ -11,7 +11,7 @@ from alembic.operations import Operations
 from sqlalchemy import Connection
 
 from redrive import Redrive
-from redrive.errors import UsageError
+from redrive.errors import LedgerAwayError, UsageError
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.migrate import migrate
 from redrive.systems.commands import Commands, CommandSettings
@@ -116,6 +116,25 @@ async def test_gates_are_used_when_they_are_set(name: str, migrated: Migrated, c
             await put(key)
         assert [claim.task.gate for claim in await taken(lane, clock)] == [gate]
         assert (await ledger.gate(gate))[0].held == 1
+
+
+async def test_what_waits_is_taken_in_though_the_store_was_away(migrated: Migrated, clock: VirtualClock) -> None:
+    """A look that found the pause and could not put anything behind it is made up for by the next one."""
+    app = Redrive(await migrated(["relay"]), clock=clock, durable=False)
+    lane, gates, gate, put = SYSTEMS["relay"](app)
+    async with app:
+        await put("a")
+        await lane.pause_gate(gate, actor="ada", reason="the destination is being moved")
+        with pytest.MonkeyPatch.context() as broken:
+            broken.setattr(gates, "_take_some", _away)
+            with pytest.raises(LedgerAwayError):
+                await held_again(gates)
+        await held_again(gates)
+        assert await taken(lane, clock) == []
+
+
+def _away(*_: Any) -> int:
+    raise LedgerAwayError("no answer")
 
 
 async def test_commands_in_queues_refuse_gates(postgres: Any, migrated: Migrated) -> None:

@@ -90,9 +90,14 @@ def test_what_is_shown_has_no_password():
     for url in (PLAIN, PLAIN.replace("shop:geheim@", "") + "?user=shop&password=geheim&sslpassword=geheim"):
         assert "geheim" not in read_address(url).shown
         assert "orders" in read_address(url).shown
-    with pytest.raises(SettingsError) as error:
-        read_address("postgresql://shop:geheim@a@b@/x@y:z#")
-    assert "geheim" not in str(error.value)
+    for url in (
+        "postgresql://shop:geheim@a@b@/x@y:z#",
+        "postgresql://shop:ge/geheim@db:port/orders",
+        "postgresql://db:port/orders?user=shop&password=geheim",
+    ):
+        with pytest.raises(SettingsError) as error:
+            read_address(url)
+        assert "geheim" not in str(error.value)
 
 
 def test_tls_by_the_machines_own_certificates():

@@ -106,8 +106,8 @@ def read_address(url: str) -> PostgresAddress:
     if tls is not None:
         kept = {key: value for key, value in kept.items() if key not in ("sslrootcert", "sslmode")}
     return PostgresAddress(
-        dsn=f"postgresql://?{urlencode(kept)}", shown=_shown(asked), place=f"{asked.get('host')}:{asked.get('port')}", timeout=timeout, name=name, pooler=pooler, tls=tls,
-        notices=notices,
+        dsn=f"postgresql://?{urlencode(kept)}", shown=_shown(asked), place=f"{asked.get('host')}:{asked.get('port')}",
+        timeout=timeout, name=name, pooler=pooler, tls=tls, notices=notices,
     )  # fmt: skip
 
 
@@ -189,4 +189,5 @@ def _number(key: str, value: str | None, otherwise: float) -> float:
 
 
 def _hidden(url: str) -> str:
-    return re.sub(r"//[^/]*@", "//…@", url)
+    """What may be shown of a URL that nobody can read: a password may stand anywhere before an @, and among the parameters."""
+    return re.sub(r"//.*@", "//…@", url, flags=re.DOTALL).partition("?")[0]

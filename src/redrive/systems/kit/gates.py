@@ -39,6 +39,7 @@ class GatesWhenSet:
         self._clock = clock
         self._looked_at: float | None = None
         self._used = GatesInUse(frozenset(), frozenset())
+        self._taken_in = True
         self._log: Any = structlog.get_logger(ledger=lane.name)
 
     def name(self, candidate: str) -> str | None:
@@ -55,8 +56,10 @@ class GatesWhenSet:
             return
         used = await ledger.gates_in_use()
         if used != self._used:
-            self._used = used
+            self._used, self._taken_in = used, False
+        if not self._taken_in:  # also where the store went away in the midst of it
             await self.take_in()
+            self._taken_in = True
 
     async def take_in(self) -> int:
         """Put behind its gate what waits without one; how many rows. What runs just now stays without until it has ended."""
