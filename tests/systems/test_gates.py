@@ -1,5 +1,6 @@
 """Relay, commands, webhooks and flags: no gate until somebody limits or pauses one, and then it holds for what waits too."""
 
+import math
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from importlib import import_module
@@ -10,8 +11,10 @@ from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from sqlalchemy import Connection
 
-from redrive import Redrive
-from redrive.errors import LedgerAwayError, UsageError
+from redrive import Fixed, Policy, Redrive, jitter
+from redrive.core.decide import decide
+from redrive.core.outcome import Failed
+from redrive.errors import LedgerAwayError, TransientError, UsageError
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.migrate import migrate
 from redrive.systems.commands import Commands, CommandSettings
@@ -135,6 +138,26 @@ async def test_what_waits_is_taken_in_though_the_store_was_away(migrated: Migrat
 
 def _away(*_: Any) -> int:
     raise LedgerAwayError("no answer")
+
+
+async def test_what_ran_when_somebody_paused_waits_behind_the_gate_then(
+    migrated: Migrated, clock: VirtualClock
+) -> None:
+    """It was claimed without a gate, and fails: its next try is kept back as all others are."""
+    app = Redrive(await migrated(["relay"]), clock=clock, durable=False)
+    lane, gates, gate, put = SYSTEMS["relay"](app)
+    async with app:
+        await put("a")
+        [claim] = await taken(lane, clock)
+        await lane.pause_gate(gate, actor="ada", reason="the destination is being moved")
+        await held_again(gates)
+        failed = decide(
+            claim, Failed(TransientError("no")), Policy(Fixed(timedelta(seconds=1)), attempts=3, jitter=jitter.none)
+        )
+        assert await (await lane.ledger()).settle([failed], worker="w") == []
+        gates._take_in_at = -math.inf  # the last one was long enough ago
+        await held_again(gates)
+        assert await taken(lane, clock) == []
 
 
 async def test_commands_in_queues_refuse_gates(postgres: Any, migrated: Migrated) -> None:

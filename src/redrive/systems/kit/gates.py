@@ -1,10 +1,11 @@
 """Gates for systems whose destinations have none until somebody limits or pauses one: relay, commands, webhooks, flags.
 
 Rows name no gate, and cost what they always did, until a limit fits its name or a person pauses it. All processes look for that once a second. What
-waits then is put behind its gate, and so is what comes; when the limit goes, what comes has no gate again.
+waits then is put behind its gate, and so is what comes, and what ran meanwhile when it waits again; when the limit goes, what comes has no gate again.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -19,6 +20,8 @@ from redrive.lane import Lane
 from redrive.operator.words import describe_error
 
 LOOK_EVERY_SECONDS = 1.0
+TAKE_IN_SHARE = 50
+"""Of the time, at most a part of this goes into looking for what waits without its gate."""
 AT_ONCE = 500
 NAMES_MAX = 1000
 
@@ -39,7 +42,7 @@ class GatesWhenSet:
         self._clock = clock
         self._looked_at: float | None = None
         self._used = GatesInUse(frozenset(), frozenset())
-        self._taken_in = True
+        self._take_in_at = -math.inf
         self._log: Any = structlog.get_logger(ledger=lane.name)
 
     def name(self, candidate: str) -> str | None:
@@ -56,10 +59,12 @@ class GatesWhenSet:
             return
         used = await ledger.gates_in_use()
         if used != self._used:
-            self._used, self._taken_in = used, False
-        if not self._taken_in:  # also where the store went away in the midst of it
+            self._used, self._take_in_at = used, -math.inf
+        if self._clock() >= self._take_in_at:  # at once again where the store went away in the midst of it
+            begun = self._clock()
             await self.take_in()
-            self._taken_in = True
+            # What ran when its gate was set comes back without one. To look for it takes as long as much waits without.
+            self._take_in_at = self._clock() + (self._clock() - begun) * TAKE_IN_SHARE
 
     async def take_in(self) -> int:
         """Put behind its gate what waits without one; how many rows. What runs just now stays without until it has ended."""
