@@ -2,7 +2,8 @@
 
 asyncpg reads most of libpq's parameters by itself; the rest is read here. Through a pooler that hands servers on after each
 transaction, such as PgBouncer, nothing may be kept in a session: no named statements and no settings of our own. Whether
-there is one is found out by asking (`shares_servers`), or said by `?pooler=transaction` and `?pooler=none`.
+there is one is found out by asking (`shares_servers`), or said by `?pooler=transaction` and `?pooler=none`. `?claim=portable` asks for
+the statements of `portable.py`.
 """
 
 import os
@@ -63,6 +64,8 @@ class PostgresAddress:
     """What the server calls our connections."""
     pooler: bool | None = None
     """Whether a pooler stands before it; None if nobody has said."""
+    portable: bool = False
+    """Whether only what any engine of this protocol has is to be used."""
     tls: ssl.SSLContext | None = None
     notices: tuple[str, ...] = ()
     """What somebody who wrote this URL should know."""
@@ -90,6 +93,7 @@ def read_address(url: str) -> PostgresAddress:
     _check_files(asked)
     timeout = _number("connect_timeout", asked.pop("connect_timeout", None), CONNECT_SECONDS)
     pooler = _pooler(asked)
+    portable = _portable(asked)
     name = asked.pop("application_name", "") or NAME
     notices = tuple(
         f"{key}={asked[key]} of the database URL is not checked: the driver does not know it"
@@ -107,7 +111,7 @@ def read_address(url: str) -> PostgresAddress:
         kept = {key: value for key, value in kept.items() if key not in ("sslrootcert", "sslmode")}
     return PostgresAddress(
         dsn=f"postgresql://?{urlencode(kept)}", shown=_shown(asked), place=f"{asked.get('host')}:{asked.get('port')}",
-        timeout=timeout, name=name, pooler=pooler, tls=tls, notices=notices,
+        timeout=timeout, name=name, pooler=pooler, portable=portable, tls=tls, notices=notices,
     )  # fmt: skip
 
 
@@ -169,6 +173,16 @@ def _pooler(asked: dict[str, str]) -> bool | None:
             return False
         case other:
             raise SettingsError(f"pooler={other} in the database URL is not known: it is transaction or none")
+
+
+def _portable(asked: dict[str, str]) -> bool:
+    match asked.pop("claim", "native"):
+        case "native":
+            return False
+        case "portable":
+            return True
+        case other:
+            raise SettingsError(f"claim={other} in the database URL is not known: it is native or portable")
 
 
 def _check_files(asked: Mapping[str, str]) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Table, event, func, select, text
 from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.engine.interfaces import IsolationLevel
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -39,7 +40,6 @@ try:
         LISTEN_URL,
         PostgresAddress,
         listen_address,
-        read_address,
         shares_servers,
     )
     from redrive.ledgers.postgres.errors import is_passing, is_read_only, translated
@@ -53,21 +53,19 @@ R = TypeVar("R")
 POOL_SIZE = 8
 COMMAND_TIMEOUT_SECONDS = 60.0
 """How long a statement is waited for: whoever asks a server that is gone must hear of it. A migration may take longer."""
-TRIES_MAX = 4
+BACKOFF_SECONDS_MAX = 0.25
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
 class _Pools:
     """The connections of one event loop."""
 
-    def __init__(
-        self, make_engine: Callable[..., AsyncEngine], find_listen: Callable[[], Awaitable[PostgresAddress | None]]
-    ) -> None:
+    def __init__(self, of: "PostgresDatabase") -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.engine = make_engine(settings={"enable_seqscan": "off", "jit": "off"}, isolation_level="AUTOCOMMIT")
-        self.atomic = self.engine.execution_options(isolation_level="READ COMMITTED")
-        self.user_engine = make_engine("handler")
-        self.wake_up = WakeUp(find_listen)
+        self.engine = of.make_engine(settings={"enable_seqscan": "off", "jit": "off"}, isolation_level="AUTOCOMMIT")
+        self.atomic = self.engine.execution_options(isolation_level=of.isolation)
+        self.user_engine = of.make_engine("handler", isolation_level=of.user_isolation)
+        self.wake_up = WakeUp(of.find_listen)
 
     async def close(self) -> None:
         await self.wake_up.close()
@@ -86,16 +84,22 @@ class PostgresDatabase:
     migrates_itself = False
     transactions_max = 2 * POOL_SIZE
     file = None
+    isolation: IsolationLevel = "READ COMMITTED"
+    user_isolation: IsolationLevel | None = None
+    """Of transactions of user code; None: whatever the server's is."""
+    tries_max = 4
+    """How often a transaction is tried that the server takes back."""
+    dialect_class = PostgresDialect
 
-    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
-        self.address = read_address(url)
+    def __init__(self, address: PostgresAddress, *, clock: Clock | None = None) -> None:
+        self.address = address
         self.url = self.address.shown
         self._pooled: bool | None = self.address.pooler
         self._clock = clock
         self.server_clock = clock is None
-        self._latest = _Pools(self._make_engine, self._find_listen)
+        self._latest = _Pools(self)
         self._pools: dict[asyncio.AbstractEventLoop, _Pools] = {}
-        self.dialect = PostgresDialect(self._latest.engine.dialect, server_clock=self.server_clock)
+        self.dialect = self.dialect_class(self._latest.engine.dialect, server_clock=self.server_clock)
         watch_forks(self)
 
     @property
@@ -109,7 +113,7 @@ class PostgresDatabase:
         found = self._pools.get(loop)
         if found is None:
             self._drop_closed()
-            found = self._latest if self._latest.loop is None else _Pools(self._make_engine, self._find_listen)
+            found = self._latest if self._latest.loop is None else _Pools(self)
             found.loop = loop
             self._pools[loop] = found
         self._latest = found
@@ -149,7 +153,8 @@ class PostgresDatabase:
             self._pooled = await shares_servers(self.address)
         return self._pooled
 
-    async def _find_listen(self) -> PostgresAddress | None:
+    async def find_listen(self) -> PostgresAddress | None:
+        """Where to listen for wake-ups; None where nothing would be heard."""
         return listen_address(self.address, pooled=await self.is_pooled())
 
     async def open(self) -> None:
@@ -163,7 +168,11 @@ class PostgresDatabase:
 
     async def statement(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Database.statement`."""
+        return await self._in_autocommit(run, *args, **kwargs)
 
+    async def _in_autocommit(
+        self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
         async def once() -> R:
             async with self._here.engine.connect() as connection:
                 return await connection.run_sync(run, *args, **kwargs)
@@ -201,7 +210,7 @@ class PostgresDatabase:
 
     async def rebuild(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Database.rebuild`. On a connection of its own, whose statements have no limit, whatever the role's is."""
-        engine = self._make_engine("migrate", limited=False)
+        engine = self.make_engine("migrate", limited=False)
 
         async def once() -> R:
             async with engine.begin() as connection:
@@ -247,13 +256,13 @@ class PostgresDatabase:
 
     async def _patiently(self, once: Callable[[], Awaitable[R]]) -> R:
         """Run it, again at once where PostgreSQL broke a deadlock or a plan went stale."""
-        for attempt in range(1, TRIES_MAX + 1):
+        for attempt in range(1, self.tries_max + 1):
             try:
                 return await once()
             except (DBAPIError, OSError, PoolTimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-                if attempt == TRIES_MAX or not is_passing(error):
+                if attempt == self.tries_max or not is_passing(error):
                     raise translated(error) from error
-            await asyncio.sleep(random.uniform(0, 0.01 * 2**attempt))
+            await asyncio.sleep(random.uniform(0, min(0.01 * 2**attempt, BACKOFF_SECONDS_MAX)))
         raise AssertionError("unreachable")
 
     def transaction(self) -> AbstractAsyncContextManager[OpenTransaction]:
@@ -269,11 +278,14 @@ class PostgresDatabase:
 
     async def advice(self) -> Sequence[tuple[str, str]]:
         """See `Database.advice`."""
-        found = [(notice, "take it out of the URL, and let the server insist on it") for notice in self.address.notices]
-        if await self._find_listen() is None:
+        found = self._url_advice()
+        if await self.find_listen() is None:
             said = "a pooler stands before the server: nobody is woken, and workers find new work by their poll"
             found.append((said, f"name a direct way for wake-ups: {LISTEN_URL}=postgresql://…"))
         return found
+
+    def _url_advice(self) -> list[tuple[str, str]]:
+        return [(notice, "take it out of the URL, and let the server insist on it") for notice in self.address.notices]
 
     def before_fork(self) -> None:
         """See `Forking.before_fork`: connections are sockets, and a copy that nobody uses does no harm."""
@@ -284,7 +296,7 @@ class PostgresDatabase:
     def in_child(self) -> None:
         """See `Forking.in_child`."""
         leave_to_parent(self._latest, *self._pools.values())
-        self._latest = _Pools(self._make_engine, self._find_listen)
+        self._latest = _Pools(self)
         self._pools = {}
 
     def waiter(self, ledger: str) -> AbstractContextManager[WakeUps]:
@@ -299,9 +311,10 @@ class PostgresDatabase:
         """See `Database.announce`."""
         self._latest.wake_up.announce(connection, ledger, soon=soon)
 
-    def _make_engine(
+    def make_engine(
         self, role: str = "", *, settings: Mapping[str, str] = NO_SETTINGS, limited: bool = True, **options: Any
     ) -> AsyncEngine:
+        """An engine whose connections say what they are for."""
         engine = create_async_engine(
             "postgresql+asyncpg://",  # where it goes is said when it connects
             hide_parameters=True,  # payloads and errors of strangers do not belong into tracebacks
