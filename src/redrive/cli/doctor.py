@@ -189,11 +189,14 @@ async def _migrated(app: Redrive) -> Finding:
     wrong = [
         f"{branch} is not there" if branch not in versions else f"{branch} is at {versions[branch]}, not {version}"
         for branch, version in needed.items()
-        if versions.get(branch) != version
+        if not migrate.is_enough(versions.get(branch), version)
     ]
     if not wrong:
-        said = ", ".join(f"{branch} {version}" for branch, version in needed.items())
-        return Finding("tables", "ok", f"at version {said}")
+        said = ", ".join(f"{branch} {versions[branch]}" for branch in needed)
+        newer = versions | needed != versions
+        return Finding(
+            "tables", "ok", f"at version {said}{', newer than this code, which may work with it' if newer else ''}"
+        )
     return Finding(
         "tables", "problem", ", ".join(wrong), f"run `{migrate.migrate_command(migrate.with_tables(app.systems))}`"
     )

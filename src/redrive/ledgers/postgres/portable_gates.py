@@ -55,11 +55,8 @@ class PortableGateClaim(ReadingGateClaim):
         return found.select_from(named.join(bands, true()).join(due, true())).order_by(named.c.gate, due.c.due)
 
     def _soonest(self, connection: Connection, gates: Sequence[Gate], now: datetime) -> dict[str, datetime | None]:  # noqa: ARG002
-        found: dict[str, datetime | None] = dict.fromkeys(gate.name for gate in gates)
-        if gates:
-            for name, due in connection.execute(self._first_rows, self._with_kinds(gates)):
-                found[name] = due
-        return found
+        rows = connection.execute(self._first_rows, self._with_kinds(gates)).all() if gates else ()
+        return dict.fromkeys(gate.name for gate in gates) | {row[0]: row[1] for row in rows}
 
     @cached_property
     def _first_rows(self) -> Select[Any]:

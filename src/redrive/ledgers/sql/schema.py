@@ -92,6 +92,8 @@ task = Table(
         sqlite_where=text("ended_at IS NOT NULL"),
         postgresql_where=text("ended_at IS NOT NULL"),
     ),
+    # Most of a large table is history that nobody changes: a fifth of it is too much for a vacuum to wait for.
+    postgresql_with={"autovacuum_vacuum_scale_factor": 0.02, "autovacuum_analyze_scale_factor": 0.05},
 )
 """What is to be done. The indexes that claims need are added by `predicates.ledger_indexes`, as for any table."""
 
@@ -335,3 +337,21 @@ gate_span = Table(
     ),
 )
 """When gates held, returned or were paused, so that it can be drawn over time; at all other times they let tasks through."""
+
+works_with = Table(
+    "redrive_works_with",
+    metadata,
+    Column("branch", Text, primary_key=True),
+    Column("version", Text, nullable=False),
+    Column("oldest", Text, nullable=False),
+)
+"""The version of each branch, and the oldest one whose code may work with these tables: for code that does not know the newest."""
+
+partition = Table(
+    "redrive_partition",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("every", Text, nullable=False),
+    Column("keep_seconds", Float),
+)
+"""Tables that are partitioned by time, and for how long their rows are kept: NULL for as long as their tasks are."""
