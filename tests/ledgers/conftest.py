@@ -9,9 +9,10 @@ import pytest
 import pytest_asyncio
 
 from redrive.ledgers.open import open_database
+from redrive.ledgers.postgres.partitions import partition
 from redrive.testing import VirtualClock
 from tests.ledgers.aws.homes import DELIVERIES, ItemGround
-from tests.ledgers.homes import Ground, Home, ServerClock, build, execute
+from tests.ledgers.homes import START, Ground, Home, ServerClock, build, execute
 from tests.ledgers.shapes import EVENTS, JOBS, OWN, SHAPES, Shape
 from tests.servers import Migrated, portable
 
@@ -25,7 +26,10 @@ HOMES = [
 ]
 
 PORTABLE_HOMES = [("postgres", shape, "portable") for shape in (OWN, JOBS)]
-"""For modules that say `PORTABLE = True`. All of them with all tests: `REDRIVE_TEST_PORTABLE`."""
+"""For modules that say `HOMES = "portable"`. All of them with all tests: `REDRIVE_TEST_PORTABLE`."""
+PARTITIONED_HOMES = [("postgres", OWN, "partitioned")]
+"""For modules that say `HOMES = "partitioned"`: the history is in partitions of a day."""
+_OTHERS = {"portable": PORTABLE_HOMES, "partitioned": PARTITIONED_HOMES}
 
 
 @pytest.fixture
@@ -68,7 +72,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         stores = [mark.args[0] for mark in metafunc.definition.iter_markers("on_store")] or getattr(
             metafunc.module, "STORES", STORES
         )
-        homes = PORTABLE_HOMES if getattr(metafunc.module, "PORTABLE", False) else HOMES
+        homes = _OTHERS.get(getattr(metafunc.module, "HOMES", ""), HOMES)
         chosen = [home for home in homes if home[0] in stores and all(fit(home[1].on(home[0])) for fit in fits)]
         metafunc.parametrize("home", chosen, ids=[_name(home) for home in chosen], indirect=True)
 
@@ -119,6 +123,9 @@ async def home(
                 await build(url, shape, store)
                 if clock_kind != "virtual":
                     database = open_database(url)
+                    if clock_kind == "partitioned":
+                        await partition(database, "daily", None)
+                        await execute(database, [f"SELECT redrive_keep_partitions('{START.isoformat()}')"])
                     await execute(database, ServerClock.SETUP)
                     await database.close()
                 _built[known] = url

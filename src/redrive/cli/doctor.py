@@ -197,9 +197,9 @@ async def _migrated(app: Redrive) -> Finding:
         return Finding(
             "tables", "ok", f"at version {said}{', newer than this code, which may work with it' if newer else ''}"
         )
-    return Finding(
-        "tables", "problem", ", ".join(wrong), f"run `{migrate.migrate_command(migrate.with_tables(app.systems))}`"
-    )
+    other = "" if versions else await migrate.elsewhere(app.database)
+    remedy = f"{other}run `{migrate.migrate_command(migrate.with_tables(app.systems))}`"
+    return Finding("tables", "problem", ", ".join(wrong), remedy)
 
 
 async def _secrets(app: Redrive) -> AsyncIterator[Finding]:

@@ -112,6 +112,10 @@ class ItemBase:
         """See `Ledger.keep_gates`: there are none."""
         return 0
 
+    async def keep_history(self) -> int:
+        """See `Ledger.keep_history`: it goes by itself."""
+        return 0
+
     async def paused_kinds(self) -> Sequence[str]:
         """See `Ledger.paused_kinds`: nobody can pause anything here."""
         return ()

@@ -25,7 +25,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.util import await_only
 
-from redrive.errors import MissingExtraError
+from redrive.errors import MissingExtraError, SettingsError
 from redrive.ledgers.postgres.dialect import PostgresDialect
 from redrive.ledgers.sql.beside_the_loop import terminate_on_the_loop
 from redrive.ledgers.sql.database import OpenTransaction, call_all, run_collecting, user_transaction
@@ -65,7 +65,7 @@ class _Pools:
         self.engine = of.make_engine(settings={"enable_seqscan": "off", "jit": "off"}, isolation_level="AUTOCOMMIT")
         self.atomic = self.engine.execution_options(isolation_level=of.isolation)
         self.user_engine = of.make_engine("handler", isolation_level=of.user_isolation)
-        self.wake_up = WakeUp(of.find_listen)
+        self.wake_up = WakeUp(of.find_listen, of.address.schema)
 
     async def close(self) -> None:
         await self.wake_up.close()
@@ -99,7 +99,9 @@ class PostgresDatabase:
         self.server_clock = clock is None
         self._latest = _Pools(self)
         self._pools: dict[asyncio.AbstractEventLoop, _Pools] = {}
-        self.dialect = self.dialect_class(self._latest.engine.dialect, server_clock=self.server_clock)
+        self.dialect = self.dialect_class(
+            self._latest.engine.dialect, server_clock=self.server_clock, schema=address.schema
+        )
         watch_forks(self)
 
     @property
@@ -159,7 +161,13 @@ class PostgresDatabase:
 
     async def open(self) -> None:
         """See `Database.open`."""
-        await self.statement(lambda connection: connection.execute(select(1)).all())
+        here = await self.read(lambda connection: connection.execute(select(func.current_schema())).scalar())
+        wanted = self.address.schema
+        if wanted is not None and here != wanted and await self.is_pooled():
+            raise SettingsError(
+                f"the pooler does not pass the schema {wanted!r} on, tables are looked for in {here!r}: "
+                f"ALTER ROLE … SET search_path = {wanted}"
+            )
 
     async def close(self) -> None:
         """See `Database.close`."""

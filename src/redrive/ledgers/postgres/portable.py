@@ -77,6 +77,8 @@ def _attempt(settlement: Settlement) -> dict[str, Any]:
 class PortableDialect(PostgresDialect):
     """See `Dialect`."""
 
+    has_partitions = False
+
     def move(
         self, table: Table, where: ColumnElement[bool]
     ) -> tuple[FromClause, list[ColumnElement[bool]], list[Delete]]:
@@ -97,6 +99,7 @@ class PortableDialect(PostgresDialect):
 
     def lock_migrations(self, connection: Connection) -> None:
         """Two migrations at once write the same versions, and one of them is taken back."""
+        self.make_schema(connection)
 
 
 class PortableDatabase(PostgresDatabase):
