@@ -227,6 +227,25 @@ def _slowly(_browser: Any, connection: Any, *_: Any, **__: Any) -> list[Any]:
     return list(connection.exec_driver_sql(endless))
 
 
+async def test_where_a_try_failed(web: Standing):
+    """The API and the page say which line failed, the user's own first, as text and never as markup."""
+    try:
+        raise ValueError("<b>odd</b>")
+    except ValueError as error:
+        [id_] = await web.end([Failed(error)])
+    [attempt] = (await web.get(f"/api/tasks/redrive_task/{id_}"))["attempts"]
+    [raised] = attempt["stack"]
+    assert raised["error"] == "ValueError"
+    [frame] = raised["frames"]
+    assert frame["file"] == "tests/web/test_api_look.py"
+    assert frame["name"] == "test_where_a_try_failed"
+    assert frame["own"]
+    page = (await web.local.get(f"/tasks/redrive_task/{id_}")).text
+    assert f"{frame['file']}:{frame['line']}" in page
+    assert "raise ValueError(&#34;&lt;b&gt;odd&lt;/b&gt;&#34;)" in page
+    assert "<b>odd" not in page
+
+
 async def test_one_task_with_all_that_is_known(web: Standing):
     """Row, payload without secrets, tries with their explanation, deeds, and the exact times to come."""
     payload = {"password": "hunter2", "card": {"token": "abc123"}, "note": "Authorization: Bearer abc.def.ghi", "n": 7}

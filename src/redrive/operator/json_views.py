@@ -12,6 +12,7 @@ from redrive.core.failure import HIDDEN, ErrorClass, redact
 from redrive.core.gates import GateRule
 from redrive.core.policy import Policy
 from redrive.core.preview import Try
+from redrive.core.stack import Raised
 from redrive.core.task import Attempt, Deed, Task, TaskId
 from redrive.core.task import encode_payload as encode_payload  # for systems that keep payloads themselves
 from redrive.operator.gates import PARKED_MAX, GateSpan, GateView, ParkedTask, RuleView, rate_words
@@ -140,7 +141,13 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
         "error": None if attempt.error is None else redact(attempt.error),
         "explanation": attempt.explanation and dict(attempt.explanation),
         "sentence": explained(attempt.explanation),
+        "stack": [raised_json(one) for one in attempt.stack],
     }
+
+
+def raised_json(raised: Raised) -> dict[str, Any]:
+    """One exception of a chain, with where it came from."""
+    return {"error": raised.error, "frames": [one._asdict() for one in raised.frames], "left_out": raised.left_out}
 
 
 def deed_json(deed: Deed) -> dict[str, Any]:

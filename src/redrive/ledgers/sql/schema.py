@@ -122,6 +122,15 @@ beside it made an insert twice as slow (4.4 and 10.4 µs). SQLite has an integer
 beside it is quicker to write than the wide key (3.9 and 4.2 µs) and takes a fifth less room.
 """
 
+stack = Table(
+    "redrive_stack",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("frames", Text, nullable=False),
+    Column("seen_at", Instant, nullable=False),
+)
+"""Where exceptions came from: each distinct traceback once, however many tries of whatever ledger ended there."""
+
 minute = Table(
     "redrive_minute",
     metadata,
