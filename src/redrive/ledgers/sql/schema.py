@@ -208,6 +208,8 @@ cause = Table(
     Column("id", Text, primary_key=True),
     Column("text", Text, nullable=False),
     Column("sample", Text, nullable=False),
+    Column("kind", Text),
+    Column("at", Text),
     Column("first_seen", Instant, nullable=False),
     Column("last_seen", Instant, nullable=False),
     Column("amount", BigInteger, nullable=False),

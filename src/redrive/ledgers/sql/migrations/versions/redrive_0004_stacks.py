@@ -1,4 +1,4 @@
-"""Tracebacks: each distinct one is kept once."""
+"""Tracebacks, each distinct one kept once; and what a cause is of: a kind, and a line of the user's code."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -18,7 +18,11 @@ def upgrade() -> None:
         sa.Column("seen_at", Instant(), nullable=False),
         sa.PrimaryKeyConstraint("id", name="redrive_stack_pkey"),
     )
+    for name in ("kind", "at"):
+        op.add_column("redrive_cause", sa.Column(name, sa.Text()))
 
 
 def downgrade() -> None:
+    for name in ("kind", "at"):
+        op.drop_column("redrive_cause", name)
     op.drop_table("redrive_stack")
