@@ -15,6 +15,7 @@ from redrive import Redrive, minutes, seconds
 from redrive.cli import app as command_line
 from redrive.core.outcome import Done, Failed
 from redrive.core.states import State
+from redrive.operator.roster import WorkerSign
 from redrive.operator.sql.figures import SqlFigures
 from redrive.ports import Filter
 from redrive.settings import SYSTEMS
@@ -225,6 +226,26 @@ def _slowly(_browser: Any, connection: Any, *_: Any, **__: Any) -> list[Any]:
         "postgresql": "SELECT pg_sleep(60)",
     }[connection.dialect.name]
     return list(connection.exec_driver_sql(endless))
+
+
+async def test_who_works(web: Standing):
+    """The API and the page name each worker, its version and what it holds, as text and never as markup."""
+    now = await web.app.store.present()
+    holds = {"redrive_task": {"<b>mail": 3}}
+    sign = WorkerSign(name="w<i>1", host="h", pid=7, started_at=now, version="4f2a", slots=9, holds=holds)
+    await web.app.store.roster.sign(sign)
+    [said] = await web.get("/api/workers")
+    assert (said["state"], said["version"], said["held"], said["slots"], said["holds"]) == (
+        "working",
+        "4f2a",
+        3,
+        9,
+        holds,
+    )
+    page = (await web.local.get("/workers")).text
+    assert "w&lt;i&gt;1" in page
+    assert "3 <code>&lt;b&gt;mail</code>" in page
+    assert "3 of 9" in page
 
 
 async def test_where_a_try_failed(web: Standing):

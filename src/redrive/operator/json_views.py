@@ -16,6 +16,7 @@ from redrive.core.stack import Raised
 from redrive.core.task import Attempt, Deed, Task, TaskId
 from redrive.core.task import encode_payload as encode_payload  # for systems that keep payloads themselves
 from redrive.operator.gates import PARKED_MAX, GateSpan, GateView, ParkedTask, RuleView, rate_words
+from redrive.operator.roster import WorkerSeen
 
 T = TypeVar("T")
 
@@ -123,6 +124,13 @@ def parked_json(parked: ParkedTask | None) -> dict[str, Any] | None:
 def span_json(span: GateSpan) -> dict[str, Any]:
     """What a gate did for a while; without an end it still does."""
     return fields_json(span, ("does", "began_at", "ended_at"), does=span.does.value)
+
+
+def worker_json(worker: WorkerSeen, now: datetime) -> dict[str, Any]:
+    """A worker, and whether it is still there."""
+    state = "stopped" if worker.stopped_at is not None else "lost" if worker.is_lost(now) else "working"
+    shown = ("name", "host", "pid", "version", "state", "started_at", "seen_at", "stopped_at", "slots", "held", "holds")
+    return fields_json(worker, shown, state=state, holds={name: dict(kinds) for name, kinds in worker.holds.items()})
 
 
 def attempt_json(attempt: Attempt) -> dict[str, Any]:

@@ -189,6 +189,22 @@ turn = Table(
 )
 """Chores that one of many services does for all: whose turn it is until when."""
 
+worker = Table(
+    "redrive_worker",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("host", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("version", Text),
+    Column("slots", Integer, nullable=False),
+    Column("holds", JSON, nullable=False),
+    Column("started_at", Instant, nullable=False),
+    Column("seen_at", Instant, nullable=False),
+    Column("stopped_at", Instant),
+    Index("redrive_worker_seen_idx", "seen_at", "name"),
+)
+"""Who works, and when each last gave a sign of life; those who are gone stay for a week."""
+
 alert = Table(
     "redrive_alert",
     metadata,
