@@ -103,7 +103,9 @@ def _new_group(facts: LedgerFacts, _limits: Limits) -> Iterator[tuple[str, str]]
     for group in facts.groups:
         is_new = facts.now - group.first_seen <= NEW_SPAN
         if group.amount and (is_new or alarm_name("new_group", facts.ledger, group.id) in facts.known):
-            yield group.id, f"tasks die of a new cause: {redact(group.text)}"
+            who = f"tasks of kind {group.kind}" if group.kind else "tasks"
+            where = f" at {group.at}" if group.at else ""
+            yield group.id, f"{who} die of a new cause: {redact(group.text)}{where}"
 
 
 RULES = (
