@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Text, Update, and_, bindparam, select, update
@@ -73,11 +73,20 @@ class GatesInUse:
         return bool(self.patterns or self.paused)
 
 
+class GatesMade(NamedTuple):
+    """What whoever has added tasks learns of their gates."""
+
+    written: int
+    """How many were made, or are looked at now."""
+    shut: frozenset[str]
+    """Those that keep tasks back which are due: their destination is down or has asked for it, or a person has paused them."""
+
+
 class Gated(Protocol):
     """A ledger whose rows have gates, as a system knows it that inserts its rows itself."""
 
-    def make_gates(self, connection: Connection, found: Iterable[NamedGate]) -> int:
-        """Make gates that are missing, and have those looked at that sleep until a task is due; how many were written.
+    def make_gates(self, connection: Connection, found: Iterable[NamedGate]) -> GatesMade:
+        """Make gates that are missing, and have those looked at that sleep until a task is due.
 
         They stay locked until the commit, so it must follow at once: claims pass a locked gate by.
         """

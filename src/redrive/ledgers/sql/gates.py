@@ -49,6 +49,7 @@ from redrive.ledgers.sql.base import IDS_MAX, LedgerBase
 from redrive.ledgers.sql.gate_rows import (
     GateRows,
     GatesInUse,
+    GatesMade,
     NamedGate,
     gate_values,
     gates_and_rules,
@@ -69,6 +70,9 @@ LOOK_FOR_GATES_SECONDS = 1.0
 """How often a ledger without gates looks whether there are some now."""
 _ASLEEP = (WaitsFor.DUE, WaitsFor.BUDGET)
 """What a gate waits for that a new task may end."""
+
+_SHUT = (WaitsFor.PROBE, WaitsFor.RETRY_AFTER, WaitsFor.PERSON)
+"""What a gate waits for that keeps back all that is due."""
 
 _t, _r, _d = schema.gate, schema.gate_rule, schema.deed
 HOLDS: ColumnElement[bool] = literal_column(f"({schema.GATE_HOLDS})", Boolean)
@@ -116,6 +120,11 @@ class GateStatements:
         .limit(GATES_LISTED_MAX)
     )
     """What people have paused, and until when."""
+    shut: Select[Any] = (
+        select(_t.c.name)
+        .where(_t.c.ledger == _LEDGER, HOLDS, _t.c.waits_for.in_([str(one) for one in _SHUT]))
+        .limit(GATES_LISTED_MAX)
+    )
     last_deed: Select[Any] = select(func.max(_d.c.id)).where(_d.c.ledger == _LEDGER, _d.c.task_id == bindparam("deed"))
     """Which deed was the last to a gate: whoever acts on what was seen names it."""
 
@@ -156,8 +165,8 @@ class Gating(LedgerBase):
 
     # --- making and waking --------------------------------------------------------------------------------------------
 
-    def make_gates(self, connection: Connection, found: Iterable[NamedGate]) -> int:
-        """Make gates that are missing, and have those looked at that sleep until a task is due; how many were written.
+    def make_gates(self, connection: Connection, found: Iterable[NamedGate]) -> GatesMade:
+        """Make gates that are missing, and have those looked at that sleep until a task is due.
 
         They stay locked until the commit, so it must follow at once: claims pass a locked gate by.
         """
@@ -173,7 +182,15 @@ class Gating(LedgerBase):
         changed = [name for name, row in there.items() if row.waits_for in _ASLEEP or _widens(row, wanted[name])]
         if changed:
             self._wake(connection, {name: wanted[name] for name in changed})
-        return len(missing) + len(changed)
+        shut = frozenset(name for name, row in there.items() if row.waits_for in _SHUT)
+        return GatesMade(len(missing) + len(changed), shut)
+
+    async def shut_gates(self) -> list[str]:
+        """Gates that keep tasks back which are due: see `GatesMade.shut`; up to a thousand."""
+        return await self.database.read(self._shut_gates) if self.has_gates else []
+
+    def _shut_gates(self, connection: Connection) -> list[str]:
+        return list(connection.execute(GateStatements.shut, {"ledger": self.name}).scalars())
 
     def _insert(self, connection: Connection, wanted: Mapping[str, Sequence[NamedGate]]) -> None:
         now = self.present(connection)
@@ -220,7 +237,7 @@ class Gating(LedgerBase):
             return 0
         made = await self.database.write(self.make_gates, found)
         self.database.wake(self.name)
-        return made
+        return made.written
 
     def _overlooked(self, connection: Connection) -> list[NamedGate]:
         return self._gate_claim.discover(connection, self.name, self._times())
