@@ -482,6 +482,33 @@ async def test_a_claimed_row_that_a_stranger_deletes_is_not_held_for_ever(home: 
     assert len(await home.ledger.claim(10, LEASE)) == 1
 
 
+async def test_gates_that_nobody_needs_are_forgotten(home: Home) -> None:
+    """A gate that nobody looked at for a day is deleted with the next count, unless a person paused it; one by its name at once. None is
+    while something waits behind it or is held."""
+    await put(home, gate=BANK)
+    await put(home, gate=OTHER)
+    await settle(home, await home.ledger.claim(2, LEASE))
+    assert await home.ledger.claim(2, LEASE) == []
+    assert await home.ledger.pause_gate("1", ADA)
+    await home.ledger.keep_gates(recount=True)
+    assert await _names(home) == {BANK, OTHER, "1"}
+    await put(home, gate=OTHER)
+    home.clock.advance(days(1) + minutes(1))
+    await home.ledger.keep_gates(recount=True)
+    assert await _names(home) == {OTHER, "1"}
+    assert await home.ledger.forget_gates([OTHER]) == 0, "one waits"
+    [claim] = await home.ledger.claim(2, LEASE)
+    assert await home.ledger.forget_gates([OTHER]) == 0, "one is held"
+    await settle(home, [claim])
+    assert await home.ledger.forget_gates([OTHER, "1"]) == 2
+    await put(home, gate=OTHER)
+    assert len(await home.ledger.claim(2, LEASE)) == 1, "it is made anew"
+
+
+async def _names(home: Home) -> set[str]:
+    return {gate.name for gate, _ in await home.ledger.gates()}
+
+
 async def test_people_see_what_is_parked(home: Home) -> None:
     """Tasks behind a shut gate are waiting tasks like any other: counted, listed and cancelled."""
     await home.ledger.pause_gate(BANK, ADA)

@@ -20,6 +20,7 @@ from sqlalchemy import (
     Select,
     Text,
     Update,
+    and_,
     bindparam,
     delete,
     func,
@@ -65,6 +66,8 @@ from redrive.ports import Actor
 CODE = "code"
 """Who has set a rule that stands in code: it may be changed by code, and what a person has set may not."""
 GATES_LISTED_MAX = 1000
+IDLE_GATES_KEPT = timedelta(days=1)
+"""Longer than any rate, budget or window reaches back."""
 NO_REASON = "say why: whoever finds the gate so asks first"
 LOOK_FOR_GATES_SECONDS = 1.0
 """How often a ledger without gates looks whether there are some now."""
@@ -280,6 +283,43 @@ class Gating(LedgerBase):
         anew = {"held": amount, "version": row.version + 1, "ready": True, "waits_for": None, "wake_at": None}
         connection.execute(_write(name, self.name).values(anew))
         return 1
+
+    async def forget_gates(self, names: Sequence[str] | None = None) -> int:
+        """Delete gates behind which nothing waits or is held; how many there were.
+
+        Those of the names, which nobody will ask for again; or those that were not looked at for a day, up to a thousand, unless a
+        person has paused them. A task that is added meanwhile is found by `discover`, and has its gate made anew.
+        """
+        if not self.has_gates:
+            return 0
+        idle = await self.database.read(self._idle, names)
+        return await self.database.write(self._forget, idle) if idle else 0
+
+    def _idle(self, connection: Connection, names: Sequence[str] | None) -> list[str]:
+        where = [_t.c.ledger == self.name, ~OF_KINDS, self._unused]
+        if names is not None:
+            where.append(_t.c.name.in_(names))
+        else:
+            where += [_t.c.turn_at < self.present(connection) - IDLE_GATES_KEPT, _t.c.paused_at.is_(None)]
+            where += [_t.c.waits_for == WaitsFor.DUE, _t.c.wake_at.is_(None)]
+        return list(connection.execute(select(_t.c.name).where(*where).limit(GATES_LISTED_MAX)).scalars())
+
+    def _forget(self, connection: Connection, names: Sequence[str]) -> int:
+        known = {"ledger": self.name, "names": list(names)}
+        # Locked in the order of their names, as everybody does. The second statement sees what was added before that.
+        locked = GateStatements.lock_there.with_for_update(skip_locked=True)
+        there = [row.name for row in connection.execute(locked, known)]
+        gone = delete(_t).where(_t.c.ledger == self.name, _t.c.name.in_(there), self._unused)
+        return connection.execute(gone).rowcount
+
+    @cached_property
+    def _unused(self) -> ColumnElement[bool]:
+        """Whether nothing waits behind a gate, or is held."""
+        rows = self._mapped.rows
+        waiting = (
+            select(literal_column("1")).select_from(self._mapped.table).where(rows.gated(), rows.gate() == _t.c.name)
+        )
+        return and_(_t.c.held == 0, ~waiting.correlate(_t).exists())
 
     # --- looking ------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from sqlalchemy import Engine, event
 
 from redrive import Filter, State
 from redrive.errors import SettingsError
+from redrive.ports import Actor
 from redrive.settings import load
 from redrive.systems.triggers import TriggerSettings
 from redrive.systems.triggers.values import NewEvent
@@ -152,6 +153,18 @@ async def test_what_is_parked_fails_when_its_endpoint_is_disabled(house: House, 
         await house.run(after=timedelta(seconds=30))
     assert {(await house.event(id_)).status for id_ in ids} == {"failed"}
     assert len(receiver.received) == 10
+
+
+async def test_an_endpoint_that_is_deleted_leaves_no_gate(house: House) -> None:
+    """Whether or not its gate was paused; what waited for it is cancelled."""
+    ledger: Any = await house.triggers.lane.ledger()
+    for pause in (False, True):
+        endpoint = await house.endpoint("http://127.0.0.1:9/")
+        await house.post()
+        assert not pause or await ledger.pause_gate(endpoint.id, Actor(name="olga", reason="it moves"))
+        assert await ledger.gate(endpoint.id) is not None
+        assert await house.triggers.endpoints.delete("ada", endpoint.id)
+        assert await ledger.gate(endpoint.id) is None
 
 
 async def test_limits_can_be_set(url: str, clock: VirtualClock) -> None:

@@ -31,7 +31,7 @@ def open_sql_stores(
         intake=SqlIntake(database, status, ledger, retries_max=retries_max),
         inbox=SqlInbox(database, status),
         loads=SqlLoads(database),
-        endpoints=SqlEndpoints(database, status, keeper),
+        endpoints=SqlEndpoints(database, status, keeper, ledger),
         book=SqlEndpointBook(database),
         looks=SqlLooks(database),
         limits=SqlRateLimits(database),
