@@ -1,6 +1,6 @@
 """Rows with gates, and gates themselves, as the statements of both databases know them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol
@@ -13,7 +13,7 @@ from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.predicates import Predicates
 
 _GATE = [field.name for field in fields(Gate)]
-_KEPT = ("name", "rule", "tenant", "kinds")
+KEPT = ("name", "rule", "tenant", "kinds")
 """What claims and settlements leave as it is."""
 
 
@@ -127,10 +127,10 @@ def read_gate(row: RowMapping) -> tuple[Gate, GateRule]:
     values["kinds"] = tuple(values["kinds"])
     values["state"] = BreakerState(values["state"])
     values["waits_for"] = None if values["waits_for"] is None else WaitsFor(values["waits_for"])
-    return Gate(**values), read_rule_row(row) if row["rule_pattern"] is not None else UNLIMITED
+    return Gate(**values), read_rule_row(dict(row)) if row["rule_pattern"] is not None else UNLIMITED
 
 
-def read_rule_row(row: RowMapping) -> GateRule:
+def read_rule_row(row: Mapping[str, Any]) -> GateRule:
     """The limits in the columns of a rule, each with a `rule_` before its name."""
     return GateRule(
         **{name: row[f"rule_{name}"] for name in ("concurrency", "rate", "burst", "failures", "share", "budget")},
@@ -159,7 +159,7 @@ _t = schema.gate
 WRITE = (
     update(_t)
     .where(_t.c.ledger == bindparam("in_ledger", type_=Text), _t.c.name == bindparam("of_name", type_=Text))
-    .values({name: bindparam(f"new_{name}", type_=_t.c[name].type) for name in _GATE if name not in _KEPT})
+    .values({name: bindparam(f"new_{name}", type_=_t.c[name].type) for name in _GATE if name not in KEPT})
 )
 """Write what changes in a gate: see `write_gates`."""
 
@@ -168,7 +168,7 @@ def write_gates(connection: Connection, ledger: str, gates: Sequence[Gate]) -> N
     """Write gates that nobody else can have changed since they were read."""
     rows = [
         {"in_ledger": ledger, "of_name": gate.name}
-        | {f"new_{name}": getattr(gate, name) for name in _GATE if name not in _KEPT}
+        | {f"new_{name}": getattr(gate, name) for name in _GATE if name not in KEPT}
         for gate in gates
     ]
     if rows:

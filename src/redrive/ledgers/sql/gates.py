@@ -292,10 +292,10 @@ class Gating(LedgerBase):
         """
         if not self.has_gates:
             return 0
-        idle = await self.database.read(self._idle, names)
-        return await self.database.write(self._forget, idle) if idle else 0
+        idle = await self.database.read(self._idle_gates, names)
+        return await self.database.write(self._forget_gates, idle) if idle else 0
 
-    def _idle(self, connection: Connection, names: Sequence[str] | None) -> list[str]:
+    def _idle_gates(self, connection: Connection, names: Sequence[str] | None) -> list[str]:
         where = [_t.c.ledger == self.name, ~OF_KINDS, self._unused]
         if names is not None:
             where.append(_t.c.name.in_(names))
@@ -304,7 +304,7 @@ class Gating(LedgerBase):
             where += [_t.c.waits_for == WaitsFor.DUE, _t.c.wake_at.is_(None)]
         return list(connection.execute(select(_t.c.name).where(*where).limit(GATES_LISTED_MAX)).scalars())
 
-    def _forget(self, connection: Connection, names: Sequence[str]) -> int:
+    def _forget_gates(self, connection: Connection, names: Sequence[str]) -> int:
         known = {"ledger": self.name, "names": list(names)}
         # Locked in the order of their names, as everybody does. The second statement sees what was added before that.
         locked = GateStatements.lock_there.with_for_update(skip_locked=True)
@@ -316,7 +316,7 @@ class Gating(LedgerBase):
     def _unused(self) -> ColumnElement[bool]:
         """Whether nothing waits behind a gate, or is held."""
         rows = self._mapped.rows
-        waiting = (
+        waiting: Select[Any] = (
             select(literal_column("1")).select_from(self._mapped.table).where(rows.gated(), rows.gate() == _t.c.name)
         )
         return and_(_t.c.held == 0, ~waiting.correlate(_t).exists())
@@ -362,7 +362,7 @@ class Gating(LedgerBase):
     def _rules(self, connection: Connection) -> dict[str, GateRule]:
         columns = [column.label(f"rule_{column.name}") for column in _r.c]
         asked = select(*columns).where(_r.c.ledger == self.name).order_by(_r.c.pattern)
-        return {row["rule_pattern"]: read_rule_row(row) for row in connection.execute(asked).mappings()}
+        return {row["rule_pattern"]: read_rule_row(dict(row)) for row in connection.execute(asked).mappings()}
 
     async def paused_kinds(self) -> list[str]:
         """See `Ledger.paused_kinds`."""

@@ -36,6 +36,7 @@ from redrive.core.gates import (
     WaitsFor,
     claimed,
     in_order,
+    may_rest,
     rested,
     retry_room,
     room,
@@ -44,10 +45,11 @@ from redrive.core.gates import (
 )
 from redrive.core.task import TaskId
 from redrive.ledgers.sql import schema
-from redrive.ledgers.sql.gate_rows import GateAsk, GateRows, NamedGate, gates_and_rules, read_gate, write_gates
+from redrive.ledgers.sql.gate_rows import GateAsk, GateRows, NamedGate
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.seam import Dialect, Parameters
 from redrive.ledgers.sql.times import Instant
+from redrive.ledgers.sqlite.gate_rows import read_gates, write_gates
 
 TEXT_SLACK = timedelta(microseconds=100)
 """Times in text are compared as days in a float: a gate that wakes up so much earlier never misses the instant at which a task is due."""
@@ -81,8 +83,6 @@ _READY = text(
 PASSED_BY_MAX = 10
 """How many times as many gates are read as are looked at, for those of kinds that nobody here knows."""
 
-_NAMED = gates_and_rules(schema.gate.c.name.in_(bindparam("names", expanding=True)))
-
 
 class SqliteGateClaim:
     """See `GateClaim`."""
@@ -98,8 +98,7 @@ class SqliteGateClaim:
         names = self._looked(connection, ask)
         if not names:
             return None
-        rows = connection.execute(_NAMED, {"ledger": ask.ledger, "names": names}).mappings()
-        found = [read_gate(row) for row in rows]
+        found = read_gates(connection, ask.ledger, names)
         found.sort(key=lambda one: (one[0].turn_at, one[0].name))
         ids, after = self._take(connection, ask, ask.now, found)
         write_gates(connection, ask.ledger, after)
@@ -183,8 +182,9 @@ class SqliteGateClaim:
         turns = {gate.name: self._turns_inside(connection, ask, gate, share) for gate in shared}
         each = max(1, share // max([1, *map(len, turns.values())]))
         alone = [gate for (gate, _), amount in zip(found, rooms, strict=True) if amount and not self._is_shared(gate)]
-        due_alone = self._due(connection, ask, alone, share)
+        due_alone = self._due(connection, ask, alone, share + 1)
         ranked: list[tuple[int, int, int, TaskId]] = []
+        eligible = [0] * len(found)
         for at, ((gate, rule), amount) in enumerate(zip(found, rooms, strict=True)):
             if amount:
                 due = (
@@ -192,17 +192,24 @@ class SqliteGateClaim:
                     if self._is_shared(gate)
                     else due_alone[gate.name]
                 )
-                picked = in_order(due, amount, retry_room(gate, rule, now, ask.limit), ask.favoured)
+                retries = retry_room(gate, rule, now, ask.limit)
+                picked = in_order(due, amount, retries, ask.favoured)
+                eligible[at] = len(due) - max(0, sum(row.band % 2 == 0 for row in due) - retries)
                 ranked += [(nth, at, row.band, row.id) for nth, row in enumerate(picked)]
         taken = sorted(ranked, key=lambda one: one[:2])[: ask.limit]
+        ids = [id_ for _, _, _, id_ in taken]
         started = Counter((at, band % 2) for _, at, band, _ in taken)
-        idle = [gate for at, (gate, _) in enumerate(found) if rooms[at] and not started[at, 0] and not started[at, 1]]
-        soonest = self._soonest(connection, idle, now)
+        resting = [
+            gate
+            for at, (gate, _) in enumerate(found)
+            if may_rest(rooms[at], eligible[at], started[at, 0] + started[at, 1])
+        ]
+        soonest = self._soonest(connection, resting, now, ids)
         after = []
         for at, (gate, rule) in enumerate(found):
             new = claimed(gate, rule, now, ask.fence, first_tries=started[at, 1], retries=started[at, 0])
             after.append(rested(new, rule, now, soonest[gate.name]) if gate.name in soonest else new)
-        return [id_ for _, _, _, id_ in taken], after
+        return ids, after
 
     def _due(self, connection: Connection, ask: GateAsk, gates: Sequence[Gate], share: int) -> dict[str, list[DueRow]]:
         """Up to so many of what is due of each kind in each band, by gate."""
@@ -275,10 +282,12 @@ class SqliteGateClaim:
             return [None]
         return gate.kinds if kinds is None else [kind for kind in gate.kinds if kind in kinds]
 
-    def _soonest(self, connection: Connection, gates: Sequence[Gate], now: datetime) -> dict[str, datetime | None]:
-        """When the first task of each gate is due, those of kinds that nobody here knows too."""
+    def _soonest(
+        self, connection: Connection, gates: Sequence[Gate], now: datetime, taken: Sequence[TaskId]
+    ) -> dict[str, datetime | None]:
+        """When the first task of each gate is due that is not taken now, those of kinds that nobody here knows too."""
         found: dict[str, datetime | None] = dict.fromkeys(gate.name for gate in gates)
-        asked = self._dialect.times(now) | {"named": self._named(gates)}
+        asked = self._dialect.times(now) | {"named": self._named(gates), "taken": list(taken)}
         slack = timedelta(0) if isinstance(self._rows.due_column.type, Instant) else TEXT_SLACK
         for name, seconds in connection.execute(self._first_rows, asked) if gates else ():
             found[name] = now + timedelta(microseconds=math.ceil(max(-1.0, seconds) * 1e6)) - slack
@@ -332,7 +341,8 @@ class SqliteGateClaim:
         rows, named = self._rows, _batch()
         parts = []
         for band in rows.bands:
-            head: Any = select(rows.due).where(*self._band(named, band)).order_by(rows.due).limit(1)
+            left = rows.id.not_in(bindparam("taken", expanding=True, type_=rows.id.type))
+            head: Any = select(rows.due).where(*self._band(named, band), left).order_by(rows.due).limit(1)
             until = self._dialect.seconds_until(head.correlate(named).scalar_subquery(), rows.due_column, signed=True)
             parts.append(select(_part(named, 0).label("gate"), until.label("seconds")).select_from(named))
         heads = union_all(*parts).subquery("heads")
@@ -357,9 +367,6 @@ def settle_gates(connection: Connection, ledger: str, settlements: Sequence[Sett
             of_gate[one.claim.task.gate].append(one)
     if not of_gate:
         return
-    rows = connection.execute(_NAMED, {"ledger": ledger, "names": list(of_gate)}).mappings().all()
-    after = []
-    for row in rows:
-        gate, rule = read_gate(row)
-        after.append(settled(gate, rule, now, sum_up(of_gate[gate.name], gate.probe_claim)))
+    found = read_gates(connection, ledger, list(of_gate))
+    after = [settled(gate, rule, now, sum_up(of_gate[gate.name], gate.probe_claim)) for gate, rule in found]
     write_gates(connection, ledger, after)
