@@ -127,10 +127,10 @@ def read_gate(row: RowMapping) -> tuple[Gate, GateRule]:
     values["kinds"] = tuple(values["kinds"])
     values["state"] = BreakerState(values["state"])
     values["waits_for"] = None if values["waits_for"] is None else WaitsFor(values["waits_for"])
-    return Gate(**values), read_rule_row(dict(row)) if row["rule_pattern"] is not None else UNLIMITED
+    return Gate(**values), read_rule_row(row) if row["rule_pattern"] is not None else UNLIMITED
 
 
-def read_rule_row(row: Mapping[str, Any]) -> GateRule:
+def read_rule_row(row: Mapping[Any, Any]) -> GateRule:
     """The limits in the columns of a rule, each with a `rule_` before its name."""
     return GateRule(
         **{name: row[f"rule_{name}"] for name in ("concurrency", "rate", "burst", "failures", "share", "budget")},

@@ -362,7 +362,7 @@ class Gating(LedgerBase):
     def _rules(self, connection: Connection) -> dict[str, GateRule]:
         columns = [column.label(f"rule_{column.name}") for column in _r.c]
         asked = select(*columns).where(_r.c.ledger == self.name).order_by(_r.c.pattern)
-        return {row["rule_pattern"]: read_rule_row(dict(row)) for row in connection.execute(asked).mappings()}
+        return {row["rule_pattern"]: read_rule_row(row) for row in connection.execute(asked).mappings()}
 
     async def paused_kinds(self) -> list[str]:
         """See `Ledger.paused_kinds`."""

@@ -39,7 +39,7 @@ def _readers() -> list[tuple[int, Cell]]:
     told: dict[str, Cell] = {
         "kinds": lambda stored: tuple(json.loads(stored)), "state": BreakerState, "waits_for": WaitsFor,
     }  # fmt: skip
-    found = []
+    found: list[tuple[int, Cell]] = []
     for place, name in enumerate(_GATE):
         kind = schema.gate.c[name].type
         if isinstance(kind, Instant):
@@ -55,7 +55,7 @@ def _readers() -> list[tuple[int, Cell]]:
 
 def _writers() -> list[tuple[int, Cell]]:
     """The same of those that are written; numbers and words the driver takes as they are."""
-    found = []
+    found: list[tuple[int, Cell]] = []
     for place, name in enumerate(_WRITTEN):
         kind = schema.gate.c[name].type
         if isinstance(kind, Instant):
