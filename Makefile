@@ -56,7 +56,7 @@ proof: $(READY)  ## try every promise on real processes and print the figures; P
 	$(BIN)/python -W ignore -m proof
 
 soak: $(READY)  ## the same tests with hundreds of kills and millions of rows
-	REDRIVE_TEST_ROUNDS=600 REDRIVE_TEST_GATE_TASKS=20000 REDRIVE_TEST_GATE_CLAIMS=1000000 REDRIVE_TEST_ROWS=1000000 REDRIVE_SIMULATION_SEEDS=1000 REDRIVE_TEST_EXAMPLES=1000 $(PYTEST) tests/core tests/faults tests/engine tests/ledgers/sql/test_plans.py -o timeout=3600
+	REDRIVE_TEST_ROUNDS=600 REDRIVE_TEST_ROWS=1000000 REDRIVE_SIMULATION_SEEDS=1000 REDRIVE_TEST_EXAMPLES=1000 $(PYTEST) tests/core tests/faults tests/engine tests/ledgers/sql/test_plans.py -o timeout=3600
 
 pictures: $(READY)  ## make the pictures of the docs anew, from the pages in a real browser
 	REDRIVE_TEST_PICTURES=1 $(PYTEST) tests/browser/test_looks.py -k picture

@@ -68,6 +68,7 @@ async def test_limits_are_changed(page: Page, site: Site, known: dict[str, bool]
     dialog = page.locator("#gate-act")
     await expect(dialog.get_by_label("At once")).to_have_value("5")
     await dialog.get_by_label("Rate").fill("7/s")
+    await dialog.get_by_label("Burst").fill("3")
     await dialog.get_by_label("Failures that make it hold").fill("")
     await dialog.get_by_label("Reason").fill("agreed")
     await dialog.get_by_role("button", name="Set limits").click()
@@ -76,7 +77,7 @@ async def test_limits_are_changed(page: Page, site: Site, known: dict[str, bool]
     ).to_contain_text("7/s")
     view = await site.app.tasks.gate_state("bank:FR")
     assert view is not None
-    assert (view.limits.rate, view.limits.failures, view.limits.concurrency) == (7, None, 5)
+    assert (view.limits.rate, view.limits.burst, view.limits.failures, view.limits.concurrency) == (7, 3, None, 5)
 
 
 async def test_a_kind_is_paused(page: Page, site: Site, known: dict[str, bool]):

@@ -89,7 +89,7 @@ async def test_pages_fit_and_are_accessible(page: Page, site: Site, known: dict[
     await page.screenshot(path=SHOTS / f"{name}-phone.png", full_page=True)
 
 
-async def test_the_picture_of_the_readme(page: Page, site: Site, known: dict[str, str]):
+async def test_the_pictures_of_the_docs(page: Page, site: Site, known: dict[str, str]):
     """From the pages as they are."""
     SHOTS.mkdir(parents=True, exist_ok=True)
     await page.set_viewport_size(DESK)
@@ -100,6 +100,8 @@ async def test_the_picture_of_the_readme(page: Page, site: Site, known: dict[str
     await page.screenshot(path=PICTURES / "dashboard.png", full_page=True)
     await page.goto(site.url + await path_of("waiting-task", site, known))
     await page.screenshot(path=PICTURES / "task.png")
+    await page.goto(site.url + await path_of("gates", site, known))
+    await page.locator("#gates").screenshot(path=PICTURES / "gates.png")
 
 
 async def test_by_keyboard_alone(page: Page, site: Site, known: dict[str, str]):

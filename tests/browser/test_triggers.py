@@ -13,6 +13,7 @@ from playwright.async_api import Locator, Page, expect
 from sqlalchemy import insert
 
 from redrive import PermanentError, Redrive, State, Task, TransientError
+from redrive.ports import Actor
 from redrive.systems.triggers import Triggers, TriggerSettings
 from redrive.systems.triggers.endpoints import new_secret
 from redrive.systems.triggers.ids import new_id
@@ -132,6 +133,21 @@ async def test_nothing_yet(page: Page, joined: Site):
     await expect(page.locator(".empty")).to_contain_text("No endpoint matches")
     await page.goto(f"{joined.url}{HERE}?state=asleep")
     await expect(page.get_by_role("alert")).to_contain_text("There is no state 'asleep'")
+
+
+async def test_what_is_held(page: Page, joined: Site, receiver: Receiver):
+    """An endpoint whose deliveries are kept back says since when, how many wait and why; one that is well says nothing of it."""
+    held = await endpoint(joined, f"http://127.0.0.1:{receiver.port}/200/hooks", user="held")
+    well = await endpoint(joined, f"http://127.0.0.1:{receiver.port}/200/hooks", user="well")
+    ledger: Any = await triggers_of(joined).lane.ledger()
+    assert await ledger.pause_gate(held.id, Actor(name="olga", reason="it moves to another house"))
+    for user in ("held", "held", "well"):
+        await post(joined, user)
+    await page.goto(joined.url + HERE)
+    await expect(row_of(page, held)).to_contain_text(
+        re.compile(r"paused since .*, 2 waiting: it moves to another house", re.DOTALL)
+    )
+    await expect(row_of(page, well)).not_to_contain_text("waiting")
 
 
 async def test_what_is_shown(page: Page, joined: Site, receiver: Receiver):

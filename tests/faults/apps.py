@@ -27,6 +27,13 @@ async def work(task: Task, context: Context) -> None:
             raise TransientError("not yet")
 
 
+@app.handler("quick", policy=PATIENT)
+async def quick(task: Task) -> None:
+    """Take `ms`, and leave nothing on record: there are a million of them."""
+    if task.payload["ms"]:
+        await asyncio.sleep(task.payload["ms"] / 1000)
+
+
 @app.handler("block", policy=PATIENT)
 def block(task: Task, context: Context) -> None:
     """Hold a thread for `ms`, deaf to everything."""

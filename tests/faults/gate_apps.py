@@ -1,14 +1,19 @@
 """The application behind gates: its time runs faster than ours, the same in all processes, and its destination is down until a file says otherwise."""
 
+import asyncio
 import os
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from redrive import Fixed, Policy, Redrive, Task, TransientError, jitter, minutes
+from redrive import Context, Fixed, Policy, Redrive, Task, TransientError, jitter, minutes
 from redrive.observe.logs import LogObserver
 
+from . import evidence
+
 SPEED, BEGUN, UP = "REDRIVE_FAULTS_SPEED", "REDRIVE_FAULTS_BEGUN", "REDRIVE_FAULTS_UP"
+KIND = "REDRIVE_FAULTS_KIND"
+"""The one kind that a process serves, in our time."""
 START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
@@ -43,3 +48,12 @@ if BEGUN in os.environ:
         """Ask the bank."""
         if not is_up(Path(os.environ[UP]), clock.now()):
             raise TransientError("the bank is down")
+
+elif KIND in os.environ:
+    app = Redrive(os.environ["DATABASE_URL"], observers=[LogObserver()])
+
+    @app.handler(os.environ[KIND])
+    async def work(task: Task, context: Context) -> None:
+        """Take so many milliseconds."""
+        with evidence.on_record(task, context):
+            await asyncio.sleep(task.payload / 1000)

@@ -1,19 +1,15 @@
 """Gates against processes that are killed, destinations that are down, and tenants that hang."""
 
 import asyncio
-import os
 import random
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import datetime, timedelta
-from itertools import count, pairwise
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, text
 
 from redrive import Breaker, Redrive, State, Task, seconds
 from redrive.app import WorkerSettings
@@ -24,166 +20,28 @@ from redrive.ports import Actor
 from redrive.testing import VirtualClock
 from tests.ledgers.homes import settlement
 
-from .books import all_ended, until
-from .gate_apps import BEGUN, SPEED, UP, FastClock
+from .books import until
+from .gate_proofs import BANK, PROBE, held_at_most, outage
 from .processes import Ground, WorkerProcess
 
-TASKS = int(os.environ.get("REDRIVE_TEST_GATE_TASKS") or 400)
-"""20,000 for the whole proof of an outage."""
-CLAIMS = int(os.environ.get("REDRIVE_TEST_GATE_CLAIMS") or 400)
-"""A million for the whole proof of `concurrency`."""
-KILLS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 6)
-BANK = "bank:DE"
 ADA = Actor(name="ada", reason="a test")
 LEASE = timedelta(seconds=30)
-PROBE = timedelta(seconds=30)
-GATES = 10
 
 
-# --- a destination that is down -------------------------------------------------------------------------------------------
+# --- small here, and at full size by `python -m proof` ----------------------------------------------------------------------
 
 
-@pytest.mark.timeout(600 + TASKS)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
-async def test_an_outage_of_ten_minutes(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_outage_of_ten_minutes(ground: Ground) -> None:
     """Four processes, ten (faster) minutes: one try for each probe, none dead of three tries; then no second sees more than the rate, and all are done."""
-    rate, most, speed = (20, 8, 20) if TASKS > 1000 else (5, 8, 100)
-    begun, up = time.time(), ground.folder / "up"
-    told = {SPEED: str(speed), BEGUN: str(begun), UP: str(up), "WORKER_POLL": "50ms"}
-    ground.environment |= told
-    clock = FastClock(speed, begun)
-    async with Redrive(ground.url, clock=clock) as app:
-        # A span in which ten tries end however busy the machine is: a minute here is less than a second on the wall.
-        breaker = Breaker(failures=10, within=timedelta(minutes=20), probe=PROBE)
-        app.gate("bank:*", concurrency=most, rate=f"{rate}/s", breaker=breaker)
-        await app.tasks.ledger()
-        with ExitStack() as stack:
-            workers = [
-                stack.enter_context(
-                    WorkerProcess(ground, f"w{n}", lease=7200, concurrency=50, app="tests.faults.gate_apps:app")
-                )
-                for n in range(4)
-            ]
-            for start in range(0, TASKS, 500):
-                amount = min(500, TASKS - start)
-                await app.add_many(make_task("transfer", key=f"t{start + n}", gate=BANK) for n in range(amount))
-            await until(lambda: _has_started(app), "the first tries")
-            back_at = clock.now() + timedelta(minutes=10)
-            up.write_text(back_at.isoformat())
-            await all_ended(app, timeout=300 + TASKS / 20)
-            assert [worker.stop() for worker in workers] == [0] * 4
-        tries, charged = await app.database.read(_tries)
-        counts = await app.tasks.counts()
-    assert counts[State.DONE] == TASKS, "none died of the outage"
-    in_vain = sorted(started for started, outcome in tries if outcome == "failed")
-    before = [started for started in in_vain if started < back_at]
-    probes = before[10 + most :]
-    gaps = [(later - one).total_seconds() for one, later in pairwise(probes)]
-    print(
-        f"{len(tries)} tries, {len(in_vain)} in vain, {len(probes)} of them probes; the shortest gap {min(gaps, default=0)} s"
-    )
-    assert len(before) <= 10 + most + 10 * 60 / PROBE.total_seconds() + 1
-    assert min(gaps, default=60) >= PROBE.total_seconds() - 0.001
-    assert charged <= 10 + most, "probes charge nothing"
-    after = sorted(started for started, _ in tries if started >= back_at)
-    assert _most_in_a_second(after) <= rate
+    print(await outage(ground, 400, rate=5, burst=1, most=8, speed=100))
 
 
-async def _has_started(app: Redrive) -> bool:
-    return bool(
-        await app.database.read(lambda connection: connection.execute(text("SELECT 1 FROM redrive_attempt")).first())
-    )
-
-
-def _tries(connection: Connection) -> tuple[list[tuple[datetime, str]], int]:
-    """When each try began and what came of it; and how many of them were charged."""
-    found = connection.execute(text("SELECT started_at, outcome FROM redrive_attempt")).all()
-    charged = connection.execute(text("SELECT sum(failures) FROM redrive_task")).scalar_one()
-    return [(row.started_at, row.outcome) for row in found], int(charged)
-
-
-def _most_in_a_second(starts: list[datetime]) -> int:
-    most = first = 0
-    for last, start in enumerate(starts):
-        while start - starts[first] >= timedelta(seconds=1):
-            first += 1
-        most = max(most, last - first + 1)
-    return most
-
-
-# --- concurrency, with kills -----------------------------------------------------------------------------------------------
-
-FORBID = {
-    "postgres": ["ALTER TABLE redrive_gate ADD CONSTRAINT too_many_held CHECK (held <= 5)"],
-    "sqlite": [
-        "CREATE TRIGGER too_many_held BEFORE UPDATE ON redrive_gate WHEN NEW.held > 5 "
-        "BEGIN SELECT RAISE(ABORT, 'too_many_held'); END"
-    ],
-}
-HOLDS = text(
-    "SELECT g.name, g.held, (SELECT count(*) FROM redrive_task t WHERE t.gate = g.name AND t.state = 'claimed') AS claimed"
-    " FROM redrive_gate g"
-)
-"""What each gate says that it holds, and what it holds, at one instant."""
-
-
-@pytest.mark.timeout(600 + KILLS * 10 + CLAIMS // 50)
+@pytest.mark.timeout(600)
 async def test_concurrency_is_never_exceeded(ground: Ground, store: str, rng: random.Random) -> None:
     """Three processes, kill -9 again and again: no gate ever holds more than five, its count is what it holds, and all tasks get done."""
-    async with Redrive(ground.url) as app:
-        app.gate("bank:*", concurrency=5)
-        await app.tasks.ledger()
-        await app.database.write(_run_all, FORBID[store])
-        with ExitStack() as stack:
-            names = (f"worker-{number}" for number in count())
-
-            def another() -> WorkerProcess:
-                return stack.enter_context(WorkerProcess(ground, next(names), lease=2, concurrency=60, grace=5))
-
-            workers = [another() for _ in range(3)]
-            seen = 0
-            for round_ in range(KILLS):
-                amount = CLAIMS // KILLS
-                for start in range(0, amount, 1000):
-                    await app.add_many(
-                        make_task("work", {"ms": rng.choice([0, 0, 1, 5])}, key=f"{round_}-{start + n}",
-                                  gate=f"bank:{rng.randrange(GATES)}")
-                        for n in range(min(1000, amount - start))
-                    )  # fmt: skip
-                await asyncio.sleep(rng.uniform(0.1, 0.5))
-                victim = rng.randrange(3)
-                assert workers[victim].kill() == -9
-                workers[victim] = another()
-                seen += await _look_at_gates(app)
-            waiting = asyncio.create_task(all_ended(app, timeout=600 + CLAIMS / 50))
-            while not waiting.done():
-                seen += await _look_at_gates(app)
-                await asyncio.wait({waiting}, timeout=0.2)
-            await waiting
-            assert [worker.stop() for worker in workers] == [0] * 3
-        outcomes = await app.database.read(_outcomes)
-        print(f"{KILLS} kills, {dict(outcomes)}, {seen} looks at gates that held something")
-        assert outcomes["done"] == CLAIMS // KILLS * KILLS
-        assert not any("too_many_held" in log for log in ground.logs().values())
-        assert {row.held for row in await app.database.read(lambda c: c.execute(HOLDS).all())} == {0}
-
-
-def _run_all(connection: Connection, statements: list[str]) -> None:
-    for statement in statements:
-        connection.exec_driver_sql(statement)
-
-
-async def _look_at_gates(app: Redrive) -> int:
-    rows = await app.database.read(lambda connection: connection.execute(HOLDS).all())
-    for row in rows:
-        assert row.held == row.claimed <= 5, row
-    return sum(row.held > 0 for row in rows)
-
-
-def _outcomes(connection: Connection) -> Counter[str]:
-    return Counter(
-        dict(connection.execute(text("SELECT outcome, count(*) FROM redrive_attempt GROUP BY outcome")).all())  # type: ignore[arg-type]
-    )
+    print(await held_at_most(ground, store, rng, claims=400, kills=6, gates=10, slots=60))
 
 
 # --- a kill at every step --------------------------------------------------------------------------------------------------

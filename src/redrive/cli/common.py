@@ -5,11 +5,11 @@ import json
 import os
 import pwd
 import sys
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import structlog
 import typer
@@ -30,6 +30,7 @@ from redrive.core.visible import visible, visible_json
 from redrive.errors import RedriveError, SettingsError, TableError, UsageError
 from redrive.lane import Lane
 from redrive.observe import logs
+from redrive.ports import Page
 from redrive.settings import SYSTEMS, Settings, read_systems
 from redrive.stores.port import NO_TASKS, Store
 from redrive.wiring import attach_found, check_settings, store_url
@@ -227,6 +228,54 @@ class Ledgers:
 
     lanes: list[Lane]
     unseen: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[R]):
+    """A page over several ledgers, and where the next one begins: at `LEDGER:` or behind `LEDGER:CURSOR`."""
+
+    items: list[tuple[str, R]]
+    """Each with its ledger."""
+    lanes: list[Lane]
+    """Those that were asked."""
+    after: str | None
+    unseen: dict[str, str]
+
+
+async def list_ledgers(
+    ledgers: Ledgers, ask: Callable[[Lane, str | None, int], Awaitable[Page[R]]], *, after: str | None, limit: int
+) -> Listing[R]:
+    """Ask one ledger after the other for a page, until there are so many items; a ledger that cannot be asked so is left out."""
+    lanes, cursor = _begin(ledgers.lanes, after)
+    found: Listing[R] = Listing([], [], None, dict(ledgers.unseen))
+    for lane in lanes:
+        left = limit - len(found.items)
+        try:
+            page = await ask(lane, cursor, max(1, left))
+        except UsageError as error:
+            if len(ledgers.lanes) == 1 or cursor is not None:
+                raise
+            found.unseen[lane.name] = str(error)
+            continue
+        cursor = None
+        if page.items and not left:
+            return replace(found, after=f"{lane.name}:")
+        found.lanes.append(lane)
+        found.items.extend((lane.name, item) for item in page.items)
+        if page.cursor is not None:
+            return replace(found, after=f"{lane.name}:{page.cursor}")
+    return found
+
+
+def _begin(lanes: list[Lane], after: str | None) -> tuple[list[Lane], str | None]:
+    """The lanes that are still to be listed, and behind which item of the first of them."""
+    if after is None:
+        return lanes, None
+    name, colon, cursor = after.partition(":")
+    for number, lane in enumerate(lanes):
+        if colon and lane.name == name:
+            return lanes[number:], cursor or None
+    raise UsageError(f"--after {after}: no page ended there; take what the last one said")
 
 
 @asynccontextmanager

@@ -16,10 +16,11 @@ from redrive.cli.common import (
     DatabaseOption,
     JsonOption,
     LaneOption,
-    Ledgers,
+    Listing,
     complain,
     duration_option,
     exactly,
+    list_ledgers,
     opened_ledgers,
     os_user,
     out,
@@ -38,6 +39,7 @@ from redrive.lane import Lane
 from redrive.operator.asked import read_instant
 from redrive.operator.gates import GateDoes, GateView, RuleView, limit_words, percent, rate_words, read_does
 from redrive.operator.json_views import deed_json, gate_json, rule_json
+from redrive.ports import Page
 
 COLOURS = {
     GateDoes.HOLDING: "red",
@@ -91,28 +93,34 @@ def list_gates(
     """
     asked = None if does is None else read_does(does)
 
-    async def work() -> _Listing:
-        async with opened_ledgers(database, app, lane) as ledgers:
-            return await _listed(ledgers, asked, prefix, after=after, limit=limit)
+    async def page(lane: Lane, cursor: str | None, most: int) -> Page[GateView]:
+        return await (await lane.gate_reader()).page(does=asked, prefix=prefix, cursor=cursor, limit=most)
 
-    found = run(work())
+    async def work() -> tuple[Listing[GateView], list[tuple[str, RuleView]]]:
+        async with opened_ledgers(database, app, lane) as ledgers:
+            listed = await list_ledgers(ledgers, page, after=after, limit=limit)
+            rules = [(lane.name, rule) for lane in listed.lanes for rule in await (await lane.gate_reader()).rules()]
+            return listed, rules
+
+    found, rules = run(work())
+    views = [view for _, view in found.items]
     if json:
         print_json(
             {
-                "gates": [gate_json(view) for view in found.gates],
-                "rules": [{"ledger": ledger} | rule_json(rule) for ledger, rule in found.rules],
+                "gates": [gate_json(view) for view in views],
+                "rules": [{"ledger": ledger} | rule_json(rule) for ledger, rule in rules],
                 "after": found.after,
                 "unseen": found.unseen,
             }
         )
-    elif found.gates:
-        out().print(_table(found.gates))
+    elif views:
+        out().print(_table(views))
     else:
         say("no gate matches")
-    if found.rules and not json:
+    if rules and not json:
         console = out()
         console.print("\n[bold]limits[/]")
-        for ledger, rule in found.rules:
+        for ledger, rule in rules:
             where = "" if ledger == TASKS.name else f" [dim]in {escape(ledger)}[/]"
             said = escape(f"{limit_words(rule.rule)}, set by {rule.set_by}{_why(rule.reason)}")
             console.print(f"  [bold]{escape(rule.pattern)}[/]{where}: {said}")
@@ -120,45 +128,6 @@ def list_gates(
         say(f"[yellow]not looked at: {escape(name)}[/]: {escape(reason)}")
     if found.after is not None and not json:
         say(f"[dim]there are more: --after {escape(found.after)}[/]")
-
-
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    """A page of gates, and where the next one begins: `LEDGER:CURSOR`."""
-
-    gates: list[GateView]
-    rules: list[tuple[str, RuleView]]
-    after: str | None
-    unseen: dict[str, str]
-
-
-async def _listed(ledgers: Ledgers, does: GateDoes | None, prefix: str, *, after: str | None, limit: int) -> _Listing:
-    found, unseen = _Listing([], [], None, dict(ledgers.unseen)), dict(ledgers.unseen)
-    names = [lane.name for lane in ledgers.lanes]
-    begin, _, cursor = (after or "").partition(":")
-    if after is not None and begin not in names:
-        raise UsageError(f"--after {after}: no page ended there; take what the last one said")
-    following = None
-    for lane in ledgers.lanes[names.index(begin) if after else 0 :]:
-        left = limit - len(found.gates)
-        if left == 0:
-            following = f"{lane.name}:"
-            break
-        try:
-            reader = await lane.gate_reader()
-        except UsageError as error:  # this ledger has none; the others may
-            if len(ledgers.lanes) == 1:
-                raise
-            unseen[lane.name] = str(error)
-            continue
-        page = await reader.page(does=does, prefix=prefix, cursor=cursor or None, limit=left)
-        found.gates.extend(page.items)
-        found.rules.extend((lane.name, rule) for rule in await reader.rules())
-        cursor = ""
-        if page.cursor is not None:
-            following = f"{lane.name}:{page.cursor}"
-            break
-    return _Listing(found.gates, found.rules, following, unseen)
 
 
 def _table(views: list[GateView]) -> Table:

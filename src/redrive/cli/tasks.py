@@ -2,7 +2,6 @@
 
 import json as json_module
 import sys
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
@@ -17,11 +16,12 @@ from redrive.cli.common import (
     DatabaseOption,
     JsonOption,
     LaneOption,
-    Ledgers,
+    Listing,
     YesOption,
     complain,
     duration_option,
     exactly,
+    list_ledgers,
     opened_ledgers,
     out,
     print_json,
@@ -38,7 +38,6 @@ from redrive.core.states import Act, State
 from redrive.core.table import TASKS
 from redrive.core.task import Added, Attempt, Deed, Task
 from redrive.errors import UsageError
-from redrive.lane import Lane
 from redrive.operator.asked import read_filter
 from redrive.operator.gates import ParkedTask
 from redrive.operator.json_views import (
@@ -52,7 +51,6 @@ from redrive.operator.json_views import (
     try_json,
 )
 from redrive.operator.names import find_named
-from redrive.ports import Filter
 
 COLOURS = {
     State.WAITING: "yellow",
@@ -110,64 +108,27 @@ def list_tasks(
 
     asked = read_filter(state=state, kind=kind, key=key, error=error, cause=cause, older_than=older_than, until=until)
 
-    async def work() -> _Listing:
+    async def work() -> Listing[Task]:
         async with opened_ledgers(database, app, lane) as ledgers:
-            return await _listed(ledgers, asked, after=after, limit=limit)
+            return await list_ledgers(
+                ledgers,
+                lambda lane, cursor, most: lane.find(asked, cursor=cursor, limit=most),
+                after=after,
+                limit=limit,
+            )
 
     found = run(work())
     if json:
-        tasks = [{"ledger": ledger} | task_json(task) for ledger, task in found.tasks]
+        tasks = [{"ledger": ledger} | task_json(task) for ledger, task in found.items]
         print_json({"tasks": tasks, "after": found.after, "unseen": found.unseen})
-    elif found.tasks:
-        out().print(_table(found.tasks))
+    elif found.items:
+        out().print(_table(found.items))
     else:
         say("no task matches")
     for name, reason in found.unseen.items():
         say(f"[yellow]not looked at: {escape(name)}[/]: {escape(reason)}")
     if found.after is not None and not json:
         say(f"[dim]there are more: --after {escape(found.after)}[/]")
-
-
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    """A page of tasks with the ledgers that they are in, and where the next one begins: at `LEDGER:` or behind `LEDGER:ID`."""
-
-    tasks: list[tuple[str, Task]]
-    after: str | None
-    unseen: dict[str, str]
-
-
-async def _listed(ledgers: Ledgers, asked: Filter, *, after: str | None, limit: int) -> _Listing:
-    lanes, cursor = _begin(ledgers.lanes, after)
-    tasks: list[tuple[str, Task]] = []
-    unseen = dict(ledgers.unseen)
-    for lane in lanes:
-        left = limit - len(tasks)
-        try:
-            page = await lane.find(asked, cursor=cursor, limit=max(1, left))
-        except UsageError as error:  # this ledger cannot be asked so; the others can
-            if len(ledgers.lanes) == 1 or cursor is not None:
-                raise
-            unseen[lane.name] = str(error)
-            continue
-        cursor = None
-        if page.items and not left:
-            return _Listing(tasks, f"{lane.name}:", unseen)
-        tasks += [(lane.name, task) for task in page.items]
-        if page.cursor is not None:
-            return _Listing(tasks, f"{lane.name}:{page.cursor}", unseen)
-    return _Listing(tasks, None, unseen)
-
-
-def _begin(lanes: list[Lane], after: str | None) -> tuple[list[Lane], str | None]:
-    """The lanes that are still to be listed, and behind which task of the first of them."""
-    if after is None:
-        return lanes, None
-    name, colon, id_ = after.partition(":")
-    for number, lane in enumerate(lanes):
-        if colon and lane.name == name:
-            return lanes[number:], id_ or None
-    raise UsageError(f"--after {after}: no page ended there; take what the last one said")
 
 
 def _table(tasks: list[tuple[str, Task]]) -> Table:

@@ -401,8 +401,13 @@ def claimed(gate: Gate, rule: GateRule, now: datetime, fence: UUID, *, first_tri
     return replace(after, ready=False, waits_for=shut[0], wake_at=shut[1])
 
 
+def may_rest(room: int, found: int, taken: int) -> bool:
+    """Whether a claim has taken all that it found behind a gate, and not because there was no more room."""
+    return room > 0 and (taken == 0 or found == taken < room)
+
+
 def rested(gate: Gate, rule: GateRule, now: datetime, soonest: datetime | None) -> Gate:
-    """The gate after a claim found room and nothing to take: it sleeps until the `soonest` of its tasks is due.
+    """The gate after a claim that left nothing of what it found: it sleeps until the `soonest` of its other tasks is due.
 
     Not if something is due by now, which another has locked. Where the budget keeps retries back, it looks again when there is
     a token.

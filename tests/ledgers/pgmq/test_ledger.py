@@ -93,6 +93,18 @@ async def test_abandoned_is_handed_out_by_claim_marked(home: Home) -> None:
     assert (await home.row(id_))["count"] == 0
 
 
+async def test_a_lost_claim_of_a_paused_kind_waits_for_the_resume(home: Home) -> None:
+    """Workers leave paused kinds out of what they ask for, so nobody is handed what a lost worker held: it is neither run nor charged."""
+    [id_] = await home.put(kind="mail")
+    await home.claim_one()
+    home.clock.advance(2 * LEASE)
+    assert await home.ledger.reclaim(9, LEASE) == []
+    assert await home.ledger.claim(9, LEASE, kinds=["other"]) == []
+    assert await home.ledger.attempts(id_) == []
+    [found] = await home.ledger.claim(9, LEASE, kinds=["mail"])
+    assert found.abandoned is not None
+
+
 @pytest.mark.parametrize("data", ["[" * 5000 + "]" * 5000, f"1{'0' * 5000}"], ids=["deep", "long"])
 async def test_a_message_that_cannot_be_read_costs_no_other(home: Home, data: str) -> None:
     """It is claimed with the others and marked, so that it ends as its own failure; also when its worker was lost."""

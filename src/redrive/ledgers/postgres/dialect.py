@@ -35,9 +35,11 @@ from sqlalchemy.dialects.postgresql import ARRAY, Insert, insert
 from sqlalchemy.schema import CreateSchema
 from sqlalchemy.types import TypeEngine
 
+from redrive.core.gates import Gate, GateRule
 from redrive.ledgers.postgres.gates import PostgresGateClaim
 from redrive.ledgers.postgres.partitions import keep_partitions
 from redrive.ledgers.postgres.settle import PostgresSettle, for_an_update
+from redrive.ledgers.sql import gate_rows
 from redrive.ledgers.sql.gate_rows import GateRows
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.seam import Columns, Parameters, SettleRows
@@ -192,6 +194,14 @@ class PostgresDialect:
     def settle(self, rows: SettleRows) -> PostgresSettle:
         """See `Dialect.settle`."""
         return PostgresSettle(self, rows)
+
+    def read_gates(self, connection: Connection, ledger: str, names: Sequence[str]) -> list[tuple[Gate, GateRule]]:
+        """See `Dialect.read_gates`."""
+        return gate_rows.read_gates(connection, ledger, names)
+
+    def write_gates(self, connection: Connection, ledger: str, gates: Sequence[Gate]) -> None:
+        """See `Dialect.write_gates`."""
+        gate_rows.write_gates(connection, ledger, gates)
 
     def gate_claim(self, rows: GateRows) -> PostgresGateClaim:
         """See `Dialect.gate_claim`."""

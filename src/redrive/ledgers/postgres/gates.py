@@ -181,7 +181,7 @@ _CLAIMED = """
             WHEN taken.held >= taken.concurrency THEN 'slot'
             WHEN taken.rate IS NOT NULL AND taken.tokens < 1 THEN 'rate'
             WHEN taken.breaker = 'returning' AND 2 ^ (taken.step + 1) - 1 - taken.ramp_started < 1 THEN 'ramp'
-            WHEN taken.room = 0 OR taken.amount > 0 THEN NULL
+            WHEN NOT taken.may_rest THEN NULL
             WHEN taken.budget IS NOT NULL AND taken.retry_tokens < 1 THEN 'budget'
             WHEN taken.version <> taken.seen OR taken.soonest <= taken.now THEN NULL
             ELSE 'due'
@@ -190,7 +190,7 @@ _CLAIMED = """
             SELECT roomy.ledger, roomy.name, roomy.version, roomy.seen, roomy.now, roomy.room, roomy.state, roomy.breaker,
                 roomy.since, roomy.trips, roomy.step, roomy.ramp_at, roomy.tokens_at, roomy.paused_at, roomy.paused_until,
                 roomy.opens_at, roomy.concurrency, roomy.rate, roomy.fill, roomy.budget, roomy.probe,
-                counted.amount, counted.soonest,
+                counted.amount, counted.may_rest, counted.soonest,
                 roomy.held + counted.amount AS held,
                 CASE WHEN roomy.rate IS NULL THEN roomy.tokens ELSE roomy.tokens_now - counted.amount END AS tokens,
                 CASE WHEN roomy.budget IS NULL THEN roomy.retry_tokens ELSE
@@ -446,8 +446,8 @@ class PostgresGateClaim:
 
     def _ranked(self, roomy: CTE, share: CTE, turns: CTE | None) -> CTE:
         """What is due of each gate, numbered in the order in which it goes: see `core.gates.in_order`."""
-        amount = select(share.c.amount).scalar_subquery()
-        ways = [self._found(roomy, amount)]
+        # One more than its share, to see whether there is more.
+        ways = [self._found(roomy, select(share.c.amount + literal_column("1")).scalar_subquery())]
         if turns is not None:
             most = select(func.greatest(func.max(turns.c.nth), 1)).scalar_subquery()
             each = select(func.greatest(share.c.amount // most, 1)).scalar_subquery()
@@ -480,24 +480,28 @@ class PostgresGateClaim:
         return select(c.id, c.band, c.name, c.room, c.turn_at, nth.label("nth")).cte("ranked")
 
     def _counted(self, roomy: CTE, ranked: CTE, picked: CTE) -> CTE:
-        """How much of each gate was taken; where there was room and nothing was found, when its next row is due."""
+        """How much of each gate was taken; where nothing was left of what was found (`core.gates.may_rest`), when its next row is due."""
         sources, head = self._heads(roomy, roomy.c.kinds)
+        head = head.where(self._rows.id != all_(func.array(select(picked.c.id).scalar_subquery())))
         first = head.correlate(roomy, *sources).limit(1).lateral("first_rows")
         joined: Any = sources[0]
         for source in [*sources[1:], first]:
             joined = joined.join(source, true())
         soonest = select(func.min(first.c.due)).select_from(joined).correlate(roomy).scalar_subquery()
+        again = ranked.c.band % literal_column("2") == literal_column("0")
         mine = select(
-            func.count().label("amount"),
-            func.count().filter(ranked.c.band % literal_column("2") == literal_column("0")).label("retries"),
-        ).select_from(ranked.join(picked, picked.c.id == ranked.c.id))
+            func.count().label("found"),
+            func.count(picked.c.id).label("amount"),
+            func.count(picked.c.id).filter(again).label("retries"),
+        ).select_from(ranked.outerjoin(picked, picked.c.id == ranked.c.id))
         counts = mine.where(ranked.c.name == roomy.c.name).correlate(roomy).lateral("counts")
         amount = cast(counts.c.amount, Integer)
-        idle = and_(amount == 0, roomy.c.room > 0)
+        all_of_it = and_(counts.c.found == counts.c.amount, amount < roomy.c.room)
+        may_rest = and_(roomy.c.room > 0, or_(amount == 0, all_of_it))
         return (
             select(
                 roomy.c.name, amount.label("amount"), cast(counts.c.retries, Integer).label("retries"),
-                case((idle, cast(soonest, Instant))).label("soonest"),
+                may_rest.label("may_rest"), case((may_rest, cast(soonest, Instant))).label("soonest"),
             )
             .select_from(roomy.join(counts, true()))
             .cte("counted")

@@ -188,6 +188,7 @@ class Acting(Gating):
         if recount:
             await self.recount()
             await self.fit_rules()
+            await self.forget_gates()
         late = await self.overdue_behind_gates()
         return len(await self.bury(late, KEEPER)) if late else 0
 

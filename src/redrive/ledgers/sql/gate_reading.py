@@ -33,6 +33,7 @@ from redrive.core.gates import (
     GateRule,
     claimed,
     in_order,
+    may_rest,
     rested,
     retry_room,
     room,
@@ -41,7 +42,7 @@ from redrive.core.gates import (
 )
 from redrive.core.task import TaskId
 from redrive.ledgers.sql import schema
-from redrive.ledgers.sql.gate_rows import GateAsk, GateRows, NamedGate, gates_and_rules, read_gate, write_gates
+from redrive.ledgers.sql.gate_rows import GateAsk, GateRows, NamedGate
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.seam import Dialect, Parameters
 
@@ -69,8 +70,6 @@ _WOKEN = (
 )
 PASSED_BY_MAX = 10
 """How many times as many gates are read as are looked at, for those of kinds that nobody here knows."""
-
-_NAMED = gates_and_rules(schema.gate.c.name.in_(bindparam("names", expanding=True)))
 
 
 class ReadingGateClaim(ABC):
@@ -103,8 +102,10 @@ class ReadingGateClaim(ABC):
         """Due rows of each gate and kind that is named: the gate, the id, the band and when. Up to `share` from the head of each band."""
 
     @abstractmethod
-    def _soonest(self, connection: Connection, gates: Sequence[Gate], now: datetime) -> dict[str, datetime | None]:
-        """When the first task of each gate is due, those of kinds that nobody here knows too."""
+    def _soonest(
+        self, connection: Connection, gates: Sequence[Gate], now: datetime, taken: Sequence[TaskId]
+    ) -> dict[str, datetime | None]:
+        """When the first task of each gate is due that is not taken now, those of kinds that nobody here knows too."""
 
     def ask(self, connection: Connection, ask: GateAsk) -> tuple[Any, Parameters] | None:
         """See `GateClaim.ask`."""
@@ -112,11 +113,10 @@ class ReadingGateClaim(ABC):
         names = self._looked(connection, ask, now)
         if not names:
             return None
-        rows = connection.execute(_NAMED, {"ledger": ask.ledger, "names": names}).mappings()
-        found = [read_gate(row) for row in rows]
+        found = list(self._dialect.read_gates(connection, ask.ledger, names))
         found.sort(key=lambda one: (one[0].turn_at, one[0].name))
         ids, after = self._take(connection, ask, now, found)
-        write_gates(connection, ask.ledger, after)
+        self._dialect.write_gates(connection, ask.ledger, after)
         return (self._hold, ask.times | {"ids": ids, "fence": ask.fence, "ledger": ask.ledger}) if ids else None
 
     def _seen(self) -> list[ColumnElement[Any]]:
@@ -165,8 +165,9 @@ class ReadingGateClaim(ABC):
         turns = {gate.name: self._turns_inside(connection, ask, gate, share) for gate in shared}
         each = max(1, share // max([1, *map(len, turns.values())]))
         alone = [gate for (gate, _), amount in zip(found, rooms, strict=True) if amount and not self._is_shared(gate)]
-        due_alone = self._due(connection, ask, alone, share)
+        due_alone = self._due(connection, ask, alone, share + 1)
         ranked: list[tuple[int, int, int, TaskId]] = []
+        eligible = [0] * len(found)
         for at, ((gate, rule), amount) in enumerate(zip(found, rooms, strict=True)):
             if amount:
                 due = (
@@ -174,17 +175,24 @@ class ReadingGateClaim(ABC):
                     if self._is_shared(gate)
                     else due_alone[gate.name]
                 )
-                picked = in_order(due, amount, retry_room(gate, rule, now, ask.limit), ask.favoured)
+                retries = retry_room(gate, rule, now, ask.limit)
+                picked = in_order(due, amount, retries, ask.favoured)
+                eligible[at] = len(due) - max(0, sum(row.band % 2 == 0 for row in due) - retries)
                 ranked += [(nth, at, row.band, row.id) for nth, row in enumerate(picked)]
         taken = sorted(ranked, key=lambda one: one[:2])[: ask.limit]
+        ids = [id_ for _, _, _, id_ in taken]
         started = Counter((at, band % 2) for _, at, band, _ in taken)
-        idle = [gate for at, (gate, _) in enumerate(found) if rooms[at] and not started[at, 0] and not started[at, 1]]
-        soonest = self._soonest(connection, idle, now)
+        resting = [
+            gate
+            for at, (gate, _) in enumerate(found)
+            if may_rest(rooms[at], eligible[at], started[at, 0] + started[at, 1])
+        ]
+        soonest = self._soonest(connection, resting, now, ids)
         after = []
         for at, (gate, rule) in enumerate(found):
             new = claimed(gate, rule, now, ask.fence, first_tries=started[at, 1], retries=started[at, 0])
             after.append(rested(new, rule, now, soonest[gate.name]) if gate.name in soonest else new)
-        return [id_ for _, _, _, id_ in taken], after
+        return ids, after
 
     def _due(self, connection: Connection, ask: GateAsk, gates: Sequence[Gate], share: int) -> dict[str, list[DueRow]]:
         """Up to so many of what is due of each kind in each band, by gate."""
@@ -275,7 +283,9 @@ class ReadingGateClaim(ABC):
         return select(union_all(*(select(part) for part in parts)).subquery("due_rows"))
 
 
-def settle_gates(connection: Connection, ledger: str, settlements: Sequence[Settlement], now: datetime) -> None:
+def settle_gates(
+    connection: Connection, dialect: Dialect, ledger: str, settlements: Sequence[Settlement], now: datetime
+) -> None:
     """Write what settlements say of their gates."""
     of_gate: dict[str, list[Settlement]] = defaultdict(list)
     for one in settlements:
@@ -283,9 +293,6 @@ def settle_gates(connection: Connection, ledger: str, settlements: Sequence[Sett
             of_gate[one.claim.task.gate].append(one)
     if not of_gate:
         return
-    rows = connection.execute(_NAMED, {"ledger": ledger, "names": list(of_gate)}).mappings().all()
-    after = []
-    for row in rows:
-        gate, rule = read_gate(row)
-        after.append(settled(gate, rule, now, sum_up(of_gate[gate.name], gate.probe_claim)))
-    write_gates(connection, ledger, after)
+    found = dialect.read_gates(connection, ledger, list(of_gate))
+    after = [settled(gate, rule, now, sum_up(of_gate[gate.name], gate.probe_claim)) for gate, rule in found]
+    dialect.write_gates(connection, ledger, after)

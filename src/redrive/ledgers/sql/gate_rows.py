@@ -1,9 +1,9 @@
 """Rows with gates, and gates themselves, as the statements of both databases know them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Text, Update, and_, bindparam, select, update
@@ -13,7 +13,7 @@ from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.predicates import Predicates
 
 _GATE = [field.name for field in fields(Gate)]
-_KEPT = ("name", "rule", "tenant", "kinds")
+KEPT = ("name", "rule", "tenant", "kinds")
 """What claims and settlements leave as it is."""
 
 
@@ -73,11 +73,20 @@ class GatesInUse:
         return bool(self.patterns or self.paused)
 
 
+class GatesMade(NamedTuple):
+    """What whoever has added tasks learns of their gates."""
+
+    written: int
+    """How many were made, or are looked at now."""
+    shut: frozenset[str]
+    """Those that keep tasks back which are due: their destination is down or has asked for it, or a person has paused them."""
+
+
 class Gated(Protocol):
     """A ledger whose rows have gates, as a system knows it that inserts its rows itself."""
 
-    def make_gates(self, connection: Connection, found: Iterable[NamedGate]) -> int:
-        """Make gates that are missing, and have those looked at that sleep until a task is due; how many were written.
+    def make_gates(self, connection: Connection, found: Iterable[NamedGate]) -> GatesMade:
+        """Make gates that are missing, and have those looked at that sleep until a task is due.
 
         They stay locked until the commit, so it must follow at once: claims pass a locked gate by.
         """
@@ -121,7 +130,16 @@ def read_gate(row: RowMapping) -> tuple[Gate, GateRule]:
     return Gate(**values), read_rule_row(row) if row["rule_pattern"] is not None else UNLIMITED
 
 
-def read_rule_row(row: RowMapping) -> GateRule:
+_NAMED = gates_and_rules(schema.gate.c.name.in_(bindparam("names", expanding=True)))
+
+
+def read_gates(connection: Connection, ledger: str, names: Sequence[str]) -> list[tuple[Gate, GateRule]]:
+    """Gates with their limits, by their names."""
+    rows = connection.execute(_NAMED, {"ledger": ledger, "names": list(names)}).mappings()
+    return [read_gate(row) for row in rows]
+
+
+def read_rule_row(row: Mapping[Any, Any]) -> GateRule:
     """The limits in the columns of a rule, each with a `rule_` before its name."""
     return GateRule(
         **{name: row[f"rule_{name}"] for name in ("concurrency", "rate", "burst", "failures", "share", "budget")},
@@ -150,7 +168,7 @@ _t = schema.gate
 WRITE = (
     update(_t)
     .where(_t.c.ledger == bindparam("in_ledger", type_=Text), _t.c.name == bindparam("of_name", type_=Text))
-    .values({name: bindparam(f"new_{name}", type_=_t.c[name].type) for name in _GATE if name not in _KEPT})
+    .values({name: bindparam(f"new_{name}", type_=_t.c[name].type) for name in _GATE if name not in KEPT})
 )
 """Write what changes in a gate: see `write_gates`."""
 
@@ -159,7 +177,7 @@ def write_gates(connection: Connection, ledger: str, gates: Sequence[Gate]) -> N
     """Write gates that nobody else can have changed since they were read."""
     rows = [
         {"in_ledger": ledger, "of_name": gate.name}
-        | {f"new_{name}": getattr(gate, name) for name in _GATE if name not in _KEPT}
+        | {f"new_{name}": getattr(gate, name) for name in _GATE if name not in KEPT}
         for gate in gates
     ]
     if rows:

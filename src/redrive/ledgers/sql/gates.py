@@ -20,6 +20,7 @@ from sqlalchemy import (
     Select,
     Text,
     Update,
+    and_,
     bindparam,
     delete,
     func,
@@ -49,6 +50,7 @@ from redrive.ledgers.sql.base import IDS_MAX, LedgerBase
 from redrive.ledgers.sql.gate_rows import (
     GateRows,
     GatesInUse,
+    GatesMade,
     NamedGate,
     gate_values,
     gates_and_rules,
@@ -64,11 +66,16 @@ from redrive.ports import Actor
 CODE = "code"
 """Who has set a rule that stands in code: it may be changed by code, and what a person has set may not."""
 GATES_LISTED_MAX = 1000
+IDLE_GATES_KEPT = timedelta(days=1)
+"""Longer than any rate, budget or window reaches back."""
 NO_REASON = "say why: whoever finds the gate so asks first"
 LOOK_FOR_GATES_SECONDS = 1.0
 """How often a ledger without gates looks whether there are some now."""
 _ASLEEP = (WaitsFor.DUE, WaitsFor.BUDGET)
 """What a gate waits for that a new task may end."""
+
+_SHUT = (WaitsFor.PROBE, WaitsFor.RETRY_AFTER, WaitsFor.PERSON)
+"""What a gate waits for that keeps back all that is due."""
 
 _t, _r, _d = schema.gate, schema.gate_rule, schema.deed
 HOLDS: ColumnElement[bool] = literal_column(f"({schema.GATE_HOLDS})", Boolean)
@@ -116,6 +123,11 @@ class GateStatements:
         .limit(GATES_LISTED_MAX)
     )
     """What people have paused, and until when."""
+    shut: Select[Any] = (
+        select(_t.c.name)
+        .where(_t.c.ledger == _LEDGER, HOLDS, _t.c.waits_for.in_([str(one) for one in _SHUT]))
+        .limit(GATES_LISTED_MAX)
+    )
     last_deed: Select[Any] = select(func.max(_d.c.id)).where(_d.c.ledger == _LEDGER, _d.c.task_id == bindparam("deed"))
     """Which deed was the last to a gate: whoever acts on what was seen names it."""
 
@@ -156,8 +168,8 @@ class Gating(LedgerBase):
 
     # --- making and waking --------------------------------------------------------------------------------------------
 
-    def make_gates(self, connection: Connection, found: Iterable[NamedGate]) -> int:
-        """Make gates that are missing, and have those looked at that sleep until a task is due; how many were written.
+    def make_gates(self, connection: Connection, found: Iterable[NamedGate]) -> GatesMade:
+        """Make gates that are missing, and have those looked at that sleep until a task is due.
 
         They stay locked until the commit, so it must follow at once: claims pass a locked gate by.
         """
@@ -173,7 +185,15 @@ class Gating(LedgerBase):
         changed = [name for name, row in there.items() if row.waits_for in _ASLEEP or _widens(row, wanted[name])]
         if changed:
             self._wake(connection, {name: wanted[name] for name in changed})
-        return len(missing) + len(changed)
+        shut = frozenset(name for name, row in there.items() if row.waits_for in _SHUT)
+        return GatesMade(len(missing) + len(changed), shut)
+
+    async def shut_gates(self) -> list[str]:
+        """Gates that keep tasks back which are due: see `GatesMade.shut`; up to a thousand."""
+        return await self.database.read(self._shut_gates) if self.has_gates else []
+
+    def _shut_gates(self, connection: Connection) -> list[str]:
+        return list(connection.execute(GateStatements.shut, {"ledger": self.name}).scalars())
 
     def _insert(self, connection: Connection, wanted: Mapping[str, Sequence[NamedGate]]) -> None:
         now = self.present(connection)
@@ -220,7 +240,7 @@ class Gating(LedgerBase):
             return 0
         made = await self.database.write(self.make_gates, found)
         self.database.wake(self.name)
-        return made
+        return made.written
 
     def _overlooked(self, connection: Connection) -> list[NamedGate]:
         return self._gate_claim.discover(connection, self.name, self._times())
@@ -263,6 +283,43 @@ class Gating(LedgerBase):
         anew = {"held": amount, "version": row.version + 1, "ready": True, "waits_for": None, "wake_at": None}
         connection.execute(_write(name, self.name).values(anew))
         return 1
+
+    async def forget_gates(self, names: Sequence[str] | None = None) -> int:
+        """Delete gates behind which nothing waits or is held; how many there were.
+
+        Those of the names, which nobody will ask for again; or those that were not looked at for a day, up to a thousand, unless a
+        person has paused them. A task that is added meanwhile is found by `discover`, and has its gate made anew.
+        """
+        if not self.has_gates:
+            return 0
+        idle = await self.database.read(self._idle_gates, names)
+        return await self.database.write(self._forget_gates, idle) if idle else 0
+
+    def _idle_gates(self, connection: Connection, names: Sequence[str] | None) -> list[str]:
+        where = [_t.c.ledger == self.name, ~OF_KINDS, self._unused]
+        if names is not None:
+            where.append(_t.c.name.in_(names))
+        else:
+            where += [_t.c.turn_at < self.present(connection) - IDLE_GATES_KEPT, _t.c.paused_at.is_(None)]
+            where += [_t.c.waits_for == WaitsFor.DUE, _t.c.wake_at.is_(None)]
+        return list(connection.execute(select(_t.c.name).where(*where).limit(GATES_LISTED_MAX)).scalars())
+
+    def _forget_gates(self, connection: Connection, names: Sequence[str]) -> int:
+        known = {"ledger": self.name, "names": list(names)}
+        # Locked in the order of their names, as everybody does. The second statement sees what was added before that.
+        locked = GateStatements.lock_there.with_for_update(skip_locked=True)
+        there = [row.name for row in connection.execute(locked, known)]
+        gone = delete(_t).where(_t.c.ledger == self.name, _t.c.name.in_(there), self._unused)
+        return connection.execute(gone).rowcount
+
+    @cached_property
+    def _unused(self) -> ColumnElement[bool]:
+        """Whether nothing waits behind a gate, or is held."""
+        rows = self._mapped.rows
+        waiting: Select[Any] = (
+            select(literal_column("1")).select_from(self._mapped.table).where(rows.gated(), rows.gate() == _t.c.name)
+        )
+        return and_(_t.c.held == 0, ~waiting.correlate(_t).exists())
 
     # --- looking ------------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """How much a gate or a pause keeps back: due tasks, counted in the indexes up to a limit, however many there are."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -31,6 +32,13 @@ class Parking(LedgerBase):
     def parked_behind(self, connection: Connection, gate: str, most: int) -> int:
         """The due tasks among the first `most` that wait behind a gate."""
         return self._counted(connection, self._count_behind, gate=gate, most=most)
+
+    async def parked_amounts(self, gates: Sequence[str], most: int) -> dict[str, int]:
+        """The same of several gates."""
+        return await self.database.read(self._parked_amounts, gates, most)
+
+    def _parked_amounts(self, connection: Connection, gates: Sequence[str], most: int) -> dict[str, int]:
+        return {gate: self.parked_behind(connection, gate, most) for gate in gates}
 
     def parked_before(self, connection: Connection, gate: str, id: TaskId, most: int) -> int:
         """Those of them that go before this task: by their band, then by their due time, then by their id."""

@@ -15,6 +15,7 @@ from sqlalchemy import CTE, ColumnElement, Connection, Delete, FromClause, Inser
 from sqlalchemy.types import TypeEngine
 
 from redrive.core.decide import Settlement
+from redrive.core.gates import Gate, GateRule
 from redrive.ledgers.sql.gate_rows import GateAsk, GateRows, NamedGate
 
 Columns = Mapping[str, TypeEngine[Any]]
@@ -193,6 +194,14 @@ class Dialect(Protocol):
 
     def settle(self, rows: SettleRows) -> SettleWriter:
         """How settlements are written here."""
+        ...
+
+    def read_gates(self, connection: Connection, ledger: str, names: Sequence[str]) -> list[tuple[Gate, GateRule]]:
+        """Gates with their limits."""
+        ...
+
+    def write_gates(self, connection: Connection, ledger: str, gates: Sequence[Gate]) -> None:
+        """Write gates that nobody else can have changed since they were read."""
         ...
 
     def gate_claim(self, rows: GateRows) -> GateClaim:

@@ -49,7 +49,7 @@ class SettleInSteps(ABC):
             minute = {"minute": present.replace(second=0, microsecond=0), "ledger": ledger, "worker": worker}
             connection.execute(self._roll_up, {**rolled_up(settled), **minute})
             if self._rows.has_gates:
-                settle_gates(connection, ledger, settled, present)
+                settle_gates(connection, self._dialect, ledger, settled, present)
         return [] if settled is settlements else [one for one in settlements if one.claim.task.id not in written]
 
     @abstractmethod

@@ -28,9 +28,11 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite import Insert, insert
 from sqlalchemy.types import TypeEngine
 
+from redrive.core.gates import Gate, GateRule
 from redrive.ledgers.sql.gate_rows import GateRows
 from redrive.ledgers.sql.seam import Columns, Parameters, SettleRows
 from redrive.ledgers.sql.times import Instant, IsoText, comparable
+from redrive.ledgers.sqlite import gate_rows
 from redrive.ledgers.sqlite.gates import SqliteGateClaim
 from redrive.ledgers.sqlite.settle import SqliteSettle
 
@@ -172,6 +174,14 @@ class SqliteDialect:
     def settle(self, rows: SettleRows) -> SqliteSettle:
         """See `Dialect.settle`."""
         return SqliteSettle(self, rows)
+
+    def read_gates(self, connection: Connection, ledger: str, names: Sequence[str]) -> list[tuple[Gate, GateRule]]:
+        """See `Dialect.read_gates`."""
+        return gate_rows.read_gates(connection, ledger, names)
+
+    def write_gates(self, connection: Connection, ledger: str, gates: Sequence[Gate]) -> None:
+        """See `Dialect.write_gates`."""
+        gate_rows.write_gates(connection, ledger, gates)
 
     def gate_claim(self, rows: GateRows) -> SqliteGateClaim:
         """See `Dialect.gate_claim`."""

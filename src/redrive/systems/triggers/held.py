@@ -3,28 +3,31 @@
 Where the store has no gates, nothing is held.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from redrive.lane import Lane
-from redrive.systems.triggers.ports import Inbox
+from redrive.systems.triggers.ports import Stores
 from redrive.systems.triggers.values import HeldEndpoint
 
 
 class EndpointGates:
     """The gates of endpoints, read when somebody asks."""
 
-    def __init__(self, lane: Lane, inbox: Inbox, now: Callable[[], datetime]) -> None:
+    def __init__(self, lane: Lane, stores: Stores) -> None:
         self._lane = lane
-        self._inbox = inbox
-        self._now = now
+        self._inbox = stores.inbox
+        self._parked = stores.parked
+        self._now = stores.clock.now
 
     async def held(self, ids: Sequence[str]) -> dict[str, HeldEndpoint]:
         """Those of the endpoints whose deliveries are kept back, by their ids."""
         now = self._now()
         seen = {gate.name: _held(gate, now) for gate in await self._gates(ids)}
-        return {name: one for name, one in seen.items() if one is not None}
+        held = {name: one for name, one in seen.items() if one is not None}
+        amounts = await self._parked(list(held)) if held else {}
+        return {name: one._replace(waiting=amounts.get(name)) for name, one in held.items()}
 
     async def next_try(self, event_id: str, status: str, next_retry_at: datetime | None) -> datetime | None:
         """When an event is tried next: what is due by now may wait for a gate, and only then are gates asked."""

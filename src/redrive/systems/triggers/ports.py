@@ -249,6 +249,11 @@ async def _nothing_is_left() -> None:
     """All is written in the commits."""
 
 
+async def _nobody_counts(_: Sequence[str]) -> Mapping[str, int]:
+    """Where that would be to read all of it."""
+    return {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stores:
     """All that triggers keeps, over one store."""
@@ -264,3 +269,7 @@ class Stores:
     cursor_secret: CursorSecret
     flushed: Callable[[], Awaitable[None]] = _nothing_is_left
     """Comes back when all is written that is written after the commits: points of charts."""
+    queue_parked: Callable[[], Awaitable[None]] = _nothing_is_left
+    """Write `queued` where a gate keeps an event back that was received before, and never tried."""
+    parked: Callable[[Sequence[str]], Awaitable[Mapping[str, int]]] = _nobody_counts
+    """How many due deliveries wait for endpoints that are held, counted up to `COUNTED_MAX`."""

@@ -240,6 +240,20 @@ class EndpointChange(_In):
     enabled: bool | None = Field(default=None, strict=True)
 
 
+class HeldOut(BaseModel):
+    """Why deliveries to an endpoint are kept back. They are not charged."""
+
+    state: GateState = Field(
+        description="`holding`: one delivery at a time asks whether it is back; `returning`: more and more go through; `paused`: a person said so"
+    )
+    since: str | None = Field(examples=[STAMP])
+    next_at: str | None = Field(description="When the next delivery may go there", examples=[STAMP])
+    reason: str | None = Field(examples=["its deliveries failed"])
+    waiting: int | None = Field(
+        description=f"Due deliveries that wait for it; counted up to {COUNTED_MAX:,}, null where nobody counts them"
+    )
+
+
 class EndpointOut(BaseModel):
     """A subscription, without its secret."""
 
@@ -254,6 +268,7 @@ class EndpointOut(BaseModel):
     disabled_at: str | None = Field(examples=[None])
     disabled_reason: str | None = Field(examples=[None])
     failing_since: str | None = Field(examples=[None])
+    held: HeldOut | None = Field(description="Null while its deliveries go through", examples=[None])
     old_secret_until: str | None = Field(description="Until when two secrets sign", examples=[None])
     created_at: str = Field(examples=[STAMP])
     updated_at: str = Field(examples=[STAMP])
@@ -348,17 +363,6 @@ class FailureOut(BaseModel):
     delivery_id: str = Field(description="A task of the ledger `trigger_deliveries`", examples=[EVENT])
     at: str = Field(examples=[STAMP])
     error: str = Field(examples=["TransientError: the endpoint answered 503"])
-
-
-class HeldOut(BaseModel):
-    """Why deliveries to an endpoint are kept back. They are not charged."""
-
-    state: GateState = Field(
-        description="`holding`: one delivery at a time asks whether it is back; `returning`: more and more go through; `paused`: a person said so"
-    )
-    since: str | None = Field(examples=[STAMP])
-    next_at: str | None = Field(description="When the next delivery may go there", examples=[STAMP])
-    reason: str | None = Field(examples=["its deliveries failed"])
 
 
 class EndpointSeenOut(BaseModel):

@@ -59,17 +59,32 @@ class Failure(NamedTuple):
     error: str | None
 
 
-def fold(before: Standing, deliveries: Sequence[Delivery], now: datetime, failure: Failure | None = None) -> Standing:
-    """Where an event stands after its deliveries changed. What is delivered stays as it is."""
+def fold(
+    before: Standing,
+    deliveries: Sequence[Delivery],
+    now: datetime,
+    failure: Failure | None = None,
+    *,
+    parked: bool = False,
+) -> Standing:
+    """Where an event stands after its deliveries changed. What is delivered stays as it is.
+
+    `parked`: a gate keeps one of them back that was never tried.
+    """
     if before.status == "delivered":
         return before
     live = [one for one in deliveries if one.status != "cancelled"]
-    status = _status(before, deliveries, live)
+    untried = any(one.status == "waiting" and one.claimed_at is None for one in live)
+    status = _status(before, deliveries, live, parked=parked and untried)
     if before.acknowledged_at is not None:
         ended: datetime | None = before.acknowledged_at
     else:
         ended = max((one.ended_at for one in deliveries if one.ended_at is not None), default=now)
     waiting = [one.due_at for one in live if one.status == "waiting" and one.claimed_at is not None]
+    if untried and before.next_retry_at is not None and before.next_retry_at <= now:
+        waiting.append(before.next_retry_at)  # it was parked, and nobody has picked it up
+    elif untried and parked:
+        waiting.append(now)
     return Standing(
         status=status,
         retry_attempts=max((one.retry_attempts for one in live), default=before.retry_attempts),
@@ -82,13 +97,13 @@ def fold(before: Standing, deliveries: Sequence[Delivery], now: datetime, failur
     )
 
 
-def _status(before: Standing, deliveries: Sequence[Delivery], live: Sequence[Delivery]) -> str:
+def _status(before: Standing, deliveries: Sequence[Delivery], live: Sequence[Delivery], *, parked: bool) -> str:
     states = {one.status for one in live}
     if before.acknowledged_at is not None:
         return "delivered"
     if "waiting" in states or "claimed" in states:
-        # Before the first pick-up there is nothing to tell but that it was received.
-        picked_up = before.status != "received" or any(one.claimed_at is not None for one in deliveries)
+        # Before the first pick-up there is nothing to tell but that it was received; or that a gate keeps it back.
+        picked_up = parked or before.status != "received" or any(one.claimed_at is not None for one in deliveries)
         return "queued" if picked_up else "received"
     if before.status == "failed" or "dead" in states:
         return "failed"

@@ -1,7 +1,7 @@
 """The system itself: its lane, its stores, its loops, its routes."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from redrive.systems.triggers.aws.metrics import EmfMetrics
 
 PRUNE_EVERY_SECONDS = 60.0
+PARKED_EVERY_SECONDS = 5.0
 
 
 class Triggers(System):
@@ -78,7 +79,7 @@ class Triggers(System):
         # People count events here, and not the deliveries that they are made of.
         self.lane.headcount = Headcount(name=EVENTS, things="events", words=WORDS, amounts=self._amounts)
         self.lane.handler(policy=self.policy)(self.deliverer.deliver)
-        self._gates = EndpointGates(self.lane, self.inbox, self.stores.clock.now)
+        self._gates = EndpointGates(self.lane, self.stores)
         self.desk = EndpointDesk(self.stores.book, self.lane, self._gates)
 
     async def _ledger(self) -> Any:
@@ -125,7 +126,8 @@ class Triggers(System):
         """Forget what was delivered long ago, and tell CloudWatch what is counted, until told to stop."""
         await self._check_secrets()
         async with asyncio.TaskGroup() as loops:
-            loops.create_task(self._prune(stopped))
+            loops.create_task(self._every(PRUNE_EVERY_SECONDS, stopped, "prune_failed", self.forget, self.tell_totals))
+            loops.create_task(self._every(PARKED_EVERY_SECONDS, stopped, "look_failed", self.stores.queue_parked))
             if self.emf is not None:
                 loops.create_task(self.emf.run(stopped))
         # The workers stop at the same time and may still be delivering, within their grace.
@@ -158,17 +160,19 @@ class Triggers(System):
         self._retention = settings.retention.get(State.DONE)
         return replace(settings, retention={})
 
-    async def _prune(self, stopped: asyncio.Event) -> None:
+    async def _every(
+        self, seconds: float, stopped: asyncio.Event, failed: str, *calls: Callable[[], Awaitable[None]]
+    ) -> None:
         while not stopped.is_set():
             try:
-                await self.forget()
-                await self.tell_totals()
+                for call in calls:
+                    await call()
             except LedgerAwayError:
-                pass  # the workers say so; it is tried again in a minute
+                pass  # the workers say so; it is tried again
             except Exception as error:  # whatever a driver says: the service goes on, and it is tried again
-                self._log.error("prune_failed", error=describe_error(error))
+                self._log.error(failed, error=describe_error(error))
             with suppress(TimeoutError):
-                await asyncio.wait_for(stopped.wait(), PRUNE_EVERY_SECONDS)
+                await asyncio.wait_for(stopped.wait(), seconds)
 
     async def forget(self) -> None:
         """Forget what was delivered longer ago than is kept, and finish what others have left."""

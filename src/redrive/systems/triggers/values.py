@@ -222,6 +222,8 @@ class HeldEndpoint(NamedTuple):
     next_at: datetime | None
     """When the next delivery may go there; None where somebody will say."""
     reason: str | None
+    waiting: int | None = None
+    """Due deliveries that wait for it, counted up to `COUNTED_MAX`; None where nobody counts them."""
 
 
 class LatestFailure(NamedTuple):

@@ -46,8 +46,8 @@ function facts(act, { held, parked }) {
   return known.map(([name, value]) => make("div", {}, make("dt", { textContent: name }), make("dd", { textContent: value })));
 }
 
-function show({ concurrency, rate, breaker, budget }) {
-  const values = { concurrency, rate, failures: breaker?.failures, within: breaker?.within_seconds, probe: breaker?.probe_seconds, budget };
+function show({ concurrency, rate, burst, breaker, budget }) {
+  const values = { concurrency, rate, burst, failures: breaker?.failures, within: breaker?.within_seconds, probe: breaker?.probe_seconds, budget };
   for (const [name, value] of Object.entries(values)) form.elements[name].value = value ?? "";
 }
 
@@ -75,7 +75,7 @@ function limits(elements) {
   const before = JSON.parse(asked.limits);
   const failures = number("failures");
   const breaker = failures === null ? null : { ...(before.breaker?.share ? { share: before.breaker.share } : {}), failures, within: number("within") ?? 60, probe: number("probe") ?? 30 };
-  return { concurrency: number("concurrency"), rate: elements.rate.value.trim() || null, breaker, budget: number("budget") };
+  return { concurrency: number("concurrency"), rate: elements.rate.value.trim() || null, burst: number("burst"), breaker, budget: number("budget") };
 }
 
 form?.addEventListener("submit", async (event) => {

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
+from redrive import Filter, State
 from redrive.errors import SettingsError
+from redrive.ports import Actor
 from redrive.settings import load
 from redrive.systems.triggers import TriggerSettings
+from redrive.systems.triggers.values import NewEvent
 from redrive.testing import VirtualClock
 
 from ..conftest import House, make_app
@@ -88,6 +91,54 @@ async def test_what_is_parked_is_said(house: House, receiver: Receiver) -> None:
         "failing", "holding", "its deliveries failed",
     )  # fmt: skip
     assert seen["held"]["since"] < seen["held"]["next_at"]
+    waiting = sum(task.due_at is None or task.due_at <= house.clock.now() for task in await _open(house))
+    assert seen["held"]["waiting"] == waiting > 1
+    well = await house.endpoint("http://127.0.0.1:9/")
+    async with house.client(await house.key()) as client:
+        mine = {one["endpoint_id"]: one for one in (await client.get("/v1/endpoints")).json()["endpoints"]}
+        one = (await client.get(f"/v1/endpoints/{endpoint.id}")).json()
+        changed = (await client.patch(f"/v1/endpoints/{endpoint.id}", json={"description": "the shop"})).json()
+    assert mine[endpoint.id]["held"] == one["held"] == changed["held"] == seen["held"], "its owner sees it, too"
+    assert mine[well.id]["held"] is None
+
+
+async def _open(house: House) -> list[Any]:
+    return list((await house.triggers.lane.find(Filter(state=State.WAITING), limit=100)).items)
+
+
+async def test_what_is_parked_is_queued(house: House, receiver: Receiver) -> None:
+    """An event that a gate keeps back is `queued`, though it was never tried: one that comes while the gate holds at once, and one that
+    was there before with the next look. Its next try is the gate's next look; where nothing is held, nobody looks."""
+    receiver.answer = lambda _: status(503)
+    endpoint = await house.endpoint(receiver.url)
+    other = await house.endpoint("http://127.0.0.1:9/", user="bob")
+    before = [await house.post() for _ in range(30)]
+    await house.run()
+    gate = await gate_of(house, endpoint)
+    assert gate.state == "tripped"
+    untried = [id_ for id_ in before if (await house.event(id_)).status == "received"]
+    assert len(untried) == 20
+    [taken] = await house.triggers.intake.take(
+        [NewEvent(user_id="ada", event_type="a", payload="1", correlation_id="c-1")]
+    )
+    free = await house.post(user="bob")
+    await house.triggers.stores.queue_parked()
+    await house.triggers.stores.queue_parked()
+    assert (taken.status, (await house.event(free, "bob")).status) == ("queued", "received")
+    totals = await house.triggers.inbox.totals()
+    assert (totals["queued"], totals["received"]) == (31, 1)
+    async with house.client(await house.key()) as client:
+        for id_ in (taken.id, untried[-1]):
+            said = (await client.get(f"/v1/events/{id_}/status")).json()
+            at = gate.wake_at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+            assert (said["status"], said["retry_attempts"], said["next_retry_at"]) == ("queued", 0, at)
+    receiver.answer = lambda _: status(200)
+    assert await house.triggers.endpoints.delete("bob", other.id)
+    for _ in range(40):
+        await house.run(after=timedelta(seconds=30))
+    assert {(await house.event(id_)).status for id_ in (*before, taken.id)} == {"delivered"}
+    totals = await house.triggers.inbox.totals()
+    assert (totals["queued"], totals["delivered"]) == (0, 31)
 
 
 async def test_what_is_parked_fails_when_its_endpoint_is_disabled(house: House, receiver: Receiver) -> None:
@@ -102,6 +153,18 @@ async def test_what_is_parked_fails_when_its_endpoint_is_disabled(house: House, 
         await house.run(after=timedelta(seconds=30))
     assert {(await house.event(id_)).status for id_ in ids} == {"failed"}
     assert len(receiver.received) == 10
+
+
+async def test_an_endpoint_that_is_deleted_leaves_no_gate(house: House) -> None:
+    """Whether or not its gate was paused; what waited for it is cancelled."""
+    ledger: Any = await house.triggers.lane.ledger()
+    for pause in (False, True):
+        endpoint = await house.endpoint("http://127.0.0.1:9/")
+        await house.post()
+        assert not pause or await ledger.pause_gate(endpoint.id, Actor(name="olga", reason="it moves"))
+        assert await ledger.gate(endpoint.id) is not None
+        assert await house.triggers.endpoints.delete("ada", endpoint.id)
+        assert await ledger.gate(endpoint.id) is None
 
 
 async def test_limits_can_be_set(url: str, clock: VirtualClock) -> None:

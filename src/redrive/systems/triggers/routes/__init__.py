@@ -38,6 +38,6 @@ def make_routes(
     router = APIRouter(prefix=PREFIX, route_class=route_class(gate), dependencies=[Security(_header)])
     quota = Quota(stores.limits, clock, deliveries_per_minute, hosting)
     add_event_routes(router, stores.intake, quota, stores.inbox, cursors, lane, gates, hosting)
-    add_endpoint_routes(router, stores, guard, deliverer)
+    add_endpoint_routes(router, stores, guard, deliverer, gates)
     add_key_routes(router, keys, clock, cursors)
     return [status_route(gate, gates, queried), router, make_desk_routes(desk)]

@@ -10,6 +10,7 @@ from redrive.http.guard import KeyFirstRoute, require, require_unless_loopback
 from redrive.operator.json_views import fields_json
 from redrive.systems.triggers import shapes as m
 from redrive.systems.triggers.desk import EndpointDesk
+from redrive.systems.triggers.routes.endpoints import held_json
 from redrive.systems.triggers.values import EndpointsActed, EndpointState, SeenEndpoint
 
 PAGE_MAX = 200
@@ -72,5 +73,5 @@ def make_desk_routes(desk: EndpointDesk) -> APIRouter:
 def _seen_json(seen: SeenEndpoint) -> dict[str, Any]:
     failure = seen.latest_failure
     latest = None if failure is None else fields_json(failure, m.FailureOut.model_fields)
-    held = None if seen.held is None else fields_json(seen.held, m.HeldOut.model_fields)
+    held = held_json(seen.held)
     return fields_json(seen, m.EndpointSeenOut.model_fields, endpoint_id=seen.id, latest_failure=latest, held=held)

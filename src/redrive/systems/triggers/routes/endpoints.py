@@ -13,23 +13,31 @@ from redrive.operator.json_views import fields_json, instant_json
 from redrive.systems.triggers import shapes as m
 from redrive.systems.triggers.access import needs
 from redrive.systems.triggers.endpoints import TooManyEndpointsError, new_secret
+from redrive.systems.triggers.held import EndpointGates
 from redrive.systems.triggers.ids import new_id, read_id
 from redrive.systems.triggers.ports import Stores
 from redrive.systems.triggers.routes.answers import attempts_json, invalid, not_found, owner_of, refusals, with_body
-from redrive.systems.triggers.values import Endpoint
+from redrive.systems.triggers.values import Endpoint, HeldEndpoint
 from redrive.systems.triggers.work import Deliverer
 
 EndpointId = Annotated[str, Path(description="The endpoint's id", examples=[m.ENDPOINT])]
 TEST_BODY = b'{"type":"redrive.test","timestamp":"%s","data":{"message":"a test of this endpoint"}}'
 
 
-def endpoint_json(endpoint: Endpoint, *, secret: bool = False) -> dict[str, Any]:
+def endpoint_json(endpoint: Endpoint, held: HeldEndpoint | None = None, *, secret: bool = False) -> dict[str, Any]:
     """An endpoint; its secret only where it was just made or changed."""
     shape = m.EndpointMade if secret else m.EndpointOut
-    return fields_json(endpoint, shape.model_fields, endpoint_id=endpoint.id)
+    return fields_json(endpoint, shape.model_fields, endpoint_id=endpoint.id, held=held_json(held))
 
 
-def add_endpoint_routes(router: APIRouter, stores: Stores, guard: Guard, deliverer: Deliverer) -> None:
+def held_json(held: HeldEndpoint | None) -> dict[str, Any] | None:
+    """Why deliveries to an endpoint are kept back."""
+    return None if held is None else fields_json(held, m.HeldOut.model_fields)
+
+
+def add_endpoint_routes(
+    router: APIRouter, stores: Stores, guard: Guard, deliverer: Deliverer, gates: EndpointGates
+) -> None:
     """The routes of endpoints."""
     endpoints = stores.endpoints
 
@@ -63,13 +71,16 @@ def add_endpoint_routes(router: APIRouter, stores: Stores, guard: Guard, deliver
     async def list_endpoints(request: Request) -> JSONResponse:
         """All endpoints of the user, oldest first."""
         listed = await endpoints.of_user(owner_of(request))
-        return JSONResponse({"endpoints": [endpoint_json(endpoint) for endpoint in listed]})
+        held = await gates.held([endpoint.id for endpoint in listed])
+        return JSONResponse({"endpoints": [endpoint_json(endpoint, held.get(endpoint.id)) for endpoint in listed]})
 
     @router.get("/endpoints/{endpoint_id}", tags=["endpoints"], response_model=m.EndpointOut, responses=refusals(404))
     @needs("endpoints")
     async def get_endpoint(request: Request, endpoint_id: EndpointId) -> JSONResponse:
         """One endpoint."""
-        return JSONResponse(endpoint_json(await found(request, endpoint_id)))
+        endpoint = await found(request, endpoint_id)
+        held = await gates.held([endpoint.id])
+        return JSONResponse(endpoint_json(endpoint, held.get(endpoint.id)))
 
     @router.patch("/endpoints/{endpoint_id}", tags=["endpoints"], response_model=m.EndpointMade,
                   responses=with_body(404))  # fmt: skip
@@ -88,7 +99,8 @@ def add_endpoint_routes(router: APIRouter, stores: Stores, guard: Guard, deliver
         changed = await endpoints.change(owner_of(request), read_id(endpoint_id), values, rotate=rotated)
         if changed is None:
             raise not_found()
-        return JSONResponse(endpoint_json(changed, secret=rotated))
+        held = await gates.held([changed.id])
+        return JSONResponse(endpoint_json(changed, held.get(changed.id), secret=rotated))
 
     @router.delete("/endpoints/{endpoint_id}", status_code=204, tags=["endpoints"], response_class=Response,
                    responses=refusals(404))  # fmt: skip

@@ -114,6 +114,14 @@ class EventStatus(Beside):
         """
         self._follow(connection, self._lock, changed, acknowledged=acknowledged, now=now)
 
+    def park(self, connection: Connection, event_ids: Iterable[str], now: datetime) -> None:
+        """A gate keeps deliveries of these events back that were never tried: such an event is `queued`.
+
+        One that somebody has locked is left out: who changes its deliveries brings it up to date.
+        """
+        # None of its deliveries was changed here, so all of them are read once more when the event is locked.
+        self._follow(connection, self._lock_free, {id_: id_ for id_ in event_ids}, now=now, parked=True)
+
     def _follow(
         self,
         connection: Connection,
@@ -123,6 +131,7 @@ class EventStatus(Beside):
         failed: Mapping[Any, FailedTry] | None = None,
         acknowledged: str | None = None,
         now: datetime | None = None,
+        parked: bool = False,
     ) -> None:
         """As `follow`, with the statement that locks the events; `failed` are the deliveries that have just failed."""
         event_ids = {*changed.values(), *([acknowledged] if acknowledged is not None else ())}
@@ -137,7 +146,7 @@ class EventStatus(Beside):
             at = now or max(updated_at for _, updated_at, *_ in deliveries)
             failures = failures_of(who, deliveries, failed) if failed else []
             failure = Failure(failures[-1].at, failures[-1].error) if failures else None
-            after = fold(before, [Delivery(*row[2:]) for row in deliveries], at, failure)
+            after = fold(before, [Delivery(*row[2:]) for row in deliveries], at, failure, parked=parked)
             if after != before:
                 rows.append((id_, *after, at))
             changes += changes_of(who, before, after, deliveries, failures, created_at, at)

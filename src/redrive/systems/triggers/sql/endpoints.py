@@ -1,6 +1,6 @@
 """EndpointStore in their table, with their health and the notices that their owners read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -37,8 +37,15 @@ def read_endpoint(row: Any) -> Endpoint:
 class SqlEndpoints(OnDatabase):
     """See `EndpointStore`."""
 
-    def __init__(self, database: Database, status: EventStatus, keeper: SecretKeeper) -> None:
+    def __init__(
+        self,
+        database: Database,
+        status: EventStatus,
+        keeper: SecretKeeper,
+        ledger: Callable[[], Awaitable[Any]],
+    ) -> None:
         super().__init__(database)
+        self._ledger = ledger
         self._status = status
         self._keeper = keeper
         self._healths: Gather[tuple[str, bool], None] = Gather(self._note)
@@ -113,6 +120,7 @@ class SqlEndpoints(OnDatabase):
         after: str | None = ""
         while after is not None:
             after = await self._database.write(self._cancel_some, id, after)
+        await (await self._ledger()).forget_gates([id])
         return True
 
     def _cancel_some(self, connection: Connection, endpoint_id: str, after: str) -> str | None:

@@ -25,6 +25,8 @@ class _Fans(NamedTuple):
 
     amounts: Counter[str]
     gates: set[NamedGate]
+    ways: Sequence[tuple[str, str]]
+    """Each event with each endpoint that it goes to."""
 
 
 class SqlIntake(OnDatabase):
@@ -77,25 +79,29 @@ class SqlIntake(OnDatabase):
         stored = [row for row in rows if row["id"] in new]
         fans = self._fan_out(connection, stored, now)
         there = _taken_before(connection, [row for row in rows if row["id"] not in new])
+        parked = set[str]()
+        if fans.gates:
+            # Late, since claims pass a gate by that somebody has locked; and before the counters, as settlements have it.
+            shut = ledger.make_gates(connection, fans.gates).shut
+            parked = {event_id for event_id, endpoint_id in fans.ways if endpoint_id in shut} if shut else parked
         taken = []
         for id_, event in zip(ids, events, strict=True):
             if id_ in new:
-                taken.append(Taken(id_, "received", now, True, fans.amounts[id_]))
+                taken.append(Taken(id_, "queued" if id_ in parked else "received", now, True, fans.amounts[id_]))
             else:
                 before = there.get((event.user_id, event.idempotency_key or ""))
                 if before is None:
                     raise LedgerAwayError("the event of this idempotency key was deleted meanwhile: send it again")
                 taken.append(before)
-        if fans.gates:
-            # Late, since claims pass a gate by that somebody has locked; and before the counters, as settlements have it.
-            ledger.make_gates(connection, fans.gates)
         self._status.took(connection, stored)
+        if parked:
+            self._status.park(connection, parked, now)
         return taken
 
     def _fan_out(self, connection: Connection, rows: Sequence[dict[str, Any]], now: datetime) -> _Fans:
         """One delivery for each new event and each enabled endpoint that wants it."""
         if not rows:
-            return _Fans(Counter(), set())
+            return _Fans(Counter(), set(), [])
         e = t.endpoints
         users = sorted({row["user_id"] for row in rows})
         wanted = select(e).where(e.c.user_id.in_(users), e.c.enabled.is_(True)).order_by(e.c.id)
@@ -118,6 +124,7 @@ class SqlIntake(OnDatabase):
         return _Fans(
             Counter(row["event_id"] for row in deliveries),
             {NamedGate(row["endpoint_id"], None, row["user_id"]) for row in deliveries},
+            [(row["event_id"], row["endpoint_id"]) for row in deliveries],
         )
 
 

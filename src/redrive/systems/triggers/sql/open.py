@@ -12,6 +12,7 @@ from redrive.systems.triggers.sql.inbox import SqlInbox
 from redrive.systems.triggers.sql.intake import SqlIntake
 from redrive.systems.triggers.sql.limits import SqlCursorSecret, SqlRateLimits
 from redrive.systems.triggers.sql.looks import SqlLoads, SqlLooks
+from redrive.systems.triggers.sql.parked import ParkedEvents
 from redrive.systems.triggers.values import Change
 
 
@@ -24,15 +25,18 @@ def open_sql_stores(
     `ledger` is that of the deliveries, opened when it is first asked for.
     """
     status = EventStatus(database, tell)
+    parked = ParkedEvents(database, status, ledger)
     stores = Stores(
         clock=database,
         intake=SqlIntake(database, status, ledger, retries_max=retries_max),
         inbox=SqlInbox(database, status),
         loads=SqlLoads(database),
-        endpoints=SqlEndpoints(database, status, keeper),
+        endpoints=SqlEndpoints(database, status, keeper, ledger),
         book=SqlEndpointBook(database),
         looks=SqlLooks(database),
         limits=SqlRateLimits(database),
         cursor_secret=SqlCursorSecret(database),
+        queue_parked=parked.queue,
+        parked=parked.amounts,
     )
     return stores, status
