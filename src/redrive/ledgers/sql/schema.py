@@ -124,6 +124,15 @@ beside it made an insert twice as slow (4.4 and 10.4 µs). SQLite has an integer
 beside it is quicker to write than the wide key (3.9 and 4.2 µs) and takes a fifth less room.
 """
 
+stack = Table(
+    "redrive_stack",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("frames", Text, nullable=False),
+    Column("seen_at", Instant, nullable=False),
+)
+"""Where exceptions came from: each distinct traceback once, however many tries of whatever ledger ended there."""
+
 minute = Table(
     "redrive_minute",
     metadata,
@@ -182,6 +191,22 @@ turn = Table(
 )
 """Chores that one of many services does for all: whose turn it is until when."""
 
+worker = Table(
+    "redrive_worker",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("host", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("version", Text),
+    Column("slots", Integer, nullable=False),
+    Column("holds", JSON, nullable=False),
+    Column("started_at", Instant, nullable=False),
+    Column("seen_at", Instant, nullable=False),
+    Column("stopped_at", Instant),
+    Index("redrive_worker_seen_idx", "seen_at", "name"),
+)
+"""Who works, and when each last gave a sign of life; those who are gone stay for a week."""
+
 alert = Table(
     "redrive_alert",
     metadata,
@@ -201,6 +226,8 @@ cause = Table(
     Column("id", Text, primary_key=True),
     Column("text", Text, nullable=False),
     Column("sample", Text, nullable=False),
+    Column("kind", Text),
+    Column("at", Text),
     Column("first_seen", Instant, nullable=False),
     Column("last_seen", Instant, nullable=False),
     Column("amount", BigInteger, nullable=False),
