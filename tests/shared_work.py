@@ -134,7 +134,13 @@ _tables: dict[Any, Table] = {}
 
 def _alike(dialect: Any) -> tuple[Any, ...]:
     """What decides how a statement is compiled and its rows are read: the key of a compiled statement has the dialect in it."""
-    return type(dialect), dialect.server_version_info, dialect.paramstyle, dialect._json_deserializer
+    return (
+        type(dialect),
+        dialect.statement_compiler,
+        dialect.server_version_info,
+        dialect.paramstyle,
+        dialect._json_deserializer,
+    )
 
 
 def reflect(connection: Connection, *given: Any) -> Table:

@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import asyncpg
+import psycopg
 import pytest
 import typer.main
 from sqlalchemy import inspect
@@ -85,6 +86,23 @@ def test_tables_that_are_missing_name_the_command(redrive: Run, empty_url: str, 
     redrive("migrate", "--database", empty_url)
     assert "run `redrive migrate --systems flags`" in redrive("tasks", "list", "--app", path).err
     assert "run `redrive migrate --systems flags`" in redrive("doctor", "--app", path).out
+
+
+def test_migrate_partitions_the_history(redrive: Run, empty_url: str, store: str):
+    """On PostgreSQL it is partitioned, and kept for a time of its own; what cannot be is refused with a line."""
+    asked = ("migrate", "--database", empty_url, "--partition", "daily", "--keep-history", "90d")
+    if store == "sqlite":
+        assert "only PostgreSQL has partitions" in redrive(*asked).err
+        assert "--partition daily" in redrive("migrate", "--database", empty_url, "--keep-history", "90d").err
+        return
+    for _ in range(2):
+        assert redrive(*asked).code == 0
+    with psycopg.connect(empty_url) as connection:
+        assert connection.execute("SELECT every, keep_seconds FROM redrive_partition").fetchall() == [
+            ("daily", 90 * 86400)
+        ]
+        assert connection.execute("SELECT count(*) > 6 FROM pg_inherits").fetchone() == (True,)
+    assert "leave --sql out" in redrive(*asked, "--sql").err
 
 
 def test_migrate_prints_sql_without_a_database(redrive: Run, folder: Path):
@@ -330,6 +348,16 @@ def test_doctor_finds_a_newer_schema(stored: Run, redrive: Run, url: str):
     said = stored("doctor")
     assert said.code == 1
     assert "upgrade redrive" in said.out
+
+
+def test_doctor_names_the_schema_that_has_the_tables(
+    redrive: Run, url: str, store: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Whoever looks in the wrong schema is told which has them."""
+    if store == "sqlite":
+        return
+    monkeypatch.setenv("REDRIVE_SCHEMA", "shop")
+    assert "REDRIVE_SCHEMA=public" in redrive("doctor", "--database", url).out.replace("\n", " ")
 
 
 async def test_doctor_finds_idle_transactions(redrive: Run, postgres, monkeypatch: pytest.MonkeyPatch):

@@ -244,3 +244,27 @@ async def test_a_keeper_ends_though_its_cancellation_became_another_error(ledger
     keeping.cancel()
     await asyncio.wait([keeping], timeout=60)
     assert keeping.cancelled()
+
+
+async def test_the_history_is_kept_up_once_an_hour(ledger, heard, monkeypatch):
+    """Partitions are made ahead by whoever keeps house: at the start and then every hour, not every second."""
+    monkeypatch.setattr(module, "EVERY_SECONDS", 0.0)
+    asked, rounds = [], []
+
+    async def keep_history():
+        asked.append(len(rounds))
+        return 0
+
+    async def uses_gates():
+        rounds.append(1)
+        if len(rounds) == 5:
+            raise asyncio.CancelledError
+        return False
+
+    monkeypatch.setattr(ledger, "keep_history", keep_history)
+    monkeypatch.setattr(ledger, "uses_gates", uses_gates)
+    with pytest.raises(asyncio.CancelledError):
+        await make_keeper(ledger, heard).run()
+    assert asked == [1]
+    monkeypatch.undo()
+    assert await ledger.keep_history() == 0

@@ -5,18 +5,30 @@ want the same task the engine takes one back (SQLSTATE 40001), and that one is t
 set only if nobody was quicker. Workers find new work by their poll.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy
-from sqlalchemy import ColumnElement, Connection, Delete, FromClause, Table, Text, bindparam, delete, insert, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Delete,
+    FromClause,
+    Table,
+    Text,
+    bindparam,
+    delete,
+    event,
+    insert,
+    select,
+)
 from sqlalchemy.dialects.postgresql.asyncpg import PGCompiler_asyncpg, PGDialect_asyncpg
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from redrive.core.decide import Settlement
 from redrive.ledgers.postgres.address import PostgresAddress
-from redrive.ledgers.postgres.database import NO_SETTINGS, PostgresDatabase
+from redrive.ledgers.postgres.database import PostgresDatabase
 from redrive.ledgers.postgres.dialect import LOCK_PATIENCE, PostgresDialect
 from redrive.ledgers.postgres.portable_gates import PortableGateClaim
 from redrive.ledgers.sql import schema
@@ -133,14 +145,16 @@ class PortableDatabase(PostgresDatabase):
     def announce(self, connection: Connection, ledger: str, *, soon: bool) -> None:
         """See `Database.announce`: nobody hears of it."""
 
-    def make_engine(
-        self, role: str = "", *, settings: Mapping[str, str] = NO_SETTINGS, limited: bool = True, **options: Any
-    ) -> AsyncEngine:
+    def make_engine(self, role: str = "", **options: Any) -> AsyncEngine:
         """See `PostgresDatabase.make_engine`."""
-        # What is locked cannot be skipped. So the engine's own statements wait for it only briefly, and are then sent for each row.
-        waits = {**settings, "lock_timeout": LOCK_PATIENCE} if settings else settings
-        engine = super().make_engine(role, settings=waits, limited=limited, **options)
+        engine = super().make_engine(role, **options)
         dialect = engine.sync_engine.dialect
         assert isinstance(dialect, PGDialect_asyncpg)
         dialect.statement_compiler = _WithoutLocks  # of this engine alone
+        if not role:  # what is locked cannot be skipped: our own statements wait for it only briefly, and are then sent for each row
+            event.listen(engine.sync_engine, "connect", self._be_impatient)
         return engine
+
+    def _be_impatient(self, connection: Any, _record: Any) -> None:
+        if not self._pooled:  # a pooler would hand the setting on to others
+            connection.run_async(lambda driver: driver.execute(f"SET lock_timeout = '{LOCK_PATIENCE}'"))
