@@ -16,11 +16,10 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakSet
 
 from sqlalchemy import Connection, Table, event, func, select, text
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.util import await_only
 
@@ -33,16 +32,14 @@ from redrive.ledgers.sql.waiters import WakeUps
 from redrive.ports import Clock
 
 try:
-    import asyncpg  # type: ignore[import-untyped]  # it ships no types
-
     from redrive.ledgers.postgres.address import (
         LISTEN_URL,
         PostgresAddress,
         listen_address,
         read_address,
-        shares_servers,
     )
-    from redrive.ledgers.postgres.errors import is_passing, is_read_only, translated
+    from redrive.ledgers.postgres.connect import connect, shares_servers
+    from redrive.ledgers.postgres.errors import DRIVER_ERRORS, is_passing, is_spent, translated
     from redrive.ledgers.postgres.wake_up import WakeUp
 except ImportError as error:  # pragma: no cover - the extra is installed in every test run
     raise MissingExtraError("PostgreSQL", "postgres") from error
@@ -64,10 +61,23 @@ class _Pools:
         self, make_engine: Callable[..., AsyncEngine], find_listen: Callable[[], Awaitable[PostgresAddress | None]]
     ) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.engine = make_engine(settings={"enable_seqscan": "off", "jit": "off"}, isolation_level="AUTOCOMMIT")
+        self._opened: WeakSet[Any] = WeakSet()
+        self.engine = make_engine(
+            opened=self._opened, settings={"enable_seqscan": "off", "jit": "off"}, isolation_level="AUTOCOMMIT"
+        )
         self.atomic = self.engine.execution_options(isolation_level="READ COMMITTED")
-        self.user_engine = make_engine("handler")
-        self.wake_up = WakeUp(find_listen)
+        self.user_engine = make_engine("handler", opened=self._opened)
+        self.wake_up = WakeUp(find_listen, self._leave)
+
+    def _leave(self) -> Callable[[], None]:
+        """Note the connections that are open now, to cut them: who waits for a server that has gone hears of it at once."""
+        there = list(self._opened)
+
+        def cut() -> None:
+            for connection in there:
+                connection.terminate()
+
+        return cut
 
     async def close(self) -> None:
         await self.wake_up.close()
@@ -250,7 +260,7 @@ class PostgresDatabase:
         for attempt in range(1, TRIES_MAX + 1):
             try:
                 return await once()
-            except (DBAPIError, OSError, PoolTimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except DRIVER_ERRORS as error:
                 if attempt == TRIES_MAX or not is_passing(error):
                     raise translated(error) from error
             await asyncio.sleep(random.uniform(0, 0.01 * 2**attempt))
@@ -300,8 +310,20 @@ class PostgresDatabase:
         self._latest.wake_up.announce(connection, ledger, soon=soon)
 
     def _make_engine(
-        self, role: str = "", *, settings: Mapping[str, str] = NO_SETTINGS, limited: bool = True, **options: Any
+        self,
+        role: str = "",
+        *,
+        opened: "WeakSet[Any] | None" = None,
+        settings: Mapping[str, str] = NO_SETTINGS,
+        limited: bool = True,
+        **options: Any,
     ) -> AsyncEngine:
+        async def creating(**arguments: Any) -> Any:
+            connection = await connect(self.address, **arguments)
+            if opened is not None:
+                opened.add(connection)
+            return connection
+
         engine = create_async_engine(
             "postgresql+asyncpg://",  # where it goes is said when it connects
             hide_parameters=True,  # payloads and errors of strangers do not belong into tracebacks
@@ -309,7 +331,10 @@ class PostgresDatabase:
             pool_size=POOL_SIZE,
             max_overflow=POOL_SIZE,
             pool_use_lifo=True,
-            connect_args={"command_timeout": COMMAND_TIMEOUT_SECONDS if limited else None},
+            connect_args={
+                "async_creator_fn": creating,
+                "command_timeout": COMMAND_TIMEOUT_SECONDS if limited else None,
+            },
             **options,
         )
 
@@ -320,14 +345,14 @@ class PostgresDatabase:
                 named["prepared_statement_cache_size"] = 0  # SQLAlchemy's own, which remembers the types of a statement
 
         event.listen(engine.sync_engine, "do_connect", connecting)
-        event.listen(engine.sync_engine, "handle_error", _leave_standby)
+        event.listen(engine.sync_engine, "handle_error", _leave_spent)
         terminate_on_the_loop(engine)
         return engine
 
 
-def _leave_standby(context: ExceptionContext) -> None:
-    """A server that only reads was the primary before: its connections are dropped, and the next ones look for the new one."""
-    if is_read_only(context.original_exception):
+def _leave_spent(context: ExceptionContext) -> None:
+    """The connections of a server that only reads or says nothing are dropped, and the next ones look for the primary."""
+    if is_spent(context.original_exception):
         context.is_disconnect = True
 
 
