@@ -188,7 +188,8 @@ class Cluster:
         """Stop the machine without a word: its connections stay open and say nothing. What it returns lets it go on."""
         frozen = self._machine(number)
         for process in frozen:
-            process.suspend()
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
 
         def thaw() -> None:
             for process in frozen:

@@ -40,14 +40,14 @@ STEADY_SECONDS = 3.0
 """How long all is well between two kills."""
 DRAIN_SECONDS_MAX = 300
 WAYS = [
-    *("postmaster",) * 7,
-    "machine",
-    *("postmaster",) * 7,
+    *["postmaster"] * 2,
     "frozen",
-    "postmaster",
+    *["postmaster"] * 6,
     "machine",
-    "postmaster",
+    *["postmaster"] * 6,
     "frozen",
+    *["postmaster"] * 2,
+    "machine",
 ]
 SHORT = ["postmaster", "frozen"]
 ROOT = Path(__file__).resolve().parent.parent

@@ -40,6 +40,7 @@ try:
     )
     from redrive.ledgers.postgres.connect import connect, shares_servers
     from redrive.ledgers.postgres.errors import DRIVER_ERRORS, is_passing, is_spent, translated
+    from redrive.ledgers.postgres.limits import SET, lift, lift_for_transaction
     from redrive.ledgers.postgres.wake_up import WakeUp
 except ImportError as error:  # pragma: no cover - the extra is installed in every test run
     raise MissingExtraError("PostgreSQL", "postgres") from error
@@ -52,6 +53,8 @@ COMMAND_TIMEOUT_SECONDS = 60.0
 """How long a statement is waited for: whoever asks a server that is gone must hear of it. A migration may take longer."""
 TRIES_MAX = 4
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+PLANNED_ANEW = MappingProxyType({"plan_cache_mode": "force_custom_plan"})
+"""For just what is asked, instead of a plan that was made for anything."""
 
 
 class _Pools:
@@ -66,7 +69,7 @@ class _Pools:
             opened=self._opened, settings={"enable_seqscan": "off", "jit": "off"}, isolation_level="AUTOCOMMIT"
         )
         self.atomic = self.engine.execution_options(isolation_level="READ COMMITTED")
-        self.user_engine = make_engine("handler", opened=self._opened)
+        self.user_engine = make_engine("handler", own=False, opened=self._opened)
         self.wake_up = WakeUp(find_listen, self._leave)
 
     def _leave(self) -> Callable[[], None]:
@@ -101,6 +104,8 @@ class PostgresDatabase:
         self.address = read_address(url)
         self.url = self.address.shown
         self._pooled: bool | None = self.address.pooler
+        self._limited = False
+        """Whether sessions that a pooler hands on have limits, which each transaction has to lift."""
         self._clock = clock
         self.server_clock = clock is None
         self._latest = _Pools(self._make_engine, self._find_listen)
@@ -173,6 +178,8 @@ class PostgresDatabase:
 
     async def statement(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Database.statement`."""
+        if self._limited:
+            return await self.write(run, *args, **kwargs)
 
         async def once() -> R:
             async with self._here.engine.connect() as connection:
@@ -186,6 +193,8 @@ class PostgresDatabase:
         async def once() -> R:
             calls: list[Callable[[], None]] = []
             async with self._here.atomic.begin() as connection:
+                if self._limited:
+                    await connection.run_sync(lift_for_transaction)
                 result = await connection.run_sync(run_collecting, calls, run, *args, **kwargs)
             call_all(calls)
             return result
@@ -195,27 +204,16 @@ class PostgresDatabase:
     async def stand_in_line(
         self, span: timedelta, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """See `Database.stand_in_line`. Whatever limits the role has: they are for statements that do not expect a lock."""
-        milliseconds = max(1, int(span.total_seconds() * 1000))
-
-        def in_line(connection: Connection) -> R:
-            connection.execute(
-                select(
-                    func.set_config("lock_timeout", str(milliseconds), True),
-                    func.set_config("statement_timeout", "0", True),
-                )
-            )
-            return run(connection, *args, **kwargs)
-
-        return await self.write(in_line)
+        """See `Database.stand_in_line`."""
+        return await self._set({"lock_timeout": _milliseconds(span)}, run, *args, **kwargs)
 
     async def rebuild(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """See `Database.rebuild`. On a connection of its own, whose statements have no limit, whatever the role's is."""
+        """See `Database.rebuild`. On a connection of its own, whose statements have no limit."""
         engine = self._make_engine("migrate", limited=False)
 
         async def once() -> R:
             async with engine.begin() as connection:
-                await connection.execute(select(func.set_config("statement_timeout", "0", True)))
+                await connection.run_sync(lift_for_transaction)
                 return await connection.run_sync(run, *args, **kwargs)
 
         try:
@@ -228,32 +226,29 @@ class PostgresDatabase:
         return await self.statement(run, *args, **kwargs)
 
     async def scan(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """See `Database.scan`. Not on the engine's own pool, whose plans must not read whole tables."""
-
-        async def once() -> R:
-            async with self._here.user_engine.connect() as connection:
-                return await connection.run_sync(run, *args, **kwargs)
-
-        return await self._patiently(once)
+        """See `Database.scan`. Planned anew, and for reading whole tables, which the engine's own statements must not do."""
+        return await self._set({"enable_seqscan": "on", **PLANNED_ANEW}, run, *args, **kwargs)
 
     async def look(
         self, within: timedelta, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """See `Database.look`."""
-        milliseconds = max(1, int(within.total_seconds() * 1000))
+        """See `Database.look`. Planned anew: a plan for every flag alike reads through all to find those of one with few."""
+        return await self._set({"statement_timeout": _milliseconds(within), **PLANNED_ANEW}, run, *args, **kwargs)
 
-        async def once() -> R:
-            async with self._here.atomic.begin() as connection:
-                # Planned for just what is asked: a plan for every flag alike reads through all to find those of one with few.
-                await connection.execute(
-                    select(
-                        func.set_config("statement_timeout", str(milliseconds), True),
-                        func.set_config("plan_cache_mode", "force_custom_plan", True),
-                    )
-                )
-                return await connection.run_sync(run, *args, **kwargs)
+    async def _set(
+        self,
+        settings: Mapping[str, str],
+        run: Callable[Concatenate[Connection, P], R],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """As `write`, with settings that hold for this transaction."""
 
-        return await self._patiently(once)
+        def with_settings(connection: Connection) -> R:
+            connection.execute(select(*(func.set_config(name, value, True) for name, value in settings.items())))
+            return run(connection, *args, **kwargs)
+
+        return await self.write(with_settings)
 
     async def _patiently(self, once: Callable[[], Awaitable[R]]) -> R:
         """Run it, again at once where PostgreSQL broke a deadlock or a plan went stale."""
@@ -313,6 +308,7 @@ class PostgresDatabase:
         self,
         role: str = "",
         *,
+        own: bool = True,
         opened: "WeakSet[Any] | None" = None,
         settings: Mapping[str, str] = NO_SETTINGS,
         limited: bool = True,
@@ -320,6 +316,14 @@ class PostgresDatabase:
     ) -> AsyncEngine:
         async def creating(**arguments: Any) -> Any:
             connection = await connect(self.address, **arguments)
+            try:
+                if self._pooled:
+                    self._limited = bool(await connection.fetch(SET))
+                elif own:
+                    await lift(connection)
+            except BaseException:
+                connection.terminate()
+                raise
             if opened is not None:
                 opened.add(connection)
             return connection
@@ -354,6 +358,10 @@ def _leave_spent(context: ExceptionContext) -> None:
     """The connections of a server that only reads or says nothing are dropped, and the next ones look for the primary."""
     if is_spent(context.original_exception):
         context.is_disconnect = True
+
+
+def _milliseconds(span: timedelta) -> str:
+    return str(max(1, int(span.total_seconds() * 1000)))
 
 
 _decode_json = json.JSONDecoder().decode

@@ -18,6 +18,7 @@ from sqlalchemy import Connection, func, select
 
 from redrive.ledgers.postgres.address import PostgresAddress
 from redrive.ledgers.postgres.connect import connect
+from redrive.ledgers.postgres.limits import lift
 from redrive.ledgers.sql.waiters import Waiters, WakeUps
 
 CHANNEL = "redrive"
@@ -90,6 +91,7 @@ class WakeUp:
             gone = asyncio.Event()
             try:
                 connection.add_termination_listener(lambda _, gone=gone: gone.set())
+                await lift(connection)
                 await connection.add_listener(CHANNEL, lambda *heard: self.wake(heard[3]))
                 before, server = server, await connection.fetchval(_WHICH_SERVER, timeout=ANSWER_SECONDS)
                 if leave is not None and server != before:
