@@ -98,6 +98,8 @@ class PostgresDatabase:
 
     migrates_itself = False
     transactions_max = 2 * POOL_SIZE
+    connections_max = 4 * POOL_SIZE + 1
+    """How many connections one process opens at most: for the engine, for user code, and one that listens."""
     file = None
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
