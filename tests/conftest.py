@@ -1,7 +1,7 @@
 """Real databases for every test: SQLite files, and a PostgreSQL server that is started here and ended with the run.
 
 `REDRIVE_TEST_POSTGRES_URL` (a server on which databases may be created) is used instead if it is set. With
-`REDRIVE_TEST_POOLER` the tests of ledgers reach it through PgBouncer.
+`REDRIVE_TEST_POOLER` the tests of ledgers reach it through PgBouncer, with `REDRIVE_TEST_PORTABLE` they use the portable claim.
 """
 
 import gc
@@ -105,7 +105,7 @@ def postgres() -> Iterator[PostgresServer]:
             pooler = None
             if os.environ.get("REDRIVE_TEST_POOLER"):
                 pooler = stack.enter_context(own_pooler(str(server.get_postmaster_info().socket_dir), sessions=20))
-            started = PostgresServer(server.get_uri(), pooler)
+            started = PostgresServer(server.get_uri(), pooler, portable=bool(os.environ.get("REDRIVE_TEST_PORTABLE")))
             stack.callback(started.close)
             yield started
 

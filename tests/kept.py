@@ -27,13 +27,15 @@ from redrive.operator.aws.audit import ItemAudit
 from redrive.operator.aws.census import ItemCensus
 from redrive.operator.aws.figures import ItemFigures
 from redrive.operator.aws.pages import ItemTaskPages
+from redrive.operator.aws.roster import ItemRoster
 from redrive.operator.aws.turns import ItemTurns
-from redrive.operator.ports import Alerts, Audit, Census, Figures, TaskPages, Turns
+from redrive.operator.ports import Alerts, Audit, Census, Figures, Roster, TaskPages, Turns
 from redrive.operator.sql.alerts import SqlAlerts
 from redrive.operator.sql.audit import SqlAudit
 from redrive.operator.sql.census import SqlCensus
 from redrive.operator.sql.figures import SqlFigures
 from redrive.operator.sql.pages import SqlTaskPages
+from redrive.operator.sql.roster import SqlRoster
 from redrive.operator.sql.turns import SqlTurns
 from redrive.testing import VirtualClock
 from tests.conftest import STORES
@@ -52,6 +54,7 @@ class Kept:
     audit: Audit
     alerts: Alerts
     turns: Turns
+    roster: Roster
     figures: Figures
     dynamo: Dynamo | None = None
     database: Database | None = None
@@ -59,13 +62,13 @@ class Kept:
 
 def in_tables(database: Database, clock: Any) -> Kept:
     """In tables of SQL."""
-    kinds = (SqlKeys, SqlSessions, SqlAudit, SqlAlerts, SqlTurns, SqlFigures)
+    kinds = (SqlKeys, SqlSessions, SqlAudit, SqlAlerts, SqlTurns, SqlRoster, SqlFigures)
     return Kept(clock, *(kind(database) for kind in kinds), database=database)  # type: ignore[arg-type]
 
 
 def in_items(dynamo: Dynamo, clock: Any) -> Kept:
     """In items of DynamoDB."""
-    kinds = (ItemKeys, ItemSessions, ItemAudit, ItemAlerts, ItemTurns, ItemFigures)
+    kinds = (ItemKeys, ItemSessions, ItemAudit, ItemAlerts, ItemTurns, ItemRoster, ItemFigures)
     return Kept(clock, *(kind(dynamo, clock=clock) for kind in kinds), dynamo=dynamo)  # type: ignore[arg-type]
 
 

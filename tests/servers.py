@@ -21,9 +21,10 @@ Migrated = Callable[[Sequence[str]], Awaitable[str]]
 class PostgresServer:
     """A server of our own: its URL, and new databases on it."""
 
-    def __init__(self, url: str, pooler: Any = None) -> None:
+    def __init__(self, url: str, pooler: Any = None, *, portable: bool = False) -> None:
         self.url = url
         self._pooler = pooler
+        self._portable = portable
         self._connection: psycopg.Connection | None = None
 
     def url_of(self, database: str) -> str:
@@ -31,8 +32,9 @@ class PostgresServer:
         return make_url(self.url).set(database=database).render_as_string(hide_password=False)
 
     def through(self, url: str) -> str:
-        """The same database through the pooler, if there is one."""
-        return url if self._pooler is None else str(self._pooler.url_of(make_url(url).database or ""))
+        """The same database through the pooler, if there is one, and with the claim that was asked for."""
+        way = url if self._pooler is None else str(self._pooler.url_of(make_url(url).database or ""))
+        return portable(way) if self._portable else way
 
     def execute(self, statement: str) -> None:
         """Run a statement on the server's first database: for all tests by one connection, which no event loop owns."""
@@ -60,6 +62,11 @@ class PostgresServer:
     async def drop(self, url: str) -> None:
         """Forget a database, whoever is still connected to it."""
         self.execute(f'DROP DATABASE IF EXISTS "{make_url(url).database}" WITH (FORCE)')
+
+
+def portable(url: str) -> str:
+    """The same database with the form of the claim that needs nothing but serializable transactions."""
+    return f"{url}{'&' if '?' in url else '?'}claim=portable"
 
 
 def quick_folder() -> str | None:

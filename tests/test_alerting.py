@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +19,7 @@ from redrive.ledgers.sql import schema
 from redrive.operator.alert_rules import Alarm
 from redrive.operator.alerts import QUIET
 from redrive.operator.bookkeeper import Bookkeeper
+from redrive.operator.roster import WorkerSign
 from redrive.operator.sql.alerts import SqlAlerts
 from redrive.operator.sql.census import SqlCensus
 from redrive.operator.sql.figures import SqlFigures
@@ -212,6 +214,28 @@ async def test_a_new_cause_is_told_and_an_old_one_is_not(app: Redrive, clock: Vi
     clock.advance(timedelta(hours=1))
     await watch.round()
     assert len(said.bodies) == 1
+
+
+async def test_a_worker_that_is_lost_calls_somebody_and_one_that_stopped_does_not(app: Redrive, clock: VirtualClock):
+    """Once, with what it held; it is over when the worker is heard of again."""
+    watch, said = watch_of(app)
+    holds = {"redrive_task": {"mail": 2, "pay": 1}}
+    sign = WorkerSign(name="w1", host="h", pid=7, started_at=clock.now(), slots=9, holds=holds)
+    await app.store.roster.sign(sign)
+    await app.store.roster.sign(replace(sign, name="w2", stops=True))
+    await watch.round()
+    assert said.bodies == []
+    clock.advance(seconds(36))
+    await watch.round()
+    await watch.round()
+    [body] = said.bodies
+    assert "worker w1 is lost" in body
+    assert "it held 3 tasks (mail, pay), which come back when their leases end" in body
+    assert "w2" not in body
+    await app.store.roster.sign(sign)
+    clock.advance(seconds(1))
+    await watch.round()
+    assert await app.store.alerts.active() == []
 
 
 async def test_the_share_is_of_tasks_and_not_of_tries(app: Redrive, clock: VirtualClock):

@@ -21,6 +21,7 @@ from redrive.operator.alert_rules import (
     Limits,
     Messenger,
     evaluate,
+    lost_workers,
     message,
 )
 from redrive.operator.alerts import News
@@ -94,8 +95,11 @@ class Watch:
         async def of_lane(lane: Lane) -> Sequence[Alarm]:
             return evaluate(await self._facts(lane, now, states.get(lane.name), known), self._limits)
 
+        async def of_workers() -> Sequence[Alarm]:
+            return lost_workers(await app.store.roster.seen(), now)
+
         asked: list[Callable[[], Awaitable[Sequence[Alarm]]]] = [partial(of_lane, lane) for lane in app.lanes.values()]
-        asked += [system.alarms for system in app.systems.values()]
+        asked += [of_workers, *(system.alarms for system in app.systems.values())]
         for ask in asked:
             try:
                 alarms += await ask()

@@ -14,6 +14,7 @@ from redrive.ledgers.sql.database import Database
 from redrive.observe.traces import span_around
 from redrive.operator.ports import OperatorLedger
 from redrive.ports import Clock, Observer
+from redrive.signs import Signs
 from redrive.stores.open import open_store
 from redrive.stores.port import NO_TASKS, Store
 from redrive.system import System
@@ -217,6 +218,8 @@ class Workers:
         running = [asyncio.create_task(worker.run(then_exit=then_exit)) for worker in self._workers]
         running += [asyncio.create_task(system.run(self._stopped)) for system in systems]
         watching = asyncio.create_task(self._watch())
+        signs = Signs(self._app.store, self.name, lambda: self._workers)
+        signing = asyncio.create_task(signs.give())
         try:
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -224,6 +227,9 @@ class Workers:
             self.stop()
             watching.cancel()
             ended = await asyncio.gather(*running, return_exceptions=True)
+            signing.cancel()
+            await asyncio.gather(signing, return_exceptions=True)
+            await signs.part()
         for error in ended:
             if isinstance(error, BaseException):
                 raise error

@@ -200,6 +200,10 @@ class Ledger(Protocol):
         """
         ...
 
+    async def keep_history(self) -> int:
+        """Once in a while: make room for the history to come and drop what is kept no longer, where that is done by the table; how much was done."""
+        ...
+
     async def paused_kinds(self) -> Sequence[str]:
         """The pauses of kinds that hold now, by their names: `kind:mail`, `kind:mail.*`, or `kind:*` for the whole ledger.
 

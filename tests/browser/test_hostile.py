@@ -29,7 +29,7 @@ CORPUS = (
     "../../../etc/passwd?x=1&y=2#z",
     "&lt;script&gt;alert(9)&lt;/script&gt;",
 )
-PAGES = ("/", "/tasks", "/tasks?state=dead", "/dead", "/gates", "/systems", "/audit")
+PAGES = ("/", "/tasks", "/tasks?state=dead", "/dead", "/gates", "/workers", "/systems", "/audit")
 
 
 @pytest.fixture(scope="module")

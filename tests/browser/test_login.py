@@ -8,7 +8,7 @@ from .conftest import log_in
 from .site import Site
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-PAGES = ("/", "/tasks", "/dead", "/gates", "/systems", "/audit", "/docs")
+PAGES = ("/", "/tasks", "/dead", "/gates", "/workers", "/systems", "/audit", "/docs")
 
 
 @pytest.fixture(autouse=True)

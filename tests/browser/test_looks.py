@@ -34,6 +34,7 @@ PAGES = {
     "waiting-task": "/tasks/redrive_task/{waiting}",
     "dead": "/dead",
     "gates": "/gates",
+    "workers": "/workers",
     "systems": "/systems",
     "audit": "/audit",
     "login": "/login",

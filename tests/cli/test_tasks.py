@@ -115,6 +115,10 @@ def test_show_explains_every_try(stored: Run, url: str):
     assert attempt["sentence"] in said
     assert "mailbox full" in said
     assert "hunter2" not in said
+    [raised] = attempt["stack"]
+    where = f"{raised['frames'][-1]['file']}:{raised['frames'][-1]['line']} in fail"
+    assert where.startswith("tests/cli/test_tasks.py:")
+    assert where in said
 
 
 def test_errors_of_strangers_are_redacted(stored: Run, url: str):

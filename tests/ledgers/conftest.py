@@ -9,11 +9,12 @@ import pytest
 import pytest_asyncio
 
 from redrive.ledgers.open import open_database
+from redrive.ledgers.postgres.partitions import partition
 from redrive.testing import VirtualClock
 from tests.ledgers.aws.homes import DELIVERIES, ItemGround
-from tests.ledgers.homes import Ground, Home, ServerClock, build, execute
-from tests.ledgers.shapes import EVENTS, SHAPES, Shape
-from tests.servers import Migrated
+from tests.ledgers.homes import START, Ground, Home, ServerClock, build, execute
+from tests.ledgers.shapes import EVENTS, JOBS, OWN, SHAPES, Shape
+from tests.servers import Migrated, portable
 
 STORES = ("sqlite", "postgres")
 HOMES = [
@@ -23,6 +24,12 @@ HOMES = [
     *(("postgres", shape, "virtual") for shape in (EVENTS,)),
     ("aws", DELIVERIES, "virtual"),
 ]
+
+PORTABLE_HOMES = [("postgres", shape, "portable") for shape in (OWN, JOBS)]
+"""For modules that say `HOMES = "portable"`. All of them with all tests: `REDRIVE_TEST_PORTABLE`."""
+PARTITIONED_HOMES = [("postgres", OWN, "partitioned")]
+"""For modules that say `HOMES = "partitioned"`: the history is in partitions of a day."""
+_OTHERS = {"portable": PORTABLE_HOMES, "partitioned": PARTITIONED_HOMES}
 
 
 @pytest.fixture
@@ -36,7 +43,7 @@ _built: dict[tuple[str, str, str], str] = {}
 
 def _name(home: tuple[str, Shape, str]) -> str:
     store, shape, clock = home
-    return f"{store}{'-virtual' if (store, clock) == ('postgres', 'virtual') else ''}-{shape.name.replace(' ', '')}"
+    return f"{store}{f'-{clock}' if store == 'postgres' and clock != 'server' else ''}-{shape.name.replace(' ', '')}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -65,7 +72,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         stores = [mark.args[0] for mark in metafunc.definition.iter_markers("on_store")] or getattr(
             metafunc.module, "STORES", STORES
         )
-        chosen = [home for home in HOMES if home[0] in stores and all(fit(home[1].on(home[0])) for fit in fits)]
+        homes = _OTHERS.get(getattr(metafunc.module, "HOMES", ""), HOMES)
+        chosen = [home for home in homes if home[0] in stores and all(fit(home[1].on(home[0])) for fit in fits)]
         metafunc.parametrize("home", chosen, ids=[_name(home) for home in chosen], indirect=True)
 
 
@@ -113,15 +121,20 @@ async def home(
             if known not in _built:
                 url = await server.create()
                 await build(url, shape, store)
-                if clock_kind == "server":
+                if clock_kind != "virtual":
                     database = open_database(url)
+                    if clock_kind == "partitioned":
+                        await partition(database, "daily", None)
+                        await execute(database, [f"SELECT redrive_keep_partitions('{START.isoformat()}')"])
                     await execute(database, ServerClock.SETUP)
                     await database.close()
                 _built[known] = url
             url = _built[known]
         if store != "aws":
             through = request.getfixturevalue("postgres").through(url) if store == "postgres" else url
-            clock = ServerClock(url) if clock_kind == "server" else VirtualClock()
+            if clock_kind == "portable":
+                through = portable(through)
+            clock = VirtualClock() if clock_kind == "virtual" else ServerClock(url)
             grounds[known] = await Ground.at(store, shape, url, clock, through=through)
     opened = await grounds[known].home()
     yield opened

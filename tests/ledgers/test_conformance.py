@@ -17,7 +17,7 @@ from redrive.core.backoff import Fixed
 from redrive.core.decide import Settlement, decide
 from redrive.core.durations import ZERO, days, hours, minutes, seconds
 from redrive.core.histograms import TOOK, TRIES, took_bucket
-from redrive.core.outcome import Cancelled, Done, LeaseExpired, Released, Snoozed
+from redrive.core.outcome import Cancelled, Done, Failed, LeaseExpired, Released, Snoozed
 from redrive.core.policy import Policy
 from redrive.core.states import State
 from redrive.core.table import Counts
@@ -69,6 +69,35 @@ async def test_a_settled_claim_cannot_be_settled_again(home: Home) -> None:
     claim = await home.run(TRANSIENT)
     assert await home.settle(claim, Done()) == [ClaimLost(claim)]
     assert len(await home.ledger.attempts(claim.task.id)) == 1
+
+
+async def test_a_failed_try_keeps_where_it_failed(home: Home) -> None:
+    """The traceback of a failed try is in its history, for whoever looks, and each distinct one is kept once."""
+    ids = await home.put(3)
+    first, second, third = [await home.claim_one() for _ in ids]
+    for claim, outcome in (
+        (first, Failed(_raised(1))),
+        (second, Failed(_raised(2))),
+        (third, Failed(OSError("unraised"))),
+    ):
+        assert await home.settle(claim, outcome) == []
+    other = await home.another()
+    one, two, three = [(await other.attempts(claim.task.id))[0] for claim in (first, second, third)]
+    assert one.stack == two.stack
+    assert three.stack == ()
+    [raised] = one.stack
+    assert raised.error == "ValueError"
+    assert one.explanation is not None
+    assert one.explanation["at"] == raised.frames[-1].at
+    assert raised.frames[-1].code == 'raise ValueError(f"row {number}")'
+    assert raised.frames[-1].own
+
+
+def _raised(number: int) -> ValueError:
+    try:
+        raise ValueError(f"row {number}")
+    except ValueError as error:
+        return error
 
 
 async def test_late_and_current_claim_in_one_batch(home: Home) -> None:

@@ -241,3 +241,22 @@ def test_a_line_is_written_at_once(monkeypatch: pytest.MonkeyPatch):
     structlog.get_logger().info("two")
     assert [json.loads(text)["event"] for text in written] == ["one", "two"]
     assert all(text.endswith("\n") for text in written)
+
+
+def test_lines_say_where_it_failed(make_settlement):
+    """Every failed try names the line; the whole stack comes with the first of its sort, and when a task dies of it."""
+
+    def raised(kind: type[Exception]) -> Failed:
+        try:
+            raise kind("odd")
+        except Exception as error:
+            return Failed(error)
+
+    first, again = (AttemptEnded("work", make_settlement(raised(ValueError))) for _ in range(2))
+    dead, still = (AttemptEnded("work", make_settlement(raised(PermanentError))) for _ in range(2))
+    lines = logged(first, again, dead, still)
+    assert {line["error_at"] for line in lines} == {lines[0]["error_at"]}
+    assert lines[0]["error_at"].startswith("tests/observe/test_logs.py:")
+    assert ["error.stack" in line for line in lines] == [True, False, True, True]
+    assert lines[0]["error_at"] in lines[0]["error.stack"]
+    assert 'raise kind("odd")' in lines[0]["error.stack"]

@@ -278,7 +278,8 @@ async def test_all_acts_take_a_cause(ledger, acts):
     mine = await dead(ledger, "a", "b", error="mailbox full")
     [other] = await dead(ledger, "c", error="no such user")
     await SqlCensus(ledger).take()
-    cause = cause_of((await ledger.get(mine[0])).last_error).id
+    task = await ledger.get(mine[0])
+    cause = cause_of(task.last_error, kind=task.kind).id
     assert (await acts.resolve(Filter(cause=cause), State.CANCELLED, dry_run=True)).matched == 2
     assert sorted((await acts.resolve(Filter(cause=cause), State.CANCELLED)).changed) == mine
     assert await states(ledger, [other]) == ["dead"]

@@ -244,6 +244,36 @@ def test_what_varies_is_not_the_cause(one: str, other: str) -> None:
     assert cause_of(one) == cause_of(other)
 
 
+@pytest.mark.homes(lambda table: in_sql(table))
+async def test_a_line_of_code_is_the_cause(home: Home) -> None:
+    """One line that fails with different messages is one cause, and two lines that fail with one message are two."""
+    await home.put(4)
+
+    def failed(number: int, *, elsewhere: bool = False) -> Failed:
+        try:
+            if elsewhere:
+                raise PermanentError("odd")
+            raise PermanentError(f"word {chr(97 + number) * 3}")
+        except PermanentError as error:
+            return Failed(error)
+
+    for outcome in (failed(1), failed(2), failed(3, elsewhere=True), Failed(PermanentError("odd"))):
+        await home.settle(await home.claim_one(), outcome)
+    await census_of(home.ledger).take()
+    groups = await figures_of(home).groups([home.ledger.name])
+    assert sorted(group.amount for group in groups) == [1, 1, 2]
+    lines = {group.at for group in groups}
+    assert len(lines) == 3
+    assert sum(line is not None and line.startswith("tests/operator/test_figures.py:") for line in lines) == 2
+    assert {group.kind is None for group in groups} == {home.ledger.table.kind is None}
+
+
+def test_kinds_have_causes_of_their_own() -> None:
+    """The same error of two kinds is two causes: redriving one leaves the other alone."""
+    causes = {cause_of("KeyError: 'x'", kind=kind, at=at).id for kind in ("mail", "invoice") for at in (None, "a.py:1")}
+    assert len(causes) == 4
+
+
 def test_different_errors_have_different_causes() -> None:
     """The class and the words count."""
     assert len({cause_of(error).id for error in ("KeyError: x", "ValueError: x", "KeyError: y", None)}) == 4

@@ -15,6 +15,7 @@ from redrive import Redrive, minutes, seconds
 from redrive.cli import app as command_line
 from redrive.core.outcome import Done, Failed
 from redrive.core.states import State
+from redrive.operator.roster import WorkerSign
 from redrive.operator.sql.figures import SqlFigures
 from redrive.ports import Filter
 from redrive.settings import SYSTEMS
@@ -225,6 +226,45 @@ def _slowly(_browser: Any, connection: Any, *_: Any, **__: Any) -> list[Any]:
         "postgresql": "SELECT pg_sleep(60)",
     }[connection.dialect.name]
     return list(connection.exec_driver_sql(endless))
+
+
+async def test_who_works(web: Standing):
+    """The API and the page name each worker, its version and what it holds, as text and never as markup."""
+    now = await web.app.store.present()
+    holds = {"redrive_task": {"<b>mail": 3}}
+    sign = WorkerSign(name="w<i>1", host="h", pid=7, started_at=now, version="4f2a", slots=9, holds=holds)
+    await web.app.store.roster.sign(sign)
+    [said] = await web.get("/api/workers")
+    assert (said["state"], said["version"], said["held"], said["slots"], said["holds"]) == (
+        "working",
+        "4f2a",
+        3,
+        9,
+        holds,
+    )
+    page = (await web.local.get("/workers")).text
+    assert "w&lt;i&gt;1" in page
+    assert "3 <code>&lt;b&gt;mail</code>" in page
+    assert "3 of 9" in page
+
+
+async def test_where_a_try_failed(web: Standing):
+    """The API and the page say which line failed, the user's own first, as text and never as markup."""
+    try:
+        raise ValueError("<b>odd</b>")
+    except ValueError as error:
+        [id_] = await web.end([Failed(error)])
+    [attempt] = (await web.get(f"/api/tasks/redrive_task/{id_}"))["attempts"]
+    [raised] = attempt["stack"]
+    assert raised["error"] == "ValueError"
+    [frame] = raised["frames"]
+    assert frame["file"] == "tests/web/test_api_look.py"
+    assert frame["name"] == "test_where_a_try_failed"
+    assert frame["own"]
+    page = (await web.local.get(f"/tasks/redrive_task/{id_}")).text
+    assert f"{frame['file']}:{frame['line']}" in page
+    assert "raise ValueError(&#34;&lt;b&gt;odd&lt;/b&gt;&#34;)" in page
+    assert "<b>odd" not in page
 
 
 async def test_one_task_with_all_that_is_known(web: Standing):

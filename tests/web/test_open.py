@@ -21,7 +21,18 @@ OPEN = {
     "/webhooks/in/{source}",
 }
 """Whether it lives, the way in and out, what browsers of the public ask for, and what carries a signature of its own."""
-PAGES = ("/", "/tasks", "/tasks/redrive_task/1", "/dead", "/gates", "/systems", "/systems/flags", "/audit", "/docs")
+PAGES = (
+    "/",
+    "/tasks",
+    "/tasks/redrive_task/1",
+    "/dead",
+    "/gates",
+    "/workers",
+    "/systems",
+    "/systems/flags",
+    "/audit",
+    "/docs",
+)
 SAFE = {"GET", "HEAD"}
 
 

@@ -27,7 +27,7 @@ from redrive.wiring import Service
 
 from .conftest import client_of, running
 
-PAGES = ("/", "/tasks", "/dead", "/gates", "/systems", "/audit", "/docs", "/login")
+PAGES = ("/", "/tasks", "/dead", "/gates", "/workers", "/systems", "/audit", "/docs", "/login")
 HTML = {"Accept": "text/html"}
 
 
@@ -85,7 +85,7 @@ async def test_pages_while_the_store_is_not_open(app: Redrive):
         answer = await client.get("/")
         assert answer.status_code == 200
         assert "The database is not open yet" in answer.text
-        for path in ("/tasks", "/dead", "/gates", "/audit"):
+        for path in ("/tasks", "/dead", "/gates", "/workers", "/audit"):
             refused = await client.get(path, headers=HTML)
             assert refused.status_code == 503
             assert "<h1" in refused.text

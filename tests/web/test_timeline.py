@@ -22,7 +22,16 @@ def attempt(number: int, start: float, *, took: float | None = 0.5, state: str =
     return {
         "number": number, "started_at": at(start) if took is not None else None, "ended_at": at(start + (took or 0)),
         "duration_seconds": took, "outcome": "failed", "state": state, "worker": "w", "error": "e", "sentence": "s",
+        "explanation": None, "stack": [],
     }  # fmt: skip
+
+
+def test_a_place_is_told_once() -> None:
+    """A try that failed where an earlier one did names that try, and one that failed elsewhere does not."""
+    where = [{"error": "KeyError", "frames": [], "left_out": 0}]
+    tries = [attempt(n, n) | {"explanation": {"stack": id_}, "stack": where} for n, id_ in enumerate("aaba", start=1)]
+    told = story({"created_at": at(0)}, [*tries, attempt(5, 5)], [], [])
+    assert [one["same_place"] for one in told[1:]] == [None, 1, None, 1, None]
 
 
 def test_a_story_is_told_in_order_with_its_waits() -> None:

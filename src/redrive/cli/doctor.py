@@ -191,14 +191,17 @@ async def _migrated(app: Redrive) -> Finding:
     wrong = [
         f"{branch} is not there" if branch not in versions else f"{branch} is at {versions[branch]}, not {version}"
         for branch, version in needed.items()
-        if versions.get(branch) != version
+        if not migrate.is_enough(versions.get(branch), version)
     ]
     if not wrong:
-        said = ", ".join(f"{branch} {version}" for branch, version in needed.items())
-        return Finding("tables", "ok", f"at version {said}")
-    return Finding(
-        "tables", "problem", ", ".join(wrong), f"run `{migrate.migrate_command(migrate.with_tables(app.systems))}`"
-    )
+        said = ", ".join(f"{branch} {versions[branch]}" for branch in needed)
+        newer = versions | needed != versions
+        return Finding(
+            "tables", "ok", f"at version {said}{', newer than this code, which may work with it' if newer else ''}"
+        )
+    other = "" if versions else await migrate.elsewhere(app.database)
+    remedy = f"{other}run `{migrate.migrate_command(migrate.with_tables(app.systems))}`"
+    return Finding("tables", "problem", ", ".join(wrong), remedy)
 
 
 async def _secrets(app: Redrive) -> AsyncIterator[Finding]:
@@ -307,6 +310,8 @@ async def _server(app: Redrive, database: Database) -> AsyncIterator[Finding]:
     from redrive.ledgers.postgres.database import PostgresDatabase
 
     assert isinstance(database, PostgresDatabase)
+    if database.address.portable:
+        return  # another engine keeps other books on itself
     tables = [lane.table.name for lane in app.lanes.values()]
     prunes = load_settings().retention is not None
     opens = 0 if await database.is_pooled() else database.connections_max

@@ -23,12 +23,14 @@ from redrive.cli.common import (
     run,
     say,
 )
+from redrive.core.durations import parse_duration
 from redrive.core.failure import redact
 from redrive.core.table import LedgerTable
 from redrive.errors import UsageError
 from redrive.ledgers.adopt.check import Findings, examine
 from redrive.ledgers.adopt.guess import as_code, corrected, guess
 from redrive.ledgers.adopt.notices import notices as find_notices
+from redrive.ledgers.postgres.partitions import partition as partition_history
 from redrive.ledgers.sql import migrate as migrations
 from redrive.settings import load_settings
 
@@ -38,6 +40,16 @@ def migrate(
     app: AppOption = None,
     systems: SystemsOption = None,
     sql: Annotated[bool, typer.Option("--sql", help="Print the SQL instead of running it.")] = False,  # noqa: FBT002
+    partition: Annotated[
+        str | None,
+        typer.Option(metavar="daily|weekly|monthly", help="Partition the history of tries by time (PostgreSQL)."),
+    ] = None,
+    keep_history: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPAN", help="How long partitions are kept, such as 90d; without it as long as their tasks."
+        ),
+    ] = None,
     json: JsonOption = False,  # noqa: FBT002
 ) -> None:
     """Bring redrive's own tables to the version of this code, and those of the systems that are named.
@@ -54,6 +66,13 @@ def migrate(
             "DynamoDB has no tables to migrate: deploy/aws/template.yaml makes the table, its indexes and the queues"
         )
     wanted = {*named, *migrations.with_tables(chosen.systems)}
+    if keep_history is not None and partition is None:
+        raise UsageError(
+            "--keep-history is how long partitions are kept: name them with --partition daily, weekly or monthly"
+        )
+    if sql and partition is not None:
+        raise UsageError("partitions are made in steps that look at the table: leave --sql out")
+    keep = None if keep_history is None else parse_duration(keep_history)
     if sql:
         sys.stdout.write(migrations.migration_sql(chosen.database.dialect.name, wanted))
         return
@@ -62,7 +81,10 @@ def migrate(
         try:
             await chosen.database.open()
             there = set(await migrations.versions(chosen.database)) - {migrations.ENGINE}
-            return await migrations.migrate(chosen.database, wanted | there)
+            changed = await migrations.migrate(chosen.database, wanted | there)
+            if partition is not None:
+                await partition_history(chosen.database, partition, keep)
+            return changed
         finally:
             await chosen.database.close()
 
@@ -85,7 +107,9 @@ def _listed(versions: migrations.Versions) -> str:
 
 
 def grant(
-    schema: Annotated[str, typer.Option(help="The schema that redrive's tables are in.")] = "public",
+    schema: Annotated[
+        str, typer.Option(envvar="REDRIVE_SCHEMA", help="The schema that redrive's tables are in.")
+    ] = "public",
     owner: Annotated[str, typer.Option(help="The role that migrates.")] = "redrive_owner",
     worker: Annotated[str, typer.Option(help="The role that serves and works.")] = "redrive_worker",
     viewer: Annotated[str, typer.Option(help="The role that only reads.")] = "redrive_viewer",

@@ -33,6 +33,7 @@ from redrive.cli.task_acts import AskedAct, by_lane
 from redrive.core.durations import ZERO, format_duration
 from redrive.core.failure import redact
 from redrive.core.preview import Try
+from redrive.core.stack import stack_lines
 from redrive.core.states import Act, State
 from redrive.core.table import TASKS
 from redrive.core.task import Added, Attempt, Deed, Task
@@ -289,6 +290,8 @@ def _show_attempts(console: Console, attempts: list[Attempt]) -> None:
         )
         if one.error:
             console.print(f"     {escape(redact(one.error))}")
+        for line in stack_lines(one.stack):
+            console.print(f"     [dim]{escape(line)}[/]", highlight=False)
         sentence = explained(one.explanation)
         if sentence:
             console.print(f"     [dim]{escape(sentence)}[/]")

@@ -1,4 +1,7 @@
-"""Why tasks died, in groups: two errors that differ only in numbers, ids, names in quotes or addresses have one cause."""
+"""Why tasks died, in groups: tasks of one kind whose errors have one class and came from one line of the user's code.
+
+Where no line of theirs was involved, two errors that differ only in numbers, ids, names in quotes or addresses have one cause.
+"""
 
 import hashlib
 import re
@@ -27,17 +30,19 @@ _REPLACED = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A group of errors: a short id, and the text that all of them share."""
+    """A group of errors: a short id, and a text without what varies in them."""
 
     id: str
     text: str
 
 
 @lru_cache(maxsize=4096)
-def cause_of(error: str | None) -> Cause:
-    """The cause of an error as it is stored: its class and its message without what varies. Pure and total."""
+def cause_of(error: str | None, *, kind: str | None = None, at: str | None = None) -> Cause:
+    """The cause of an error as it is stored, of a task of this kind, that came from this line. Pure and total."""
     text = (error or "").strip()[: CAUSE_CHARS_MAX * 4]
     for pattern, shown in _REPLACED:
         text = pattern.sub(shown, text)
     text = text[:CAUSE_CHARS_MAX] or UNKNOWN
-    return Cause(hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16], text)
+    same = text if at is None else f"{text.partition(':')[0]} at {at}"
+    named = same if kind is None else f"{kind}\n{same}"
+    return Cause(hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[:16], text)

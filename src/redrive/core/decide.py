@@ -14,8 +14,10 @@ from redrive.core.durations import ZERO, format_duration
 from redrive.core.failure import RETRIED, ErrorClass, asked_patience, describe_error
 from redrive.core.outcome import Cancelled, Done, Failed, LeaseExpired, Outcome, Released, Snoozed
 from redrive.core.policy import Policy
+from redrive.core.stack import Stack, stack_of
 from redrive.core.states import State
 from redrive.core.task import Claim, GateSeen, is_alone
+from redrive.errors import TaskError
 
 LEASE_EXPIRED_ERROR = "the worker was lost: its lease ran out before it settled"
 SUSPECT = "suspect"
@@ -53,6 +55,8 @@ class Explanation(NamedTuple):
     """The gate that had a say in it."""
     stretch: int = 1
     """How many times as long the wait is, because the gate's breaker has tripped."""
+    stack: Stack | None = None
+    """Where the exception came from. The history keeps its id, and the ledger each distinct one once."""
 
     @property
     def budget_left(self) -> int:
@@ -104,6 +108,8 @@ class Explanation(NamedTuple):
             text += f', "lost_alone": {self.lost_alone}'
         if self.gate is not None:
             text += f', "gate": {json.dumps(self.gate)}, "stretch": {self.stretch}'
+        if self.stack is not None:
+            text += f", {self.stack.members}"
         return text + "}"
 
 
@@ -236,6 +242,9 @@ def _fail(
     else:
         verdict = "retry"
 
+    stack = None if raised is None else stack_of(raised)
+    if stack is not None and stack.at is None and isinstance(raised, TaskError):
+        stack = None  # said on purpose by a handler that is not the user's code: there is no line to mend
     wait = draw = floor = delay = None
     if patience is not None:
         # Retry-After is a floor, itself bounded: a stranger must not park our task for a year.
@@ -253,11 +262,13 @@ def _fail(
             verdict, delay = "deadline", None
 
     if delay is None:
-        explanation = Explanation(error_class, rule, policy.name, failures, failures_max, verdict, floor=floor)
+        explanation = Explanation(
+            error_class, rule, policy.name, failures, failures_max, verdict, floor=floor, stack=stack
+        )
         return Settlement(claim, outcome, State.DEAD, failures, None, error, explanation, elapsed, raised)
     explanation = Explanation(
         error_class, rule, policy.name, failures, failures_max, verdict,
-        policy.backoff_words, wait, policy.jitter_words, draw, floor, policy.backoff.cap, delay, 0, gate, stretch,
+        policy.backoff_words, wait, policy.jitter_words, draw, floor, policy.backoff.cap, delay, 0, gate, stretch, stack,
     )  # fmt: skip
     return Settlement(claim, outcome, State.WAITING, failures, delay, error, explanation, elapsed, raised)
 

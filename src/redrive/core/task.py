@@ -4,7 +4,7 @@ A task is one row and its current state, whatever the table; see `docs/concepts.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import InitVar, dataclass, field
 from datetime import datetime, timedelta
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
 from redrive.core.durations import ZERO, read_span
+from redrive.core.stack import Raised
 from redrive.core.states import State
 from redrive.errors import PayloadError, UsageError
 
@@ -209,6 +210,8 @@ class Attempt:
     error_class: str | None = None
     error: str | None = None
     explanation: Mapping[str, Any] | None = None
+    stack: Sequence[Raised] = ()
+    """Where the exception came from: the raised one, then what led to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

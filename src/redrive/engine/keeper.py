@@ -28,6 +28,7 @@ LEASE = timedelta(seconds=1)
 """How long the keeper itself holds what it settles: a write takes milliseconds, and keepers are killed too."""
 RECLAIM_MAX = 500
 PRUNE_MAX = 1000
+HISTORY_EVERY_SECONDS = 3600.0
 RECOUNT_EVERY_SECONDS = 60.0
 """How often what gates hold is counted anew."""
 NOTHING: Mapping[State, timedelta] = MappingProxyType({})
@@ -66,7 +67,7 @@ class Keeper:
 
     async def run(self) -> None:
         """Keep for ever."""
-        prune_at = recount_at = time.monotonic()
+        prune_at = recount_at = history_at = time.monotonic()
         while True:
             asked_at = time.monotonic()
             try:
@@ -79,6 +80,9 @@ class Keeper:
                 if self._retention and time.monotonic() >= prune_at:
                     await self.prune()
                     prune_at = time.monotonic() + self._prune_every.total_seconds()
+                if time.monotonic() >= history_at:
+                    await self._ledger.keep_history()
+                    history_at = time.monotonic() + HISTORY_EVERY_SECONDS
                 self._patience.back(asked_at=asked_at)
             except Exception as error:  # housekeeping goes on tomorrow whatever happened today
                 self._patience.away(error, asked_at=asked_at)
@@ -91,6 +95,7 @@ class Keeper:
         if await self._ledger.uses_gates(anew=True):
             await self._ledger.discover()
             await self._ledger.keep_gates(recount=True)
+        await self._ledger.keep_history()
         await self.prune()
 
     async def settle_expired(self) -> int:

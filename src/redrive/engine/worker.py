@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -184,6 +184,20 @@ class Worker:
     def running(self) -> int:
         """How many handlers run now."""
         return len(self._running) - len(self._suspects)
+
+    @property
+    def ledger_name(self) -> str:
+        """Whose tasks it runs."""
+        return self._ledger.name
+
+    @property
+    def slots(self) -> int:
+        """How many handlers may run at once."""
+        return self._settings.concurrency
+
+    def holds(self) -> dict[str, int]:
+        """How many tasks of each kind it holds now."""
+        return dict(Counter(claim.task.kind for claim in self._held()))
 
     def _held(self) -> list[Claim]:
         """All that this worker runs or will run, or has run and not written yet."""

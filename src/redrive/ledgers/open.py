@@ -25,11 +25,11 @@ def open_database(url: str, *, clock: Clock | None = None, durable: bool = True)
     """
     if url.lstrip().startswith("postgres"):
         try:
-            from redrive.ledgers.postgres.database import PostgresDatabase
+            from redrive.ledgers.postgres.open import open_postgres
         except ModuleNotFoundError as error:
             raise MissingExtraError("PostgreSQL", "postgres") from error
 
-        return PostgresDatabase(url, clock=clock)
+        return open_postgres(url, clock=clock)
     parsed = _parse(url)
     if parsed.get_backend_name() == "sqlite":
         from redrive.ledgers.sqlite.database import SqliteDatabase

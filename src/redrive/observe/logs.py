@@ -13,6 +13,7 @@ import structlog
 
 from redrive.core.decide import SUSPECT, Settlement
 from redrive.core.failure import describe_error, redact
+from redrive.core.stack import Stack, read_stack, stack_lines
 from redrive.core.states import State
 from redrive.core.task import Claim
 from redrive.core.visible import visible
@@ -34,6 +35,7 @@ from redrive.events import (
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 FORMATS = ("json", "pretty")
+STACKS_MAX = 1000
 TIME_OF_LINE = "@timestamp"
 """A line that tells of a change brings the time of the change itself; all others get the present."""
 
@@ -144,6 +146,7 @@ class LogObserver:
     def __init__(self, *, system: str = "engine") -> None:
         # Not bound yet: whoever configures structlog after this is heard too.
         self._log: Any = structlog.get_logger(system=system)
+        self._told: set[str] = set()
 
     def observe(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -193,6 +196,8 @@ class LogObserver:
             self._log.info(f"task_{settlement.outcome}", **fields)
             return
         fields |= {"error_class": explained.error_class.value, "error": settlement.error}
+        if explained.stack is not None:
+            fields |= self._where(explained.stack, always=settlement.delay is None)
         if settlement.delay is None:
             if explained.lost_alone:
                 fields["lost_alone"] = explained.lost_alone
@@ -206,6 +211,16 @@ class LogObserver:
                 delay_seconds=round(settlement.delay.total_seconds(), 3),
                 budget_left=explained.budget_left,
             )
+
+    def _where(self, stack: Stack, *, always: bool) -> dict[str, Any]:
+        """Where an error came from; its whole stack when it ends a task, and when this process sees it for the first time."""
+        where: dict[str, Any] = {} if stack.at is None else {"error_at": stack.at}
+        if always or stack.id not in self._told:
+            if len(self._told) >= STACKS_MAX:
+                self._told.clear()
+            self._told.add(stack.id)
+            where["error.stack"] = "\n".join(stack_lines(read_stack(stack.text)))
+        return where
 
     def _task(self, claim: Claim) -> dict[str, Any]:
         """What tells of which task a line is."""

@@ -19,6 +19,7 @@ from redrive.core.durations import format_duration
 from redrive.core.failure import redact
 from redrive.errors import MissingExtraError, SettingsError
 from redrive.operator.figures import Group
+from redrive.operator.roster import WorkerSeen
 
 EVERY = timedelta(seconds=15)
 SEND_WITHIN = timedelta(seconds=20)
@@ -26,6 +27,8 @@ FAILED_SPAN = timedelta(minutes=5)
 ENDED_MIN = 20
 """A share of fewer than this says nothing."""
 NEW_SPAN = timedelta(minutes=15)
+LOST_SPAN = timedelta(hours=1)
+"""So long a worker that is lost is an alarm."""
 """A group of dead tasks is new for so long."""
 OWED_MAX = 20
 """Messages kept for an address that is away while others take them."""
@@ -103,7 +106,9 @@ def _new_group(facts: LedgerFacts, _limits: Limits) -> Iterator[tuple[str, str]]
     for group in facts.groups:
         is_new = facts.now - group.first_seen <= NEW_SPAN
         if group.amount and (is_new or alarm_name("new_group", facts.ledger, group.id) in facts.known):
-            yield group.id, f"tasks die of a new cause: {redact(group.text)}"
+            who = f"tasks of kind {group.kind}" if group.kind else "tasks"
+            where = f" at {group.at}" if group.at else ""
+            yield group.id, f"{who} die of a new cause: {redact(group.text)}{where}"
 
 
 RULES = (
@@ -112,7 +117,8 @@ RULES = (
     AlertRule(name="depth", meaning="too many tasks wait", find=_depth),
     AlertRule(name="new_group", meaning="tasks die of something new", find=_new_group),
 )
-"""All rules over ledgers. What else is wrong, such as a disabled endpoint, systems say themselves: `System.alarms`."""
+"""All rules over ledgers. Workers have one of their own (`lost_workers`); what else is wrong, such as a disabled endpoint, systems say
+themselves: `System.alarms`."""
 
 
 def alarm_name(rule: str, ledger: str, rest: str = "") -> str:
@@ -127,6 +133,23 @@ def evaluate(facts: LedgerFacts, limits: Limits) -> list[Alarm]:
         for rule in RULES
         for rest, text in rule.find(facts, limits)
     ]
+
+
+def lost_workers(seen: Iterable[WorkerSeen], now: datetime) -> list[Alarm]:
+    """Who is lost, and what it held. After an hour that is no news any more: what it held is back, or told of by other rules."""
+    alarms = []
+    for one in seen:
+        if one.is_lost(now) and now - one.seen_at < LOST_SPAN:
+            kinds = sorted({kind for kinds in one.holds.values() for kind in kinds})
+            tasks = "1 task" if one.held == 1 else f"{one.held:,} tasks"
+            held = (
+                f"it held {tasks} ({', '.join(kinds)}), which come back when their leases end"
+                if one.held
+                else "it held nothing"
+            )
+            text = f"worker {one.name} is lost: its last sign of life was at {one.seen_at:%H:%M:%S} UTC, {held}"
+            alarms.append(Alarm(alarm_name("lost_worker", one.name), text, "lost_worker"))
+    return alarms
 
 
 def message(service: str, started: Sequence[str], ended: Sequence[str]) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from redrive.errors import UsageError
 from redrive.operator.headcount import Headcount
-from redrive.operator.ports import Census, Figures, Gates, OperatorLedger, Turns
+from redrive.operator.ports import Census, Figures, Gates, OperatorLedger, Roster, Turns
 
 EVERY = timedelta(seconds=1)
 """How often a bookkeeper looks whether something is due."""
@@ -23,6 +23,11 @@ class Books(Protocol):
     @property
     def figures(self) -> Figures:
         """Where the minutes are folded."""
+        ...
+
+    @property
+    def roster(self) -> Roster:
+        """Who works."""
         ...
 
     @property
@@ -68,6 +73,7 @@ class Bookkeeper:
                 problem = error
         if await self._books.turns.take("fold", FOLD_EVERY):
             await self._books.figures.fold(await self._books.present())
+            await self._books.roster.forget()
         if problem is not None:
             raise problem
         return counted

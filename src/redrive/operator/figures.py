@@ -60,6 +60,9 @@ class Group:
     first_seen: datetime
     last_seen: datetime
     amount: int
+    kind: str | None = None
+    at: str | None = None
+    """The line of the user's code that the errors came from."""
 
 
 def carried_on(amounts: Mapping[State, int], changed: Mapping[str, int]) -> dict[State, int]:

@@ -12,9 +12,11 @@ from redrive.core.failure import HIDDEN, ErrorClass, redact
 from redrive.core.gates import GateRule
 from redrive.core.policy import Policy
 from redrive.core.preview import Try
+from redrive.core.stack import Raised
 from redrive.core.task import Attempt, Deed, Task, TaskId
 from redrive.core.task import encode_payload as encode_payload  # for systems that keep payloads themselves
 from redrive.operator.gates import PARKED_MAX, GateSpan, GateView, ParkedTask, RuleView, rate_words
+from redrive.operator.roster import WorkerSeen
 
 T = TypeVar("T")
 
@@ -124,6 +126,13 @@ def span_json(span: GateSpan) -> dict[str, Any]:
     return fields_json(span, ("does", "began_at", "ended_at"), does=span.does.value)
 
 
+def worker_json(worker: WorkerSeen, now: datetime) -> dict[str, Any]:
+    """A worker, and whether it is still there."""
+    state = "stopped" if worker.stopped_at is not None else "lost" if worker.is_lost(now) else "working"
+    shown = ("name", "host", "pid", "version", "state", "started_at", "seen_at", "stopped_at", "slots", "held", "holds")
+    return fields_json(worker, shown, state=state, holds={name: dict(kinds) for name, kinds in worker.holds.items()})
+
+
 def attempt_json(attempt: Attempt) -> dict[str, Any]:
     """One try, with the sentence that explains what was decided."""
     return {
@@ -140,7 +149,13 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
         "error": None if attempt.error is None else redact(attempt.error),
         "explanation": attempt.explanation and dict(attempt.explanation),
         "sentence": explained(attempt.explanation),
+        "stack": [raised_json(one) for one in attempt.stack],
     }
+
+
+def raised_json(raised: Raised) -> dict[str, Any]:
+    """One exception of a chain, with where it came from."""
+    return {"error": raised.error, "frames": [one._asdict() for one in raised.frames], "left_out": raised.left_out}
 
 
 def deed_json(deed: Deed) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from redrive.operator.audit import AuditEntry
 from redrive.operator.figures import SUMMED, Depth, Group, Point, States
 from redrive.operator.found import Chunk
 from redrive.operator.gates import GateDoes, GateSpan, GateSums, GateView, ParkedTask, RuleView
+from redrive.operator.roster import SHOWN_MAX, WorkerSeen, WorkerSign
 from redrive.ports import Actor, Filter, Ledger, LedgerReader, Page, Within
 
 
@@ -247,6 +248,22 @@ class Alerts(Protocol):
 
     async def told(self, started: Collection[str], ended: Collection[str]) -> None:
         """Note what was told."""
+        ...
+
+
+class Roster(Protocol):
+    """Who works: processes that run handlers, and when they last gave a sign of life."""
+
+    async def sign(self, sign: WorkerSign) -> None:
+        """Write down that a worker is there, or that it has stopped."""
+        ...
+
+    async def seen(self, *, limit: int = SHOWN_MAX) -> Sequence[WorkerSeen]:
+        """Those who were seen, the latest first."""
+        ...
+
+    async def forget(self) -> int:
+        """Strike out those who have not been seen for long; how many there were."""
         ...
 
 

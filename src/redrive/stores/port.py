@@ -13,7 +13,18 @@ from redrive.access.ports import Keys, Sessions
 from redrive.core.table import LedgerTable
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
-from redrive.operator.ports import Alerts, Audit, Census, Figures, Gates, OperatorLedger, Search, TaskPages, Turns
+from redrive.operator.ports import (
+    Alerts,
+    Audit,
+    Census,
+    Figures,
+    Gates,
+    OperatorLedger,
+    Roster,
+    Search,
+    TaskPages,
+    Turns,
+)
 from redrive.ports import Filter
 
 ON_ITEMS = "triggers"
@@ -35,6 +46,7 @@ class Store(Protocol):
     figures: Figures
     alerts: Alerts
     turns: Turns
+    roster: Roster
 
     @property
     def url(self) -> str:

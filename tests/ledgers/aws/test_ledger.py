@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from redrive.core.durations import ZERO, hours, minutes, seconds
-from redrive.core.outcome import Done, LeaseExpired
+from redrive.core.outcome import Done, Failed, LeaseExpired
 from redrive.core.states import State
 from redrive.core.task import TaskId
 from redrive.errors import UsageError
@@ -208,7 +208,10 @@ async def test_a_hundred_failures_are_a_few_transactions(home: ItemHome) -> None
     home.ledger.dynamo._client, real = client, home.ledger.dynamo._client
     claims = await home.ledger.claim(99, LEASE)
     claimed = client.calls.copy()
-    assert await home.ledger.settle([settlement(claim, TRANSIENT) for claim in claims], worker="w1") == []
+    assert (
+        await home.ledger.settle([settlement(claim, Failed(TimeoutError("slow"))) for claim in claims], worker="w1")
+        == []
+    )
     spent = client.calls - claimed
     home.ledger.dynamo._client = real
     assert dict(spent) == {"transact_write_items": 3, "update_item": 1}

@@ -113,7 +113,7 @@ async def test_tables_are_migrated_through_it(postgres: PostgresServer, pooler: 
 
 async def test_what_a_pooler_refuses_is_said(url: str, pooler: PostgresServer):
     """A setting in the URL that it does not pass on is a mistake in the settings, not a server that may come back."""
-    database = open_database(pooler.through(url) + "?search_path=shop")
+    database = open_database(pooler.through(url) + "?work_mem=4MB")
     with pytest.raises(SettingsError, match="the database URL cannot be used: unsupported startup parameter"):
         await database.open()
     await database.close()
@@ -161,4 +161,25 @@ async def test_a_server_that_only_reads_is_left(postgres: PostgresServer, url: s
         f'ALTER DATABASE "{name}" RESET default_transaction_read_only'
     )  # connections that are open keep it
     await database.write(lambda connection: connection.execute(write).rowcount)
+    await database.close()
+
+
+async def test_a_schema_that_a_pooler_does_not_pass_on(url: str, pooler: PostgresServer):
+    """It is said with its remedy, and with a role that has it the same URL opens."""
+    postgres = open_database(url)
+    await postgres.write(lambda connection: connection.execute(text("CREATE SCHEMA shop")))
+    through = f"{pooler.through(url)}?search_path=shop"
+    database = open_database(through)
+    with pytest.raises(SettingsError, match="ALTER ROLE"):
+        await database.open()
+    await database.close()
+    name = make_url(url).database
+    await postgres.write(lambda connection: connection.execute(text(f'ALTER DATABASE "{name}" SET search_path = shop')))
+    away = text(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name AND pid <> pg_backend_pid()"
+    )
+    await postgres.read(lambda connection: connection.execute(away, {"name": name}).all())
+    await postgres.close()
+    database = open_database(through)
+    await database.open()
     await database.close()

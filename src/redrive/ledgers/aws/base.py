@@ -29,6 +29,7 @@ from redrive.ledgers.aws.heads import OPEN, Head, UnreadableHeadError, head_from
 from redrive.ledgers.aws.history import MINUTE_SHARDS, minute_action
 from redrive.ledgers.aws.objects import Objects
 from redrive.ledgers.aws.queue import Message, Queue
+from redrive.ledgers.stacks import NewStacks
 from redrive.ports import Clock, Within
 
 SLACK = timedelta(seconds=120)
@@ -96,6 +97,7 @@ class ItemBase:
         self._told: OrderedDict[str, float] = OrderedDict()
         self._fences: OrderedDict[UUID, set[str]] = OrderedDict()
         self._causes: OrderedDict[str, None] = OrderedDict()
+        self._stacks = NewStacks()
 
     def _now(self) -> datetime:
         return self._clock.now()
@@ -110,6 +112,10 @@ class ItemBase:
 
     async def keep_gates(self, *, recount: bool) -> int:  # noqa: ARG002
         """See `Ledger.keep_gates`: there are none."""
+        return 0
+
+    async def keep_history(self) -> int:
+        """See `Ledger.keep_history`: it goes by itself."""
         return 0
 
     async def paused_kinds(self) -> Sequence[str]:

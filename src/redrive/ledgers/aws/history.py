@@ -89,6 +89,16 @@ def attempt_from(item: Item) -> Attempt:
     )
 
 
+def stack_key(id: str) -> Key:
+    """Where a traceback is kept that attempts name."""
+    return f"ST#{id}", "STACK"
+
+
+def stack_action(id: str, frames: str, now: datetime) -> Action:
+    """Keep a traceback, or that it was seen again."""
+    return put(stack_key(id), {"frames": frames, "seen_at": to_iso(now)})
+
+
 # --- failures -----------------------------------------------------------------------------------------------------------
 
 

@@ -6,11 +6,13 @@ be missing from a page, but nothing on it is old.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from heapq import merge
 from typing import Any, TypeVar
 
 from redrive.core.cause import cause_of
+from redrive.core.stack import read_stack
 from redrive.core.states import TERMINAL, State
 from redrive.core.task import Attempt, Deed, Task, TaskId
 from redrive.errors import UsageError
@@ -18,7 +20,7 @@ from redrive.ledgers.aws.attributes import Item, from_item
 from redrive.ledgers.aws.base import ItemBase
 from redrive.ledgers.aws.expressions import query
 from redrive.ledgers.aws.heads import OPEN, SHARDS, UNDECODED, Head, UnreadableHeadError, split_id, task_id, task_of
-from redrive.ledgers.aws.history import CAUSE_SHARDS, attempt_from, deed_from, ended_counts, failure_key
+from redrive.ledgers.aws.history import CAUSE_SHARDS, attempt_from, deed_from, ended_counts, failure_key, stack_key
 from redrive.ports import Filter, Page
 
 T = TypeVar("T")
@@ -183,7 +185,11 @@ class ItemReading(ItemBase):
 
     async def attempts(self, id: TaskId) -> list[Attempt]:
         """See `LedgerReader.attempts`."""
-        return self._readable(await self._beside(id, "A"), attempt_from)
+        attempts = self._readable(await self._beside(id, "A"), attempt_from)
+        named = {str((one.explanation or {}).get("stack", "")) for one in attempts} - {""}
+        kept = await self.dynamo.get_many(map(stack_key, sorted(named))) if named else {}
+        stacks = {key[0].removeprefix("ST#"): read_stack(from_item(item)["frames"]) for key, item in kept.items()}
+        return [replace(one, stack=stacks.get((one.explanation or {}).get("stack", ""), ())) for one in attempts]
 
     async def deeds(self, id: TaskId) -> list[Deed]:
         """See `LedgerReader.deeds`."""

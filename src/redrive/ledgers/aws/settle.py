@@ -22,7 +22,7 @@ from redrive.ledgers.aws.client import ACTIONS_MAX, RefusedError
 from redrive.ledgers.aws.expressions import query
 from redrive.ledgers.aws.follow import Change
 from redrive.ledgers.aws.heads import Head, UnreadableHeadError, head_from, split_id, task_id
-from redrive.ledgers.aws.history import cause_action
+from redrive.ledgers.aws.history import cause_action, stack_action
 from redrive.ledgers.rollup import rolled_up
 from redrive.ports import Within
 
@@ -51,6 +51,7 @@ class ItemSettling(ItemBase):
         """See `Ledger.settle`."""
         refuse_within(within)
         _check(settlements)
+        await self._note_stacks(settlements)
         written, lost = list[Settlement](), list[Settlement]()
         for wave in _waves(settlements):
             heads, unreadable = await self._known_heads({id_: some for group in wave for id_, some in group.items()})
@@ -183,6 +184,13 @@ class ItemSettling(ItemBase):
         if written:
             await self._add_to_minute(worker, rolled_up(written))
             await self._note_causes(written)
+
+    async def _note_stacks(self, settlements: Sequence[Settlement]) -> None:
+        """Write down where errors came from, each stack once for a process, before the first attempt that names it."""
+        new = self._stacks.among(settlements)
+        for id_, frames in new.items():
+            await self.dynamo.write([stack_action(id_, frames, self._now())])
+            self._stacks.written([id_])
 
     async def _note_causes(self, written: Sequence[Settlement]) -> None:
         """Write down what tasks died of, each cause once for a process. What a kill loses here a census finds."""

@@ -2,14 +2,15 @@
 
 asyncpg reads most of libpq's parameters by itself; the rest is read here. Through a pooler that hands servers on after each
 transaction, such as PgBouncer, nothing may be kept in a session: no named statements and no settings of our own. Whether
-there is one is found out by asking (`connect.shares_servers`), or said by `?pooler=transaction` and `?pooler=none`.
+there is one is found out by asking (`connect.shares_servers`), or said by `?pooler=transaction` and `?pooler=none`. `?claim=portable` asks for
+the statements of `portable.py`. `?search_path=` or `REDRIVE_SCHEMA` says which schema the tables are in.
 """
 
 import os
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode
@@ -17,6 +18,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 from redrive.errors import SettingsError
 
 LISTEN_URL = "REDRIVE_LISTEN_URL"
+SCHEMA = "REDRIVE_SCHEMA"
 CONNECT_SECONDS = 10.0
 NAME = "redrive"
 
@@ -61,6 +63,12 @@ class PostgresAddress:
     """What the server calls our connections."""
     pooler: bool | None = None
     """Whether a pooler stands before it; None if nobody has said."""
+    portable: bool = False
+    """Whether only what any engine of this protocol has is to be used."""
+    schema: str | None = None
+    """Where redrive's tables are; None: wherever the role's own path leads."""
+    path: str | None = None
+    """The schemas that names are looked for in, as the server reads it."""
     tls: ssl.SSLContext | None = None
     notices: tuple[str, ...] = ()
     """What somebody who wrote this URL should know."""
@@ -73,7 +81,8 @@ class PostgresAddress:
             arguments["ssl"] = self.tls
         if pooled:
             return arguments | {"statement_cache_size": 0, "server_settings": named}
-        return arguments | {"server_settings": named | dict(settings or {})}
+        path = {} if self.path is None else {"search_path": self.path}
+        return arguments | {"server_settings": named | path | dict(settings or {})}
 
 
 def read_address(url: str) -> PostgresAddress:
@@ -88,6 +97,8 @@ def read_address(url: str) -> PostgresAddress:
     _check_files(asked)
     timeout = _number("connect_timeout", asked.pop("connect_timeout", None), CONNECT_SECONDS)
     pooler = _pooler(asked)
+    portable = _portable(asked)
+    path, schema = _path(asked)
     name = asked.pop("application_name", "") or NAME
     notices = tuple(
         f"{key}={asked[key]} of the database URL is not checked: the driver does not know it"
@@ -105,7 +116,7 @@ def read_address(url: str) -> PostgresAddress:
         kept = {key: value for key, value in kept.items() if key not in ("sslrootcert", "sslmode")}
     return PostgresAddress(
         dsn=f"postgresql://?{urlencode(kept)}", hosts=_each_host(kept), shown=_shown(asked), place=f"{asked.get('host')}:{asked.get('port')}",
-        timeout=timeout, name=name, pooler=pooler, tls=tls, notices=notices,
+        timeout=timeout, name=name, pooler=pooler, portable=portable, schema=schema, path=path, tls=tls, notices=notices,
     )  # fmt: skip
 
 
@@ -133,7 +144,8 @@ def listen_address(address: PostgresAddress, *, pooled: bool) -> PostgresAddress
     """Where to listen for wake-ups: through a pooler nothing is heard, so there it needs a way of its own."""
     direct = os.environ.get(LISTEN_URL)
     if direct:
-        return read_address(direct)
+        there = read_address(direct)
+        return there if there.path is not None else replace(there, schema=address.schema, path=address.path)
     return None if pooled else address
 
 
@@ -163,6 +175,35 @@ def _pooler(asked: dict[str, str]) -> bool | None:
             return False
         case other:
             raise SettingsError(f"pooler={other} in the database URL is not known: it is transaction or none")
+
+
+def _portable(asked: dict[str, str]) -> bool:
+    match asked.pop("claim", "native"):
+        case "native":
+            return False
+        case "portable":
+            return True
+        case other:
+            raise SettingsError(f"claim={other} in the database URL is not known: it is native or portable")
+
+
+def _path(asked: dict[str, str]) -> tuple[str | None, str | None]:
+    """The search path that the URL or the environment asks for, and its first schema, in which tables are made."""
+    path = asked.pop("search_path", None)
+    if path is None:
+        schema = os.environ.get(SCHEMA) or None
+        return None if schema is None else _quoted(schema), schema
+    first = re.match(r'\s*(?:"((?:[^"]|"")+)"|([^",\s]+))\s*(?:,|$)', path)
+    if first is None:
+        raise SettingsError(
+            f"search_path={path} in the database URL cannot be read: write search_path=shop or search_path=shop,public"
+        )
+    schema = first[1].replace('""', '"') if first[1] else first[2].lower()
+    return path, None if schema == "$user" else schema
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _check_files(asked: Mapping[str, str]) -> None:

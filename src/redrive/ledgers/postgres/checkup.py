@@ -130,6 +130,6 @@ def _growth(connection: Connection, *, prunes: bool) -> Iterator[Advice]:
         keeps = "" if prunes else "; nothing is ever pruned, since RETENTION_DAYS is 0"
         yield Advice(
             "history", f"{HISTORY} has about {max(rows, 0):,} rows and takes {size / 1024**3:.1f} GiB, in one piece{keeps}",
-            "run `redrive migrate --partition daily`: old days are then dropped instead of deleted row by row"
+            "run `redrive migrate --partition daily --keep-history 90d`: old days are then dropped instead of deleted row by row"
             + ("" if prunes else ", and set RETENTION_DAYS"),
         )  # fmt: skip

@@ -20,10 +20,11 @@ from weakref import WeakSet
 
 from sqlalchemy import Connection, Table, event, func, select, text
 from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.engine.interfaces import IsolationLevel
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.util import await_only
 
-from redrive.errors import MissingExtraError
+from redrive.errors import MissingExtraError, SettingsError
 from redrive.ledgers.postgres.dialect import PostgresDialect
 from redrive.ledgers.sql.beside_the_loop import terminate_on_the_loop
 from redrive.ledgers.sql.database import OpenTransaction, call_all, run_collecting, user_transaction
@@ -36,7 +37,6 @@ try:
         LISTEN_URL,
         PostgresAddress,
         listen_address,
-        read_address,
     )
     from redrive.ledgers.postgres.connect import connect, shares_servers
     from redrive.ledgers.postgres.errors import DRIVER_ERRORS, is_passing, is_spent, translated
@@ -51,7 +51,7 @@ R = TypeVar("R")
 POOL_SIZE = 8
 COMMAND_TIMEOUT_SECONDS = 60.0
 """How long a statement is waited for: whoever asks a server that is gone must hear of it. A migration may take longer."""
-TRIES_MAX = 4
+BACKOFF_SECONDS_MAX = 0.25
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 PLANNED_ANEW = MappingProxyType({"plan_cache_mode": "force_custom_plan"})
 """For just what is asked, instead of a plan that was made for anything."""
@@ -60,17 +60,15 @@ PLANNED_ANEW = MappingProxyType({"plan_cache_mode": "force_custom_plan"})
 class _Pools:
     """The connections of one event loop."""
 
-    def __init__(
-        self, make_engine: Callable[..., AsyncEngine], find_listen: Callable[[], Awaitable[PostgresAddress | None]]
-    ) -> None:
+    def __init__(self, of: "PostgresDatabase") -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self._opened: WeakSet[Any] = WeakSet()
-        self.engine = make_engine(
+        self.engine = of.make_engine(
             opened=self._opened, settings={"enable_seqscan": "off", "jit": "off"}, isolation_level="AUTOCOMMIT"
         )
-        self.atomic = self.engine.execution_options(isolation_level="READ COMMITTED")
-        self.user_engine = make_engine("handler", own=False, opened=self._opened)
-        self.wake_up = WakeUp(find_listen, self._leave)
+        self.atomic = self.engine.execution_options(isolation_level=of.isolation)
+        self.user_engine = of.make_engine("handler", own=False, opened=self._opened, isolation_level=of.user_isolation)
+        self.wake_up = WakeUp(of.find_listen, self._leave, of.address.schema)
 
     def _leave(self) -> Callable[[], None]:
         """Note the connections that are open now, to cut them: who waits for a server that has gone hears of it at once."""
@@ -101,18 +99,28 @@ class PostgresDatabase:
     connections_max = 4 * POOL_SIZE + 1
     """How many connections one process opens at most: for the engine, for user code, and one that listens."""
     file = None
+    isolation: IsolationLevel = "READ COMMITTED"
+    user_isolation: IsolationLevel | None = None
+    """Of transactions of user code; None: whatever the server's is."""
+    tries_max = 4
+    """How often a transaction is tried that the server takes back."""
+    dialect_class = PostgresDialect
+    lifts_limits = True
+    """Whether the limits of a role are lifted; not every engine that speaks this protocol knows them."""
 
-    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
-        self.address = read_address(url)
+    def __init__(self, address: PostgresAddress, *, clock: Clock | None = None) -> None:
+        self.address = address
         self.url = self.address.shown
         self._pooled: bool | None = self.address.pooler
         self._limited = False
         """Whether sessions that a pooler hands on have limits, which each transaction has to lift."""
         self._clock = clock
         self.server_clock = clock is None
-        self._latest = _Pools(self._make_engine, self._find_listen)
+        self._latest = _Pools(self)
         self._pools: dict[asyncio.AbstractEventLoop, _Pools] = {}
-        self.dialect = PostgresDialect(self._latest.engine.dialect, server_clock=self.server_clock)
+        self.dialect = self.dialect_class(
+            self._latest.engine.dialect, server_clock=self.server_clock, schema=address.schema
+        )
         watch_forks(self)
 
     @property
@@ -126,7 +134,7 @@ class PostgresDatabase:
         found = self._pools.get(loop)
         if found is None:
             self._drop_closed()
-            found = self._latest if self._latest.loop is None else _Pools(self._make_engine, self._find_listen)
+            found = self._latest if self._latest.loop is None else _Pools(self)
             found.loop = loop
             self._pools[loop] = found
         self._latest = found
@@ -166,12 +174,19 @@ class PostgresDatabase:
             self._pooled = await shares_servers(self.address)
         return self._pooled
 
-    async def _find_listen(self) -> PostgresAddress | None:
+    async def find_listen(self) -> PostgresAddress | None:
+        """Where to listen for wake-ups; None where nothing would be heard."""
         return listen_address(self.address, pooled=await self.is_pooled())
 
     async def open(self) -> None:
         """See `Database.open`."""
-        await self.statement(lambda connection: connection.execute(select(1)).all())
+        here = await self.read(lambda connection: connection.execute(select(func.current_schema())).scalar())
+        wanted = self.address.schema
+        if wanted is not None and here != wanted and await self.is_pooled():
+            raise SettingsError(
+                f"the pooler does not pass the schema {wanted!r} on, tables are looked for in {here!r}: "
+                f"ALTER ROLE … SET search_path = {wanted}"
+            )
 
     async def close(self) -> None:
         """See `Database.close`."""
@@ -182,7 +197,11 @@ class PostgresDatabase:
         """See `Database.statement`."""
         if self._limited:
             return await self.write(run, *args, **kwargs)
+        return await self._in_autocommit(run, *args, **kwargs)
 
+    async def _in_autocommit(
+        self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
         async def once() -> R:
             async with self._here.engine.connect() as connection:
                 return await connection.run_sync(run, *args, **kwargs)
@@ -211,7 +230,7 @@ class PostgresDatabase:
 
     async def rebuild(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Database.rebuild`. On a connection of its own, whose statements have no limit."""
-        engine = self._make_engine("migrate", limited=False)
+        engine = self.make_engine("migrate", limited=False)
 
         async def once() -> R:
             async with engine.begin() as connection:
@@ -254,13 +273,13 @@ class PostgresDatabase:
 
     async def _patiently(self, once: Callable[[], Awaitable[R]]) -> R:
         """Run it, again at once where PostgreSQL broke a deadlock or a plan went stale."""
-        for attempt in range(1, TRIES_MAX + 1):
+        for attempt in range(1, self.tries_max + 1):
             try:
                 return await once()
             except DRIVER_ERRORS as error:
-                if attempt == TRIES_MAX or not is_passing(error):
+                if attempt == self.tries_max or not is_passing(error):
                     raise translated(error) from error
-            await asyncio.sleep(random.uniform(0, 0.01 * 2**attempt))
+            await asyncio.sleep(random.uniform(0, min(0.01 * 2**attempt, BACKOFF_SECONDS_MAX)))
         raise AssertionError("unreachable")
 
     def transaction(self) -> AbstractAsyncContextManager[OpenTransaction]:
@@ -276,11 +295,14 @@ class PostgresDatabase:
 
     async def advice(self) -> Sequence[tuple[str, str]]:
         """See `Database.advice`."""
-        found = [(notice, "take it out of the URL, and let the server insist on it") for notice in self.address.notices]
-        if await self._find_listen() is None:
+        found = self._url_advice()
+        if await self.find_listen() is None:
             said = "a pooler stands before the server: nobody is woken, and workers find new work by their poll"
             found.append((said, f"name a direct way for wake-ups: {LISTEN_URL}=postgresql://…"))
         return found
+
+    def _url_advice(self) -> list[tuple[str, str]]:
+        return [(notice, "take it out of the URL, and let the server insist on it") for notice in self.address.notices]
 
     def before_fork(self) -> None:
         """See `Forking.before_fork`: connections are sockets, and a copy that nobody uses does no harm."""
@@ -291,7 +313,7 @@ class PostgresDatabase:
     def in_child(self) -> None:
         """See `Forking.in_child`."""
         leave_to_parent(self._latest, *self._pools.values())
-        self._latest = _Pools(self._make_engine, self._find_listen)
+        self._latest = _Pools(self)
         self._pools = {}
 
     def waiter(self, ledger: str) -> AbstractContextManager[WakeUps]:
@@ -306,7 +328,7 @@ class PostgresDatabase:
         """See `Database.announce`."""
         self._latest.wake_up.announce(connection, ledger, soon=soon)
 
-    def _make_engine(
+    def make_engine(
         self,
         role: str = "",
         *,
@@ -316,12 +338,14 @@ class PostgresDatabase:
         limited: bool = True,
         **options: Any,
     ) -> AsyncEngine:
+        """An engine whose connections say what they are for; `opened` gets each of them. Limits hold for those that are not our own."""
+
         async def creating(**arguments: Any) -> Any:
             connection = await connect(self.address, **arguments)
             try:
                 if self._pooled:
-                    self._limited = bool(await connection.fetch(SET))
-                elif own:
+                    self._limited = self.lifts_limits and bool(await connection.fetch(SET))
+                elif own and self.lifts_limits:
                     await lift(connection)
             except BaseException:
                 connection.terminate()

@@ -28,12 +28,15 @@ from sqlalchemy import (
     extract,
     func,
     select,
+    text,
     true,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, Insert, insert
+from sqlalchemy.schema import CreateSchema
 from sqlalchemy.types import TypeEngine
 
 from redrive.ledgers.postgres.gates import PostgresGateClaim
+from redrive.ledgers.postgres.partitions import keep_partitions
 from redrive.ledgers.postgres.settle import PostgresSettle, for_an_update
 from redrive.ledgers.sql.gate_rows import GateRows
 from redrive.ledgers.sql.predicates import quoted
@@ -53,10 +56,12 @@ class PostgresDialect:
 
     name = "postgresql"
     has_queues = True
+    has_partitions = True
 
-    def __init__(self, dialect: sqlalchemy.Dialect, *, server_clock: bool) -> None:
+    def __init__(self, dialect: sqlalchemy.Dialect, *, server_clock: bool, schema: str | None = None) -> None:
         self.sqlalchemy = dialect
         self._server_clock = server_clock
+        self._schema = schema
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -195,6 +200,30 @@ class PostgresDialect:
     def lock_migrations(self, connection: Connection) -> None:
         """See `Dialect.lock_migrations`."""
         connection.execute(select(func.pg_advisory_xact_lock(MIGRATION_LOCK)))
+        self.make_schema(connection)
+
+    def make_schema(self, connection: Connection) -> None:
+        """Make the schema that was asked for, if it is not there."""
+        there = text("SELECT 1 FROM pg_namespace WHERE nspname = :name")
+        if self._schema is not None and connection.execute(there, {"name": self._schema}).first() is None:
+            connection.execute(CreateSchema(self._schema))
+
+    def schema(self, connection: Connection) -> str | None:
+        """See `Dialect.schema`."""
+        here: str | None = self._schema or connection.execute(select(func.current_schema())).scalar()
+        return here
+
+    def schemas_with(self, connection: Connection, table: str) -> Sequence[str]:
+        """See `Dialect.schemas_with`."""
+        asked = text(
+            "SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE c.relname = :table AND c.relkind IN ('r', 'p') ORDER BY 1"
+        )
+        return connection.execute(asked, {"table": table}).scalars().all()
+
+    def keep_history(self, connection: Connection) -> int:
+        """See `Dialect.keep_history`."""
+        return keep_partitions(connection)
 
 
 def _array(name: str, type_: TypeEngine[Any]) -> ColumnElement[Any]:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import ColumnElement, Connection, Text, func, literal, literal_column, select
 
 from redrive.ledgers.postgres.address import PostgresAddress
 from redrive.ledgers.postgres.connect import connect
@@ -22,6 +22,13 @@ from redrive.ledgers.postgres.limits import lift
 from redrive.ledgers.sql.waiters import Waiters, WakeUps
 
 CHANNEL = "redrive"
+_HOME = "public"
+_CHARS_MAX = 63
+_CHANNEL_HERE = (
+    f"CASE coalesce(current_schema(), '{_HOME}') WHEN '{_HOME}' THEN '{CHANNEL}'"
+    f" ELSE left('{CHANNEL}_' || current_schema(), {_CHARS_MAX}) END"
+)
+"""Channels are the database's own. Applications in other schemas have another one each, and do not wake each other."""
 ANNOUNCE_EVERY_SECONDS = 0.01
 """NOTIFY takes a lock that all commits share, so a busy adder announces at most this often. A worker that was woken
 looks again after twice this time (`engine.worker.LOOK_AGAIN`), which covers what was added in between."""
@@ -37,11 +44,17 @@ class WakeUp:
     """Announcements of one database, heard in one event loop."""
 
     def __init__(
-        self, find: Callable[[], Awaitable[PostgresAddress | None]], leave: Callable[[], Callable[[], None]]
+        self,
+        find: Callable[[], Awaitable[PostgresAddress | None]],
+        leave: Callable[[], Callable[[], None]],
+        schema: str | None = None,
     ) -> None:
         """`leave` notes what is open now, and returns what gives it up."""
         self._find = find
         self._leave = leave
+        # A caller's own connection may have another path, so what is known is said.
+        known = None if schema is None else CHANNEL if schema == _HOME else f"{CHANNEL}_{schema}"[:_CHARS_MAX]
+        self._channel: ColumnElement[str] = literal_column(_CHANNEL_HERE, Text) if known is None else literal(known)
         self._waiters = Waiters()
         self._listener: asyncio.Task[None] | None = None
         self._announced: dict[str, float] = {}
@@ -73,7 +86,7 @@ class WakeUp:
             return
         if soon:
             self._announced[ledger] = now
-        connection.execute(select(func.pg_notify(CHANNEL, ledger)))
+        connection.execute(select(func.pg_notify(self._channel, ledger)))
 
     async def _listen(self) -> None:
         """Keep one connection that hears announcements; while there is none, workers find work by their safety poll."""
@@ -92,7 +105,8 @@ class WakeUp:
             try:
                 connection.add_termination_listener(lambda _, gone=gone: gone.set())
                 await lift(connection)
-                await connection.add_listener(CHANNEL, lambda *heard: self.wake(heard[3]))
+                channel = await connection.fetchval(f"SELECT {_CHANNEL_HERE}", timeout=ANSWER_SECONDS)
+                await connection.add_listener(channel, lambda *heard: self.wake(heard[3]))
                 before, server = server, await connection.fetchval(_WHICH_SERVER, timeout=ANSWER_SECONDS)
                 if leave is not None and server != before:
                     leave()

@@ -57,6 +57,11 @@ LOCKED_SECONDS_MAX = 10.0
 """How long it looks for those that are not locked."""
 
 
+_HISTORY_KEPT = select(schema.partition.c.name).where(
+    schema.partition.c.name == schema.attempt.name, schema.partition.c.keep_seconds.is_not(None)
+)
+
+
 class ActStatements:
     """The statements, each with its purpose."""
 
@@ -306,6 +311,15 @@ class Acting(Gating):
             self._wake_gates_of(connection, changed)
         return changed
 
+    async def keep_history(self) -> int:
+        """See `Ledger.keep_history`."""
+        if not self._mapped.dialect.has_partitions:
+            return 0
+        try:
+            return await self.database.write(self._mapped.dialect.keep_history)
+        except StillLocked:  # partitions are made ahead: there is time
+            return 0
+
     async def prune(self, states: Sequence[State], older_than: timedelta, *, limit: int = 1000) -> int:
         """See `Ledger.prune`."""
         if not states:
@@ -331,7 +345,9 @@ class Acting(Gating):
             gone = self._delete_apart(connection, connection.execute(old, parameters).scalars().all())
             if not gone:
                 raise
-        self._forget(connection, [str(id_) for id_ in gone], schema.attempt, schema.deed, schema.dead)
+        # A history that is kept for a time of its own goes by partitions, which is the point of them.
+        history = () if connection.execute(_HISTORY_KEPT).first() else (schema.attempt,)
+        self._forget(connection, [str(id_) for id_ in gone], *history, schema.deed, schema.dead)
         if gone:
             self._count_flow(connection, "pruned", len(gone), self._adder)
         return len(gone)

@@ -28,7 +28,8 @@ from sqlalchemy import (
 
 from redrive.core.gates import FAVOURED, NO_TENANT, TENANTS, around, mostly_gated
 from redrive.core.table import Counts
-from redrive.core.task import Abandoned, Claim, TaskId, Unwritten, is_alone
+from redrive.core.task import Abandoned, Claim, ClaimLocked, TaskId, Unwritten, is_alone
+from redrive.ledgers.sql.database import StillLocked
 from redrive.ledgers.sql.due import Due, due_branch, kind_conditions, kind_parameters
 from redrive.ledgers.sql.fences import Fences
 from redrive.ledgers.sql.gate_rows import GateAsk
@@ -425,7 +426,13 @@ class Claiming(Due):
         if not claims:
             return []
         ordered = sorted(claims, key=lambda claim: claim.task.id)
-        return await self.database.statement(self._extend, ordered, lease)
+        try:
+            return await self.database.statement(self._extend, ordered, lease)
+        except StillLocked:  # where what is locked cannot be skipped
+            if len(ordered) == 1:
+                return [ClaimLocked(ordered[0])]
+            half = len(ordered) // 2
+            return [*await self.extend(ordered[:half], lease), *await self.extend(ordered[half:], lease)]
 
     def _extend(self, connection: Connection, claims: list[Claim], lease: timedelta) -> list[Unwritten]:
         rows = connection.execute(self._extending, self._fences.parameters(claims) | self._times(lease=lease))

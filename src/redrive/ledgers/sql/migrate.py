@@ -1,4 +1,4 @@
-"""Bringing redrive's own tables to the version of this code, and refusing what is newer.
+"""Bringing redrive's own tables to the version of this code, and refusing what is newer and says that this code is too old for it.
 
 The engine's tables and those of each system are branches of their own: an application gets the tables of the systems that
 it uses and no others. A branch is a folder of Alembic revisions that carry its name as their label; the systems keep
@@ -19,7 +19,9 @@ from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from redrive.errors import NewerSchemaError, NotMigratedError, UsageError
+from redrive.ledgers.sql import works_with
 from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.seam import Dialect
 
 ENGINE = "engine"
 VERSION_TABLE = "redrive_version"
@@ -62,15 +64,35 @@ async def migrate(database: Database, systems: Iterable[str] = ()) -> tuple[Vers
 
 
 async def check(database: Database, systems: Iterable[str] = ()) -> None:
-    """Raise unless the database has exactly the versions of this code."""
-    current = await database.read(_current)
+    """Raise unless the database has the versions of this code, or newer ones that this code may work with."""
+    current = await database.read(_current, database.dialect)
     needs = heads(systems)
     for branch, needed in needs.items():
-        if current.get(branch) != needed:
+        if not is_enough(current.get(branch), needed):
             has = current.get(branch)
             was = "not there" if has is None else f"at version {has}, this code needs {needed}"
             command = migrate_command(name for name in needs if name != ENGINE)
-            raise NotMigratedError(f"the tables of {branch} in {database.url} are {was}: run `{command}`")
+            other = "" if current else await elsewhere(database)
+            raise NotMigratedError(f"the tables of {branch} in {database.url} are {was}: {other}run `{command}`")
+
+
+def is_enough(has: str | None, needed: str) -> bool:
+    """Whether code that needs one version may work with another, which `versions` has told of: its own, or a newer one."""
+    branch_of, _ = _revisions()
+    return has == needed or (has is not None and has not in branch_of)
+
+
+async def elsewhere(database: Database) -> str:
+    """Where there are tables of redrive, if they are in other schemas than the one that is looked at: the first half of a remedy."""
+
+    def look(connection: Connection) -> str:
+        here = database.dialect.schema(connection)
+        others = [name for name in database.dialect.schemas_with(connection, VERSION_TABLE) if name != here]
+        if not others:
+            return ""
+        return f"schema {' and '.join(others)} has some, and this looks in {here}: set REDRIVE_SCHEMA={others[0]}, or "
+
+    return await database.read(look)
 
 
 def migrate_command(systems: Iterable[str]) -> str:
@@ -81,7 +103,7 @@ def migrate_command(systems: Iterable[str]) -> str:
 
 async def versions(database: Database) -> Versions:
     """The versions that the database has; empty if it was never migrated."""
-    return await database.read(_current)
+    return await database.read(_current, database.dialect)
 
 
 def migration_sql(dialect: str, systems: Iterable[str] = ()) -> str:
@@ -103,11 +125,20 @@ def _branches(systems: Iterable[str]) -> list[str]:
 
 def _upgrade(connection: Connection, database: Database, branches: list[str]) -> tuple[Versions, Versions]:
     database.dialect.lock_migrations(connection)
-    before = _current(connection)
-    for branch, needed in heads(branch for branch in branches if branch != ENGINE).items():
-        if before.get(branch) != needed:
+    schema = database.dialect.schema(connection)
+    before = _current(connection, database.dialect)
+    needs = heads(branch for branch in branches if branch != ENGINE)
+    behind = [branch for branch, needed in needs.items() if not is_enough(before.get(branch), needed)]
+    branch_of, _ = _revisions()
+    if behind and (newer := [version for version in before.values() if version not in branch_of]):
+        raise NewerSchemaError(
+            f"the tables of {', '.join(behind)} are to be migrated, but a newer redrive has migrated others (to {', '.join(newer)}): "
+            "migrate with that one"
+        )
+    for branch in needs:
+        if branch in behind:
             try:
-                _run_alembic(f"{branch}@head", [ENGINE, *systems_with_tables()], connection=connection)
+                _run_alembic(f"{branch}@head", [ENGINE, *systems_with_tables()], connection=connection, schema=schema)
             except DBAPIError as error:
                 if "already exists" not in str(error.orig):
                     raise
@@ -116,22 +147,34 @@ def _upgrade(connection: Connection, database: Database, branches: list[str]) ->
                     f"redrive's ({error.orig}): give redrive a schema or a database of its own, or leave {branch} out "
                     "of REDRIVE_SYSTEMS"
                 ) from error
-    after = _current(connection)
+    after = _current(connection, database.dialect)
     return {name: before[name] for name in branches if name in before}, {name: after[name] for name in branches}
 
 
-def _current(connection: Connection) -> Versions:
-    if not inspect(connection).has_table(VERSION_TABLE):
+def _current(connection: Connection, dialect: Dialect) -> Versions:
+    if not inspect(connection).has_table(VERSION_TABLE, schema=dialect.schema(connection)):
         return {}
     there = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalars()  # noqa: S608 - a name of ours
-    branch_of, _ = _revisions()
-    found = {}
+    branch_of, newest = _revisions()
+    found, unknown = {}, []
     for version in there:
-        if version not in branch_of:
+        if version in branch_of:
+            found[branch_of[version]] = version
+        else:
+            unknown.append(version)
+    told = works_with.told(connection) if unknown else {}
+    for version in unknown:
+        branch, oldest = told.get(version, (None, None))
+        if branch is None:
             raise NewerSchemaError(
                 f"the database is at version {version}, which this redrive does not know: upgrade redrive"
             )
-        found[branch_of[version]] = version
+        if branch in newest and oldest not in branch_of:
+            raise NewerSchemaError(
+                f"the tables of {branch} are at version {version}, which needs code of version {oldest} or later, and this redrive"
+                f" has {newest[branch]}: upgrade redrive"
+            )
+        found[branch] = version
     return found
 
 

@@ -15,6 +15,7 @@ from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.base import LedgerBase
 from redrive.ledgers.sql.conditions import Conditions
 from redrive.ledgers.sql.sift import is_unreadable, sift
+from redrive.ledgers.sql.stacks import read_stacks
 from redrive.ports import Filter, Page
 
 PAGE_MAX = 1000
@@ -119,15 +120,18 @@ class Reading(LedgerBase):
         t = schema.attempt
         found = select(t).where(t.c.ledger == self.name, t.c.task_id == str(id)).order_by(t.c.ended_at, t.c.number)
         found = found.order_by(t.c.started_at)  # a run that was lost, and the next one of the same number
+        rows = connection.execute(found).all()
+        named = [(row.explanation or {}).get("stack", "") for row in rows]
+        stacks = read_stacks(connection, {*filter(None, named)})
         return [
             Attempt(
                 claim_id=row.claim_id, number=row.number, started_at=row.started_at, ended_at=row.ended_at,
                 outcome=row.outcome, state=State(row.state), worker=row.worker,
                 duration=timedelta(seconds=row.duration_seconds),
                 delay=None if row.delay_seconds is None else timedelta(seconds=row.delay_seconds),
-                error_class=row.error_class, error=row.error, explanation=row.explanation,
+                error_class=row.error_class, error=row.error, explanation=row.explanation, stack=stacks.get(name, ()),
             )
-            for row in connection.execute(found)
+            for row, name in zip(rows, named, strict=True)
         ]  # fmt: skip
 
     async def deeds(self, id: TaskId) -> list[Deed]:

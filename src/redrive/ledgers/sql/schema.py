@@ -92,6 +92,8 @@ task = Table(
         sqlite_where=text("ended_at IS NOT NULL"),
         postgresql_where=text("ended_at IS NOT NULL"),
     ),
+    # Most of a large table is history that nobody changes: a fifth of it is too much for a vacuum to wait for.
+    postgresql_with={"autovacuum_vacuum_scale_factor": 0.02, "autovacuum_analyze_scale_factor": 0.05},
 )
 """What is to be done. The indexes that claims need are added by `predicates.ledger_indexes`, as for any table."""
 
@@ -121,6 +123,15 @@ The fence sees to that. PostgreSQL has it as the primary key as well, because it
 beside it made an insert twice as slow (4.4 and 10.4 µs). SQLite has an integer key in any case, its row id. There a narrow index
 beside it is quicker to write than the wide key (3.9 and 4.2 µs) and takes a fifth less room.
 """
+
+stack = Table(
+    "redrive_stack",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("frames", Text, nullable=False),
+    Column("seen_at", Instant, nullable=False),
+)
+"""Where exceptions came from: each distinct traceback once, however many tries of whatever ledger ended there."""
 
 minute = Table(
     "redrive_minute",
@@ -180,6 +191,22 @@ turn = Table(
 )
 """Chores that one of many services does for all: whose turn it is until when."""
 
+worker = Table(
+    "redrive_worker",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("host", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("version", Text),
+    Column("slots", Integer, nullable=False),
+    Column("holds", JSON, nullable=False),
+    Column("started_at", Instant, nullable=False),
+    Column("seen_at", Instant, nullable=False),
+    Column("stopped_at", Instant),
+    Index("redrive_worker_seen_idx", "seen_at", "name"),
+)
+"""Who works, and when each last gave a sign of life; those who are gone stay for a week."""
+
 alert = Table(
     "redrive_alert",
     metadata,
@@ -199,6 +226,8 @@ cause = Table(
     Column("id", Text, primary_key=True),
     Column("text", Text, nullable=False),
     Column("sample", Text, nullable=False),
+    Column("kind", Text),
+    Column("at", Text),
     Column("first_seen", Instant, nullable=False),
     Column("last_seen", Instant, nullable=False),
     Column("amount", BigInteger, nullable=False),
@@ -335,3 +364,21 @@ gate_span = Table(
     ),
 )
 """When gates held, returned or were paused, so that it can be drawn over time; at all other times they let tasks through."""
+
+works_with = Table(
+    "redrive_works_with",
+    metadata,
+    Column("branch", Text, primary_key=True),
+    Column("version", Text, nullable=False),
+    Column("oldest", Text, nullable=False),
+)
+"""The version of each branch, and the oldest one whose code may work with these tables: for code that does not know the newest."""
+
+partition = Table(
+    "redrive_partition",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("every", Text, nullable=False),
+    Column("keep_seconds", Float),
+)
+"""Tables that are partitioned by time, and for how long their rows are kept: NULL for as long as their tasks are."""

@@ -88,6 +88,9 @@ class Dialect(Protocol):
     has_queues: bool
     """Whether tasks can wait in queues of PGMQ here; where not, there are no schemas either."""
 
+    has_partitions: bool
+    """Whether the history can be partitioned by time here."""
+
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def now(self, column: ColumnElement[Any] | None = None) -> ColumnElement[Any]:
@@ -198,4 +201,16 @@ class Dialect(Protocol):
 
     def lock_migrations(self, connection: Connection) -> None:
         """Hold other processes off until the commit, so that many may start at once."""
+        ...
+
+    def schema(self, connection: Connection) -> str | None:
+        """The schema that tables are made in and looked for first; None where there is none."""
+        ...
+
+    def schemas_with(self, connection: Connection, table: str) -> Sequence[str]:
+        """The schemas that have a table of this name."""
+        ...
+
+    def keep_history(self, connection: Connection) -> int:
+        """Make partitions of the history ahead and drop old ones, where it has some; how many it were."""
         ...

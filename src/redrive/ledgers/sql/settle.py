@@ -22,6 +22,8 @@ from redrive.ledgers.sql.database import StillLocked, run_within
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import columns_of, quoted
 from redrive.ledgers.sql.seam import Columns, SettleWriter
+from redrive.ledgers.sql.stacks import write_stacks
+from redrive.ledgers.stacks import NewStacks
 from redrive.ports import Within
 
 
@@ -135,6 +137,10 @@ class Settling(LedgerBase):
         return self._mapped.dialect.settle(RowSettlements(self._mapped, self._extra))
 
     @cached_property
+    def _stacks(self) -> NewStacks:
+        return NewStacks()
+
+    @cached_property
     def _tells_settled(self) -> bool:
         return self.beside.listens("settled")
 
@@ -154,8 +160,14 @@ class Settling(LedgerBase):
         for state in {one.state for one in ordered}:
             check_transition(Act.SETTLE, State.CLAIMED, state)
             self.table.words.settled(state)  # raises where the table has no word for it
+        new = self._stacks.among(ordered)
         if within is not None:  # alone with its work, which is lost if it does not wait
+            if new:  # not remembered: somebody may roll it back
+                await run_within(within, write_stacks, self.database, new)
             return await run_within(within, self._settle, ordered, worker, wait=True)
+        if new:
+            await self.database.write(write_stacks, self.database, new)
+            self._stacks.written(new)
         try:
             if wait is not None:
                 return await self.database.stand_in_line(wait, self._settle_in_line, ordered, worker)

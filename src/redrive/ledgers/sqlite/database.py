@@ -81,7 +81,7 @@ class SqliteDatabase:
         watch_forks(self)
 
     def _begin_anew(self) -> None:
-        self._engine = self._make_engine(QueuePool, pool_size=READERS + 1, max_overflow=0)
+        self._engine = self.make_engine(QueuePool, pool_size=READERS + 1, max_overflow=0)
         self._lock = WriteLock(self.file)
         self._writer: Writer | None = None
         self._readers: ThreadPoolExecutor | None = None
@@ -118,7 +118,7 @@ class SqliteDatabase:
             self._make_file()
             self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="redrive-sqlite-read")
             self._scanner = ThreadPoolExecutor(1, thread_name_prefix="redrive-sqlite-scan")
-            self._writer = Writer(self._make_engine(NullPool, busy_timeout_ms=50, write=True), self._lock)
+            self._writer = Writer(self.make_engine(NullPool, busy_timeout_ms=50, write=True), self._lock)
             self._writer.start()
             await self.write(lambda connection: connection.exec_driver_sql("SELECT count(*) FROM sqlite_schema").all())
 
@@ -285,7 +285,7 @@ class SqliteDatabase:
     def announce(self, connection: Connection, ledger: str, *, soon: bool) -> None:
         """Other processes see the commit by itself."""
 
-    def _make_engine(self, pool: Any, *, busy_timeout_ms: int = 60_000, write: bool = False, **options: Any) -> Engine:
+    def make_engine(self, pool: Any, *, busy_timeout_ms: int = 60_000, write: bool = False, **options: Any) -> Engine:
         engine = create_engine(
             self._url.set(drivername="sqlite"),
             hide_parameters=True,

@@ -43,6 +43,7 @@ class SqliteDialect:
 
     name = "sqlite"
     has_queues = False
+    has_partitions = False
 
     def __init__(self, dialect: sqlalchemy.Dialect) -> None:
         self.sqlalchemy = dialect
@@ -178,6 +179,17 @@ class SqliteDialect:
 
     def lock_migrations(self, connection: Connection) -> None:
         """Every write holds the file's one lock."""
+
+    def schema(self, connection: Connection) -> None:
+        """See `Dialect.schema`: there are none."""
+
+    def schemas_with(self, connection: Connection, table: str) -> Sequence[str]:  # noqa: ARG002
+        """See `Dialect.schemas_with`."""
+        return ()
+
+    def keep_history(self, connection: Connection) -> int:  # noqa: ARG002
+        """See `Dialect.keep_history`: it goes with its tasks."""
+        return 0
 
 
 def _bound(name: str, type_: TypeEngine[Any]) -> ColumnElement[Any]:

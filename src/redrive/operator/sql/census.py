@@ -44,6 +44,7 @@ class _Dead(NamedTuple):
     id: TaskId
     error: str | None
     since: datetime | None
+    kind: str | None
 
 
 class SqlCensus:
@@ -242,7 +243,9 @@ class SqlCensus:
         rows = self._ledger.predicates
         id_, since = rows.column("id"), self._since
         error = rows.column("last_error").label("error") if self._ledger.table.last_error else null().label("error")
-        asked = select(id_.label("id"), error, (null() if since is None else since).label("since")).where(self._dead())
+        kind = rows.column("kind") if self._ledger.table.kind else null()
+        died = (null() if since is None else since).label("since")
+        asked = select(id_.label("id"), error, died, kind.label("kind")).where(self._dead())
         if recent is not None:
             bound = comparable(bindparam(None, recent, type_=since.type))
             return self._read(connection, asked.where(comparable(since) >= bound).limit(RECENT_MAX))
@@ -275,20 +278,31 @@ class SqlCensus:
         return set(connection.execute(asked).scalars())
 
     def _list(self, connection: Connection, found: Iterable[Any]) -> None:
-        now = self._ledger.present(connection)
+        now, found = self._ledger.present(connection), list(found)
+        lines = self._lines(connection, [str(row.id) for row in found])
         dead, causes = [], {}
         for row in found:
             # Redacted first: the id of a cause is a hash of its text, which somebody could try guesses against.
             shown, since = redact(row.error or ""), row.since or now
-            cause = cause_of(shown)
+            kind, at = None if row.kind is None else str(row.kind), lines.get(str(row.id))
+            cause = cause_of(shown, kind=kind, at=at)
             listed = {"ledger": self._ledger.name, "task_id": str(row.id), "cause": cause.id}
             dead.append({**listed, "since": since, "listed_at": now})
             causes[cause.id] = {
-                "ledger": self._ledger.name, "id": cause.id, "text": cause.text, "sample": shown,
+                "ledger": self._ledger.name, "id": cause.id, "text": cause.text, "sample": shown, "kind": kind, "at": at,
                 "first_seen": since, "last_seen": since, "amount": 0,
             }  # fmt: skip
         connection.execute(upsert(self._ledger.database, schema.dead, keep=True), dead)
         connection.execute(upsert(self._ledger.database, schema.cause, keep=True), list(causes.values()))
+
+    def _lines(self, connection: Connection, ids: list[str]) -> dict[str, str]:
+        """The lines of the user's code that the tries came from which these tasks died of."""
+        a = schema.attempt
+        ended = select(a.c.task_id, a.c.explanation).where(
+            a.c.ledger == self._ledger.name, a.c.task_id.in_(ids), a.c.state == State.DEAD.value
+        )
+        told = connection.execute(ended.order_by(a.c.ended_at))
+        return {row.task_id: at for row in told if (at := (row.explanation or {}).get("at")) is not None}
 
     def _groups(self, connection: Connection) -> list[Any]:
         d = schema.dead

@@ -33,6 +33,7 @@ MENU = (
     ("/tasks", "Tasks"),
     ("/dead", "Dead letters"),
     ("/gates", "Gates"),
+    ("/workers", "Workers"),
     ("/systems", "Systems"),
     ("/audit", "Audit"),
 )

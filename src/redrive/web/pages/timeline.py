@@ -67,11 +67,15 @@ def story(
     told: list[dict[str, Any]] = []
     if task["created_at"]:
         told.append({"what": "added", "at": task["created_at"], "until": task["created_at"]})
+    places: dict[str, int] = {}
     for one in attempts:
+        stack = (one["explanation"] or {}).get("stack", "") if one["stack"] else ""
+        same_place = places.get(stack) if stack else None
+        places.setdefault(stack, one["number"])
         started = one["started_at"] or one["ended_at"]
         took = one["duration_seconds"]
         told.append({**one, "what": "attempt", "at": started, "until": one["ended_at"],
-                     "took": None if took is None else span(took)})  # fmt: skip
+                     "took": None if took is None else span(took), "same_place": same_place})  # fmt: skip
     for one in deeds:
         told.append({**one, "what": "deed", "until": one["at"]})
     told.sort(key=lambda one: (_instant(one["at"]), one["what"] != "added"))

@@ -15,6 +15,7 @@ options: dict[str, Any] = {
 if connection is None:
     context.configure(dialect_name=context.config.attributes["dialect"], literal_binds=True, as_sql=True, **options)
 else:
-    context.configure(connection=connection, **options)
+    # Said, or a table of that name in another schema of the path would be taken for it.
+    context.configure(connection=connection, version_table_schema=context.config.attributes.get("schema"), **options)
 with context.begin_transaction():
     context.run_migrations()

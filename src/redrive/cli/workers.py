@@ -1,0 +1,40 @@
+"""`redrive workers`: who works, who is lost and what it held."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.markup import escape
+from rich.table import Table
+
+from redrive.cli.common import AppOption, DatabaseOption, JsonOption, opened_store, out, print_json, run, say, when
+from redrive.operator.json_views import worker_json
+from redrive.operator.roster import WorkerSeen
+
+COLOURS = {"lost": "red", "working": "green", "stopped": "dim"}
+
+
+def workers(database: DatabaseOption = None, app: AppOption = None, json: JsonOption = False) -> None:  # noqa: FBT002
+    """List the processes that run handlers: which version, last sign of life, what each holds.
+
+    A lost one ought to be there and has given no sign for 35 seconds; what it held comes back when its leases end.
+    """
+
+    async def work() -> tuple[datetime, Sequence[WorkerSeen]]:
+        async with opened_store(database, app) as opened:
+            return await opened.store.present(), await opened.store.roster.seen()
+
+    now, found = run(work())
+    told = [worker_json(one, now) for one in found]
+    if json:
+        print_json(told)
+    elif found:
+        table = Table("worker", "state", "version", "last seen", "holds", box=None, pad_edge=False)
+        for one, said in zip(found, told, strict=True):
+            kinds = ", ".join(f"{amount} {kind}" for of in one.holds.values() for kind, amount in of.items())
+            state = f"[{COLOURS[said['state']]}]{said['state']}[/]"
+            table.add_row(
+                escape(one.name), state, escape(one.version or "–"), when(one.seen_at), escape(kinds or "nothing")
+            )
+        out().print(table)
+    else:
+        say("no worker has been seen in the last week: start one with redrive worker --app MODULE:APP")

@@ -1,0 +1,57 @@
+"""Who works: each process that runs handlers gives a sign of life now and then, so that people see who is there and who is lost.
+
+Nothing hangs on it: claims have leases of their own, and a worker that is not on the roster works as well.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+SIGN_EVERY = timedelta(seconds=10)
+LOST_AFTER = timedelta(seconds=35)
+"""Who has given no sign for so long, and has not said goodbye, is lost: three signs are missing."""
+KEPT = timedelta(days=7)
+"""So long those who are gone stay on the roster: a version is told from the next by when it was first seen."""
+SHOWN_MAX = 200
+
+Holds = Mapping[str, Mapping[str, int]]
+"""How many tasks are held, by ledger and kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSign:
+    """What a process says of itself."""
+
+    name: str
+    host: str
+    pid: int
+    started_at: datetime
+    version: str | None = None
+    slots: int = 0
+    holds: Holds = field(default_factory=dict)
+    stops: bool = False
+    """The last sign: it was asked to stop, and has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSeen:
+    """A worker as the roster has it."""
+
+    name: str
+    host: str
+    pid: int
+    version: str | None
+    slots: int
+    holds: Holds
+    started_at: datetime
+    seen_at: datetime
+    stopped_at: datetime | None
+
+    @property
+    def held(self) -> int:
+        """How many tasks it held at its last sign of life."""
+        return sum(sum(kinds.values()) for kinds in self.holds.values())
+
+    def is_lost(self, now: datetime) -> bool:
+        """Whether it ought to be there and is not."""
+        return self.stopped_at is None and now - self.seen_at > LOST_AFTER

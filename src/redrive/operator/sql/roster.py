@@ -1,0 +1,38 @@
+"""The roster in a table of SQL."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, delete, select
+
+from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.on_database import OnDatabase, reads, writes
+from redrive.ledgers.sql.upsert import upsert
+from redrive.operator.roster import KEPT, SHOWN_MAX, WorkerSeen, WorkerSign
+
+
+class SqlRoster(OnDatabase):
+    """The roster of one database; see `Roster`."""
+
+    @writes
+    def sign(self, connection: Connection, sign: WorkerSign) -> None:
+        """See `Roster.sign`."""
+        w, now = schema.worker, self._database.present(connection)
+        row = {
+            "name": sign.name, "host": sign.host, "pid": sign.pid, "version": sign.version, "started_at": sign.started_at,
+            "slots": sign.slots, "holds": sign.holds, "seen_at": now, "stopped_at": now if sign.stops else None,
+        }  # fmt: skip
+        connection.execute(upsert(self._database, w), row)
+
+    @reads
+    def seen(self, connection: Connection, *, limit: int = SHOWN_MAX) -> Sequence[WorkerSeen]:
+        """See `Roster.seen`."""
+        w = schema.worker
+        found = select(w).order_by(w.c.seen_at.desc(), w.c.name).limit(limit)
+        return [WorkerSeen(**row._asdict()) for row in connection.execute(found)]
+
+    @writes
+    def forget(self, connection: Connection) -> int:
+        """See `Roster.forget`."""
+        w = schema.worker
+        gone = delete(w).where(w.c.seen_at < self._database.present(connection) - KEPT)
+        return int(connection.execute(gone).rowcount)

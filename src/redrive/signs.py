@@ -1,0 +1,93 @@
+"""Signs of life: a process that works says now and then that it is there, which build it runs, and what it holds."""
+
+import asyncio
+import os
+import random
+import socket
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+
+from redrive.engine.worker import Worker
+from redrive.operator.roster import SIGN_EVERY, WorkerSign
+from redrive.stores.port import Store
+
+VERSION = "REDRIVE_VERSION"
+VERSION_CHARS_MAX = 80
+SECONDS_TO_PART = 5.0
+"""How long a process that stops tries to say so: a store that is away must not keep it."""
+
+
+class Signs:
+    """The signs of some workers of one process, which share a name."""
+
+    def __init__(self, store: Store, name: str, workers: Callable[[], Iterable[Worker]]) -> None:
+        self._store = store
+        self._name = name
+        self._workers = workers
+        self._started_at: datetime | None = None
+
+    async def give(self) -> None:
+        """Give signs until cancelled. What goes wrong here is told by whoever works on the same store."""
+        while True:
+            with suppress(Exception):
+                await self._give(stops=False)
+            # Never in step with other processes.
+            await asyncio.sleep(SIGN_EVERY.total_seconds() * random.uniform(0.8, 1.0))
+
+    async def part(self) -> None:
+        """The last one."""
+        if self._started_at is not None:
+            with suppress(Exception):
+                async with asyncio.timeout(SECONDS_TO_PART):
+                    await self._give(stops=True)
+
+    async def _give(self, *, stops: bool) -> None:
+        if self._started_at is None:
+            self._started_at = await self._store.present()
+        workers = list(self._workers())
+        holds = {worker.ledger_name: kinds for worker in workers if (kinds := worker.holds())}
+        sign = WorkerSign(
+            name=self._name, host=socket.gethostname(), pid=os.getpid(), started_at=self._started_at,
+            version=build(), slots=sum(worker.slots for worker in workers), holds=holds, stops=stops,
+        )  # fmt: skip
+        await self._store.roster.sign(sign)
+
+
+@lru_cache
+def build() -> str | None:
+    """Which version of the user's code this process runs: what `REDRIVE_VERSION` says, else the commit of the working folder."""
+    said = os.environ.get(VERSION, "").strip() or _commit(Path.cwd())
+    return said[:VERSION_CHARS_MAX] if said else None
+
+
+def _commit(folder: Path) -> str | None:
+    """The commit that a folder was checked out at, as git writes it down; None where there is none."""
+    for place in (folder, *folder.parents):
+        with suppress(OSError, ValueError, UnicodeDecodeError):
+            git = place / ".git"
+            if git.is_file():  # a worktree points to its own
+                git = place / git.read_text().removeprefix("gitdir:").strip()
+            if not git.is_dir():
+                continue
+            head = (git / "HEAD").read_text().strip()
+            if not head.startswith("ref:"):
+                return head[:12]
+            return _ref(git, head.removeprefix("ref:").strip())
+    return None
+
+
+def _ref(git: Path, name: str) -> str | None:
+    common = git / "commondir"
+    places = [git, git / common.read_text().strip()] if common.is_file() else [git]
+    for place in places:
+        if (place / name).is_file():
+            return (place / name).read_text().strip()[:12]
+        packed = place / "packed-refs"
+        for line in packed.read_text().splitlines() if packed.is_file() else []:
+            commit, _, named = line.partition(" ")
+            if named == name:
+                return commit[:12]
+    return None

@@ -1,0 +1,198 @@
+"""Where exceptions came from: the same for all that failed alike, safe to keep, and with the user's own lines told apart."""
+
+import json
+import traceback
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redrive.core import stack as stacks
+from redrive.core.stack import CHAIN_MAX, STACK_BYTES_MAX, Raised, read_stack, stack_lines, stack_of
+
+HERE = "tests/core/test_stack.py"
+
+
+def caught(function: Any, *arguments: Any) -> BaseException:
+    """What a function raises."""
+    try:
+        function(*arguments)
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def fail(text: str) -> None:
+    raise ValueError(text)
+
+
+def deep(depth: int) -> None:
+    if depth == 0:
+        fail("at the bottom")
+    deep(depth - 1)
+
+
+def from_another(text: str) -> None:
+    try:
+        fail(text)
+    except ValueError as error:
+        raise KeyError(text) from error
+
+
+def chain(of: str) -> list[Raised]:
+    return read_stack(of)
+
+
+def test_messages_do_not_tell_stacks_apart() -> None:
+    """A thousand tasks that fail at one line with a thousand messages have one stack."""
+    one, other = stack_of(caught(fail, "invoice 17")), stack_of(caught(fail, "invoice 18"))
+    assert one is not None
+    assert one == other
+    assert "invoice" not in one.text.replace("raise ValueError(text)", "")
+
+
+def test_another_line_is_another_stack() -> None:
+    """Two bugs in one function are two stacks."""
+
+    def either(first: bool) -> None:
+        if first:
+            raise ValueError("one")
+        raise ValueError("other")
+
+    one, other = stack_of(caught(either, True)), stack_of(caught(either, False))
+    assert one is not None
+    assert other is not None
+    assert one.id != other.id
+    assert one.at != other.at
+
+
+def test_the_innermost_line_of_the_users_code_is_where() -> None:
+    """Where a person looks first is their own line, also where a library raised."""
+    error = caught(lambda: json.loads("{"))
+    found = stack_of(error)
+    assert found is not None
+    assert found.at is not None
+    assert found.at.startswith(f"{HERE}:")
+    assert found.at.endswith("in <lambda>")
+    frames = chain(found.text)[0].frames
+    assert [frame.own for frame in frames][-1] is False
+    assert frames[-1].file == "json/decoder.py"
+    assert any("decoder" not in line for line in stack_lines(chain(found.text)))
+
+
+def test_a_recursion_of_any_depth_is_one_stack() -> None:
+    """What fails three calls down and three hundred calls down failed alike."""
+    found = {stack_of(caught(deep, depth)) for depth in (3, 4, 300)}
+    assert len(found) == 1
+
+
+def test_what_led_to_an_error_is_told_without_what_varies() -> None:
+    """The reason is in the stack, in the words that all such failures share."""
+    one, other = stack_of(caught(from_another, "order 17")), stack_of(caught(from_another, "order 18"))
+    assert one is not None
+    assert other is not None
+    assert one.id == other.id
+    raised, reason = chain(one.text)
+    assert raised.error == "KeyError"
+    assert reason.error == "ValueError: order <number>"
+    assert "because of ValueError: order <number>" in stack_lines(chain(one.text))
+
+
+def test_a_circle_of_reasons_ends() -> None:
+    """Exceptions that name each other as their reasons are told once."""
+    error = caught(from_another, "x")
+    assert error.__cause__ is not None
+    error.__cause__.__cause__ = error
+    found = stack_of(error)
+    assert found is not None
+    assert len(chain(found.text)) == 2
+
+
+def test_a_long_chain_is_cut() -> None:
+    """Of many reasons a few are told."""
+    error = caught(fail, "first")
+    for number in range(10):
+        following = caught(fail, f"{number}")
+        following.__cause__ = error
+        error = following
+    found = stack_of(error)
+    assert found is not None
+    assert len(chain(found.text)) == CHAIN_MAX
+
+
+def test_the_first_of_a_group_is_its_reason() -> None:
+    """An exception group leads to where its first member came from."""
+
+    def grouped() -> None:
+        raise ExceptionGroup("several", [caught(fail, "one")])  # type: ignore[list-item]
+
+    found = stack_of(caught(grouped))
+    assert found is not None
+    assert [raised.error for raised in chain(found.text)] == ["ExceptionGroup", "ValueError: one"]
+
+
+def test_what_was_never_raised_has_no_stack() -> None:
+    """An exception that was only made came from nowhere."""
+    assert stack_of(ValueError("x")) is None
+
+
+def test_secrets_in_source_lines_are_hidden() -> None:
+    """Code is redacted like every text that is kept."""
+
+    def careless() -> None:
+        int("x", base=len("password='hunter2hunter2'"))
+
+    found = stack_of(caught(careless))
+    assert found is not None
+    assert "hunter2" not in found.text
+
+
+@given(st.integers(1, 400), st.integers(0, 3))
+def test_a_stack_is_never_too_long_to_keep(frames: int, reasons: int) -> None:
+    """However many lines and reasons there are, the text is bounded, readable, and keeps the line where it happened."""
+    error = None
+    for number in range(reasons + 1):
+        made = {}
+        body = "".join(f"def f{at}():\n    return f{at - 1}()  # {'long ' * 30}\n" for at in range(1, frames))
+        exec(compile(f"def f0():\n    raise ValueError('x')\n{body}", f"{number}.py", "exec"), made)
+        raised = caught(made[f"f{frames - 1}"])
+        raised.__cause__ = error
+        error = raised
+    assert error is not None
+    found = stack_of(error)
+    assert found is not None
+    assert len(found.text) <= STACK_BYTES_MAX
+    assert found.at is not None
+    assert chain(found.text)[0].frames[-1].at == found.at
+
+
+def test_hostile_names_are_kept_as_text() -> None:
+    """A file, a function or a line with NUL, surrogates or quotes is text that every database keeps."""
+    made: dict[str, Any] = {}
+    exec(compile("def f():\n    raise ValueError('x')\n", '\udcff"x.py', "exec"), made)
+    found = stack_of(caught(made["f"]))
+    assert found is not None
+    assert found.text.isascii()
+    assert "\\u0000" not in found.text
+    assert chain(found.text)[0].frames[-1].name == "f"
+
+
+def test_many_stacks_are_not_all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that is made anew for every task does not fill the memory."""
+    monkeypatch.setattr(stacks, "_KEPT_MAX", 10)
+    monkeypatch.setattr(stacks, "_kept", {})
+    for number in range(50):
+        made: dict[str, Any] = {}
+        exec(compile("def f():\n    raise ValueError('x')\n", f"{number}.py", "exec"), made)
+        stack_of(caught(made["f"]))
+    assert len(stacks._kept) <= 10
+
+
+def test_lines_are_those_of_pythons_own_traceback() -> None:
+    """The frames are what Python itself would print."""
+    error = caught(json.loads, "{")
+    found = stack_of(error)
+    assert found is not None
+    expected = [(one.lineno, one.name) for one in traceback.extract_tb(error.__traceback__)]
+    assert [(one.line, one.name) for one in chain(found.text)[0].frames] == expected

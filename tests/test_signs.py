@@ -1,0 +1,87 @@
+"""Signs of life of a process that works."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from redrive import Redrive, Task
+from redrive.core.durations import seconds
+from redrive.operator.roster import WorkerSeen
+from redrive.signs import VERSION, _commit, build
+
+
+@pytest.fixture(autouse=True)
+def _ask_anew():
+    build.cache_clear()
+    yield
+    build.cache_clear()
+
+
+async def test_workers_say_that_they_are_there_and_what_they_hold_and_goodbye(
+    url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """While a handler runs its kind is held; after a stop the worker has said so."""
+    monkeypatch.setenv(VERSION, "4f2a")
+    monkeypatch.setattr("redrive.signs.SIGN_EVERY", seconds(0.01))
+    app = Redrive(url)
+    runs, ends = asyncio.Event(), asyncio.Event()
+
+    @app.handler("mail")
+    async def mail(task: Task) -> None:
+        runs.set()
+        await ends.wait()
+
+    async with app:
+        await app.add("mail", {})
+        workers = app.workers()
+        working = asyncio.create_task(workers.run())
+        await runs.wait()
+        seen = await _until(app, lambda one: bool(one.held))
+        assert (seen.name, seen.version, seen.slots) == (workers.name, "4f2a", 100)
+        assert seen.holds == {"redrive_task": {"mail": 1}}
+        assert seen.stopped_at is None
+        ends.set()
+        workers.stop()
+        await working
+        [seen] = await app.store.roster.seen()
+        assert seen.stopped_at is not None
+        assert seen.holds == {}
+
+
+async def _until(app: Redrive, is_so) -> WorkerSeen:
+    while True:
+        for one in await app.store.roster.seen():
+            if is_so(one):
+                return one
+        await asyncio.sleep(0.01)
+
+
+def test_a_build_is_what_the_environment_says(monkeypatch: pytest.MonkeyPatch):
+    """`REDRIVE_VERSION` goes before all else, and is bounded."""
+    monkeypatch.setenv(VERSION, "x" * 1000)
+    assert build() == "x" * 80
+
+
+def test_a_build_is_the_commit_of_the_working_folder(tmp_path: Path):
+    """As git writes it down: in a file of its own, packed, bare of a branch, or in a worktree; elsewhere there is none."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    git = tmp_path / "a" / ".git"
+    (git / "refs" / "heads").mkdir(parents=True)
+    (git / "HEAD").write_text("ref: refs/heads/main\n")
+    assert _commit(tmp_path / "a") is None
+    (git / "packed-refs").write_text(f"# pack-refs\n{commit} refs/heads/main\n")
+    assert _commit(tmp_path / "a" / "deep" / "folder") == commit[:12]
+    (git / "refs" / "heads" / "main").write_text("f" * 40 + "\n")
+    assert _commit(tmp_path / "a") == "f" * 12
+    (git / "HEAD").write_text(commit + "\n")
+    assert _commit(tmp_path / "a") == commit[:12]
+    tree = git / "worktrees" / "b"
+    tree.mkdir(parents=True)
+    (tree / "HEAD").write_text("ref: refs/heads/main\n")
+    (tree / "commondir").write_text("../..\n")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / ".git").write_text(f"gitdir: {tree}\n")
+    assert _commit(tmp_path / "b") == "f" * 12
+    (git / "HEAD").write_bytes(b"\xff\xfe")
+    assert _commit(tmp_path / "a") is None
