@@ -43,6 +43,9 @@ def cause_of(error: str | None, *, kind: str | None = None, at: str | None = Non
     for pattern, shown in _REPLACED:
         text = pattern.sub(shown, text)
     text = text[:CAUSE_CHARS_MAX] or UNKNOWN
-    same = text if at is None else f"{text.partition(':')[0]} at {at}"
+    same = text
+    if at is not None:  # some systems store the message alone
+        name = text.partition(":")[0]
+        same = f"{name if name.isidentifier() else ''} at {at}"
     named = same if kind is None else f"{kind}\n{same}"
     return Cause(hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[:16], text)
