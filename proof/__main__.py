@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from proof import gates, strangers  # noqa: F401 - they register their scenarios
+from proof import failover, gates, strangers  # noqa: F401 - they register their scenarios
 from proof.scenario import SCENARIOS, Found, Scenario
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,6 +39,7 @@ def main(names: list[str]) -> int:
 
 
 def _write(results: list[tuple[Scenario, list[Found]]], *, short: bool) -> None:
+    """Write down what was found; of scenarios that were not run now, what was found the last time."""
     at = datetime.now(UTC).date().isoformat()
     build = ROOT / "build"
     build.mkdir(exist_ok=True)
@@ -48,15 +49,21 @@ def _write(results: list[tuple[Scenario, list[Found]]], *, short: bool) -> None:
         for each in found
     ]
     (build / "proof.json").write_text(json.dumps({"at": at, "short": short, "found": told}, indent=2) + "\n")
+    if short:
+        return
     rows = [
-        f"| {row['promise']} | {row['tried']} | {row['figure']} | {'yes' if row['holds'] else '**no**'} |"
+        f"| {row['promise']} | {row['tried']} | {row['figure']} | {'yes' if row['holds'] else '**no**'} | {at} |"
         for row in told
     ]
-    (ROOT / "docs" / "proof.md").write_text(
+    docs = ROOT / "docs" / "proof.md"
+    left = {one.promise for one in SCENARIOS} - {one.promise for one, _ in results}
+    kept = [line for line in docs.read_text().splitlines() if line.startswith(tuple(f"| {one} |" for one in left))]
+    docs.write_text(
         "# Proof\n\n"
-        f"Written by `make proof`{' (the short one)' if short else ''} on {at}, Python {platform.python_version()}, "
-        f"{os.cpu_count()} cores.\n\n"
-        "| promise | how it was tried | what was found | holds |\n| --- | --- | --- | --- |\n" + "\n".join(rows) + "\n"
+        f"Written by `make proof` with Python {platform.python_version()} and {os.cpu_count()} cores; the short form of it writes nothing here.\n\n"
+        "| promise | how it was tried | what was found | holds | on |\n| --- | --- | --- | --- | --- |\n"
+        + "\n".join([*kept, *rows])
+        + "\n"
     )
 
 

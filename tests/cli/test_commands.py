@@ -17,6 +17,7 @@ import psycopg
 import pytest
 import typer.main
 from sqlalchemy import inspect
+from sqlalchemy.engine import make_url
 
 from redrive import Redrive, __version__
 from redrive.access.keys import Scope
@@ -373,6 +374,17 @@ async def test_doctor_finds_idle_transactions(redrive: Run, postgres, monkeypatc
         await session.close()
     assert said.code == 1
     assert "pg_terminate_backend" in said.out
+
+
+async def test_doctor_says_how_the_server_could_be_better(redrive: Run, postgres):
+    """Advice on the server is a notice with its remedy: here a limit of the database."""
+    url = await postgres.create()
+    postgres.execute(f'ALTER DATABASE "{make_url(url).database}" SET lock_timeout = 7000')
+    said = await asyncio.to_thread(redrive, "doctor", "--database", url, "--json")
+    [found] = [one for one in said.json["findings"] if one["name"] == "limits"]
+    assert found["status"] == "notice"
+    assert "lock_timeout = 7s" in found["said"]
+    assert "ALTER ROLE … SET lock_timeout = 0" in found["remedy"]
 
 
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)

@@ -17,18 +17,22 @@ from sqlalchemy import Connection, select, text
 from redrive.core.decide import Settlement
 from redrive.core.durations import minutes, seconds
 from redrive.core.outcome import Done, LeaseExpired
+from redrive.core.states import State
 from redrive.core.task import Claim, ClaimLocked, ClaimLost, TaskId
 from redrive.engine.handlers import Handlers, make_handler
 from redrive.engine.keeper import Keeper
 from redrive.engine.patience import Patience
 from redrive.engine.settler import Settler
+from redrive.errors import UsageError
 from redrive.events import AttemptEnded, SettleFailed, SettleLost
-from redrive.ledgers.sql import schema
+from redrive.ledgers.postgres.limits import LIMITS
+from redrive.ledgers.sql import acts, schema
 from redrive.ledgers.sql.beside import Beside
+from redrive.ledgers.sql.database import StillLocked
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import columns_of
 from tests.engine.workbench import Heard, working
-from tests.ledgers.homes import LEASE, POLICY, TRANSIENT, Home, settlement
+from tests.ledgers.homes import ADA, LEASE, POLICY, TRANSIENT, Home, settlement
 
 pytestmark = pytest.mark.on_store("postgres")
 LONG = minutes(10)
@@ -323,13 +327,12 @@ async def test_a_handler_that_locks_its_own_row_costs_its_neighbours_nothing(hom
     assert {event.settlement.outcome for event in heard.of(AttemptEnded)} == {"done"}
 
 
-@pytest.mark.parametrize("limit", ["lock_timeout", "statement_timeout"])
-async def test_limits_of_a_role_throw_no_finished_work_away(home: Home, limit: str) -> None:
-    """A lock that outlasts the role's `lock_timeout` or `statement_timeout` costs a finished task nothing."""
+async def test_limits_of_a_role_throw_no_finished_work_away(home: Home) -> None:
+    """A lock that outlasts every limit that a role or a database may have costs a finished task nothing."""
     ids = await home.put(3)
     heard, gate = Heard(), Gate()
     async with stranger_at(home) as stranger:
-        await home.database.write(set_limit, limit, "300ms")
+        await home.database.write(set_limits, "300ms")
         try:
             limited = await home.another()
             async with working(limited, handled(home, gate), heard=heard), asyncio.timeout(PATIENCE_SECONDS):
@@ -338,20 +341,21 @@ async def test_limits_of_a_role_throw_no_finished_work_away(home: Home, limit: s
                 gate.out.set()
                 await heard.amount(AttemptEnded, 2)
                 await stranger.until_somebody_waits()
-                await asyncio.sleep(0.5)  # longer than the limit: nothing tells from outside that it has passed
+                await asyncio.sleep(0.5)  # longer than the limits: nothing tells from outside that they have passed
                 await stranger.let_go()
                 await heard.amount(AttemptEnded, 3)
         finally:
-            await home.database.write(set_limit, limit, None)
+            await home.database.write(set_limits, None)
     assert sorted(gate.runs) == sorted(ids)
     assert {event.settlement.outcome for event in heard.of(AttemptEnded)} == {"done"}
-    assert heard.of(SettleLost) == []
+    assert heard.of(SettleLost, SettleFailed) == []
 
 
-def set_limit(connection: Connection, name: str, value: str | None) -> None:
-    said = f"SET {name} = '{value}'" if value else f"RESET {name}"
+def set_limits(connection: Connection, value: str | None) -> None:
     database = connection.execute(text("SELECT quote_ident(current_database())")).scalar_one()
-    connection.execute(text(f"ALTER DATABASE {database} {said}"))
+    for name in LIMITS:
+        said = f"SET {name} = '{value}'" if value else f"RESET {name}"
+        connection.execute(text(f"ALTER DATABASE {database} {said}"))
 
 
 async def test_a_lost_claim_whose_row_is_locked_holds_up_no_other(home: Home) -> None:
@@ -367,3 +371,68 @@ async def test_a_lost_claim_whose_row_is_locked_holds_up_no_other(home: Home) ->
             assert await home.ledger.settle([settlement(one, LeaseExpired()) for one in found], worker="k") == []
     home.clock.advance(LEASE + seconds(1))
     assert [claim.task.id for claim in await home.reclaim(10, LEASE)] == [claims[1].task.id]
+
+
+# --- what people and keepers do ----------------------------------------------------------------------------------------
+
+
+async def test_a_locked_row_keeps_no_other_from_being_claimed(home: Home) -> None:
+    """What nobody has locked is claimed, and the other one when its lock goes; in a queue when its message is visible again."""
+    ids = sorted(await home.put(3))
+    async with stranger_at(home) as stranger:
+        await stranger.lock(ids[1])
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            claims = await home.ledger.claim(10, LEASE)
+        assert sorted(claim.task.id for claim in claims) == [ids[0], ids[2]]
+    if home.queued:
+        assert await home.ledger.settle([settlement(claim) for claim in claims], worker="w1") == []
+        home.clock.advance(LEASE + seconds(1))
+    assert [claim.task.id for claim in await home.ledger.claim(10, LEASE)] == [ids[1]]
+
+
+async def test_a_locked_row_keeps_nobody_from_acting_on_the_others(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many that are cancelled all are but the one that is locked; alone it is said to be locked."""
+    monkeypatch.setattr(acts, "LOCKED_WAIT", timedelta(seconds=0.2))
+    ids = sorted(await home.put(3))
+    if not home.table.words.has(State.CANCELLED):
+        pytest.skip("nothing of this table is ever cancelled")
+    async with stranger_at(home) as stranger:
+        await stranger.lock(ids[1])
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert sorted(await home.ledger.cancel(ids, ADA)) == [ids[0], ids[2]]
+            with pytest.raises(StillLocked):
+                await home.ledger.cancel(ids, ADA)
+        assert [(await home.ledger.get(id_)).state.value for id_ in ids] == ["cancelled", "waiting", "cancelled"]
+    assert await home.ledger.cancel(ids, ADA) == [ids[1]]
+    assert await home.ledger.cancel(ids, ADA) == []
+
+
+async def test_a_lock_that_goes_soon_is_waited_for(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever acts on a task that somebody else is just writing does so a moment later."""
+    monkeypatch.setattr(acts, "LOCKED_WAIT", LONG)
+    ids = sorted(await home.put(2))
+    if not home.table.words.has(State.CANCELLED):
+        pytest.skip("nothing of this table is ever cancelled")
+    async with stranger_at(home) as stranger:
+        await stranger.lock(ids[1])
+        acting = asyncio.create_task(home.ledger.cancel(ids, ADA))
+        await stranger.until_somebody_waits()
+        await stranger.let_go()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert sorted(await acting) == ids
+
+
+async def test_a_locked_row_keeps_no_other_from_being_pruned(home: Home) -> None:
+    """Old tasks are deleted but for the one that is locked, which goes the next time."""
+    claims = await claimed(home, 3)
+    assert await home.ledger.settle([settlement(claim) for claim in claims], worker="w1") == []
+    home.clock.advance(LONG)
+    try:
+        home.ledger._acting.old([State.DONE])
+    except UsageError:
+        pytest.skip("nothing of this table is ever pruned")
+    async with stranger_at(home) as stranger:
+        await stranger.lock(claims[1].task.id)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await home.ledger.prune([State.DONE], seconds(1)) == 2
+    assert await home.ledger.prune([State.DONE], seconds(1)) == 1

@@ -144,6 +144,8 @@ async def examine(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding
     else:
         for finding in await database.read(_postgres):
             yield finding
+        async for finding in _server(app, database):
+            yield finding
         yield await _clock(database)
     handled = set(app.lanes) if with_handlers else set()
     migrated = await _migrated(app)
@@ -300,6 +302,24 @@ def _postgres(connection: Connection) -> list[Finding]:
     if not idle:
         findings.append(Finding("transactions", "ok", "none is open and idle for long"))
     return findings
+
+
+async def _server(app: Redrive, database: Database) -> AsyncIterator[Finding]:
+    """How the server is set up: what it admits, copies, cleans up and keeps."""
+    from redrive.ledgers.postgres import checkup
+    from redrive.ledgers.postgres.database import PostgresDatabase
+
+    assert isinstance(database, PostgresDatabase)
+    if database.address.portable:
+        return  # another engine keeps other books on itself
+    tables = [lane.table.name for lane in app.lanes.values()]
+    prunes = load_settings().retention is not None
+    opens = 0 if await database.is_pooled() else database.connections_max
+    found = await database.read(checkup.look_at_server, opens, tables, prunes=prunes)
+    async with database.transaction() as session:
+        found += await session.connection.run_sync(checkup.look_at_limits, pooled=await database.is_pooled())
+    for about, said, remedy in found:
+        yield Finding(about, "notice", said, remedy)
 
 
 async def _clock(database: Database) -> Finding:

@@ -14,7 +14,8 @@ from redrive.events import Event, LedgerAway, LedgerBack
 R = TypeVar("R")
 
 FIRST_SECONDS = 0.05
-CAP_SECONDS = 5.0
+CAP_SECONDS = 2.0
+"""After an outage of any length the first answer is not waited for longer than this."""
 
 
 class Patience:

@@ -335,11 +335,11 @@ class PgmqStatements(ClaimStatements):
         return self.dialect.ago(column)
 
     def hold_waiting(self, *where: ColumnElement[bool]) -> Any:
-        """Claim the rows for which this holds and which wait."""
-        waiting = self.rows.state(State.WAITING)
-        for condition in where:
-            waiting = waiting & condition
-        return self.hold(waiting, anew=True)
+        """Claim the rows for which this holds and which wait. One that somebody has locked holds nobody up: its message comes again."""
+        waiting = select(self.id).where(self.rows.state(State.WAITING), *where)
+        free = self.dialect.unlocked(self.id, waiting)
+        assert free is not None, "a queue of PGMQ is in a PostgreSQL, which locks rows one by one"
+        return self.hold(free, anew=True)
 
     @cached_property
     def whose(self) -> Select[Any]:

@@ -2,7 +2,7 @@
 
 asyncpg reads most of libpq's parameters by itself; the rest is read here. Through a pooler that hands servers on after each
 transaction, such as PgBouncer, nothing may be kept in a session: no named statements and no settings of our own. Whether
-there is one is found out by asking (`shares_servers`), or said by `?pooler=transaction` and `?pooler=none`. `?claim=portable` asks for
+there is one is found out by asking (`connect.shares_servers`), or said by `?pooler=transaction` and `?pooler=none`. `?claim=portable` asks for
 the statements of `portable.py`. `?search_path=` or `REDRIVE_SCHEMA` says which schema the tables are in.
 """
 
@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode
-
-import asyncpg  # type: ignore[import-untyped]  # it ships no types
 
 from redrive.errors import SettingsError
 
@@ -34,6 +32,8 @@ _HOSTS = re.compile(r"(?:(?:\[[^\]]*\]|[^:,\[]*)(?::\d*)?(?:,(?!$)|$))*")
 _FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl", "passfile")
 _SHOWN = ("sslmode", "target_session_attrs")
 """What is worth seeing in a line that names the database."""
+_FIRST_WILL_DO = ("any", "primary", "read-write")
+"""What can be said of one host without a look at the others."""
 _WITHOUT_EFFECT = frozenset(
     (
         "client_encoding", "fallback_application_name", "gssdelegation", "gssencmode", "keepalives", "keepalives_count",
@@ -46,16 +46,14 @@ _NOT_CHECKED = ("channel_binding", "require_auth", "sslcertmode")
 """The same, but whoever sets them should know that they are not checked."""
 
 
-_found: dict[str, bool] = {}
-"""Where a pooler was found or not, by place: it is asked once in a process."""
-
-
 @dataclass(frozen=True, slots=True)
 class PostgresAddress:
     """One PostgreSQL, or several of which one is the primary."""
 
     dsn: str
     """As asyncpg reads it."""
+    hosts: tuple[str, ...]
+    """The same for each host by itself, where any of them will do that is what is looked for; else all in one."""
     shown: str
     """As people may see it: without password."""
     place: str
@@ -117,9 +115,19 @@ def read_address(url: str) -> PostgresAddress:
     if tls is not None:
         kept = {key: value for key, value in kept.items() if key not in ("sslrootcert", "sslmode")}
     return PostgresAddress(
-        dsn=f"postgresql://?{urlencode(kept)}", shown=_shown(asked), place=f"{asked.get('host')}:{asked.get('port')}",
+        dsn=f"postgresql://?{urlencode(kept)}", hosts=_each_host(kept), shown=_shown(asked), place=f"{asked.get('host')}:{asked.get('port')}",
         timeout=timeout, name=name, pooler=pooler, portable=portable, schema=schema, path=path, tls=tls, notices=notices,
     )  # fmt: skip
+
+
+def _each_host(kept: Mapping[str, str]) -> tuple[str, ...]:
+    """The address of each host alone, unless the driver has to compare them."""
+    hosts, ports = kept.get("host", "").split(","), kept.get("port", "").split(",")
+    if len(hosts) == 1 or kept.get("target_session_attrs") not in _FIRST_WILL_DO or len(ports) not in (1, len(hosts)):
+        return (f"postgresql://?{urlencode(kept)}",)
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    each = ({"host": host} | ({"port": port} if port else {}) for host, port in zip(hosts, ports, strict=True))
+    return tuple(f"postgresql://?{urlencode({**kept, **one})}" for one in each)
 
 
 def _shown(asked: Mapping[str, str]) -> str:
@@ -139,20 +147,6 @@ def listen_address(address: PostgresAddress, *, pooled: bool) -> PostgresAddress
         there = read_address(direct)
         return there if there.path is not None else replace(there, schema=address.schema, path=address.path)
     return None if pooled else address
-
-
-async def shares_servers(address: PostgresAddress) -> bool:
-    """Whether a pooler stands between: then the server that answers is another one than the one that said hello."""
-    if address.pooler is not None:
-        return address.pooler
-    if address.place not in _found:
-        connection = await asyncpg.connect(**address.arguments(pooled=True))
-        try:
-            answers = await connection.fetchval("SELECT pg_backend_pid()")
-            _found[address.place] = bool(answers != connection.get_server_pid())
-        finally:
-            connection.terminate()
-    return _found[address.place]
 
 
 def _asked(query: str) -> dict[str, str]:

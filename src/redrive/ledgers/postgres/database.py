@@ -16,12 +16,11 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakSet
 
 from sqlalchemy import Connection, Table, event, func, select, text
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.engine.interfaces import IsolationLevel
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.util import await_only
 
@@ -34,15 +33,14 @@ from redrive.ledgers.sql.waiters import WakeUps
 from redrive.ports import Clock
 
 try:
-    import asyncpg  # type: ignore[import-untyped]  # it ships no types
-
     from redrive.ledgers.postgres.address import (
         LISTEN_URL,
         PostgresAddress,
         listen_address,
-        shares_servers,
     )
-    from redrive.ledgers.postgres.errors import is_passing, is_read_only, translated
+    from redrive.ledgers.postgres.connect import connect, shares_servers
+    from redrive.ledgers.postgres.errors import DRIVER_ERRORS, is_passing, is_spent, translated
+    from redrive.ledgers.postgres.limits import SET, lift, lift_for_transaction
     from redrive.ledgers.postgres.wake_up import WakeUp
 except ImportError as error:  # pragma: no cover - the extra is installed in every test run
     raise MissingExtraError("PostgreSQL", "postgres") from error
@@ -55,6 +53,8 @@ COMMAND_TIMEOUT_SECONDS = 60.0
 """How long a statement is waited for: whoever asks a server that is gone must hear of it. A migration may take longer."""
 BACKOFF_SECONDS_MAX = 0.25
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+PLANNED_ANEW = MappingProxyType({"plan_cache_mode": "force_custom_plan"})
+"""For just what is asked, instead of a plan that was made for anything."""
 
 
 class _Pools:
@@ -62,10 +62,23 @@ class _Pools:
 
     def __init__(self, of: "PostgresDatabase") -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.engine = of.make_engine(settings={"enable_seqscan": "off", "jit": "off"}, isolation_level="AUTOCOMMIT")
+        self._opened: WeakSet[Any] = WeakSet()
+        self.engine = of.make_engine(
+            opened=self._opened, settings={"enable_seqscan": "off", "jit": "off"}, isolation_level="AUTOCOMMIT"
+        )
         self.atomic = self.engine.execution_options(isolation_level=of.isolation)
-        self.user_engine = of.make_engine("handler", isolation_level=of.user_isolation)
-        self.wake_up = WakeUp(of.find_listen, of.address.schema)
+        self.user_engine = of.make_engine("handler", own=False, opened=self._opened, isolation_level=of.user_isolation)
+        self.wake_up = WakeUp(of.find_listen, self._leave, of.address.schema)
+
+    def _leave(self) -> Callable[[], None]:
+        """Note the connections that are open now, to cut them: who waits for a server that has gone hears of it at once."""
+        there = list(self._opened)
+
+        def cut() -> None:
+            for connection in there:
+                connection.terminate()
+
+        return cut
 
     async def close(self) -> None:
         await self.wake_up.close()
@@ -83,6 +96,8 @@ class PostgresDatabase:
 
     migrates_itself = False
     transactions_max = 2 * POOL_SIZE
+    connections_max = 4 * POOL_SIZE + 1
+    """How many connections one process opens at most: for the engine, for user code, and one that listens."""
     file = None
     isolation: IsolationLevel = "READ COMMITTED"
     user_isolation: IsolationLevel | None = None
@@ -90,11 +105,15 @@ class PostgresDatabase:
     tries_max = 4
     """How often a transaction is tried that the server takes back."""
     dialect_class = PostgresDialect
+    lifts_limits = True
+    """Whether the limits of a role are lifted; not every engine that speaks this protocol knows them."""
 
     def __init__(self, address: PostgresAddress, *, clock: Clock | None = None) -> None:
         self.address = address
         self.url = self.address.shown
         self._pooled: bool | None = self.address.pooler
+        self._limited = False
+        """Whether sessions that a pooler hands on have limits, which each transaction has to lift."""
         self._clock = clock
         self.server_clock = clock is None
         self._latest = _Pools(self)
@@ -176,6 +195,8 @@ class PostgresDatabase:
 
     async def statement(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Database.statement`."""
+        if self._limited:
+            return await self.write(run, *args, **kwargs)
         return await self._in_autocommit(run, *args, **kwargs)
 
     async def _in_autocommit(
@@ -193,6 +214,8 @@ class PostgresDatabase:
         async def once() -> R:
             calls: list[Callable[[], None]] = []
             async with self._here.atomic.begin() as connection:
+                if self._limited:
+                    await connection.run_sync(lift_for_transaction)
                 result = await connection.run_sync(run_collecting, calls, run, *args, **kwargs)
             call_all(calls)
             return result
@@ -202,27 +225,16 @@ class PostgresDatabase:
     async def stand_in_line(
         self, span: timedelta, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """See `Database.stand_in_line`. Whatever limits the role has: they are for statements that do not expect a lock."""
-        milliseconds = max(1, int(span.total_seconds() * 1000))
-
-        def in_line(connection: Connection) -> R:
-            connection.execute(
-                select(
-                    func.set_config("lock_timeout", str(milliseconds), True),
-                    func.set_config("statement_timeout", "0", True),
-                )
-            )
-            return run(connection, *args, **kwargs)
-
-        return await self.write(in_line)
+        """See `Database.stand_in_line`."""
+        return await self._set({"lock_timeout": _milliseconds(span)}, run, *args, **kwargs)
 
     async def rebuild(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """See `Database.rebuild`. On a connection of its own, whose statements have no limit, whatever the role's is."""
+        """See `Database.rebuild`. On a connection of its own, whose statements have no limit."""
         engine = self.make_engine("migrate", limited=False)
 
         async def once() -> R:
             async with engine.begin() as connection:
-                await connection.execute(select(func.set_config("statement_timeout", "0", True)))
+                await connection.run_sync(lift_for_transaction)
                 return await connection.run_sync(run, *args, **kwargs)
 
         try:
@@ -235,39 +247,36 @@ class PostgresDatabase:
         return await self.statement(run, *args, **kwargs)
 
     async def scan(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """See `Database.scan`. Not on the engine's own pool, whose plans must not read whole tables."""
-
-        async def once() -> R:
-            async with self._here.user_engine.connect() as connection:
-                return await connection.run_sync(run, *args, **kwargs)
-
-        return await self._patiently(once)
+        """See `Database.scan`. Planned anew, and for reading whole tables, which the engine's own statements must not do."""
+        return await self._set({"enable_seqscan": "on", **PLANNED_ANEW}, run, *args, **kwargs)
 
     async def look(
         self, within: timedelta, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """See `Database.look`."""
-        milliseconds = max(1, int(within.total_seconds() * 1000))
+        """See `Database.look`. Planned anew: a plan for every flag alike reads through all to find those of one with few."""
+        return await self._set({"statement_timeout": _milliseconds(within), **PLANNED_ANEW}, run, *args, **kwargs)
 
-        async def once() -> R:
-            async with self._here.atomic.begin() as connection:
-                # Planned for just what is asked: a plan for every flag alike reads through all to find those of one with few.
-                await connection.execute(
-                    select(
-                        func.set_config("statement_timeout", str(milliseconds), True),
-                        func.set_config("plan_cache_mode", "force_custom_plan", True),
-                    )
-                )
-                return await connection.run_sync(run, *args, **kwargs)
+    async def _set(
+        self,
+        settings: Mapping[str, str],
+        run: Callable[Concatenate[Connection, P], R],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """As `write`, with settings that hold for this transaction."""
 
-        return await self._patiently(once)
+        def with_settings(connection: Connection) -> R:
+            connection.execute(select(*(func.set_config(name, value, True) for name, value in settings.items())))
+            return run(connection, *args, **kwargs)
+
+        return await self.write(with_settings)
 
     async def _patiently(self, once: Callable[[], Awaitable[R]]) -> R:
         """Run it, again at once where PostgreSQL broke a deadlock or a plan went stale."""
         for attempt in range(1, self.tries_max + 1):
             try:
                 return await once()
-            except (DBAPIError, OSError, PoolTimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except DRIVER_ERRORS as error:
                 if attempt == self.tries_max or not is_passing(error):
                     raise translated(error) from error
             await asyncio.sleep(random.uniform(0, min(0.01 * 2**attempt, BACKOFF_SECONDS_MAX)))
@@ -320,9 +329,31 @@ class PostgresDatabase:
         self._latest.wake_up.announce(connection, ledger, soon=soon)
 
     def make_engine(
-        self, role: str = "", *, settings: Mapping[str, str] = NO_SETTINGS, limited: bool = True, **options: Any
+        self,
+        role: str = "",
+        *,
+        own: bool = True,
+        opened: "WeakSet[Any] | None" = None,
+        settings: Mapping[str, str] = NO_SETTINGS,
+        limited: bool = True,
+        **options: Any,
     ) -> AsyncEngine:
-        """An engine whose connections say what they are for."""
+        """An engine whose connections say what they are for; `opened` gets each of them. Limits hold for those that are not our own."""
+
+        async def creating(**arguments: Any) -> Any:
+            connection = await connect(self.address, **arguments)
+            try:
+                if self._pooled:
+                    self._limited = self.lifts_limits and bool(await connection.fetch(SET))
+                elif own and self.lifts_limits:
+                    await lift(connection)
+            except BaseException:
+                connection.terminate()
+                raise
+            if opened is not None:
+                opened.add(connection)
+            return connection
+
         engine = create_async_engine(
             "postgresql+asyncpg://",  # where it goes is said when it connects
             hide_parameters=True,  # payloads and errors of strangers do not belong into tracebacks
@@ -330,7 +361,10 @@ class PostgresDatabase:
             pool_size=POOL_SIZE,
             max_overflow=POOL_SIZE,
             pool_use_lifo=True,
-            connect_args={"command_timeout": COMMAND_TIMEOUT_SECONDS if limited else None},
+            connect_args={
+                "async_creator_fn": creating,
+                "command_timeout": COMMAND_TIMEOUT_SECONDS if limited else None,
+            },
             **options,
         )
 
@@ -341,15 +375,19 @@ class PostgresDatabase:
                 named["prepared_statement_cache_size"] = 0  # SQLAlchemy's own, which remembers the types of a statement
 
         event.listen(engine.sync_engine, "do_connect", connecting)
-        event.listen(engine.sync_engine, "handle_error", _leave_standby)
+        event.listen(engine.sync_engine, "handle_error", _leave_spent)
         terminate_on_the_loop(engine)
         return engine
 
 
-def _leave_standby(context: ExceptionContext) -> None:
-    """A server that only reads was the primary before: its connections are dropped, and the next ones look for the new one."""
-    if is_read_only(context.original_exception):
+def _leave_spent(context: ExceptionContext) -> None:
+    """The connections of a server that only reads or says nothing are dropped, and the next ones look for the primary."""
+    if is_spent(context.original_exception):
         context.is_disconnect = True
+
+
+def _milliseconds(span: timedelta) -> str:
+    return str(max(1, int(span.total_seconds() * 1000)))
 
 
 _decode_json = json.JSONDecoder().decode

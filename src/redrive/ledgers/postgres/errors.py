@@ -16,6 +16,11 @@ _REFUSED = re.compile("(unrecognized configuration|unsupported startup|unrecogni
 _AWAY_CLASSES = ("08", "28", "3D", "53", "57P", "58")
 
 
+_LOST = (OSError, PoolTimeoutError, InterfaceError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+DRIVER_ERRORS = (DBAPIError, asyncpg.PostgresError, *_LOST)
+"""All that the driver raises, whether SQLAlchemy has it in hand or not."""
+
+
 def _layers(error: BaseException) -> tuple[BaseException | None, ...]:
     """The error itself, the one that SQLAlchemy makes of the driver's, and the driver's."""
     wrapped = getattr(error, "orig", None)
@@ -35,9 +40,9 @@ def is_passing(error: BaseException) -> bool:
     return _sqlstate(error) in _PASSING or "InvalidCachedStatementError" in repr(getattr(error, "orig", ""))
 
 
-def is_read_only(error: BaseException) -> bool:
-    """Whether the server only reads: it was made a standby, or is one."""
-    return _sqlstate(error) == "25006"
+def is_spent(error: BaseException) -> bool:
+    """Whether nothing good can come of this connection: the server only reads, since it was made a standby, or says nothing."""
+    return _sqlstate(error) == "25006" or isinstance(error, TimeoutError)
 
 
 def translated(error: BaseException) -> Exception:
@@ -58,7 +63,8 @@ def translated(error: BaseException) -> Exception:
         return SettingsError(f"the database URL cannot be used: {said.partition('>: ')[2] or said}")
     if "invalid input for query argument" in said:  # the driver calls it an interface error, but the caller made it
         return error if isinstance(error, Exception) else RuntimeError(said)
-    lost = isinstance(error, OSError | PoolTimeoutError | InterfaceError | asyncpg.InterfaceError | TimeoutError)
+    # The driver's own InternalClientError is a connection that broke in mid-statement, or hosts of which none is the primary.
+    lost = any(isinstance(one, _LOST) for one in _layers(error))
     lost = lost or (isinstance(error, DBAPIError) and error.connection_invalidated)
     if lost or state.startswith(_AWAY_CLASSES) or state == "25006" or "connection is closed" in said:
         return LedgerAwayError(f"PostgreSQL cannot be reached now: {said or 'no answer in time'}")

@@ -121,6 +121,7 @@ class PortableDatabase(PostgresDatabase):
     user_isolation = "SERIALIZABLE"
     tries_max = 40
     dialect_class = PortableDialect
+    lifts_limits = False
 
     async def statement(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Database.statement`: in a transaction that says how it is isolated."""
@@ -128,6 +129,10 @@ class PortableDatabase(PostgresDatabase):
 
     async def read(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """See `Database.read`."""
+        return await self._in_autocommit(run, *args, **kwargs)
+
+    async def scan(self, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """See `Database.scan`: there is no setting for it that every engine knows."""
         return await self._in_autocommit(run, *args, **kwargs)
 
     async def describe(self) -> str:

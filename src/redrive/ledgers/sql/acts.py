@@ -1,5 +1,8 @@
 """Acts of people and systems: redriving, cancelling, resolving, burying, returning, pruning; each with who did it and why."""
 
+import math
+import time
+from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import cached_property
@@ -45,6 +48,13 @@ from redrive.ports import Actor, Return, Within
 KEEPER = Actor(name="keeper", reason="its deadline passed while it waited behind a gate")
 ENDING_ACTS = {Act.CANCEL: "cancelled", Act.BURY: "dead"}
 """Acts that end waiting tasks, and the column of the minute that counts them as settlements do."""
+
+LOCKED_WAIT = timedelta(seconds=1)
+"""How long an act waits for a row that somebody has locked; most locks are gone in milliseconds."""
+LOCKED_AGAIN = timedelta(seconds=0.2)
+"""The same for a part of them, once it is known that a lock stays."""
+LOCKED_SECONDS_MAX = 10.0
+"""How long it looks for those that are not locked."""
 
 
 _HISTORY_KEPT = select(schema.partition.c.name).where(
@@ -193,11 +203,23 @@ class Acting(Gating):
         return len(await self.bury(late, KEEPER)) if late else 0
 
     async def _act(self, act: Act, state: State, ids: Sequence[TaskId], actor: Actor, note: Any = None) -> list[TaskId]:
+        """Act on many. If one of them is locked for long, the others are looked for in halves; `StillLocked` if none was changed."""
         changed: list[TaskId] = []
         ordered = sorted(set(ids))
-        for start in range(0, len(ordered), IDS_MAX):
-            some = ordered[start : start + IDS_MAX]
-            changed += await self.database.write(self._act_on, act, state, some, actor, note)
+        parts = deque(ordered[start : start + IDS_MAX] for start in range(0, len(ordered), IDS_MAX))
+        wait, ends, locked = LOCKED_WAIT, math.inf, None
+        while parts:
+            some = parts.popleft()
+            try:
+                changed += await self.database.stand_in_line(wait, self._act_on, act, state, some, actor, note)
+            except StillLocked as error:
+                wait, ends = LOCKED_AGAIN, min(ends, time.monotonic() + LOCKED_SECONDS_MAX)
+                if len(some) == 1 or time.monotonic() > ends:
+                    locked = error
+                else:
+                    parts.extendleft((some[len(some) // 2 :], some[: len(some) // 2]))
+        if locked is not None and not changed:
+            raise locked
         return changed
 
     def _act_on(

@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy import Connection, Table
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
@@ -207,17 +205,17 @@ async def user_transaction(
     """A transaction that commits at the end of the block; what the block itself raises passes through untouched."""
     try:
         connection = await engine.connect()
-    except (DBAPIError, OSError, PoolTimeoutError) as error:
+    except Exception as error:
         raise translated(error) from error
     try:
         try:
             await connection.begin()
-        except (DBAPIError, OSError) as error:
+        except Exception as error:
             raise translated(error) from error
         yield OpenTransaction(connection)
         try:
             await connection.commit()
-        except (DBAPIError, OSError) as error:
+        except Exception as error:
             raise translated(error) from error
     finally:
         # Shielded: a cancellation in mid-close would leave the connection, and on SQLite the lock, behind.
