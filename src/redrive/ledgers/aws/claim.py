@@ -168,7 +168,7 @@ class ItemClaiming(ItemPassing):
             for number, part in change.after.parts.items()
             if part.fence == fence
         ]
-        gates = await self._extend_slots(claims, now + lease + self._grace)
+        gates = await self._extend_slots(claims, now + lease + self._grace, as_known=False)
         return [
             claim if claim.task.gate not in gates else claim._replace(seen=seen_of(gates[claim.task.gate], fence))
             for claim in claims

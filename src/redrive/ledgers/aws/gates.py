@@ -85,6 +85,7 @@ class ItemGating(ItemBase):
         self._gates_fresh = gates_fresh
         self._gates_known: OrderedDict[str, tuple[Item | None, float]] = OrderedDict()
         self._rules_known: Mapping[str, RuleItem] = {}
+        self._board_asked: asyncio.Future[Any] | None = None
         self._rule_names: dict[str, GateRule] = {}
         self._woken: dict[str, None] = {}
 
@@ -104,9 +105,20 @@ class ItemGating(ItemBase):
 
     async def rules(self, *, anew: bool = False) -> Mapping[str, RuleItem]:
         """All limits, by their patterns."""
-        if anew or time.monotonic() - self._board_at >= self._gates_fresh.total_seconds():
+        if anew:
             await self.kind_pauses()
+        elif time.monotonic() - self._board_at >= self._gates_fresh.total_seconds():
+            # Many ask at once when a batch is settled: one of them asks for all.
+            if self._board_asked is None or self._board_asked.get_loop() is not asyncio.get_running_loop():
+                self._board_asked = asyncio.ensure_future(self.kind_pauses())
+                self._board_asked.add_done_callback(self._board_answered)
+            await asyncio.shield(self._board_asked)
         return self._rules_known
+
+    def _board_answered(self, asked: "asyncio.Future[Any]") -> None:
+        self._board_asked = None
+        if not asked.cancelled():
+            asked.exception()  # whoever waits for it hears of it
 
     async def kind_pauses(self) -> dict[str, GateItem]:
         """The pauses of kinds, also those that are over; the same question answers what limits there are."""
@@ -179,9 +191,15 @@ class ItemGating(ItemBase):
 
     # --- changing -------------------------------------------------------------------------------------------------------
 
-    async def _change_gate(self, name: str, plan: GatePlan, *, hurried: bool = False) -> GateItem:
-        """Change a gate as planned; how it is then. If it is `hurried`, everybody looks at its line at once."""
-        before = (await self.gate_items([name]))[name]
+    async def _change_gate(
+        self, name: str, plan: GatePlan, *, hurried: bool = False, as_known: bool = False
+    ) -> GateItem:
+        """Change a gate as planned; how it is then. If it is `hurried`, everybody looks at its line at once.
+
+        Whoever only writes down what has happened begins with the gate `as_known` here, however old: a refusal brings the one that is there.
+        """
+        known = as_known and name in self._gates_known
+        before = self._last_seen(name) if known else (await self.gate_items([name]))[name]
         for _ in range(TRIES_MAX):
             now, rule = self._now(), await self.rule_of(name)
             after = plan(before, rule, now)
@@ -241,7 +259,7 @@ class ItemGating(ItemBase):
             return left(item, {slot_name(fence): amount}) if slot_name(fence) in item.slots else None
 
         with suppress(LedgerAwayError):
-            self._heed_gate(await self._change_gate(name, plan))
+            self._heed_gate(await self._change_gate(name, plan, as_known=True))
 
     async def _found_empty(self, name: str) -> None:
         def plan(item: GateItem, _: GateRule, now: datetime) -> GateItem | None:
@@ -267,13 +285,17 @@ class ItemGating(ItemBase):
                     lost = any(one.claim.abandoned is not None for one in some)
                     if lost or answered(self._last_seen(name), await self.rule_of(name), self._now(), some):
                         self._heed_gate(
-                            await self._change_gate(name, lambda item, rule, now: answered(item, rule, now, some))
+                            await self._change_gate(
+                                name, lambda item, rule, now: answered(item, rule, now, some), as_known=not lost
+                            )
                         )
 
         await asyncio.gather(*(tell(name, some) for name, some in by_gate.items()))
 
-    async def _extend_slots(self, claims: Iterable[Claim], until: datetime) -> dict[str, GateItem]:
-        """Give the slots of claims as much time as the claims have; their gates."""
+    async def _extend_slots(
+        self, claims: Iterable[Claim], until: datetime, *, as_known: bool = True
+    ) -> dict[str, GateItem]:
+        """Give the slots of claims as much time as the claims have; their gates. Not `as_known` where the claim itself may not have been heard of."""
         holders: dict[str, set[str]] = defaultdict(set)
         for claim in claims:
             if claim.task.gate is not None:
@@ -282,7 +304,9 @@ class ItemGating(ItemBase):
 
         async def extend(name: str) -> None:
             with suppress(LedgerAwayError):
-                found[name] = await self._change_gate(name, lambda item, *_: extended(item, holders[name], until))
+                found[name] = await self._change_gate(
+                    name, lambda item, *_: extended(item, holders[name], until), as_known=as_known
+                )
 
         await asyncio.gather(*map(extend, holders))
         return found
@@ -446,7 +470,9 @@ class ItemGating(ItemBase):
                 raise StaleError(f"{said} on {name!r} since you looked: look again, then decide anew")
             action = await plan()
             if action is None:
-                return False
+                if version is None or (await self.last_deeds([name]))[name] == number:
+                    return False
+                continue  # there is nothing to do since somebody was quicker
             count = Update(place).set("deeds", number + 1).set("deed", deed).set("actor", actor.name).set("act", act)
             count = count.require("deeds", "=", number) if number else count.require_absent("deeds")
             told = audit_action(
