@@ -26,6 +26,7 @@ from bench.venv import BUILD
 from redrive.core.backoff import Fixed
 from redrive.core.decide import decide
 from redrive.core.durations import ZERO, seconds
+from redrive.core.gates import Breaker, read_rule
 from redrive.core.outcome import Done, Failed, Outcome
 from redrive.core.policy import Policy
 from redrive.core.task import Claim
@@ -43,6 +44,7 @@ from redrive.ledgers.aws.ledger import DynamoLedger
 from redrive.ledgers.aws.open import AwsClients, open_clients
 from redrive.ledgers.aws.queue import SqsQueue
 from redrive.ledgers.aws.table import INDEXES, definition
+from redrive.ports import Actor
 from redrive.systems.triggers.aws.follow import EventFollower, standing_facts
 from redrive.systems.triggers.ledger import TRIGGER_DELIVERIES
 from redrive.systems.triggers.status import Standing
@@ -232,7 +234,9 @@ class Bench:
         self._serial = 0
 
     async def prepare(self) -> None:
-        """A key, and endpoints, for what is read around a delivery."""
+        """A key, and endpoints, for what is read around a delivery; each has the gate that endpoints have, whose breaker never trips."""
+        limits = read_rule(concurrency=10, breaker=Breaker(failures=1_000_000))
+        await self.ledger.set_rule("*", limits, Actor(name="code"), by_code=True)
         keys = {
             "key_id": "k" * 26,
             "holder": USER,
@@ -250,15 +254,17 @@ class Bench:
             await self.dynamo.write([put_new((f"U#{USER}", f"P#ep-{number:02}"), endpoint)])
         self.meter.spent()
 
-    async def ingest(self, endpoints: int, *, with_key: bool = False) -> str:
-        """One event: the key is looked up, the endpoints are read, and the event is stored and sent."""
+    async def ingest(self, endpoints: int, *, with_key: bool = False, alone: bool = False) -> str:
+        """One event: the key is looked up, the endpoints are read, and the event is stored and sent. With `alone` nobody else has its endpoints."""
         await self.dynamo.get(("K#" + "a" * 64, "K"))
         await self.dynamo.query(query(("pk", f"U#{USER}"), ("sk", "begins_with", "P#")))
         self._serial += 1
         now = machine_now()
         id_ = f"{self._serial:08}-{'e' * 18}"
         parts = {
-            part_number(n): Part(f"ep-{n:02}-{'p' * 20}", due_at=now - seconds(1), updated_at=now)
+            part_number(n): Part(
+                f"ep-{n:02}-{self._serial if alone else 0:020}", due_at=now - seconds(1), updated_at=now
+            )
             for n in range(endpoints)
         }
         facts = {
@@ -365,12 +371,12 @@ class Ends:
 
 
 async def failing_at_once(bench: Bench, amount: int) -> tuple[float, float, Spent]:
-    """Deliveries under way together that fail at the same moment: from the failure to the next try in the table and the queue.
+    """Deliveries under way together, each to an endpoint of its own, that fail at the same moment: from the failure to the next try in the table and the queue.
 
     Answers the 95th percentile, and the seconds of this process's own work in it: the rest is the emulator's.
     """
     for start in range(0, amount, 50):
-        await asyncio.gather(*(bench.ingest(1) for _ in range(min(50, amount - start))))
+        await asyncio.gather(*(bench.ingest(1, alone=True) for _ in range(min(50, amount - start))))
     started, barrier, running = [0], asyncio.Event(), asyncio.Event()
 
     async def deliver(_: Any) -> None:

@@ -133,10 +133,9 @@ class Lane:
         await self._open_app()
         if self._ledger is None:
             self._ledger = await self._store.open_ledger(self.table, beside=self._beside)
-        if self._gate_rules:
-            rules, self._gate_rules = self._gate_rules, {}
-            for pattern, rule in rules.items():
-                await self._ledger.set_rule(pattern, rule, Actor(name="code"), by_code=True)
+        for pattern, rule in list(self._gate_rules.items()):
+            await self._ledger.set_rule(pattern, rule, Actor(name="code"), by_code=True)
+            self._gate_rules.pop(pattern, None)  # only then: a store that was away is told when it is back
         return self._ledger
 
     def now(self) -> datetime:

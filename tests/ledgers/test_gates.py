@@ -26,9 +26,21 @@ from redrive.ledgers.sql.migrate import migrate
 from redrive.ledgers.sql.predicates import columns_of
 from redrive.ports import Actor
 from redrive.testing import VirtualClock
+from tests.ledgers.aws.homes import ItemHome
 from tests.ledgers.homes import ADA, LEASE, PERMANENT, TRANSIENT, Home, settlement
 
-pytestmark = pytest.mark.homes(lambda table: table.gated_by is not None and table.payload is not None)
+pytestmark = pytest.mark.homes(
+    lambda table: table.gated_by is not None and (table.payload is not None or table.schema == "dynamodb")
+)
+
+
+def everywhere(test: Any) -> Any:
+    """Also on DynamoDB, whose gates are items and not rows."""
+    for store in ("sqlite", "postgres", "aws"):
+        test = pytest.mark.on_store(store)(test)
+    return test
+
+
 own_table = pytest.mark.homes(lambda table: table.name == "redrive_task")
 with_priorities = pytest.mark.homes(lambda table: table.priority is not None)
 
@@ -41,6 +53,8 @@ TICK = timedelta(milliseconds=1)
 
 async def put(home: Home, amount: int = 1, gate: str | None = BANK, **given: Any) -> list[TaskId]:
     """Tasks behind a gate."""
+    if isinstance(home, ItemHome):
+        return await home.put_behind(gate or "", amount)
     named = {home.table.gated_by or "gate": gate} | given
     added = await home.ledger.add([home.new(payload={"n": n}, **named) for n in range(amount)])
     return [one.id for one in added]
@@ -56,6 +70,12 @@ async def gate_of(home: Home, name: str = BANK) -> Gate:
     return found[0]
 
 
+async def last_deed(home: Home, name: str) -> int:
+    if isinstance(home, ItemHome):
+        return (await home.ledger.last_deeds([name]))[name]
+    return await home.ledger.database.read(home.ledger.last_deed, name)
+
+
 async def settle(
     home: Home, claims: Sequence[Claim], outcome: Outcome = Done(), ledger: SqlLedger | None = None
 ) -> None:
@@ -66,6 +86,7 @@ async def settle(
 # --- limits -------------------------------------------------------------------------------------------------------------
 
 
+@everywhere
 async def test_no_more_are_held_than_a_gate_allows(home: Home) -> None:
     """Over two databases and many claims at once, of which some are never settled: five are held, never more, and all get done."""
     await limit(home, concurrency=5)
@@ -120,6 +141,7 @@ async def test_no_second_sees_more_than_the_rate(home: Home) -> None:
     assert len(starts) >= 70
 
 
+@everywhere
 async def test_parked_tasks_are_not_touched(home: Home) -> None:
     """What is kept back is not charged, not dead and not rewritten, however often somebody looks."""
     await limit(home, concurrency=1)
@@ -133,6 +155,7 @@ async def test_parked_tasks_are_not_touched(home: Home) -> None:
     assert [row["count"] or 0 for row in before] == [0, 0]
 
 
+@everywhere
 async def test_a_changed_limit_holds_from_the_next_claim_on(home: Home) -> None:
     """Through another database: a limit that is raised lets more through, one that is taken away everything."""
     await limit(home, concurrency=1)
@@ -145,6 +168,7 @@ async def test_a_changed_limit_holds_from_the_next_claim_on(home: Home) -> None:
     assert len(await home.ledger.claim(10, LEASE)) == 3
 
 
+@everywhere
 async def test_code_does_not_overrule_a_person(home: Home) -> None:
     """What a person has set stays, whatever the code of a new process says; saying the same again changes nothing."""
     assert await home.ledger.set_rule(BANK, read_rule(concurrency=5), CODE, by_code=True)
@@ -181,6 +205,7 @@ async def test_a_gate_that_missed_its_rule_gets_it(home: Home) -> None:
 # --- the breaker --------------------------------------------------------------------------------------------------------
 
 
+@everywhere
 async def test_an_outage_costs_one_probe_at_a_time(home: Home) -> None:
     """Three failures trip the gate; then one try every probe, over two databases; a good one lets it return by 1, 2, 4 a second."""
     await limit(home, breaker=Breaker(failures=3, within=60, probe=30))
@@ -218,6 +243,7 @@ async def test_an_outage_costs_one_probe_at_a_time(home: Home) -> None:
         home.clock.advance(seconds(1))
 
 
+@everywhere
 async def test_retry_after_shuts_the_gate_for_all(home: Home) -> None:
     """One answer with Retry-After, and no other task of the gate is tried before."""
     await put(home, 3)
@@ -230,6 +256,7 @@ async def test_retry_after_shuts_the_gate_for_all(home: Home) -> None:
     assert len(await home.ledger.claim(10, LEASE)) >= 2
 
 
+@everywhere
 async def test_a_destination_that_asks_for_a_pause_charges_nothing(home: Home) -> None:
     """Nothing is charged to the task that heard of it, its gate counts such answers, and a good one begins anew."""
     await put(home, 2)
@@ -248,6 +275,7 @@ async def test_a_destination_that_asks_for_a_pause_charges_nothing(home: Home) -
     assert (await gate_of(home)).refused == 0
 
 
+@everywhere
 async def test_failed_probes_charge_nothing_and_waits_stretch(home: Home) -> None:
     """A claim knows that it is the probe and how often the breaker has tripped; none of the probes is charged."""
     await limit(home, breaker=Breaker(failures=1, within=60, probe=30))
@@ -271,6 +299,7 @@ async def test_failed_probes_charge_nothing_and_waits_stretch(home: Home) -> Non
     assert (await gate_of(home)).state is BreakerState.RETURNING, "a suspect that is the probe answers for it"
 
 
+@everywhere
 async def test_answers_of_the_destination_do_not_trip_it(home: Home) -> None:
     """A refusal is an answer: however many, the gate flows."""
     await limit(home, breaker=Breaker(failures=3))
@@ -282,6 +311,7 @@ async def test_answers_of_the_destination_do_not_trip_it(home: Home) -> None:
 # --- people -------------------------------------------------------------------------------------------------------------
 
 
+@everywhere
 async def test_a_person_pauses_and_resumes(home: Home) -> None:
     """What runs ends, what waits waits, adding goes on; who, why and until when stand in the row."""
     await put(home, 2)
@@ -301,6 +331,7 @@ async def test_a_person_pauses_and_resumes(home: Home) -> None:
         await home.ledger.pause_gate(BANK, Actor(name="ada"))
 
 
+@everywhere
 async def test_a_pause_ends_by_itself(home: Home) -> None:
     """With a span it is over when the span is, and nobody has to remember it. A gate may be paused before its first task."""
     assert await home.ledger.pause_gate(BANK, ADA, span=hours(1))
@@ -311,6 +342,7 @@ async def test_a_pause_ends_by_itself(home: Home) -> None:
     assert len(await home.ledger.claim(10, LEASE)) == 1
 
 
+@everywhere
 async def test_two_people_act_once(home: Home) -> None:
     """Of those who saw the same gate, one pauses it, and the others are told who was quicker; so with limits, also where there were none."""
     await put(home)
@@ -321,7 +353,7 @@ async def test_two_people_act_once(home: Home) -> None:
         ("4*", lambda one, seen: one.set_rule("4*", rule, ADA, version=seen), "gate limits set"),
         ("4*", lambda one, seen: one.set_rule("4*", None, ADA, version=seen), "gate limits removed"),
     ):
-        seen = await home.ledger.database.read(home.ledger.last_deed, name)
+        seen = await last_deed(home, name)
         acted = await asyncio.gather(*(act(one, seen) for one in ledgers), return_exceptions=True)
         assert [one for one in acted if not isinstance(one, StaleError)] == [True]
         assert f"ada was quicker ({done})" in {str(one).partition(" on ")[0] for one in acted}
@@ -329,13 +361,14 @@ async def test_two_people_act_once(home: Home) -> None:
     assert len(await home.ledger.deeds("gate:4*")) == 2
 
 
+@everywhere
 async def test_a_busy_gate_can_be_acted_on(home: Home) -> None:
     """What a person saw stays true while tasks go through: only what people do counts."""
     await put(home, 2)
     assert await home.ledger.pause_gate(BANK, ADA)
-    seen = await home.ledger.database.read(home.ledger.last_deed, BANK)
+    seen = await last_deed(home, BANK)
     await home.ledger.resume_gate(BANK, ADA, version=seen)
-    seen = await home.ledger.database.read(home.ledger.last_deed, BANK)
+    seen = await last_deed(home, BANK)
     await settle(home, await home.ledger.claim(10, LEASE))
     assert await home.ledger.pause_gate(BANK, ADA, version=seen)
 

@@ -4,11 +4,13 @@ Pure: it makes views of rows that a store has read. The words are *letting throu
 "open": an open gate lets tasks through, an open breaker does not.
 """
 
+import base64
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from redrive.core.decide import STRETCH_MAX
 from redrive.core.durations import format_duration, rounded
@@ -26,6 +28,7 @@ from redrive.core.gates import (
     state_of,
 )
 from redrive.core.pauses import EVERYTHING, KIND, is_of_kinds
+from redrive.core.task import GATE_CHARS_MAX, check_text
 from redrive.errors import UsageError
 
 PARKED_MAX = 10_000
@@ -269,6 +272,63 @@ def _why_tripped(view: GateView) -> str:
 
 def _why_returning(view: GateView) -> str:
     return f"It returns by 1, 2, 4 … a second since {moment(view.since, view.at)}, when a probe succeeded."
+
+
+# --- over time ------------------------------------------------------------------------------------------------------------
+
+SeenDoing = tuple[GateDoes, datetime | None, datetime | None]
+"""What a gate does, since when as far as its row says, and until when somebody has paused it."""
+
+
+class Lasting(Protocol):
+    """A span that has no end yet, as a store has written it down."""
+
+    @property
+    def does(self) -> str:
+        """What the gate did."""
+        ...
+
+    @property
+    def began_at(self) -> datetime:
+        """Since when."""
+        ...
+
+
+def changed_spans(name: str, seen: SeenDoing, lasting: Lasting | None, now: datetime) -> list[GateSpan]:
+    """What is to be recorded of one gate: the end of what lasted, then the beginning of what it does."""
+    does, began, until = seen
+    if lasting is not None and lasting.does == does and (began is None or began <= lasting.began_at):
+        return []
+    changes: list[GateSpan] = []
+    if lasting is not None:
+        ended = min(now, began) if began is not None and began > lasting.began_at else now
+        if lasting.does == GateDoes.PAUSED and until is not None and lasting.began_at < until < ended:
+            ended = until
+        changes.append(GateSpan(name=name, does=GateDoes(lasting.does), began_at=lasting.began_at, ended_at=ended))
+    if does is not GateDoes.LETTING_THROUGH:
+        begins = now if began is None else began
+        if changes and changes[0].ended_at is not None:
+            begins = max(begins, changes[0].ended_at)
+        changes.append(GateSpan(name=name, does=does, began_at=begins, ended_at=None))
+    return changes
+
+
+def write_gate_cursor(group: int, name: str) -> str:
+    """Where a page ended: in which of the two lists, and behind which name."""
+    return base64.urlsafe_b64encode(json.dumps([group, name]).encode()).decode().rstrip("=")
+
+
+def read_gate_cursor(text: str) -> tuple[int, str]:
+    """The place that was written so; `UsageError` for what is none."""
+    try:
+        group, name = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        assert group in (0, 1)
+        assert isinstance(name, str)
+        if name:
+            check_text("name", name, GATE_CHARS_MAX)
+    except (ValueError, TypeError, AssertionError, RecursionError):
+        raise UsageError("the cursor is not one of ours: begin again without it") from None
+    return int(group), name
 
 
 # --- words ----------------------------------------------------------------------------------------------------------------

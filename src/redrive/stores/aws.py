@@ -19,7 +19,6 @@ from redrive.access.ports import Keys, Sessions
 from redrive.core.table import LedgerTable
 from redrive.engine.worker import WorkerSettings
 from redrive.errors import SettingsError, UsageError
-from redrive.ledgers.aws.base import no_gates
 from redrive.ledgers.aws.checks import ItemPlaces, StoreFinding, check, examine
 from redrive.ledgers.aws.client import Dynamo
 from redrive.ledgers.aws.ledger import DynamoLedger
@@ -31,6 +30,7 @@ from redrive.operator.aws.alerts import ItemAlerts
 from redrive.operator.aws.audit import ItemAudit
 from redrive.operator.aws.census import ItemCensus
 from redrive.operator.aws.figures import ItemFigures
+from redrive.operator.aws.gates import ItemGates
 from redrive.operator.aws.pages import ItemTaskPages
 from redrive.operator.aws.roster import ItemRoster
 from redrive.operator.aws.search import ItemSearch
@@ -122,9 +122,9 @@ class ItemStore:
         """See `Store.pages`."""
         return ItemTaskPages(_of_items(ledger), limited=limited)
 
-    def gates(self, ledger: OperatorLedger, *, limited: bool = True) -> NoReturn:  # noqa: ARG002
-        """See `Store.gates`: refused."""
-        raise UsageError(no_gates(ledger.name))
+    def gates(self, ledger: OperatorLedger, *, limited: bool = True) -> ItemGates:  # noqa: ARG002 - every look is limited
+        """See `Store.gates`."""
+        return ItemGates(_of_items(ledger))
 
     def census(self, ledger: OperatorLedger) -> ItemCensus:
         """See `Store.census`."""

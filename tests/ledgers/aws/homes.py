@@ -101,6 +101,16 @@ class ItemHome(Home):
             await self.ledger.take(head, counts={"received": 1})
         return ids
 
+    async def put_behind(self, gate: str, amount: int = 1) -> list[TaskId]:
+        """Events with a delivery each, all to one endpoint."""
+        ids: list[TaskId] = []
+        for _ in range(amount):
+            self._serial += 1
+            id_, now = f"event-{self._serial:05}", self.clock.now()
+            await self.ledger.take(new_event(id_, {"00": Part(gate, due_at=now)}, now), counts={"received": 1})
+            ids.append(task_id(id_, "00"))
+        return ids
+
     async def row(self, id: TaskId) -> dict[str, Any]:
         task = await self.ledger.get(id)
         assert task is not None
@@ -162,7 +172,7 @@ def new_event(id: str, parts: dict[str, Part], now: Any) -> Head:
 
 def make_ledger(dynamo: Dynamo, queue: Any, clock: Any) -> DynamoLedger:
     """A ledger that looks the moment that something is due or over, as the suite does."""
-    at_once = {"slack": ZERO, "grace": ZERO, "sweep_every": ZERO}
+    at_once = {"slack": ZERO, "grace": ZERO, "sweep_every": ZERO, "gates_fresh": ZERO}
     return DynamoLedger(dynamo, queue, DELIVERIES.table, clock=clock, follower=EventFollower(), **at_once)
 
 

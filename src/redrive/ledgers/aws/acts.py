@@ -14,8 +14,8 @@ from redrive.ledgers.aws.follow import Change
 from redrive.ledgers.aws.heads import Head, split_id, task_id
 from redrive.ports import Actor, Return, Within
 
-TOGETHER_MAX = 40
-"""How many parts of a head one act changes at once: each needs up to two actions of the hundred of a transaction."""
+TOGETHER_MAX = 32
+"""How many parts of a head one act changes at once: each needs up to three actions of the hundred of a transaction."""
 ENDING_ACTS = {Act.CANCEL: "cancelled", Act.BURY: "dead"}
 """Acts that end waiting tasks, and the column of the minute that counts them as settlements do."""
 

@@ -51,11 +51,6 @@ T = TypeVar("T")
 _log = logging.getLogger("redrive")
 
 
-def no_gates(ledger: str) -> str:
-    """The refusal of whoever asks for gates here."""
-    return f"{ledger!r} has no gates: keep tasks that need them on PostgreSQL or SQLite"
-
-
 class FoundHeads(NamedTuple):
     """Heads that were looked for: those that are there, and those that are there and cannot be read."""
 
@@ -65,8 +60,6 @@ class FoundHeads(NamedTuple):
 
 class ItemBase:
     """Heads in a table, and the queue in which they wait."""
-
-    has_gates = False
 
     def __init__(
         self,
@@ -102,31 +95,9 @@ class ItemBase:
     def _now(self) -> datetime:
         return self._clock.now()
 
-    async def uses_gates(self, *, anew: bool = False) -> bool:  # noqa: ARG002
-        """See `Ledger.uses_gates`: there are none."""
-        return False
-
-    async def discover(self) -> int:
-        """See `Ledger.discover`: there are no gates."""
-        return 0
-
-    async def keep_gates(self, *, recount: bool) -> int:  # noqa: ARG002
-        """See `Ledger.keep_gates`: there are none."""
-        return 0
-
     async def keep_history(self) -> int:
         """See `Ledger.keep_history`: it goes by itself."""
         return 0
-
-    async def paused_kinds(self) -> Sequence[str]:
-        """See `Ledger.paused_kinds`: nobody can pause anything here."""
-        return ()
-
-    async def set_rule(self, *_: object, **__: object) -> NoReturn:
-        """See `OperatorLedger.set_rule`: refused."""
-        raise UsageError(no_gates(self.name))
-
-    pause_gate = resume_gate = set_rule
 
     def _handles(self, kinds: Sequence[str] | None) -> bool:
         """Whether tasks of these kinds are kept here: all of them have one."""

@@ -13,11 +13,12 @@ from redrive.core.decide import Settlement
 from redrive.core.failure import describe_error
 from redrive.core.states import Act, State, sources
 from redrive.core.task import is_alone
-from redrive.ledgers.aws.attributes import to_iso, to_micros
-from redrive.ledgers.aws.expressions import Action, Update
+from redrive.ledgers.aws.attributes import EPOCH, to_iso, to_micros
+from redrive.ledgers.aws.expressions import Action, Update, delete, put
 from redrive.ledgers.aws.follow import Change, FailedPart, Follower
 from redrive.ledgers.aws.heads import (
     KEPT,
+    OPEN,
     TOMB,
     UNDECODED,
     Head,
@@ -25,8 +26,11 @@ from redrive.ledgers.aws.heads import (
     UnreadableHeadError,
     head_key,
     index_values,
+    line_of,
     look_after,
     look_swept,
+    look_text,
+    parked_key,
     shard_of,
     split_id,
     to_map,
@@ -50,8 +54,12 @@ def revise(
 ) -> Change:
     """The change that gives a head these parts, and its owner's new facts, with all that follows from them.
 
-    A sweep says after how long it wants to see again what it has `swept`.
+    A sweep says after how long it wants to see again what it has `swept`. What is parked from now on enters the line of its gate, and what
+    is parked no more leaves it, in the same write.
     """
+    parts = {
+        number: part._replace(parked=part.parked and part.state is State.WAITING) for number, part in parts.items()
+    }
     all_parts, given = {**head.parts, **parts}, {**head.facts, **(facts or {})}
     try:
         followed = follower.follow(head._replace(facts=given), all_parts, now, failures)
@@ -70,7 +78,7 @@ def revise(
     for number, part in parts.items():
         _change_part(update, number, head.parts[number], part)
     old, new = {**head.facts, **index_values(head)}, {**told, **index_values(after)}
-    if after.look_at is None and followed.kept is not None:
+    if followed.kept is not None and not any(part.state in OPEN for part in all_parts.values()):
         new |= {"due_shard": f"{KEPT}#{shard_of(head.id)}", "look_at": followed.kept}
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
@@ -78,7 +86,19 @@ def revise(
     counts = counted({number: head.parts[number] for number in parts}, parts)
     for name, amount in followed.counts.items():
         counts[name] = counts.get(name, 0) + amount
-    return Change(head, after, now, [update.action(), *beside], counts, failures)
+    return Change(head, after, now, [update.action(), *beside, *_lined_up(head, parts)], counts, failures)
+
+
+def _lined_up(head: Head, parts: Mapping[str, Part]) -> list[Action]:
+    """What puts parts into the line of their gate, and takes them out of it."""
+    actions = []
+    for number, part in parts.items():
+        was, place = head.parts[number].parked, parked_key(head.id, number)
+        if part.parked and not was:
+            actions.append(put(place, {"due_shard": line_of(part.target), "look_at": look_text(part.due_at or EPOCH)}))
+        elif was and not part.parked:
+            actions.append(delete(place))
+    return actions
 
 
 def buried(head: Head, now: datetime, counts: Mapping[str, int]) -> Change:
@@ -113,10 +133,15 @@ def claimed(head: Head, numbers: Iterable[str], fence: UUID, now: datetime, leas
     return {
         number: head.parts[number]._replace(
             state=State.CLAIMED, due_at=None, fence=fence, claimed_at=now, lease_until=now + lease,
-            claims=head.parts[number].claims + 1, updated_at=now,
+            claims=head.parts[number].claims + 1, updated_at=now, parked=False,
         )
         for number in numbers
     }  # fmt: skip
+
+
+def parked(head: Head, numbers: Iterable[str]) -> dict[str, Part]:
+    """These parts, kept back by their gates. Nothing else of them changes: they are neither charged nor put off."""
+    return {number: head.parts[number]._replace(parked=True) for number in numbers}
 
 
 def taken_over(head: Head, numbers: Iterable[str], now: datetime, lease: timedelta, fence: UUID) -> dict[str, Part]:

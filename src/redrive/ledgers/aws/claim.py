@@ -2,13 +2,16 @@
 
 | the head | what is done |
 | --- | --- |
-| parts are due | they are claimed; if there are more than were asked for, another message is sent |
+| parts are due | they are claimed as far as their gates let them through, and the others parked; if there are more than were asked for, another message is sent |
 | a holder's lease is over | its parts are taken over, to be settled as lost |
 | nothing is due, but a part waits for the instant of the message | a hop: sent anew with the rest of the delay |
 | it cannot be read, and neither can a message | the message is left alone: after some receipts the queue puts it among the dead letters |
 | anything else, or no head | the message is forgotten |
 
 What was taken is answered, whatever becomes of the messages afterwards: one that was not deleted comes again and finds nothing to do.
+
+What is parked is found by no message: it stands in the line of its gate (`gate_items`), and whoever claims looks at the lines of gates
+that may let something through, before it looks for messages.
 """
 
 import asyncio
@@ -18,15 +21,14 @@ from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
 from redrive.core.durations import ZERO
-from redrive.core.states import State
-from redrive.core.task import Abandoned, Claim, ClaimLost, Unwritten
+from redrive.core.task import Claim, ClaimLost, Unwritten
 from redrive.errors import LedgerAwayError, LedgerError
-from redrive.ledgers.aws.attributes import to_micros
-from redrive.ledgers.aws.base import ItemBase
-from redrive.ledgers.aws.changes import claimed, revise, taken_over
+from redrive.ledgers.aws.attributes import from_micros, to_micros
+from redrive.ledgers.aws.changes import revise, taken_over
 from redrive.ledgers.aws.client import RefusedError
 from redrive.ledgers.aws.expressions import Update, query
 from redrive.ledgers.aws.follow import Change
+from redrive.ledgers.aws.gate_items import seen_of
 from redrive.ledgers.aws.heads import (
     SHARDS,
     Head,
@@ -37,20 +39,21 @@ from redrive.ledgers.aws.heads import (
     lost_parts,
     said_of,
     split_id,
-    task_id,
     task_of,
+    waiting_parts,
 )
+from redrive.ledgers.aws.passing import ItemPassing
 from redrive.ledgers.aws.queue import BATCH_MAX, ReceivedMessage
 
-FENCES_MAX = 256
-"""How many claims can be recalled."""
+ROUNDS_MAX = 100
+"""How many batches of messages one claim looks at, where most of what they lead to is parked."""
 AT_ONCE_MAX = 32
 """How many calls of one batch are under way at once."""
 DUE_LOOKED_AT = 10
 """How many heads of each shard are looked at for the next due time."""
 
 
-class ItemClaiming(ItemBase):
+class ItemClaiming(ItemPassing):
     """The part of the ledger that hands tasks out."""
 
     async def claim(
@@ -61,23 +64,33 @@ class ItemClaiming(ItemBase):
         kinds: Sequence[str] | None = None,
         fence: UUID | None = None,
         held: Callable[[], Iterable[Claim]] = tuple,
-        gates: bool = True,  # noqa: ARG002 - there are none
-        busy: Sequence[str] | None = None,  # noqa: ARG002 - nobody asks
+        gates: bool = True,
+        busy: Sequence[str] | None = None,
     ) -> list[Claim]:
-        """See `Ledger.claim`."""
+        """See `Ledger.claim`. A queue knows no tenants: nothing is for a reserve of slots."""
+        if busy is not None:
+            return []
+        if not self._handles(kinds):
+            self._arrivals.rest()
+            return []
         claims: list[Claim] = []
         fence = fence or uuid4()
-        while self._handles(kinds) and len(claims) < limit:
-            left = limit - len(claims)
-            try:
-                messages = await self._arrivals.take(min(left, BATCH_MAX))
+        try:
+            if gates:
+                claims += await self._let_through(limit, lease, fence)
+            for _ in range(ROUNDS_MAX):
+                left = limit - len(claims)
+                messages = await self._arrivals.take(min(left, BATCH_MAX)) if left > 0 else ()
                 if not messages:
                     break
-                claims += await self._look(messages, left, lease, fence, held)
-            except LedgerAwayError:
-                if not claims:
-                    raise
-                break  # what was taken is taken; whoever asks next hears of it
+                taken, some_parked = await self._look(messages, left, lease, fence, held)
+                claims += taken
+                if claims and some_parked:
+                    break  # much may be: what was taken does not wait until all of it is parked
+        except LedgerAwayError:
+            if not claims:
+                raise
+            # What was taken is taken; whoever asks next hears of it.
         return claims
 
     async def _look(
@@ -87,8 +100,8 @@ class ItemClaiming(ItemBase):
         lease: timedelta,
         fence: UUID,
         held: Callable[[], Iterable[Claim]],
-    ) -> list[Claim]:
-        """What these messages lead to, up to `limit`; those that were heeded are deleted."""
+    ) -> tuple[list[Claim], bool]:
+        """What these messages lead to, up to `limit`, and whether some of it was parked; those that were heeded are deleted."""
         readable = [(one, one.content) for one in messages if one.content is not None]
         if len(readable) < len(messages):
             self._tell_trouble(
@@ -107,11 +120,13 @@ class ItemClaiming(ItemBase):
                 if takes[head.id] < wanted:
                     sent.add((head.id, now))
             else:
-                hops = [part.due_at for part in head.parts.values() if part.state is State.WAITING and part.due_at]
+                hops = [part.due_at for part in waiting_parts(head).values() if part.due_at]
                 sent |= {(head.id, hop) for hop in hops if to_micros(hop) == content.due}
         taking = [heads[id_] for id_, most in takes.items() if most]
+        due = {head.id: due_parts(head, now)[: takes[head.id]] for head in taking}
+        passes = await self._ask_gates(heads, due, fence, lease)
         taken = await asyncio.gather(
-            *(self._take(head, takes[head.id], lease, fence, held) for head in taking), return_exceptions=True
+            *(self._take(head, takes[head.id], lease, fence, passes, held) for head in taking), return_exceptions=True
         )
         failed = {head.id: end for head, end in zip(taking, taken, strict=True) if isinstance(end, BaseException)}
         kept = {*unreadable, *failed}
@@ -125,50 +140,7 @@ class ItemClaiming(ItemBase):
                 raise error
             if not isinstance(error, LedgerAwayError):
                 self._tell_trouble(id_, error)  # one head's failure: its message ends among the dead letters
-        return claims
-
-    async def _take(
-        self, head: Head, most: int, lease: timedelta, fence: UUID, held: Callable[[], Iterable[Claim]]
-    ) -> list[Claim]:
-        """Claim what is due of a head and take over what was lost, up to `most`."""
-        now = self._now()
-        own = {(claim.task.id, claim.claim_id) for claim in held()}
-
-        def plan(seen: Head) -> Change | None:
-            due = due_parts(seen, now)[:most]
-            lost = [
-                number
-                for number in lost_parts(seen, now, self._grace)
-                if (task_id(seen.id, number), seen.parts[number].fence) not in own
-            ][: most - len(due)]
-            parts = claimed(seen, due, fence, now, lease) | taken_over(seen, lost, now, lease, fence)
-            return revise(seen, parts, self._follower, now, self._slack, keep_look=True) if parts else None
-
-        self._note_fence(fence, head.id)
-        change = await self._change(head, plan, lambda seen: any(part.fence == fence for part in seen.parts.values()))
-        return [] if change is None else self._claims_of(change)
-
-    def _claims_of(self, change: Change) -> list[Claim]:
-        """The claims that a change made, those that only bury a lost one marked."""
-        claims = []
-        for number, part in change.after.parts.items():
-            before = change.before.parts[number]
-            if part == before or part.state is not State.CLAIMED or part.fence is None:
-                continue
-            task = task_of(change.after, number, self.name)
-            if before.state is State.WAITING:
-                unreadable = said_of(change.after, number)
-                claims.append(Claim(task, part.fence, change.at, suspect=part.lost, unreadable=unreadable))
-            else:
-                lost = Abandoned(claim_id=part.fence, claimed_at=part.claimed_at, lost_alone=part.lost_alone)
-                claims.append(Claim(task, part.fence, change.at, lost))
-        return claims
-
-    def _note_fence(self, fence: UUID, head_id: str) -> None:
-        self._fences.setdefault(fence, set()).add(head_id)
-        self._fences.move_to_end(fence)
-        while len(self._fences) > FENCES_MAX:
-            self._fences.popitem(last=False)
+        return claims, bool(passes.parked)
 
     async def recall(self, fence: UUID, lease: timedelta) -> list[Claim]:
         """See `Ledger.recall`. No index finds fences, but this process knows at which heads it has tried one."""
@@ -183,7 +155,7 @@ class ItemClaiming(ItemBase):
             return revise(seen, parts, self._follower, now, self._slack, keep_look=True)
 
         changes = await self._each(self._change(head, plan, lambda _: True) for head in heads.values())
-        return [
+        claims = [
             Claim(
                 task_of(change.after, number, self.name),
                 fence,
@@ -196,17 +168,23 @@ class ItemClaiming(ItemBase):
             for number, part in change.after.parts.items()
             if part.fence == fence
         ]
+        gates = await self._extend_slots(claims, now + lease + self._grace, as_known=False)
+        return [
+            claim if claim.task.gate not in gates else claim._replace(seen=seen_of(gates[claim.task.gate], fence))
+            for claim in claims
+        ]
 
     async def next_due(self, *, kinds: Sequence[str] | None = None) -> timedelta | None:
-        """See `Ledger.next_due`: among the first heads of each shard."""
+        """See `Ledger.next_due`: among the first heads of each shard, and the lines of gates."""
         if not self._handles(kinds):
             return None
         asked = [query(("due_shard", f"due#{shard}"), index="DueIndex", limit=DUE_LOOKED_AT) for shard in range(SHARDS)]
         found = await asyncio.gather(*(self.dynamo.query(one, items_max=DUE_LOOKED_AT) for one in asked))
         heads = await self.heads(head_ids(item for items in found for item in items))
-        waiting = [part for head in heads.values() for part in head.parts.values() if part.state is State.WAITING]
-        first = min((part.due_at for part in waiting if part.due_at is not None), default=None)
-        return None if first is None else max(first - self._now(), ZERO)
+        waiting = [part for head in heads.values() for part in waiting_parts(head).values()]
+        looks = [part.due_at for part in waiting if part.due_at is not None]
+        looks += [self._now()] if self._woken else [from_micros(at) for _, at in await self._shelf(None, 1)]
+        return max(min(looks) - self._now(), ZERO) if looks else None
 
     # --- holding ------------------------------------------------------------------------------------------------------
 
@@ -244,4 +222,7 @@ class ItemClaiming(ItemBase):
             return True
 
         kept = await asyncio.gather(*map(extended, claims))
+        await self._extend_slots(
+            (claim for claim, held in zip(claims, kept, strict=True) if held), from_micros(until) + self._grace
+        )
         return [ClaimLost(claim) for claim, held in zip(claims, kept, strict=True) if not held]

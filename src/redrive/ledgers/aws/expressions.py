@@ -130,7 +130,7 @@ def put_new(key: Key, values: Mapping[str, Any]) -> Action:
     return {kind: request | condition}
 
 
-def put_over(key: Key, values: Mapping[str, Any], name: str, seen: str) -> Action:
+def put_over(key: Key, values: Mapping[str, Any], name: str, seen: str | int) -> Action:
     """Write an item in the place of one that still has this value. A refusal brings the one that is there."""
     expressions = Expressions()
     condition = f"{expressions.name(name)} = {expressions.value(seen)}"

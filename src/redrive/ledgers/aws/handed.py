@@ -6,17 +6,20 @@ So here a message is only noted as heeded. What is left is told to the event sou
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from uuid import UUID
 
 from redrive.core.durations import ZERO
 from redrive.core.task import Claim
 from redrive.ledgers.aws.arrivals import Arrivals
 from redrive.ledgers.aws.ledger import DynamoLedger
-from redrive.ledgers.aws.queue import Message, Queue, ReceivedMessage, from_body
+from redrive.ledgers.aws.queue import BATCH_MAX, Message, Queue, ReceivedMessage, from_body
 from redrive.ports import Ledger
 
+PUT_OFF_MIN = timedelta(seconds=15)
+"""How long a message is put off at least while deliveries are paused."""
 IsClosing = Callable[[], bool]
 """Whether it is too late to begin with anything."""
 
@@ -70,6 +73,35 @@ class HandedLedger(DynamoLedger):
         self._handed = queue
         self._arrivals = Arrivals(queue.receive)
         self._sweeps = sweeps
+
+    async def claim(
+        self,
+        limit: int,
+        lease: timedelta,
+        *,
+        kinds: Sequence[str] | None = None,
+        fence: UUID | None = None,
+        held: Callable[[], Iterable[Claim]] = tuple,
+        gates: bool = True,
+        busy: Sequence[str] | None = None,
+    ) -> list[Claim]:
+        """See `Ledger.claim`. While a person has paused deliveries, the messages are put off: who hands them over would else count them
+        as failed, and put them among the dead letters in the end."""
+        if not self._handles(kinds):
+            await self._put_off()
+            return []
+        gates = gates and not self._handed.is_closing()
+        return await super().claim(limit, lease, kinds=kinds, fence=fence, held=held, gates=gates, busy=busy)
+
+    async def _put_off(self) -> None:
+        """Send all messages anew, to be seen after as long as the pause has lasted already."""
+        now = self._now()
+        since = [one.gate.paused_at or now for one in (await self.kind_pauses()).values() if one.gate.is_paused(now)]
+        wait = max(PUT_OFF_MIN, now - min(since, default=now))
+        while messages := await self._handed.receive(BATCH_MAX, ZERO):
+            readable = [one for one in messages if one.content is not None]
+            await self.queue.send([(one.content, wait) for one in readable if one.content is not None])
+            await self.queue.delete(readable)
 
     async def next_due(self, *, kinds: Sequence[str] | None = None) -> timedelta | None:  # noqa: ARG002 - all are of one kind
         """See `Ledger.next_due`: what else is due somewhere is not for this invocation."""

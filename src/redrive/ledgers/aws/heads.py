@@ -5,7 +5,8 @@ changes of one item, and nobody ever sees them half done. A head has a version, 
 
 A part is written with short names, since DynamoDB bills by the kilobyte: `ep` target, `st` state, `n` retries, `mx` most of them, `due`, `cl`
 fence, `ca` claimed at, `lu` lease until, `seq` claims so far, `rd` redrives, `up` changed at, `lo` lost with its worker, `la` lost while
-nothing ran beside it, `f` has a failure item, `dd` the deed that changed it last. What means nothing in a state is not there.
+nothing ran beside it, `f` has a failure item, `dd` the deed that changed it last, `g` is parked behind its gate. What means nothing in a
+state is not there.
 """
 
 import zlib
@@ -27,6 +28,7 @@ LETTERS = {State.WAITING: "w", State.CLAIMED: "c", State.DONE: "d", State.DEAD: 
 STATES = {letter: state for state, letter in LETTERS.items()}
 DUE, KEPT, TOMB = "due", "kept", "tomb"
 """Where heads stand in the index of what must be looked at: what is open, what may be forgotten some day, and what is being forgotten."""
+PARKED = "G#"
 NUMBER_WIDTH = 2
 LOOK_WIDTH = 20
 LOOK_AGAIN_MAX = timedelta(minutes=15)
@@ -74,6 +76,8 @@ class Part(NamedTuple):
     failed: bool = False
     """Whether there is a failure item beside it."""
     deed: str | None = None
+    parked: bool = False
+    """Whether it is due and its gate keeps it back: it stands in the gate's line, and no sweep looks at it."""
     unreadable: str | None = None
     """What in it cannot be read: such a task is not run, it is dead."""
     kept: Mapping[str, Any] | None = None
@@ -109,6 +113,16 @@ def split_id(id: TaskId) -> tuple[str, str] | None:
     return (head_id, number) if dot and head_id and number.isdecimal() and len(number) >= NUMBER_WIDTH else None
 
 
+def line_of(gate: str) -> str:
+    """Where in the index of what must be looked at the parts stand that a gate keeps back, by when they were due."""
+    return f"gate#{gate}"
+
+
+def parked_key(head_id: str, number: str) -> Key:
+    """Where it is written down that a part stands in the line of its gate."""
+    return f"E#{head_id}", f"{PARKED}{number}"
+
+
 def part_number(position: int) -> str:
     """The number of a part, which sorts as text as long as there are at most a hundred."""
     return f"{position:0{NUMBER_WIDTH}}"
@@ -137,6 +151,7 @@ def to_map(part: Part) -> dict[str, Any]:
         "la": part.lost_alone or None,
         "f": 1 if part.failed else None,
         "dd": part.deed,
+        "g": 1 if part.parked else None,
     }
     for name, value in (part.kept or {}).items():
         if name in _GUESSED or written[name] is None:
@@ -195,6 +210,7 @@ def from_map(written: Mapping[str, Any]) -> Part:
         claims=_count(written["seq"]),
         lost="lo" in written,
         failed="f" in written,
+        parked="g" in written,
     )
     if not wrong:
         return part
@@ -278,8 +294,13 @@ def look_text(instant: datetime) -> str:
 
 
 def earliest(parts: Iterable[Part]) -> datetime | None:
-    """When the first of the parts is due or loses its lease; None where nothing is open."""
-    return min((_ends_at(part) for part in parts if part.state in OPEN), default=None)
+    """When the first of the parts is due or loses its lease; None where nothing is open but what a gate keeps back."""
+    return min((_ends_at(part) for part in parts if _is_looked_at(part)), default=None)
+
+
+def _is_looked_at(part: Part) -> bool:
+    """Whether somebody must look at a part some day: it is open, and no gate keeps it back."""
+    return part.state in OPEN and not part.parked
 
 
 def _ends_at(part: Part) -> datetime:
@@ -306,16 +327,21 @@ def look_swept(parts: Iterable[Part], now: datetime, slack: timedelta, again: ti
     """
     looks = []
     for part in parts:
-        if part.state in OPEN:
+        if _is_looked_at(part):
             end = _ends_at(part)
             overdue = part.state is State.WAITING and end + slack <= now
             looks.append(now + max(again, min(now - end, LOOK_AGAIN_MAX)) if overdue else end + slack)
     return min(looks, default=None)
 
 
+def waiting_parts(head: Head) -> dict[str, Part]:
+    """The parts that wait for their time or for a worker, and not behind a gate."""
+    return {number: part for number, part in head.parts.items() if part.state is State.WAITING and not part.parked}
+
+
 def due_parts(head: Head, now: datetime) -> list[str]:
-    """The parts that wait and are due, those that have waited longest first."""
-    waiting = [(part.due_at, number) for number, part in head.parts.items() if part.state is State.WAITING]
+    """The parts that wait and are due, those that have waited longest first; not those that a gate keeps back."""
+    waiting = [(part.due_at, number) for number, part in waiting_parts(head).items()]
     return [number for due_at, number in sorted((due or now, number) for due, number in waiting) if due_at <= now]
 
 
@@ -348,6 +374,7 @@ def task_of(head: Head, number: str, kind: str, *, last_error: str | None = None
         lease_until=part.lease_until,
         claimed_at=part.claimed_at,
         created_at=head.created_at,
+        gate=part.target or None,
         updated_at=part.updated_at or head.created_at,
         ended_at=part.updated_at if part.state in TERMINAL else None,
         last_error=last_error,

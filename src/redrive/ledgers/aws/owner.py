@@ -64,9 +64,9 @@ class ItemOwning(ItemBase):
             noted = [failure_action(seen, number, part, now) for number, part in parts.items()]
             actions = [action for action in noted if action is not None]
             late[:] = actions[BESIDE_MAX:]
-            return revise(
-                seen, parts, self._follower, now, self._slack, beside=actions[:BESIDE_MAX], facts=wanted.facts
-            )
+            change = revise(seen, parts, self._follower, now, self._slack, beside=actions, facts=wanted.facts)
+            # What does not fit comes after it. Whoever lets a line through takes out what does not belong there any more.
+            return change._replace(actions=change.actions[: BESIDE_MAX + 1])
 
         change = await self._change(head, revised, lambda _: False)
         if change is None:

@@ -19,7 +19,18 @@ from redrive.errors import UsageError
 from redrive.ledgers.aws.attributes import Item, from_item
 from redrive.ledgers.aws.base import ItemBase
 from redrive.ledgers.aws.expressions import query
-from redrive.ledgers.aws.heads import OPEN, SHARDS, UNDECODED, Head, UnreadableHeadError, split_id, task_id, task_of
+from redrive.ledgers.aws.gate_items import deeds_key, gate_named
+from redrive.ledgers.aws.heads import (
+    OPEN,
+    SHARDS,
+    UNDECODED,
+    Head,
+    UnreadableHeadError,
+    split_id,
+    task_id,
+    task_of,
+    waiting_parts,
+)
 from redrive.ledgers.aws.history import CAUSE_SHARDS, attempt_from, deed_from, ended_counts, failure_key, stack_key
 from redrive.ports import Filter, Page
 
@@ -192,7 +203,10 @@ class ItemReading(ItemBase):
         return [replace(one, stack=stacks.get((one.explanation or {}).get("stack", ""), ())) for one in attempts]
 
     async def deeds(self, id: TaskId) -> list[Deed]:
-        """See `LedgerReader.deeds`."""
+        """See `LedgerReader.deeds`. What people did to a gate is found as `gate:NAME`."""
+        if (gate := gate_named(id)) is not None:
+            asked = query(("pk", deeds_key(self.name, gate)[0]), ("sk", "begins_with", "H#"))
+            return self._readable(await self.dynamo.query(asked), deed_from)
         return self._readable(await self._beside(id, "H"), deed_from)
 
     def _readable(self, items: Iterable[Item], read: Callable[[Item], T]) -> list[T]:
@@ -261,7 +275,7 @@ class ItemReading(ItemBase):
         asked = [query(("due_shard", f"due#{shard}"), index="DueIndex", limit=DUE_LOOKED_AT) for shard in range(SHARDS)]
         found = await asyncio.gather(*(self.dynamo.query(one, items_max=DUE_LOOKED_AT) for one in asked))
         heads = await self.heads(item["pk"]["S"].removeprefix("E#") for items in found for item in items)
-        dues = (part.due_at for head in heads.values() for part in head.parts.values() if part.state is State.WAITING)
+        dues = (part.due_at for head in heads.values() for part in waiting_parts(head).values())
         first, now = min((due for due in dues if due is not None), default=None), self._now()
         return None if first is None or first > now else now - first
 

@@ -16,11 +16,12 @@ from redrive.core.decide import Settlement
 from redrive.core.states import Act, State, check_transition
 from redrive.core.task import Claim, ClaimLost, Unwritten
 from redrive.errors import LedgerAwayError, UsageError
-from redrive.ledgers.aws.base import TRIES_MAX, FoundHeads, ItemBase, refuse_within
+from redrive.ledgers.aws.base import TRIES_MAX, FoundHeads, refuse_within
 from redrive.ledgers.aws.changes import revise, settled
 from redrive.ledgers.aws.client import ACTIONS_MAX, RefusedError
 from redrive.ledgers.aws.expressions import query
 from redrive.ledgers.aws.follow import Change
+from redrive.ledgers.aws.gates import ItemGating
 from redrive.ledgers.aws.heads import Head, UnreadableHeadError, head_from, split_id, task_id
 from redrive.ledgers.aws.history import cause_action, stack_action
 from redrive.ledgers.rollup import rolled_up
@@ -37,7 +38,7 @@ Group = dict[str, list[Settlement]]
 """Settlements by their heads."""
 
 
-class ItemSettling(ItemBase):
+class ItemSettling(ItemGating):
     """The part of the ledger that writes settlements."""
 
     async def settle(
@@ -65,8 +66,10 @@ class ItemSettling(ItemBase):
             errors: list[BaseException] = [end for end in ends if isinstance(end, BaseException)]
             errors += unreadable.values()
             if errors:
+                await self._settle_gates(written)
                 await self._roll_up(written, worker)
                 raise errors[0]
+        await self._settle_gates([*written, *lost])
         await self._roll_up(written, worker)
         return [ClaimLost(one.claim) for one in lost]
 

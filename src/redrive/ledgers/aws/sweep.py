@@ -96,7 +96,8 @@ class ItemSweeping(ItemClaiming):
             calls.append(swept(head, most))
         ends = await asyncio.gather(*calls, return_exceptions=True)
         changes = [end for end in ends if isinstance(end, Change)]
-        await self._send((one.after.id, now) for one in changes if due_parts(one.after, now - self._slack))
+        if not await self.is_paused():  # while a person holds all of it, more messages would only wait
+            await self._send((one.after.id, now) for one in changes if due_parts(one.after, now - self._slack))
         claims = [claim for change in changes for claim in self._claims_of(change)]
         for head, end in zip(heads.values(), ends, strict=True):
             if isinstance(end, UnreadableHeadError):

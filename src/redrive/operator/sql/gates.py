@@ -4,8 +4,6 @@ A page is in the order of an index: first the gates that hold, return or are pau
 is counted up to a limit, so a look costs the same with ten million tasks as with ten.
 """
 
-import base64
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -44,9 +42,13 @@ from redrive.operator.gates import (
     GateView,
     ParkedTask,
     RuleView,
+    SeenDoing,
     began_at,
+    changed_spans,
     does_of,
+    read_gate_cursor,
     view_of,
+    write_gate_cursor,
 )
 from redrive.operator.sql.reads import Reads
 from redrive.ports import Page
@@ -95,7 +97,7 @@ class SqlGates:
         if prefix:
             check_text("prefix", prefix, GATE_CHARS_MAX)
         return await self._reads.page(
-            self._page, does, prefix, (0, "") if cursor is None else _read_cursor(cursor), limit
+            self._page, does, prefix, (0, "") if cursor is None else read_gate_cursor(cursor), limit
         )
 
     async def holding(self, *, limit: int = 20) -> list[GateView]:
@@ -143,7 +145,7 @@ class SqlGates:
             rows = connection.execute(_GROUPS[group], known | {"after": name}).mappings().all()
             for row in rows:
                 if len(found) == limit:
-                    return Page(items=self._views(connection, found, now), cursor=_write_cursor(group, name))
+                    return Page(items=self._views(connection, found, now), cursor=write_gate_cursor(group, name))
                 name, looked = row["name"], looked + 1
                 if _is_shown(row, does, now):
                     found.append(row)
@@ -152,7 +154,7 @@ class SqlGates:
             if len(rows) <= limit:
                 group, name = 1, ""
             elif looked >= LOOKED_AT_MAX:
-                return Page(items=self._views(connection, found, now), cursor=_write_cursor(group, name))
+                return Page(items=self._views(connection, found, now), cursor=write_gate_cursor(group, name))
 
     def _holding(self, connection: Connection, limit: int) -> list[GateView]:
         rows = connection.execute(_GROUPS[0], _BEGIN | {"ledger": self._ledger.name}).mappings().all()
@@ -265,7 +267,7 @@ class SqlGates:
             if (
                 name in lasting or len(lasting) < RECORDED_MAX
             ):  # of more, nobody knows whether they are recorded already
-                changes += _changed(name, gates.get(name), lasting.get(name), now)
+                changes += changed_spans(name, _seen(gates.get(name), now), lasting.get(name), now)
         return changes
 
     def _record(self, connection: Connection, changes: Sequence[GateSpan]) -> int:
@@ -281,27 +283,6 @@ class SqlGates:
         return len(changes)
 
 
-def _changed(name: str, found: tuple[Gate, GateRule] | None, lasting: Any, now: datetime) -> list[GateSpan]:
-    """What is to be recorded of one gate: the end of what lasted, then the beginning of what it does."""
-    does = GateDoes.LETTING_THROUGH if found is None else does_of(*found, now)
-    began = None if found is None else began_at(found[0], does)
-    if lasting is not None and lasting.does == does and (began is None or began <= lasting.began_at):
-        return []
-    changes: list[GateSpan] = []
-    if lasting is not None:
-        ended = min(now, began) if began is not None and began > lasting.began_at else now
-        until = None if found is None else found[0].paused_until
-        if lasting.does == GateDoes.PAUSED and until is not None and lasting.began_at < until < ended:
-            ended = until
-        changes.append(GateSpan(name=name, does=GateDoes(lasting.does), began_at=lasting.began_at, ended_at=ended))
-    if does is not GateDoes.LETTING_THROUGH:
-        begins = now if began is None else began
-        if changes and changes[0].ended_at is not None:
-            begins = max(begins, changes[0].ended_at)
-        changes.append(GateSpan(name=name, does=does, began_at=begins, ended_at=None))
-    return changes
-
-
 def _is_shown(row: RowMapping, does: GateDoes | None, now: datetime) -> bool:
     """Whether a page shows it: a pause of kinds that is over is not a gate."""
     doing = does_of(*read_gate(row), now)
@@ -315,17 +296,8 @@ def _rule_view(row: RowMapping, versions: Mapping[str, int]) -> RuleView:
     )  # fmt: skip
 
 
-def _write_cursor(group: int, name: str) -> str:
-    return base64.urlsafe_b64encode(json.dumps([group, name]).encode()).decode().rstrip("=")
-
-
-def _read_cursor(text: str) -> tuple[int, str]:
-    try:
-        group, name = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        assert group in (0, 1)
-        assert isinstance(name, str)
-        if name:
-            check_text("name", name, GATE_CHARS_MAX)
-    except (ValueError, TypeError, AssertionError, RecursionError):
-        raise UsageError("the cursor is not one of ours: begin again without it") from None
-    return int(group), name
+def _seen(found: tuple[Gate, GateRule] | None, now: datetime) -> SeenDoing:
+    if found is None:
+        return GateDoes.LETTING_THROUGH, None, None
+    does = does_of(*found, now)
+    return does, began_at(found[0], does), found[0].paused_until

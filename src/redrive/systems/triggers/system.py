@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from redrive import Policy, Redrive, Schedule, State, __version__, jitter
 from redrive.app import WorkerSettings
-from redrive.errors import LedgerAwayError
+from redrive.errors import LedgerAwayError, SettingsError
 from redrive.extend import System
 from redrive.http.outgoing import Guard, Outgoing
 from redrive.operator.alert_rules import Alarm
@@ -56,6 +56,10 @@ class Triggers(System):
         super().__init__(app)
         self._hosting = hosting
         self.settings = settings or load(TriggerSettings)
+        if self.settings.endpoint_rate is not None and not app.store.keeps_tasks:
+            raise SettingsError(
+                "ENDPOINT_RATE is not for events in DynamoDB: set ENDPOINT_CONCURRENCY, or keep events in PostgreSQL"
+            )
         self._keys = app.store.keys
         self.guard = Guard(self.settings.delivery_allow_networks)
         self.outgoing = Outgoing(self.guard, user_agent=f"redrive/{__version__}")
@@ -74,8 +78,7 @@ class Triggers(System):
         self._story = DeliveryLog()
         self.lane = app.adopt(TRIGGER_DELIVERIES, observers=[self._story], tune=self._tune, **adoption)
         self._story.follow(self.lane)
-        if app.store.keeps_tasks:
-            self.lane.gate("*", **self.settings.endpoint_limits)  # each endpoint has a gate of its own
+        self.lane.gate("*", **self.settings.endpoint_limits)  # each endpoint has a gate of its own
         # People count events here, and not the deliveries that they are made of.
         self.lane.headcount = Headcount(name=EVENTS, things="events", words=WORDS, amounts=self._amounts)
         self.lane.handler(policy=self.policy)(self.deliverer.deliver)
