@@ -231,7 +231,7 @@ class Ledgers:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing(Generic[R]):
+class LedgersListed(Generic[R]):
     """A page over several ledgers, and where the next one begins: at `LEDGER:` or behind `LEDGER:CURSOR`."""
 
     items: list[tuple[str, R]]
@@ -244,10 +244,10 @@ class Listing(Generic[R]):
 
 async def list_ledgers(
     ledgers: Ledgers, ask: Callable[[Lane, str | None, int], Awaitable[Page[R]]], *, after: str | None, limit: int
-) -> Listing[R]:
+) -> LedgersListed[R]:
     """Ask one ledger after the other for a page, until there are so many items; a ledger that cannot be asked so is left out."""
     lanes, cursor = _begin(ledgers.lanes, after)
-    found: Listing[R] = Listing([], [], None, dict(ledgers.unseen))
+    found: LedgersListed[R] = LedgersListed([], [], None, dict(ledgers.unseen))
     for lane in lanes:
         left = limit - len(found.items)
         try:

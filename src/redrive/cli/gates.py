@@ -16,7 +16,7 @@ from redrive.cli.common import (
     DatabaseOption,
     JsonOption,
     LaneOption,
-    Listing,
+    LedgersListed,
     complain,
     duration_option,
     exactly,
@@ -96,7 +96,7 @@ def list_gates(
     async def page(lane: Lane, cursor: str | None, most: int) -> Page[GateView]:
         return await (await lane.gate_reader()).page(does=asked, prefix=prefix, cursor=cursor, limit=most)
 
-    async def work() -> tuple[Listing[GateView], list[tuple[str, RuleView]]]:
+    async def work() -> tuple[LedgersListed[GateView], list[tuple[str, RuleView]]]:
         async with opened_ledgers(database, app, lane) as ledgers:
             listed = await list_ledgers(ledgers, page, after=after, limit=limit)
             rules = [(lane.name, rule) for lane in listed.lanes for rule in await (await lane.gate_reader()).rules()]

@@ -16,7 +16,7 @@ from redrive.cli.common import (
     DatabaseOption,
     JsonOption,
     LaneOption,
-    Listing,
+    LedgersListed,
     YesOption,
     complain,
     duration_option,
@@ -108,7 +108,7 @@ def list_tasks(
 
     asked = read_filter(state=state, kind=kind, key=key, error=error, cause=cause, older_than=older_than, until=until)
 
-    async def work() -> Listing[Task]:
+    async def work() -> LedgersListed[Task]:
         async with opened_ledgers(database, app, lane) as ledgers:
             return await list_ledgers(
                 ledgers,
