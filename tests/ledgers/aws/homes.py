@@ -172,7 +172,13 @@ def new_event(id: str, parts: dict[str, Part], now: Any) -> Head:
 
 def make_ledger(dynamo: Dynamo, queue: Any, clock: Any) -> DynamoLedger:
     """A ledger that looks the moment that something is due or over, as the suite does."""
-    at_once = {"slack": ZERO, "grace": ZERO, "sweep_every": ZERO, "gates_fresh": ZERO}
+    at_once = {
+        "slack": ZERO,
+        "grace": ZERO,
+        "sweep_every": ZERO,
+        "gates_fresh": ZERO,
+        "tell_within": timedelta(minutes=5),
+    }
     return DynamoLedger(dynamo, queue, DELIVERIES.table, clock=clock, follower=EventFollower(), **at_once)
 
 

@@ -163,6 +163,7 @@ def make_app(url: str, clock: VirtualClock, **given: Any) -> tuple[Redrive, Trig
     triggers: Any = Triggers(app, settings(**given))
     ledger = triggers.stores.intake._ledger
     ledger._slack = ledger._grace = ledger._sweep_every = ledger._gates_fresh = timedelta(0)
+    ledger._tell_within = timedelta(minutes=5)
     triggers.inbox._census._rest = lambda _: timedelta(0)
     return app, triggers
 

@@ -65,6 +65,9 @@ SHELF_LOOKED_AT = 100
 WOKEN_MAX = 1_000
 """How many gates with a line are looked at because their limits have changed; the others by their time."""
 AT_ONCE_MAX = 32
+GATES_FRESH = timedelta(seconds=0.5)
+TELL_WITHIN = timedelta(seconds=0.2)
+"""Enough for a thousand gates, at 5 ms and 32 at once."""
 
 GatePlan = Callable[[GateItem, GateRule, datetime], GateItem | None]
 """From a gate, its limits and the instant to what it is then; None where nothing is to be written."""
@@ -79,10 +82,15 @@ class ItemGating(ItemBase):
     recorded_at = -math.inf
     """When somebody in this process last wrote down what gates do."""
 
-    def __init__(self, *given: Any, gates_fresh: timedelta = timedelta(seconds=0.5), **more: Any) -> None:
-        """`gates_fresh` is how long a gate, or the limits, may be gone by without reading them again."""
+    def __init__(
+        self, *given: Any, gates_fresh: timedelta = GATES_FRESH, tell_within: timedelta = TELL_WITHIN, **more: Any
+    ) -> None:
+        """`gates_fresh` is how long a gate, or the limits, may be gone by without reading them again, and `tell_within` how long whoever
+        settles waits until gates are told."""
         super().__init__(*given, **more)
         self._gates_fresh = gates_fresh
+        self._tell_within = tell_within
+        self._telling: set[asyncio.Future[None]] = set()
         self._gates_known: OrderedDict[str, tuple[Item | None, float]] = OrderedDict()
         self._rules_known: Mapping[str, RuleItem] = {}
         self._board_asked: asyncio.Future[Any] | None = None
@@ -268,10 +276,20 @@ class ItemGating(ItemBase):
         await self._change_gate(name, plan)
 
     async def _settle_gates(self, settlements: Sequence[Settlement]) -> None:
-        """Tell gates what became of their claims: one write for each.
+        """Tell gates what became of their claims. The settlements are written: with many gates, they do not wait for all of them."""
+        telling = asyncio.ensure_future(self._tell_gates(settlements))
+        self._telling.add(telling)
+        telling.add_done_callback(self._told_gates)
+        for told in (await asyncio.wait({telling}, timeout=self._tell_within.total_seconds()))[0]:
+            told.result()
 
-        The settlements are written, so this is no error of theirs: without it a slot comes back by its lease.
-        """
+    def _told_gates(self, told: "asyncio.Future[None]") -> None:
+        self._telling.discard(told)
+        if not told.cancelled() and (error := told.exception()) is not None:
+            self._tell_trouble("gates that were not told of settlements", error)
+
+    async def _tell_gates(self, settlements: Sequence[Settlement]) -> None:
+        """One write for each gate. If it cannot be written, that is no error of the settlements: a slot comes back by its lease."""
         by_gate: dict[str, list[Settlement]] = defaultdict(list)
         for one in settlements:
             if one.claim.task.gate is not None:

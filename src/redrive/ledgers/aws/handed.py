@@ -20,6 +20,8 @@ from redrive.ports import Ledger
 
 PUT_OFF_MIN = timedelta(seconds=15)
 """How long a message is put off at least while deliveries are paused."""
+TELL_ALL = timedelta(seconds=15)
+"""How long a function waits until gates are told."""
 IsClosing = Callable[[], bool]
 """Whether it is too late to begin with anything."""
 
@@ -73,6 +75,7 @@ class HandedLedger(DynamoLedger):
         self._handed = queue
         self._arrivals = Arrivals(queue.receive)
         self._sweeps = sweeps
+        self._tell_within = TELL_ALL  # between invocations nothing goes on
 
     async def claim(
         self,
