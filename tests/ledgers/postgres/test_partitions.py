@@ -129,6 +129,26 @@ def _fail(*_: Any) -> None:
     raise RuntimeError("stopped")
 
 
+async def test_a_conversion_that_was_killed_never_refuses_an_attempt(plain: Database) -> None:
+    """What it promised is taken back by whoever keeps the ledger, before the day comes; until then it may be said again."""
+    await plain.rebuild(partitions._announce_end, plain, "daily")  # and here it was killed
+    ledger = own_ledger(plain)
+    assert await ledger.keep_history() == 0
+    await run_some(plain, "a")
+    await execute(plain, ["SELECT redrive_keep_partitions(now() + interval '2 days')"])
+    left = text("SELECT count(*) FROM pg_constraint WHERE conname = 'redrive_attempt_before'")
+    assert await plain.read(lambda connection: connection.execute(left).scalar_one()) == 0
+    assert (
+        await plain.read(
+            lambda connection: connection.execute(text("SELECT count(*) FROM redrive_partition")).scalar_one()
+        )
+        == 0
+    )
+    await plain.rebuild(partitions._announce_end, plain, "daily")
+    assert await partition(plain, "daily", None)
+    await run_some(plain, "b")
+
+
 async def test_partitions_are_made_ahead_and_dropped(plain: Database) -> None:
     """Each keeper's round makes those of the days to come, and drops what is over and empty, or kept no longer."""
     await run_some(plain, "a")

@@ -20,6 +20,8 @@ from redrive.ledgers.sql.database import Database
 EVERY = ("daily", "weekly", "monthly")
 HISTORY = schema.attempt.name
 _CHECK = "redrive_attempt_before"
+"""The promise that no attempt ends after an instant, while the table is partitioned; and the note that somebody is at it."""
+_ENDED = f"DELETE FROM redrive_partition WHERE name = '{_CHECK}'"  # noqa: S608 - no stranger's word
 _PATIENCE = "SET LOCAL lock_timeout = '5s'"
 """While a lock is waited for, whoever comes behind waits too: better to give up and be called again."""
 
@@ -34,7 +36,16 @@ BEGIN
         CASE p.every WHEN 'daily' THEN 7 WHEN 'weekly' THEN 4 ELSE 3 END, p.keep_seconds * interval '1 second'
     INTO unit, ahead, keep FROM redrive_partition AS p WHERE p.name = 'redrive_attempt' FOR UPDATE SKIP LOCKED;
     IF unit IS NULL THEN
-        RETURN 0;  -- it is not partitioned, or somebody else is at it
+        -- It is not partitioned, or somebody else is at it. Or somebody was, and was killed: what was promised for then must
+        -- not refuse the attempts of a later day.
+        SELECT substring(pg_get_constraintdef(c.oid) FROM '''([^'']+)''')::timestamptz INTO ends
+        FROM pg_constraint AS c WHERE c.conrelid = 'redrive_attempt'::regclass AND c.conname = 'redrive_attempt_before';
+        IF ends < at + interval '12 hours' THEN
+            ALTER TABLE redrive_attempt DROP CONSTRAINT redrive_attempt_before;
+            DELETE FROM redrive_partition AS p WHERE p.name = 'redrive_attempt_before';
+            changed := 1;
+        END IF;
+        RETURN changed;
     END IF;
     step := ('1 ' || unit)::interval;
     SELECT greatest(date_trunc(unit, at), max(substring(pg_get_expr(c.relpartbound, c.oid) FROM 'TO \\(''([^'']+)''\\)')::timestamptz))
@@ -89,7 +100,7 @@ async def partition(database: Database, every: str, keep: timedelta | None) -> b
     """Partition the history, or change how it is; whether it was not partitioned before.
 
     Three steps. The first and the last lock the table for an instant; the one in between reads all of it, and everybody works on. If it is
-    stopped there, nothing has changed; if it is killed, say it again within a day: until then the table takes no rows from after that day.
+    stopped there, nothing has changed; if it is killed, say it again, or leave it: keepers take back what it has begun.
     """
     if not database.dialect.has_partitions:
         raise UsageError(
@@ -100,12 +111,12 @@ async def partition(database: Database, every: str, keep: timedelta | None) -> b
     if await database.read(is_partitioned):
         await database.rebuild(_set_up, database, every, keep)
         return False
-    boundary = await database.rebuild(_announce_end, every)
+    boundary = await database.rebuild(_announce_end, database, every)
     try:
         await database.rebuild(_run, [f"ALTER TABLE {HISTORY} VALIDATE CONSTRAINT {_CHECK}"])
         await database.rebuild(_swap, database, boundary, every, keep)
     except BaseException:
-        await database.rebuild(_run, [f"ALTER TABLE {HISTORY} DROP CONSTRAINT IF EXISTS {_CHECK}"])
+        await database.rebuild(_run, [f"ALTER TABLE {HISTORY} DROP CONSTRAINT IF EXISTS {_CHECK}", _ENDED])
         raise
     return True
 
@@ -118,7 +129,7 @@ def is_partitioned(connection: Connection) -> bool:
 
 def keep_partitions(connection: Connection) -> int:
     """Do what there is to do; how many partitions were made or dropped."""
-    if not is_partitioned(connection):
+    if connection.execute(select(schema.partition.c.name).limit(1)).first() is None:
         return 0
     return int(connection.execute(text("SELECT redrive_keep_partitions()")).scalar_one())
 
@@ -128,13 +139,16 @@ def _run(connection: Connection, statements: Sequence[str]) -> None:
         connection.exec_driver_sql(statement)
 
 
-def _announce_end(connection: Connection, every: str) -> str:
+def _announce_end(connection: Connection, database: Database, every: str) -> str:
     """Promise that no row ends after an instant at least a day from now, which the table as it is will hold rows up to."""
     unit = {"daily": "day", "weekly": "week", "monthly": "month"}[every]
     asked = text(
         f"SELECT to_char(date_trunc('{unit}', (now() + interval '1 day') AT TIME ZONE 'UTC') + interval '1 {unit}', 'YYYY-MM-DD') || ' 00:00:00+00'"
     )
     boundary: str = connection.execute(asked).scalar_one()
+    _make_function(connection, database)
+    begun = database.insert(schema.partition).values(name=_CHECK, every=every)
+    connection.execute(begun.on_conflict_do_nothing())
     _run(connection, [
         _PATIENCE,
         f"ALTER TABLE {HISTORY} DROP CONSTRAINT IF EXISTS {_CHECK}",
@@ -152,9 +166,14 @@ def _swap(connection: Connection, database: Database, boundary: str, every: str,
     _set_up(connection, database, every, keep)
 
 
-def _set_up(connection: Connection, database: Database, every: str, keep: timedelta | None) -> None:
+def _make_function(connection: Connection, database: Database) -> None:
     here = database.dialect.schema(connection) or ""
     _run(connection, [_KEEP.replace("{schema}", '"' + here.replace('"', '""') + '"')])
+
+
+def _set_up(connection: Connection, database: Database, every: str, keep: timedelta | None) -> None:
+    _make_function(connection, database)
+    _run(connection, [_ENDED])
     values: dict[str, Any] = {"every": every, "keep_seconds": None if keep is None else keep.total_seconds()}
     made = database.insert(schema.partition).values(name=HISTORY, **values)
     connection.execute(made.on_conflict_do_update(index_elements=["name"], set_=values))
