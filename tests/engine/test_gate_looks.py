@@ -248,25 +248,3 @@ async def test_transactional_handlers_do_not_use_up_the_look(tmp_path: Path) -> 
             await ran.wait()
         workers.stop()
         await running
-
-
-async def test_looks_for_what_is_not_to_be_had_become_rare() -> None:
-    """A gate that is ready, and whose due tasks only others know, is looked at a few times in a second; one that gives something at once."""
-    look, clock, _ = await looks()
-    made, ends = 0, clock.at + 10
-    while clock.at < ends:
-        made += look.take(10)
-        look.answered([])
-        clock.at += look.told(seconds(0)).total_seconds()
-    assert 10 <= made <= 20
-    look.soon()
-    clock.at += 0.02
-    assert look.take(10)
-    look.answered([gated()])
-    assert look.told(seconds(0)) == seconds(0.02)
-
-
-async def test_a_ledger_without_gates_is_looked_at_as_ever() -> None:
-    """Where there are no gates nothing becomes rare."""
-    look, _, _ = await looks(in_use=False)
-    assert [look.told(seconds(0)) for _ in range(5)] == [seconds(0)] * 5

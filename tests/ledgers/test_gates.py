@@ -398,25 +398,6 @@ async def test_a_gate_sleeps_until_its_next_task_is_due(home: Home) -> None:
     assert len(await home.ledger.claim(10, LEASE)) == 1
 
 
-async def test_a_claim_that_takes_all_lets_its_gate_sleep(home: Home) -> None:
-    """Nobody has to look once more to see that nothing is left: the gate sleeps until its next task is due. One that has more stays ready."""
-    await put(home)
-    await put(home, delay=hours(2))
-    await put(home, 3, gate=OTHER)
-    claims = await home.ledger.claim(2, LEASE)
-    assert {claim.task.gate for claim in claims} == {BANK, OTHER}
-    emptied, other = await gate_of(home), await gate_of(home, OTHER)
-    assert (emptied.ready, emptied.waits_for, emptied.held) == (False, WaitsFor.DUE, 1)
-    assert abs((emptied.wake_at or home.clock.now()) - home.clock.now() - hours(2)) < TICK
-    assert (other.ready, other.held) == (True, 1)
-    await settle(home, claims)
-    assert len(await home.ledger.claim(10, LEASE)) == 2
-    assert not (await gate_of(home, OTHER)).ready
-    assert (await home.ledger.next_due() or days(1)) > hours(1)
-    await put(home)
-    assert len(await home.ledger.claim(10, LEASE)) == 1
-
-
 async def test_what_nobody_told_of_is_discovered(home: Home) -> None:
     """Rows that a stranger wrote: a gate that is missing is made, one that sleeps is woken, and then nothing is left to find."""
     [late] = await put(home, delay=days(1))

@@ -401,9 +401,9 @@ def claimed(gate: Gate, rule: GateRule, now: datetime, fence: UUID, *, first_tri
     return replace(after, ready=False, waits_for=shut[0], wake_at=shut[1])
 
 
-def may_rest(room: int, found: int, taken: int) -> bool:
-    """Whether a claim has taken all that it found behind a gate, and not because there was no more room."""
-    return room > 0 and (taken == 0 or found == taken < room)
+def may_rest(room: int, taken: int) -> bool:
+    """Whether a claim found room and nothing to take. One that took all has not seen what is left: another look does."""
+    return room > 0 and taken == 0
 
 
 def rested(gate: Gate, rule: GateRule, now: datetime, soonest: datetime | None) -> Gate:

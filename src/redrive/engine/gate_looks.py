@@ -56,8 +56,6 @@ class GateLooks:
         self._at = -math.inf
         self._looked_at = -math.inf
         self._gave_at = -math.inf
-        self._in_vain = 0
-        """How often something was said to be due behind gates, and was not to be had."""
         self._asked = False
         self._limit = 0
         self._ungated_first = False
@@ -88,7 +86,6 @@ class GateLooks:
         gave = any(claim.task.gate is not None for claim in claims)
         if gave:
             self._gave_at = self._looked_at
-            self._in_vain = 0
         elif not self._ungated_first:
             self._at = self._looked_at + EVERY_SECONDS
         self._ungated_first = gave and mostly_gated((claim.task.gate for claim in claims), self._limit)
@@ -103,17 +100,9 @@ class GateLooks:
         """Something may have come: look with the next claim, or where looks gave nothing just now with one soon after."""
         self._at = -math.inf if self.lively else min(self._at, self._looked_at + WOKEN_EVERY_SECONDS)
 
-    def told(self, span: timedelta) -> timedelta:
-        """Something is due so long from now, perhaps behind a gate; when to look for it.
-
-        What is due now was not to be had just before: somebody has it for a moment, or a gate is ready whose due tasks are of kinds
-        that only others know. Each look behind it writes its row, so they become rare if none gives anything.
-        """
-        if not span and self.in_use:
-            span = timedelta(seconds=min(EVERY_SECONDS, WOKEN_EVERY_SECONDS * 2 ** min(self._in_vain, 10)))
-            self._in_vain += 1
+    def told(self, span: timedelta) -> None:
+        """Something is due so long from now, perhaps behind a gate."""
         self._at = min(self._at, self._clock() + span.total_seconds())
-        return span
 
     @property
     def lively(self) -> bool:

@@ -481,9 +481,9 @@ class Worker:
             return poll
         if next_due is None:
             return poll
-        look_in = self._looks.told(next_due)
+        self._looks.told(next_due)
         # Due, but not to be had: somebody else holds the row for a moment.
-        return min(max(look_in, timedelta(milliseconds=1)) if look_in else LOOK_AGAIN, poll)
+        return min(max(next_due, timedelta(milliseconds=1)) if next_due else LOOK_AGAIN, poll)
 
     # --- running ----------------------------------------------------------------------------------------------------
 

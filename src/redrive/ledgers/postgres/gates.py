@@ -446,8 +446,7 @@ class PostgresGateClaim:
 
     def _ranked(self, roomy: CTE, share: CTE, turns: CTE | None) -> CTE:
         """What is due of each gate, numbered in the order in which it goes: see `core.gates.in_order`."""
-        # One more than its share, to see whether there is more.
-        ways = [self._found(roomy, select(share.c.amount + literal_column("1")).scalar_subquery())]
+        ways = [self._found(roomy, select(share.c.amount).scalar_subquery())]
         if turns is not None:
             most = select(func.greatest(func.max(turns.c.nth), 1)).scalar_subquery()
             each = select(func.greatest(share.c.amount // most, 1)).scalar_subquery()
@@ -480,24 +479,20 @@ class PostgresGateClaim:
         return select(c.id, c.band, c.name, c.room, c.turn_at, nth.label("nth")).cte("ranked")
 
     def _counted(self, roomy: CTE, ranked: CTE, picked: CTE) -> CTE:
-        """How much of each gate was taken; where nothing was left of what was found (`core.gates.may_rest`), when its next row is due."""
+        """How much of each gate was taken; where there was room and nothing was found (`core.gates.may_rest`), when its next row is due."""
         sources, head = self._heads(roomy, roomy.c.kinds)
-        head = head.where(self._rows.id != all_(func.array(select(picked.c.id).scalar_subquery())))
         first = head.correlate(roomy, *sources).limit(1).lateral("first_rows")
         joined: Any = sources[0]
         for source in [*sources[1:], first]:
             joined = joined.join(source, true())
         soonest = select(func.min(first.c.due)).select_from(joined).correlate(roomy).scalar_subquery()
         again = ranked.c.band % literal_column("2") == literal_column("0")
-        mine = select(
-            func.count().label("found"),
-            func.count(picked.c.id).label("amount"),
-            func.count(picked.c.id).filter(again).label("retries"),
-        ).select_from(ranked.outerjoin(picked, picked.c.id == ranked.c.id))
+        mine = select(func.count().label("amount"), func.count().filter(again).label("retries")).select_from(
+            ranked.join(picked, picked.c.id == ranked.c.id)
+        )
         counts = mine.where(ranked.c.name == roomy.c.name).correlate(roomy).lateral("counts")
         amount = cast(counts.c.amount, Integer)
-        all_of_it = and_(counts.c.found == counts.c.amount, amount < roomy.c.room)
-        may_rest = and_(roomy.c.room > 0, or_(amount == 0, all_of_it))
+        may_rest = and_(roomy.c.room > 0, amount == 0)
         return (
             select(
                 roomy.c.name, amount.label("amount"), cast(counts.c.retries, Integer).label("retries"),

@@ -165,9 +165,8 @@ class ReadingGateClaim(ABC):
         turns = {gate.name: self._turns_inside(connection, ask, gate, share) for gate in shared}
         each = max(1, share // max([1, *map(len, turns.values())]))
         alone = [gate for (gate, _), amount in zip(found, rooms, strict=True) if amount and not self._is_shared(gate)]
-        due_alone = self._due(connection, ask, alone, share + 1)
+        due_alone = self._due(connection, ask, alone, share)
         ranked: list[tuple[int, int, int, TaskId]] = []
-        eligible = [0] * len(found)
         for at, ((gate, rule), amount) in enumerate(zip(found, rooms, strict=True)):
             if amount:
                 due = (
@@ -175,18 +174,12 @@ class ReadingGateClaim(ABC):
                     if self._is_shared(gate)
                     else due_alone[gate.name]
                 )
-                retries = retry_room(gate, rule, now, ask.limit)
-                picked = in_order(due, amount, retries, ask.favoured)
-                eligible[at] = len(due) - max(0, sum(row.band % 2 == 0 for row in due) - retries)
+                picked = in_order(due, amount, retry_room(gate, rule, now, ask.limit), ask.favoured)
                 ranked += [(nth, at, row.band, row.id) for nth, row in enumerate(picked)]
         taken = sorted(ranked, key=lambda one: one[:2])[: ask.limit]
         ids = [id_ for _, _, _, id_ in taken]
         started = Counter((at, band % 2) for _, at, band, _ in taken)
-        resting = [
-            gate
-            for at, (gate, _) in enumerate(found)
-            if may_rest(rooms[at], eligible[at], started[at, 0] + started[at, 1])
-        ]
+        resting = [gate for at, (gate, _) in enumerate(found) if may_rest(rooms[at], started[at, 0] + started[at, 1])]
         soonest = self._soonest(connection, resting, now, ids)
         after = []
         for at, (gate, rule) in enumerate(found):
