@@ -17,6 +17,8 @@ def workers(database: DatabaseOption = None, app: AppOption = None, json: JsonOp
     """List the processes that run handlers: which version, last sign of life, what each holds.
 
     A lost one ought to be there and has given no sign for 35 seconds; what it held comes back when its leases end.
+
+    Example: [cyan]redrive workers --json[/]
     """
 
     async def work() -> tuple[datetime, Sequence[WorkerSeen]]:

@@ -171,6 +171,9 @@ class ItemGating(ItemBase):
         return gate_from(self._gates_known.get(name, (None, 0.0))[0], name, self._now())
 
     def _know_gate(self, name: str, item: Item | None, at: float) -> None:
+        known = self._gates_known.get(name, (None, 0.0))[0]
+        if known and item and int(item["ver"]["N"]) < int(known["ver"]["N"]):
+            return  # it was read before a write of ours
         self._gates_known[name] = (item, at)
         self._gates_known.move_to_end(name)
         while len(self._gates_known) > KNOWN_GATES_MAX:
@@ -200,14 +203,14 @@ class ItemGating(ItemBase):
     # --- changing -------------------------------------------------------------------------------------------------------
 
     async def _change_gate(
-        self, name: str, plan: GatePlan, *, hurried: bool = False, as_known: bool = False
+        self, name: str, plan: GatePlan, *, hurried: bool = False, as_known: bool = False, anew: bool = False
     ) -> GateItem:
         """Change a gate as planned; how it is then. If it is `hurried`, everybody looks at its line at once.
 
         Whoever only writes down what has happened begins with the gate `as_known` here, however old: a refusal brings the one that is there.
         """
         known = as_known and name in self._gates_known
-        before = self._last_seen(name) if known else (await self.gate_items([name]))[name]
+        before = self._last_seen(name) if known else (await self.gate_items([name], anew=anew))[name]
         for _ in range(TRIES_MAX):
             now, rule = self._now(), await self.rule_of(name)
             after = plan(before, rule, now)
@@ -300,11 +303,17 @@ class ItemGating(ItemBase):
             async with places:
                 with suppress(LedgerAwayError):
                     # Whoever claims behind a gate has just seen it. Where it need not know, it is not even read.
+                    rule, known = await self.rule_of(name), self._last_seen(name)
                     lost = any(one.claim.abandoned is not None for one in some)
-                    if lost or answered(self._last_seen(name), await self.rule_of(name), self._now(), some):
+                    holders = {slot_name(fence_of(one.claim)) for one in some}
+                    unseen = lost or (rule.concurrency is not None and not holders <= known.slots.keys())
+                    if unseen or answered(known, rule, self._now(), some):
                         self._heed_gate(
                             await self._change_gate(
-                                name, lambda item, rule, now: answered(item, rule, now, some), as_known=not lost
+                                name,
+                                lambda item, rule, now: answered(item, rule, now, some),
+                                as_known=not unseen,
+                                anew=unseen,
                             )
                         )
 

@@ -26,6 +26,7 @@ from redrive.ledgers.aws.heads import (
     UNDECODED,
     Head,
     UnreadableHeadError,
+    line_of,
     split_id,
     task_id,
     task_of,
@@ -225,6 +226,10 @@ class ItemReading(ItemBase):
             return []
         head_id, number = place
         return await self.dynamo.query(query(("pk", f"E#{head_id}"), ("sk", "begins_with", f"{letter}#{number}#")))
+
+    async def count_line(self, gate: str, *, counted_max: int) -> int:
+        """How many tasks stand in the line of a gate."""
+        return await self.dynamo.count(query(("due_shard", line_of(gate)), index="DueIndex"), counted_max=counted_max)
 
     async def counts(self, *, counted_max: int = 100_000) -> Mapping[State, int]:
         """See `LedgerReader.counts`: what is open is counted head by head, what has ended by the counters of all users.

@@ -186,8 +186,7 @@ class ItemGates:
             return None
         if item.lined_up_at is None:
             return 0
-        asked = query(("due_shard", line_of(item.gate.name)), index="DueIndex")
-        return await self._ledger.dynamo.count(asked, counted_max=PARKED_MAX + 1)
+        return await self._ledger.count_line(item.gate.name, counted_max=PARKED_MAX + 1)
 
     # --- over time ------------------------------------------------------------------------------------------------------
 

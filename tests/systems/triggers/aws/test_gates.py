@@ -31,6 +31,23 @@ async def test_ten_at_once_without_any_setting(house: House) -> None:
     assert Counter(claim.task.gate for claim in claims) == {hanging.id: 10, quick.id: 1}
 
 
+async def test_what_is_parked_is_queued(house: House, receiver: Receiver) -> None:
+    """An event that a gate keeps back is `queued`, though it was never tried, from the write that parks it on."""
+    receiver.answer = lambda _: status(503)
+    await house.endpoint(receiver.url)
+    ids = [await house.post() for _ in range(14)]
+    for _ in range(3):
+        await house.run()
+    assert len(receiver.received) < len(ids)
+    assert {(await house.event(id_)).status for id_ in ids} == {"queued"}
+    totals = await house.triggers.inbox.totals()
+    assert (totals["queued"], totals["received"]) == (len(ids), 0)
+    receiver.answer = lambda _: status(200)
+    for _ in range(10):
+        await house.run(after=timedelta(seconds=30))
+    assert {(await house.event(id_)).status for id_ in ids} == {"delivered"}
+
+
 async def test_an_outage_fails_no_event(house: House, receiver: Receiver) -> None:
     """Ten failures, then one try every probe, while twelve events wait and none fails; then all of them are delivered."""
     receiver.answer = lambda _: status(503)
@@ -60,7 +77,7 @@ async def test_what_is_parked_fails_when_its_endpoint_is_disabled(house: House) 
     await house.triggers.lane.pause_gate(endpoint.id, actor="olga", reason="it moves")
     ids = [await house.post() for _ in range(3)]
     await house.run()
-    assert {(await house.event(id_)).status for id_ in ids} == {"received"}
+    assert {(await house.event(id_)).status for id_ in ids} == {"queued"}
     await house.triggers.desk.disable([endpoint.id], actor="olga", reason="it is gone")
     await house.triggers.lane.resume_gate(endpoint.id, actor="olga", reason="it is gone")
     await house.run()

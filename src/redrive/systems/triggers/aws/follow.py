@@ -32,7 +32,8 @@ class EventFollower(Follower):
         """See `Follower.follow`."""
         before = read_standing(head.facts)
         failure = Failure(now, failures[-1].error) if failures else None
-        after = fold(before, [delivery_of(part) for part in parts.values()], now, failure)
+        parked = any(part.parked for part in parts.values())
+        after = fold(before, [delivery_of(part) for part in parts.values()], now, failure, parked=parked)
         counts = {before.status: -1, after.status: 1} if before.status != after.status else {}
         facts = standing_facts(after, head.id, head.created_at)
         return Followed(facts, counts, kept=facts["delivered_at"])

@@ -1,5 +1,6 @@
 """All stores of triggers over one table and one queue, and the ledger of their deliveries."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from redrive.systems.triggers.aws.looks import ItemLoads, ItemLooks, ReadKeys
 from redrive.systems.triggers.aws.payloads import Payloads
 from redrive.systems.triggers.ledger import TRIGGER_DELIVERIES
 from redrive.systems.triggers.ports import StoreClock, Stores
-from redrive.systems.triggers.values import Change
+from redrive.systems.triggers.values import COUNTED_MAX, Change
 
 
 def open_item_stores(
@@ -38,6 +39,10 @@ def open_item_stores(
         tell(changes)
         flows.add(changes)
 
+    async def parked(endpoint_ids: Sequence[str]) -> dict[str, int]:
+        amounts = (ledger.count_line(one, counted_max=COUNTED_MAX) for one in endpoint_ids)
+        return dict(zip(endpoint_ids, await asyncio.gather(*amounts), strict=True))
+
     follower = EventFollower(tell_and_count)
     ledger = DynamoLedger(dynamo, queue, TRIGGER_DELIVERIES, clock=clock, follower=follower, objects=objects, **how)
     endpoints, payloads = ItemEndpoints(ledger, clock, keeper), Payloads(dynamo, objects)
@@ -52,5 +57,6 @@ def open_item_stores(
         limits=ItemRateLimits(dynamo),
         cursor_secret=ItemCursorSecret(dynamo),
         flushed=flows.flushed,
+        parked=parked,
     )
     return stores, ledger
