@@ -107,12 +107,12 @@ async def test_the_announcement_holds_no_password(heard, pauses):
 
 
 async def test_pauses_grow_to_a_cap_and_are_never_in_step(pauses):
-    """Each pause lies in the upper half of a ceiling that doubles up to five seconds."""
+    """Each pause lies in the upper half of a ceiling that doubles up to two seconds."""
     for tries in (1, 2, 3, 20, 10_000):
         for _ in range(50):
             await Patience.pause(tries)
     groups = [pauses[start : start + 50] for start in range(0, 250, 50)]
-    for group, ceiling in zip(groups, (0.1, 0.2, 0.4, 5.0, 5.0), strict=True):
+    for group, ceiling in zip(groups, (0.1, 0.2, 0.4, 2.0, 2.0), strict=True):
         assert all(ceiling / 2 <= pause <= ceiling for pause in group)
         assert len(set(group)) > 1
 

@@ -17,8 +17,10 @@ from redrive.operator.aws.census import ItemCensus
 from redrive.operator.aws.figures import ItemFigures
 from redrive.operator.aws.gates import ItemGates
 from redrive.operator.aws.pages import ItemTaskPages
+from redrive.operator.aws.roster import ItemRoster
 from redrive.operator.aws.search import ItemSearch
 from redrive.operator.aws.turns import ItemTurns
+from redrive.operator.roster import WorkerSign
 from redrive.ports import Filter, LedgerReader
 from tests.ledgers.aws.cutting import CuttingClient
 from tests.ledgers.aws.homes import ItemHome, make_ledger
@@ -58,7 +60,8 @@ async def test_nothing_is_ever_scanned(home: ItemHome, monkeypatch: Any) -> None
         ItemAudit(dynamo, clock=clock),
     )
     census, pages, search = ItemCensus(ledger), ItemTaskPages(ledger), ItemSearch(ledger, DEAD, dict)
-    gates = ItemGates(ledger)
+    gates, roster = ItemGates(ledger), ItemRoster(dynamo, clock=clock)
+    sign = WorkerSign(name="w1", host="h", pid=7, started_at=clock.now())
     [waits] = await home.put(1)
     await ledger.pause_gate("ep-00", ADA)
     await ledger.claim(10, LEASE)
@@ -80,6 +83,7 @@ async def test_nothing_is_ever_scanned(home: ItemHome, monkeypatch: Any) -> None
         ports.Turns: {
             "take": lambda: turns.take("chore", HOUR), "give_back": lambda: turns.give_back("chore", now + HOUR),
         },
+        ports.Roster: {"sign": lambda: roster.sign(sign), "seen": roster.seen, "forget": roster.forget},
         ports.Alerts: {
             "note": lambda: alerts.note({"a": ("rule", "text")}), "told": lambda: alerts.told(["a"], ["b"]),
             "active": alerts.active, "known": alerts.known,
