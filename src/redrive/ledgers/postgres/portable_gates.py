@@ -9,7 +9,6 @@ from sqlalchemy import Connection, Integer, Select, Text, any_, bindparam, func,
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from redrive.core.gates import Gate
-from redrive.core.task import TaskId
 from redrive.ledgers.postgres.gates import heads, overlooked
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.batches import Batch
@@ -55,23 +54,15 @@ class PortableGateClaim(ReadingGateClaim):
         found = select(named.c.gate, due.c.id, due.c.band, due.c.due)
         return found.select_from(named.join(bands, true()).join(due, true())).order_by(named.c.gate, due.c.due)
 
-    def _soonest(
-        self,
-        connection: Connection,
-        gates: Sequence[Gate],
-        now: datetime,  # noqa: ARG002
-        taken: Sequence[TaskId],
-    ) -> dict[str, datetime | None]:
-        asked = self._with_kinds(gates) | {"taken": list(taken)}
-        rows = connection.execute(self._first_rows, asked).all() if gates else ()
+    def _soonest(self, connection: Connection, gates: Sequence[Gate], now: datetime) -> dict[str, datetime | None]:  # noqa: ARG002
+        rows = connection.execute(self._first_rows, self._with_kinds(gates)).all() if gates else ()
         return dict.fromkeys(gate.name for gate in gates) | {row[0]: row[1] for row in rows}
 
     @cached_property
     def _first_rows(self) -> Select[Any]:
         named = self._batch.rows
         bands, head = heads(self._rows, named.c.gate, named.c.kind)
-        left = head.where(self._rows.id.not_in(bindparam("taken", expanding=True, type_=self._rows.id.type)))
-        first = left.limit(1).correlate(named, bands).lateral("first_rows")
+        first = head.limit(1).correlate(named, bands).lateral("first_rows")
         soonest = func.min(first.c.due, type_=Instant)
         found = select(named.c.gate, soonest).select_from(named.join(bands, true()).join(first, true()))
         return found.group_by(named.c.gate)

@@ -102,10 +102,8 @@ class ReadingGateClaim(ABC):
         """Due rows of each gate and kind that is named: the gate, the id, the band and when. Up to `share` from the head of each band."""
 
     @abstractmethod
-    def _soonest(
-        self, connection: Connection, gates: Sequence[Gate], now: datetime, taken: Sequence[TaskId]
-    ) -> dict[str, datetime | None]:
-        """When the first task of each gate is due that is not taken now, those of kinds that nobody here knows too."""
+    def _soonest(self, connection: Connection, gates: Sequence[Gate], now: datetime) -> dict[str, datetime | None]:
+        """When the first task of each gate is due, those of kinds that nobody here knows too."""
 
     def ask(self, connection: Connection, ask: GateAsk) -> tuple[Any, Parameters] | None:
         """See `GateClaim.ask`."""
@@ -180,7 +178,7 @@ class ReadingGateClaim(ABC):
         ids = [id_ for _, _, _, id_ in taken]
         started = Counter((at, band % 2) for _, at, band, _ in taken)
         resting = [gate for at, (gate, _) in enumerate(found) if may_rest(rooms[at], started[at, 0] + started[at, 1])]
-        soonest = self._soonest(connection, resting, now, ids)
+        soonest = self._soonest(connection, resting, now)
         after = []
         for at, (gate, rule) in enumerate(found):
             new = claimed(gate, rule, now, ask.fence, first_tries=started[at, 1], retries=started[at, 0])

@@ -26,7 +26,6 @@ from sqlalchemy import (
 from sqlalchemy.sql.util import ClauseAdapter
 
 from redrive.core.gates import Gate, WaitsFor
-from redrive.core.task import TaskId
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.gate_reading import ReadingGateClaim
 from redrive.ledgers.sql.gate_rows import GateAsk, NamedGate
@@ -89,11 +88,9 @@ class SqliteGateClaim(ReadingGateClaim):
             scan.join(at, onto(rows.id) == scan.c.id).outerjoin(g, known)
         )
 
-    def _soonest(
-        self, connection: Connection, gates: Sequence[Gate], now: datetime, taken: Sequence[TaskId]
-    ) -> dict[str, datetime | None]:
+    def _soonest(self, connection: Connection, gates: Sequence[Gate], now: datetime) -> dict[str, datetime | None]:
         found: dict[str, datetime | None] = dict.fromkeys(gate.name for gate in gates)
-        asked = self._dialect.times(now) | self._with_kinds(gates) | {"taken": list(taken)}
+        asked = self._dialect.times(now) | self._with_kinds(gates)
         slack = timedelta(0) if isinstance(self._rows.due_column.type, Instant) else TEXT_SLACK
         for name, seconds in connection.execute(self._first_rows, asked) if gates else ():
             found[name] = now + timedelta(microseconds=math.ceil(max(-1.0, seconds) * 1e6)) - slack
@@ -130,8 +127,7 @@ class SqliteGateClaim(ReadingGateClaim):
         rows, named = self._rows, _batch()
         parts = []
         for band in rows.bands:
-            left = rows.id.not_in(bindparam("taken", expanding=True, type_=rows.id.type))
-            head: Any = select(rows.due).where(*self._band(named, band), left).order_by(rows.due).limit(1)
+            head: Any = select(rows.due).where(*self._band(named, band)).order_by(rows.due).limit(1)
             until = self._dialect.seconds_until(head.correlate(named).scalar_subquery(), rows.due_column, signed=True)
             parts.append(select(_part(named, 0).label("gate"), until.label("seconds")).select_from(named))
         heads = union_all(*parts).subquery("heads")
