@@ -72,7 +72,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         stores = [mark.args[0] for mark in metafunc.definition.iter_markers("on_store")] or getattr(
             metafunc.module, "STORES", STORES
         )
-        homes = _OTHERS.get(getattr(metafunc.module, "HOMES", ""), HOMES)
+        homes = _OTHERS.get(getattr(metafunc.module, "OTHER_HOMES", ""), HOMES)
         chosen = [home for home in homes if home[0] in stores and all(fit(home[1].on(home[0])) for fit in fits)]
         metafunc.parametrize("home", chosen, ids=[_name(home) for home in chosen], indirect=True)
 

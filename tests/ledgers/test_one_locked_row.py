@@ -390,12 +390,11 @@ async def test_a_locked_row_keeps_no_other_from_being_claimed(home: Home) -> Non
     assert [claim.task.id for claim in await home.ledger.claim(10, LEASE)] == [ids[1]]
 
 
+@pytest.mark.homes(lambda table: table.words.has(State.CANCELLED))
 async def test_a_locked_row_keeps_nobody_from_acting_on_the_others(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many that are cancelled all are but the one that is locked; alone it is said to be locked."""
     monkeypatch.setattr(acts, "LOCKED_WAIT", timedelta(seconds=0.2))
     ids = sorted(await home.put(3))
-    if not home.table.words.has(State.CANCELLED):
-        pytest.skip("nothing of this table is ever cancelled")
     async with stranger_at(home) as stranger:
         await stranger.lock(ids[1])
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -407,12 +406,11 @@ async def test_a_locked_row_keeps_nobody_from_acting_on_the_others(home: Home, m
     assert await home.ledger.cancel(ids, ADA) == []
 
 
+@pytest.mark.homes(lambda table: table.words.has(State.CANCELLED))
 async def test_a_lock_that_goes_soon_is_waited_for(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever acts on a task that somebody else is just writing does so a moment later."""
     monkeypatch.setattr(acts, "LOCKED_WAIT", LONG)
     ids = sorted(await home.put(2))
-    if not home.table.words.has(State.CANCELLED):
-        pytest.skip("nothing of this table is ever cancelled")
     async with stranger_at(home) as stranger:
         await stranger.lock(ids[1])
         acting = asyncio.create_task(home.ledger.cancel(ids, ADA))

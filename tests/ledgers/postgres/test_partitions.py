@@ -31,7 +31,7 @@ from tests.ledgers.test_conformance import (  # noqa: F401 - run here with anoth
     test_redrive,
 )
 
-HOMES = "partitioned"
+OTHER_HOMES = "partitioned"
 STORES = ("postgres",)
 ROLES = {"owner": "parts_owner", "worker": "parts_worker", "viewer": "parts_viewer"}
 

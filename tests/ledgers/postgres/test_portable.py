@@ -43,7 +43,7 @@ from tests.ledgers.test_gates import (  # noqa: F401 - the same
 )
 from tests.servers import PostgresServer
 
-HOMES = "portable"
+OTHER_HOMES = "portable"
 STORES = ("postgres",)
 _WRITES = re.compile(r"\b(INSERT INTO|UPDATE|DELETE FROM)\b(?! SET)")
 _OURS_ALONE = re.compile(r"\bFOR (NO KEY )?(UPDATE|SHARE)|SKIP LOCKED|pg_notify|NOTIFY|LISTEN|advisory", re.IGNORECASE)
