@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -78,7 +79,10 @@ class WorkerProcess:
         self._process.send_signal(number)
 
     def stop(self, timeout: float = STOP_SECONDS) -> int:
-        """End it gracefully; its exit code."""
+        """End it gracefully, when it has begun: before, a signal just ends it. Its exit code."""
+        ends = time.monotonic() + timeout
+        while "working on" not in self.log and self.exit_code is None and time.monotonic() < ends:
+            time.sleep(0.01)
         self.signal(signal.SIGTERM)
         return self._process.wait(timeout)
 

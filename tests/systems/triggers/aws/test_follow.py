@@ -41,7 +41,8 @@ def test_the_head_follows_the_fold(before: Standing, some: list[Part], error: st
     failures = [] if error is None else [FailedPart("00", error, NOON)]
     followed = EventFollower().follow(head, named, later, failures)
     failure = None if error is None else Failure(later, error)
-    after = fold(before, [delivery_of(part) for part in some], later, failure)
+    parked = any(part.parked for part in some)
+    after = fold(before, [delivery_of(part) for part in some], later, failure, parked=parked)
     facts = {name: value for name, value in followed.facts.items() if value is not None}
     assert read_standing(facts) == after
     assert facts["status#timestamp"] == f"{after.status}#2030-01-01T12:00:00.000000Z#e1"
