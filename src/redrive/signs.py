@@ -59,7 +59,10 @@ class Signs:
 @lru_cache
 def build() -> str | None:
     """Which version of the user's code this process runs: what `REDRIVE_VERSION` says, else the commit of the working folder."""
-    said = os.environ.get(VERSION, "").strip() or _commit(Path.cwd())
+    said: str | None = os.environ.get(VERSION, "").strip()
+    if not said:
+        with suppress(OSError):  # the folder is gone
+            said = _commit(Path.cwd())
     return said[:VERSION_CHARS_MAX] if said else None
 
 

@@ -196,3 +196,18 @@ def test_lines_are_those_of_pythons_own_traceback() -> None:
     assert found is not None
     expected = [(one.lineno, one.name) for one in traceback.extract_tb(error.__traceback__)]
     assert [(one.line, one.name) for one in chain(found.text)[0].frames] == expected
+
+
+def test_an_exception_that_cannot_be_asked_costs_only_its_stack() -> None:
+    """Exceptions of strangers raise where their reason is asked for: they have no stack, and nobody else loses anything."""
+
+    class OddError(ValueError):
+        @property
+        def __cause__(self) -> BaseException:  # type: ignore[override]
+            raise RuntimeError("do not ask")
+
+    def odd() -> None:
+        raise OddError("odd")
+
+    assert stack_of(caught(odd)) is None
+    assert stack_of(caught(fail, "even")) is not None

@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
@@ -22,7 +23,7 @@ from tests.ledgers.aws.homes import USER, new_event
 from tests.ledgers.aws.servers import AWS, aws_server
 
 from . import evidence
-from .aws_worker import ledger_of
+from .aws_worker import HANGING, ledger_of
 
 KILLS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 4)
 WORKERS = 2 if KILLS < 100 else 4
@@ -63,33 +64,44 @@ async def test_none_is_lost_when_workers_are_killed(
                 lines = evidence.read(tmp_path / "evidence.jsonl")
                 return [(line.task, line.claim) for line in lines if line.what == "start"]
 
-            async def take(amount: int) -> int:
+            async def take(amount: int, name: str = "event") -> int:
                 parts = 0
                 for number in (next(numbers) for _ in range(amount)):
                     now = machine_now()
                     some = {f"{n:02}": Part(f"ep-{n}", due_at=now) for n in range(rng.randint(1, 3))}
-                    await ledger.take(new_event(f"event-{number:05}", some, now), counts={"received": 1})
+                    await ledger.take(new_event(f"{name}-{number:05}", some, now), counts={"received": 1})
                     parts += len(some)
                 return parts
+
+            async def wait_until(true: Callable[[], bool]) -> None:
+                for _ in range(1500):  # however slow the machine is
+                    if true():
+                        return
+                    await asyncio.sleep(0.02)
+                raise AssertionError(f"nothing is posted:\n{log.read_text()[-3000:]}")
+
+            def kill(victim: int) -> None:
+                assert workers[victim].poll() is None, f"a worker ended by itself:\n{log.read_text()[-3000:]}"
+                workers[victim].kill()
+                workers[victim] = another()
 
             started = time.monotonic()
             workers, deliveries, kills = [another() for _ in range(WORKERS)], 0, 0
             while kills < KILLS:
                 before = len(posts())
                 deliveries += await take(EVENTS_PER_ROUND)
-                # However slow the machine is: a kill of workers that have just begun would show little.
-                for _ in range(1500):
-                    if len(posts()) > before:
-                        break
-                    await asyncio.sleep(0.02)
-                else:
-                    raise AssertionError(f"nothing is posted:\n{log.read_text()[-3000:]}")
+                # A kill of workers that have just begun would show little.
+                await wait_until(lambda before=before: len(posts()) > before)
                 await asyncio.sleep(rng.uniform(0, 0.15))
                 for victim in rng.sample(range(WORKERS), rng.randint(1, WORKERS)):
-                    assert workers[victim].poll() is None, f"a worker ended by itself:\n{log.read_text()[-3000:]}"
-                    workers[victim].kill()
-                    workers[victim] = another()
+                    kill(victim)
                     kills += 1
+            # The others hit by chance. This one hits for certain: a post is under way until its worker is killed.
+            deliveries += await take(1, HANGING)
+            await wait_until(lambda: any(HANGING in task for task, _ in posts()))
+            for victim in range(WORKERS):
+                kill(victim)
+                kills += 1
             stormed = time.monotonic() - started
             await _all_ended(clients, log)
             for worker in workers:

@@ -71,7 +71,18 @@ class Stack(NamedTuple):
 
 
 def stack_of(error: BaseException) -> Stack | None:
-    """The stack of an exception; None for one that was never raised. Total: whatever a stranger's exception does."""
+    """The stack of an exception; None for one that was never raised, and where it cannot be read.
+
+    Nobody may lose the end of a run by it: exceptions of strangers raise where their reason is asked for, and a working folder goes
+    with the release that it belonged to.
+    """
+    try:
+        return _stack_of(error)
+    except BaseException:
+        return None
+
+
+def _stack_of(error: BaseException) -> Stack | None:
     # A thousand failures are mostly one: to find it again must cost no more than walking it.
     links: tuple[_Link, ...] = ((type(error).__name__, _lines(error.__traceback__)),)
     reason = _reason_of(error)

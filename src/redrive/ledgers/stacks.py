@@ -6,7 +6,7 @@ from time import monotonic
 from redrive.core.decide import Settlement
 
 REMEMBERED_SECONDS = 12 * 3600
-"""Written again after so long, so that what still happens is told from what is only remembered."""
+"""Written again after so long, since those that grow old are forgotten."""
 REMEMBERED_MAX = 1000
 
 

@@ -11,12 +11,13 @@ from functools import cached_property
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, FromClause, Integer, Text, Update, case, func, null
+from sqlalchemy.exc import DBAPIError
 
 from redrive.core.decide import Settlement
 from redrive.core.states import Act, State, check_transition
 from redrive.core.table import Counts
 from redrive.core.task import Claim, ClaimLocked, Unwritten
-from redrive.errors import UsageError
+from redrive.errors import LedgerAwayError, LedgerError, UsageError
 from redrive.ledgers.sql.base import LedgerBase
 from redrive.ledgers.sql.database import StillLocked, run_within
 from redrive.ledgers.sql.mapped import Mapped
@@ -160,14 +161,10 @@ class Settling(LedgerBase):
         for state in {one.state for one in ordered}:
             check_transition(Act.SETTLE, State.CLAIMED, state)
             self.table.words.settled(state)  # raises where the table has no word for it
-        new = self._stacks.among(ordered)
         if within is not None:  # alone with its work, which is lost if it does not wait
-            if new:  # not remembered: somebody may roll it back
-                await run_within(within, write_stacks, self.database, new)
             return await run_within(within, self._settle, ordered, worker, wait=True)
-        if new:
-            await self.database.write(write_stacks, self.database, new)
-            self._stacks.written(new)
+        if new := self._stacks.among(ordered):
+            await self._keep_stacks(new)
         try:
             if wait is not None:
                 return await self.database.stand_in_line(wait, self._settle_in_line, ordered, worker)
@@ -179,6 +176,16 @@ class Settling(LedgerBase):
         if self._gates_seen and any(one.claim.task.gate is not None for one in ordered):
             self.database.wake(self.name)  # a slot is free, or a probe was answered
         return unwritten
+
+    async def _keep_stacks(self, new: Mapping[str, str]) -> None:
+        """Before the settlements that name them. A table that cannot be written costs the tracebacks, and no settlement."""
+        try:
+            await self.database.write(write_stacks, self.database, new)
+        except LedgerAwayError:
+            raise
+        except (DBAPIError, LedgerError, StillLocked):
+            return
+        self._stacks.written(new)
 
     def _settle_in_line(self, connection: Connection, settlements: list[Settlement], worker: str) -> list[Unwritten]:
         return self._settle(connection, settlements, worker, wait=True)

@@ -11,11 +11,11 @@ from redrive.ledgers.sql.upsert import upsert
 
 
 def write_stacks(connection: Connection, database: Database, stacks: Mapping[str, str]) -> None:
-    """Keep these, by their ids; those that are kept already were seen now."""
+    """Keep these, by their ids; those that are kept already stay, and whoever has locked one keeps nobody waiting."""
     now = database.present(connection)
     # In one order, as every batch: two processes that write the same then never wait in a circle.
     rows = [{"id": id_, "frames": frames, "seen_at": now} for id_, frames in sorted(stacks.items())]
-    connection.execute(upsert(database, schema.stack), rows)
+    connection.execute(upsert(database, schema.stack, keep=True), rows)
 
 
 def read_stacks(connection: Connection, ids: Collection[str]) -> dict[str, Sequence[Raised]]:
