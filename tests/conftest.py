@@ -28,6 +28,7 @@ from tests import (
     forks,
     shared_work,  # noqa: F401 - before any application is made
 )
+from tests.breadth import without_repeats
 from tests.faults import aws_session  # noqa: F401 - before any client of AWS is made
 from tests.ledgers.aws.servers import aws_server
 from tests.order import spread
@@ -44,9 +45,16 @@ os.environ["REDRIVE_SECRET_KEY"] = "A" * 43 + "="
 """PostgreSQL keeps no secrets without one; what happens then is tested in `systems/triggers/test_secrets.py`."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "every_store: run the test on both databases, though it stands above them")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where several processes share the tests, those that wait come first."""
+    """What would show nothing new is left out. Where several processes share the tests, those that wait come first."""
+    items[:], repeats = without_repeats(items)
+    if repeats:
+        config.hook.pytest_deselected(items=repeats)
     if worker := getattr(config, "workerinput", None):
         items[:] = spread(items, worker["workercount"])
 

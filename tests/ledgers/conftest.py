@@ -1,4 +1,7 @@
-"""The homes that the conformance suite runs in: every shape on SQLite and on PostgreSQL, there with the server's clock."""
+"""The homes that the conformance suite runs in: every shape on SQLite and on PostgreSQL, there with the server's clock.
+
+By default those of `tests/breadth.py`, which are of every kind; all of them with `REDRIVE_TEST_WIDE`.
+"""
 
 import shutil
 from collections.abc import AsyncIterator, Generator
@@ -11,6 +14,7 @@ import pytest_asyncio
 from redrive.ledgers.open import open_database
 from redrive.ledgers.postgres.partitions import partition
 from redrive.testing import VirtualClock
+from tests.breadth import narrow
 from tests.ledgers.aws.homes import DELIVERIES, ItemGround
 from tests.ledgers.homes import START, Ground, Home, ServerClock, build, execute
 from tests.ledgers.shapes import EVENTS, JOBS, OWN, SHAPES, Shape
@@ -73,7 +77,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.module, "STORES", STORES
         )
         homes = _OTHERS.get(getattr(metafunc.module, "OTHER_HOMES", ""), HOMES)
-        chosen = [home for home in homes if home[0] in stores and all(fit(home[1].on(home[0])) for fit in fits)]
+        fitting = [home for home in homes if home[0] in stores and all(fit(home[1].on(home[0])) for fit in fits)]
+        every = homes is not HOMES or getattr(metafunc.module, "EVERY_HOME", False)
+        chosen = fitting if every else narrow(fitting)
         metafunc.parametrize("home", chosen, ids=[_name(home) for home in chosen], indirect=True)
 
 

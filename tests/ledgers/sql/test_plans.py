@@ -23,6 +23,8 @@ from redrive.ports import Filter
 from tests.ledgers.homes import LEASE, POLICY, TRANSIENT, Home, execute, settlement
 from tests.ledgers.shapes import OWN
 
+EVERY_HOME = True
+"""A plan is of one table on one database."""
 PARKED = int(os.environ.get("REDRIVE_TEST_ROWS") or 7_000)
 
 

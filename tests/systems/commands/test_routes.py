@@ -256,6 +256,7 @@ async def test_the_routes_are_described(desk: Desk) -> None:
             assert {"400", "401", "403", "503"} <= operation["responses"].keys(), path
 
 
+@pytest.mark.every_store
 async def test_the_queue_is_read_by_its_index(desk: Desk) -> None:
     """However many commands there are: the page, the page behind it and the counts read what waits for a person, and no more."""
     await desk.troubled("c-1", "c-2", "c-3")
