@@ -24,7 +24,8 @@ from .processes import STOP_SECONDS, Ground
 LEASE_SECONDS = 2.0
 SERVERS = 3
 SENDERS = 12
-ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 50)
+ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 8)
+HANGING = "hanging"
 LATER_SECONDS = 10.0
 ON_TIME_SECONDS = 30.0
 """How late a retry may start on a busy machine that has just restarted its servers."""
@@ -102,11 +103,16 @@ class Sender:
                     "ms": self._rng.choice([0, 1, 20, 80]),
                     "fails": int(self._rng.random() < 0.2),
                 }
-                await self._send(client, key, "work", payload)
+                await self._send(client, key, payload)
                 number += 1
 
-    async def _send(self, client: httpx.AsyncClient, key: str, event_type: str, payload: dict[str, Any]) -> None:
-        body = {"idempotency_key": key, "event_type": event_type, "payload": payload}
+    async def send(self, key: str, payload: dict[str, Any]) -> None:
+        """One webhook."""
+        async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+            await self._send(client, key, payload)
+
+    async def _send(self, client: httpx.AsyncClient, key: str, payload: dict[str, Any]) -> None:
+        body = {"idempotency_key": key, "event_type": "work", "payload": payload}
         # Sometimes again though it was taken, as senders do that have lost the answer.
         wanted = 2 if self._rng.random() < 0.1 else 1
         while len(self.accepted.get(key, ())) < wanted:
@@ -160,7 +166,7 @@ async def test_nothing_accepted_is_lost_when_servers_are_killed(ground: Ground, 
     A key that was sent again, to any server, is the same row. Every extra run of a handler is explained by a claim whose
     worker was lost. Webhooks that wait for a later `retry_after` when all servers die run on time after the restart.
     """
-    rounds = ROUNDS if store == "sqlite" else max(10, ROUNDS // 4)
+    rounds = ROUNDS if store == "sqlite" else max(4, ROUNDS // 4)
     ports = free_ports(SERVERS)
     app = Redrive(ground.url)
     webhooks = Webhooks(app, WebhookSettings(_env_file=None), sources=())
@@ -180,6 +186,11 @@ async def test_nothing_accepted_is_lost_when_servers_are_killed(ground: Ground, 
                     servers.replace(victim)
                     kills += 1
             waiting = await send_later(ports, rng)
+            # The others hit by chance. This one hits for certain: the handler runs until its server is killed.
+            last = Sender(HANGING, ports, rng)
+            senders.append(last)
+            await last.send(HANGING, {"ms": 0, "fails": 0, "hangs": True})
+            await until(lambda: ground.starts(HANGING), "it was begun")
             for port in ports:
                 servers.kill(port)
             for port in ports:
@@ -204,7 +215,7 @@ async def test_nothing_accepted_is_lost_when_servers_are_killed(ground: Ground, 
     assert set(statuses) <= {200, 202, 503}
     assert books.faults() == []
     assert len(accepted) >= rounds * 2, "hardly anything was sent: this test shows nothing"
-    assert extra >= rounds / 10, "the kills hit nothing: this test shows nothing"
+    assert extra, "the kills hit nothing: this test shows nothing"
 
 
 async def send_later(ports: list[int], rng: random.Random) -> dict[str, float]:

@@ -21,8 +21,10 @@ webhooks = Webhooks(
 
 @webhooks.handler("work")
 async def work(task: Task, context: Context) -> None:
-    """Take `ms`, and fail the first `fails` tries."""
+    """Take `ms`, and fail the first `fails` tries; what `hangs` does so until its server is killed."""
     with evidence.on_record(task, context):
+        if task.payload.get("hangs") and context.attempt == 1 and not context.claim.suspect:
+            await asyncio.Event().wait()
         await asyncio.sleep(task.payload["ms"] / 1000)
         if context.attempt <= task.payload["fails"]:
             raise TransientError("not yet")
