@@ -143,6 +143,7 @@ def main() -> None:
         "table bytes",
         "index bytes",
         "run/s here",
+        "by four workers",
         title="bytes a task",
     )
     with tempfile.TemporaryDirectory() as folder, servers(Path(folder), postgres=True, rabbitmq=False) as running:

@@ -97,7 +97,8 @@ def test_migrate_partitions_the_history(redrive: Run, empty_url: str, store: str
         assert "--partition daily" in redrive("migrate", "--database", empty_url, "--keep-history", "90d").err
         return
     for _ in range(2):
-        assert redrive(*asked).code == 0
+        said = redrive(*asked)
+        assert (said.code, "the history is partitioned daily, and partitions are kept for 90d" in said.err) == (0, True)
     with psycopg.connect(empty_url) as connection:
         assert connection.execute("SELECT every, keep_seconds FROM redrive_partition").fetchall() == [
             ("daily", 90 * 86400)

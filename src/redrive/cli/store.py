@@ -23,7 +23,7 @@ from redrive.cli.common import (
     run,
     say,
 )
-from redrive.core.durations import parse_duration
+from redrive.core.durations import format_duration, parse_duration
 from redrive.core.failure import redact
 from redrive.core.table import LedgerTable
 from redrive.errors import UsageError
@@ -92,11 +92,15 @@ def migrate(
     shown = escape(redact(chosen.database.url))
     changed = {branch: version for branch, version in after.items() if before.get(branch) != version}
     if json:
-        print_json({"before": before, "after": after, "changed": bool(changed)})
+        history = {} if partition is None else {"partitions": partition, "kept": keep and format_duration(keep)}
+        print_json({"before": before, "after": after, "changed": bool(changed), **history})
     elif not changed:
         say(f"{shown} is up to date already ({_listed(after)})")
     else:
         say(f"{shown} was brought to {_listed(changed)}")
+    if not json and partition is not None:
+        kept = "as long as their tasks are" if keep is None else f"for {format_duration(keep)}"
+        say(f"the history is partitioned {partition}, and partitions are kept {kept}")
     if not json and set(after) == {migrations.ENGINE}:
         known = ",".join(migrations.systems_with_tables())
         say(f"[dim]no system has tables there: name those that you use, such as --systems {known}[/]")

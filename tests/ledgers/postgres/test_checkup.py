@@ -86,6 +86,14 @@ def test_growth_is_found(connection: Connection, monkeypatch: pytest.MonkeyPatch
     assert "set RETENTION_DAYS" in found.remedy
 
 
+def test_commits_that_wait_for_nobody_are_found(connection: Connection):
+    """Names of standbys without a standby hold every commit up; a session that waits for none does not mind."""
+    set_up = {"synchronous_standby_names": "*", "synchronous_commit": "on"}
+    [found] = checkup._replication(connection, set_up)
+    assert (found.about, "no standby follows: every commit waits" in found.said) == ("replication", True)
+    assert list(checkup._replication(connection, set_up | {"synchronous_commit": "local"})) == []
+
+
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Any]:
     """A primary and its standby."""

@@ -26,6 +26,9 @@ from redrive.ledgers.sql.migrate import ENGINE, _folder, heads, is_enough, migra
 ROOT = Path(__file__).parents[3]
 BEFORE = "bd384e4279cda4971caa5d8d3ebf7c611a26a13c"
 """The last commit before the tables say who may work with them: its code refuses newer tables when it starts, but works on."""
+LAST = "28c17ee580e5c696b131eb98447dc2eb3e424452"
+LAST_VERSION = "redrive_0004"
+"""The last commit whose tables are of that version: what a process that was not upgraded yet runs beside this code."""
 PROMISED_SINCE = {ENGINE: 4, "commands": 4, "flags": 5, "relay": 4, "triggers": 3, "webhooks": 5}
 """The first version of each branch that must say `works_with`; those before were all migrated at once."""
 TAKES_AWAY = re.compile(
@@ -121,15 +124,13 @@ async def session() -> AsyncIterator[Open]:
         await one.end()
 
 
-@pytest.fixture(scope="session")
-def code_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The code of the commit `BEFORE`, from the history."""
-    packed = subprocess.run(["git", "archive", BEFORE, "src"], cwd=ROOT, capture_output=True, check=False)
+def code_of(commit: str, folder: Path) -> Path:
+    """The code of a commit, from the history."""
+    packed = subprocess.run(["git", "archive", commit, "src"], cwd=ROOT, capture_output=True, check=False)
     if packed.returncode:
         pytest.fail(
-            f"the history has no commit {BEFORE}, whose code this test runs: fetch all of it, not only the newest commits"
+            f"the history has no commit {commit}, whose code this test runs: fetch all of it, not only the newest commits"
         )
-    folder = tmp_path_factory.mktemp("before")
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
         archive.extractall(folder, filter="data")
     return folder / "src"
@@ -166,10 +167,9 @@ async def work_side_by_side(old: Any, new: Any) -> None:
     assert sorted(ran) == sorted(f"both-{who}-{n}" for who in ("old", "new") for n in range(5))
 
 
-async def test_code_that_runs_goes_on_while_newer_code_migrates(
-    empty_url: str, session: Open, code_before: Path
-) -> None:
+async def test_code_that_runs_goes_on_while_newer_code_migrates(empty_url: str, session: Open, tmp_path: Path) -> None:
     """The code before the promise works on beside this one, whose migration comes in between; once it is started anew it is refused."""
+    code_before = code_of(BEFORE, tmp_path)
     old = await session(code_before, empty_url, migrates=True)
     await old.say("add early")
     new = await session(ROOT / "src", empty_url, migrates=True)
@@ -177,6 +177,26 @@ async def test_code_that_runs_goes_on_while_newer_code_migrates(
     await work_side_by_side(old.say, new.say)
     with pytest.raises(AssertionError, match="upgrade redrive"):
         await session(code_before, empty_url)
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+async def test_the_last_code_starts_and_works_on_tables_of_this(empty_url: str, session: Open, tmp_path: Path) -> None:
+    """N runs while N+1 migrates, and goes on; N that is started anew works beside it, too, as far as the tables say that it may."""
+    last = code_of(LAST, tmp_path)
+    running = await session(last, empty_url, migrates=True)
+    await running.say("add early")
+    new = await session(ROOT / "src", empty_url, migrates=True)
+    assert len(await new.say("run")) == 5
+    await work_side_by_side(running.say, new.say)
+    if _scripts(ENGINE).get_revision(heads()[ENGINE]).module.works_with > LAST_VERSION:
+        with pytest.raises(AssertionError, match="upgrade redrive"):
+            await session(last, empty_url)
+        return
+    restarted = await session(last, empty_url, migrates=True)
+    await restarted.say("add again")
+    assert len(await new.say("run")) == 5
+    await new.say("add back")
+    assert len(await restarted.say("run")) == 5
 
 
 async def test_this_code_starts_and_works_on_tables_of_the_next(empty_url: str, session: Open, tmp_path: Path) -> None:

@@ -92,7 +92,14 @@ def _connections(connection: Connection, settings: dict[str, str], opens: int) -
 
 def _replication(connection: Connection, settings: dict[str, str]) -> Iterator[Advice]:
     standbys = connection.execute(_STANDBYS).scalar_one()
+    waits = settings["synchronous_commit"] not in ("off", "local")
     if not standbys:
+        if settings["synchronous_standby_names"] and waits:
+            yield Advice(
+                "replication", f"synchronous_standby_names = {settings['synchronous_standby_names']}, and no standby follows: "
+                "every commit waits for one",
+                "start a standby, or take the names away until there is one: ALTER SYSTEM RESET synchronous_standby_names",
+            )  # fmt: skip
         return
     if not settings["synchronous_standby_names"]:
         yield Advice(
@@ -100,7 +107,7 @@ def _replication(connection: Connection, settings: dict[str, str]) -> Iterator[A
             "a failover loses what was acknowledged in its last moments",
             "set synchronous_standby_names, with Patroni synchronous_mode: true",
         )  # fmt: skip
-    elif settings["synchronous_commit"] in ("off", "local"):
+    elif not waits:
         yield Advice(
             "replication", f"synchronous_commit = {settings['synchronous_commit']} waits for no standby: "
             "a failover loses what was acknowledged in its last moments",

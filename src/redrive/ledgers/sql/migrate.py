@@ -90,7 +90,8 @@ async def elsewhere(database: Database) -> str:
         others = [name for name in database.dialect.schemas_with(connection, VERSION_TABLE) if name != here]
         if not others:
             return ""
-        return f"schema {' and '.join(others)} has some, and this looks in {here}: set REDRIVE_SCHEMA={others[0]}, or "
+        have = f"schema {others[0]} has some" if len(others) == 1 else f"schemas {' and '.join(others)} have some"
+        return f"{have}, and this looks in {here}: set REDRIVE_SCHEMA={others[0]}, or "
 
     return await database.read(look)
 
