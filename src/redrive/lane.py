@@ -31,6 +31,7 @@ from redrive.core.task import (
 )
 from redrive.engine.announce import announce
 from redrive.engine.handlers import Handler, HandlerFunction, Handlers, function_name, make_handler
+from redrive.engine.own_loop import run_in_own_loop
 from redrive.engine.payload_types import as_json
 from redrive.engine.worker import WorkerSettings
 from redrive.errors import HandlerError, LedgerAwayError, PayloadError, StaleError, UsageError
@@ -402,7 +403,8 @@ class Lane:
         fits it; what does not fit is refused with the path. Idempotent on the key: adding again returns the task that is there, and
         says whether its payload is the same. A kind that no handler here takes is stored all the same, with one warning in the
         log. The other parameters are those of `AddOptions`.
-        `within` takes your own SQLAlchemy connection or session: the task is then stored if and only if your transaction commits.
+        `within` takes your own connection or session of SQLAlchemy, or a plain connection of `sqlite3` or `psycopg`: the task is then
+        stored if and only if your transaction commits.
         """
         [added] = await self.add_many([self._make_task(kind, payload, how)], within=within)
         return added
@@ -416,22 +418,49 @@ class Lane:
         self._announce(given, added)
         return added
 
+    @overload
     def add_sync(
-        self, kind: str | Callable[..., Any], payload: Any = None, *, within: Within, **how: Unpack[AddOptions]
-    ) -> Added:
-        """The same for code without an event loop, in your own SQLAlchemy `Connection` or `Session`.
+        self, kind: HandlerFunction[P], payload: P, *, within: Within | None = None, **how: Unpack[AddOptions]
+    ) -> Added: ...
 
-        redrive's own table needs no opening for it, only to be there; an adopted table must have been checked by
-        `open` before.
+    @overload
+    def add_sync(
+        self,
+        kind: str | Callable[..., Any],
+        payload: Any = None,
+        *,
+        within: Within | None = None,
+        **how: Unpack[AddOptions],
+    ) -> Added: ...
+
+    def add_sync(
+        self,
+        kind: str | Callable[..., Any],
+        payload: Any = None,
+        *,
+        within: Within | None = None,
+        **how: Unpack[AddOptions],
+    ) -> Added:
+        """The same for code without an event loop; when this returns it is durable.
+
+        With `within`, your own `Connection` or `Session` of SQLAlchemy or a plain connection of `sqlite3` or `psycopg`, it is stored if
+        and only if your transaction commits. redrive's own table needs no opening for that, only to be there; an adopted table
+        must have been checked by `open` before.
         """
         [task] = self._prepared([self._make_task(kind, payload, how)])
-        if self._ledger is None:
+        if within is None:
+            [added] = run_in_own_loop(lambda: self._add_own([task]), instead="await app.add(…)")
+        elif self._ledger is None:
             raise UsageError(
                 f"table {self.name!r} must be checked before: `asyncio.run(app.open())`, or use `add` from async code"
             )
-        [added] = self._ledger.add_sync([task], within=within)
+        else:
+            [added] = self._ledger.add_sync([task], within=within)
         self._announce([task], [added])
         return added
+
+    async def _add_own(self, tasks: list[NewTask]) -> list[Added]:
+        return await (await self.ledger()).add(tasks)
 
     def _make_task(self, kind: str | Callable[..., Any], payload: Any, how: AddOptions) -> NewTask:
         return make_task(kind if isinstance(kind, str) else self.handlers.kind_of(kind), payload, **how)
@@ -577,7 +606,7 @@ class Lane:
         return acted
 
     def cancel_sync(self, ids: Sequence[TaskId], *, actor: str, reason: str = "", within: Within) -> list[TaskId]:
-        """End waiting tasks as cancelled in your own SQLAlchemy `Connection` or `Session`; those that changed.
+        """End waiting tasks as cancelled in your own transaction, `within` as in `add_sync`; those that changed.
 
         They are cancelled if and only if your transaction commits, so no observer is told here. An adopted table must have
         been checked by `open` before.
