@@ -107,7 +107,11 @@ class Handlers:
 
     def kind_of(self, function: Callable[..., Any]) -> str:
         """The one kind that a function handles, or a `HandlerError` that says why there is none."""
-        kinds = [handler.kind for handler in self if handler.function == function]
+        kinds = [
+            handler.kind
+            for handler in self
+            if handler.function == function or inspect.unwrap(handler.function) == function
+        ]
         name = f"{function_name(function) or type(function).__name__}()"
         if not kinds:
             raise HandlerError(f"{name} is not a handler here: register it with @app.handler, or name the kind as text")
