@@ -480,7 +480,7 @@ async def test_add_sync_to_an_unchecked_table_is_refused(url):
     """A foreign table must be checked once before it is written without a loop; the message says how."""
     lane = Redrive(url).adopt(LedgerTable("letters", key="id", payload="body"))
     with pytest.raises(UsageError, match=r"app\.open"):
-        lane.add_sync("letters", within=None)
+        lane.add_sync("letters", within=object())
 
 
 @pytest.mark.parametrize("store", ["sqlite"])

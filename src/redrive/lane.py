@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import islice
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from redrive.core.backoff import Backoff
 from redrive.core.durations import ZERO, Span, read_span
@@ -24,14 +24,17 @@ from redrive.core.task import (
     Attempt,
     Deed,
     NewTask,
+    P,
     Task,
     TaskId,
     check_text,
 )
 from redrive.engine.announce import announce
-from redrive.engine.handlers import Handlers, function_name, make_handler
+from redrive.engine.handlers import Handler, HandlerFunction, Handlers, function_name, make_handler
+from redrive.engine.own_loop import run_in_own_loop
+from redrive.engine.payload_types import as_json
 from redrive.engine.worker import WorkerSettings
-from redrive.errors import HandlerError, LedgerAwayError, StaleError, UsageError
+from redrive.errors import HandlerError, LedgerAwayError, PayloadError, StaleError, UsageError
 from redrive.events import Event, TaskAdded
 from redrive.ledgers.sql.beside import Beside
 from redrive.observe.traces import current_trace
@@ -42,7 +45,7 @@ from redrive.operator.ports import Census, Gates, OperatorLedger, TaskPages
 from redrive.ports import Actor, Filter, Observer, Page, Within
 from redrive.stores.port import Store
 
-__all__ = ["Acted", "Actor", "Added", "Attempt", "Lane", "NewTask", "Page", "make_task"]
+__all__ = ["Acted", "Actor", "AddOptions", "Added", "Attempt", "Lane", "NewTask", "Page", "make_task"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -54,6 +57,25 @@ SEEN_KINDS_MAX = 10_000
 """How many kinds are remembered, so that each is looked up and warned of once."""
 
 _log = logging.getLogger("redrive")
+
+
+class AddOptions(TypedDict, total=False):
+    """What can be said of a task when it is added, beside its kind and payload."""
+
+    key: str | None
+    """What you know it by: adding it again is the same task. Without one it gets a random key."""
+    delay: Span
+    """How long after now its first try is due."""
+    attempts: int | None
+    """How many tries it has, in place of the policy's number."""
+    deadline: Span | None
+    """How long after now it is tried."""
+    gate: str | None
+    """The destination that it is for, whose limits it waits for."""
+    tenant: str | None
+    """Whose it is."""
+    priority: Priority | str | None
+    """`"high"` or `"low"` goes before or behind others of its gate."""
 
 
 class Lane:
@@ -344,84 +366,124 @@ class Lane:
 
     # --- adding -----------------------------------------------------------------------------------------------------
 
+    @overload
     async def add(
         self,
-        kind: str,
+        kind: HandlerFunction[P],
+        payload: P,
+        *,
+        within: Within | None = None,
+        **how: Unpack[AddOptions],
+    ) -> Added: ...
+
+    @overload
+    async def add(
+        self,
+        kind: str | Callable[..., Any],
         payload: Any = None,
         *,
-        key: str | None = None,
-        delay: Span = ZERO,
-        attempts: int | None = None,
-        deadline: Span | None = None,
-        gate: str | None = None,
-        tenant: str | None = None,
-        priority: Priority | str | None = None,
         within: Within | None = None,
+        **how: Unpack[AddOptions],
+    ) -> Added: ...
+
+    async def add(
+        self,
+        kind: str | Callable[..., Any],
+        payload: Any = None,
+        *,
+        within: Within | None = None,
+        **how: Unpack[AddOptions],
     ) -> Added:
         """Store a task; when this returns it is durable.
 
-        Idempotent on the key: adding again returns the task that is there, and says whether its payload is the same.
-        A kind that no handler here takes is stored all the same, with one warning in the log. `delay` postpones the first try, `attempts`
-        overrides the policy's number of tries, and after `deadline` it is not tried any more. `gate` is the destination that it is
-        for, whose limits it waits for, `tenant` whose it is, and a `priority` of "high" or "low" goes before or behind others of its gate.
-        `within` takes your own
-        SQLAlchemy connection or session: the task is then stored if and only if your transaction commits.
+            await app.add("send_invoice", {"invoice": 7}, key="invoice-7")
+            await app.add(pay, Payment(account="DE1", cents=700), key="payment-7", delay="5m")
+
+        A kind, or the function that handles it. Where a handler here takes `Task[Payment]`, the payload is a `Payment` or JSON that
+        fits it; what does not fit is refused with the path. Idempotent on the key: adding again returns the task that is there, and
+        says whether its payload is the same. A kind that no handler here takes is stored all the same, with one warning in the
+        log. The other parameters are those of `AddOptions`.
+        `within` takes your own connection or session of SQLAlchemy, or a plain connection of `sqlite3` or `psycopg`: the task is then
+        stored if and only if your transaction commits.
         """
-        [added] = await self.add_many(
-            [
-                make_task(
-                    kind, payload, key=key, delay=delay, attempts=attempts, deadline=deadline,
-                    gate=gate, tenant=tenant, priority=priority,
-                )
-            ],
-            within=within,
-        )  # fmt: skip
+        [added] = await self.add_many([self._make_task(kind, payload, how)], within=within)
         return added
 
     async def add_many(self, tasks: Iterable[NewTask], *, within: Within | None = None) -> list[Added]:
         """Store many tasks in one commit, all or nothing; make them with `redrive.lane.make_task`."""
-        given = self._behind_gates(tasks)
+        given = self._prepared(tasks)
         if not given:
             return []
         added = await (await self.ledger()).add(given, within=within)
         self._announce(given, added)
         return added
 
+    @overload
+    def add_sync(
+        self, kind: HandlerFunction[P], payload: P, *, within: Within | None = None, **how: Unpack[AddOptions]
+    ) -> Added: ...
+
+    @overload
     def add_sync(
         self,
-        kind: str,
+        kind: str | Callable[..., Any],
         payload: Any = None,
         *,
-        within: Within,
-        key: str | None = None,
-        delay: Span = ZERO,
-        attempts: int | None = None,
-        deadline: Span | None = None,
-        gate: str | None = None,
-        tenant: str | None = None,
-        priority: Priority | str | None = None,
-    ) -> Added:
-        """The same for code without an event loop, in your own SQLAlchemy `Connection` or `Session`.
+        within: Within | None = None,
+        **how: Unpack[AddOptions],
+    ) -> Added: ...
 
-        redrive's own table needs no opening for it, only to be there; an adopted table must have been checked by
-        `open` before.
+    def add_sync(
+        self,
+        kind: str | Callable[..., Any],
+        payload: Any = None,
+        *,
+        within: Within | None = None,
+        **how: Unpack[AddOptions],
+    ) -> Added:
+        """The same for code without an event loop; when this returns it is durable.
+
+        With `within`, your own `Connection` or `Session` of SQLAlchemy or a plain connection of `sqlite3` or `psycopg`, it is stored if
+        and only if your transaction commits. redrive's own table needs no opening for that, only to be there; an adopted table
+        must have been checked by `open` before.
         """
-        made = make_task(
-            kind, payload, key=key, delay=delay, attempts=attempts, deadline=deadline,
-            gate=gate, tenant=tenant, priority=priority,
-        )  # fmt: skip
-        [task] = self._behind_gates([made])
-        if self._ledger is None:
+        [task] = self._prepared([self._make_task(kind, payload, how)])
+        if within is None:
+            [added] = run_in_own_loop(lambda: self._add_own([task]), instead="await app.add(…)")
+        elif self._ledger is None:
             raise UsageError(
                 f"table {self.name!r} must be checked before: `asyncio.run(app.open())`, or use `add` from async code"
             )
-        [added] = self._ledger.add_sync([task], within=within)
+        else:
+            [added] = self._ledger.add_sync([task], within=within)
         self._announce([task], [added])
         return added
 
-    def _behind_gates(self, tasks: Iterable[NewTask]) -> list[NewTask]:
-        """The tasks behind the gates that their handlers name."""
+    async def _add_own(self, tasks: list[NewTask]) -> list[Added]:
+        return await (await self.ledger()).add(tasks)
+
+    def _make_task(self, kind: str | Callable[..., Any], payload: Any, how: AddOptions) -> NewTask:
+        return make_task(kind if isinstance(kind, str) else self.handlers.kind_of(kind), payload, **how)
+
+    def _prepared(self, tasks: Iterable[NewTask]) -> list[NewTask]:
+        """The tasks with payloads that fit their handlers, behind the gates that those name."""
         given = list(tasks)
+        if self.handlers.has_typed:
+            for task in given:
+                self._value_of(task, self.handlers.find(task.kind))
+        return self._behind_gates(given)
+
+    def _value_of(self, task: NewTask, handler: Handler | None) -> Any:
+        """The payload as its handler gets it, or a `PayloadError`."""
+        if handler is None or handler.payload is None:
+            return task.payload
+        try:
+            return handler.payload.read(task.payload)
+        except PayloadError as error:
+            raise PayloadError(f"{task.kind!r}: {error}") from error
+
+    def _behind_gates(self, given: list[NewTask]) -> list[NewTask]:
+        """The tasks behind the gates that their handlers name."""
         if not self.handlers.has_gates and all(task.gate is None and task.tenant is None for task in given):
             return given
         return [self._behind_gate(task) for task in given]
@@ -430,7 +492,9 @@ class Lane:
         handler = self.handlers.find(task.kind)
         if handler is None:
             return task
-        gate = task.gate if task.gate is not None or handler.gate is None else handler.gate(task.payload)
+        gate = (
+            task.gate if task.gate is not None or handler.gate is None else handler.gate(self._value_of(task, handler))
+        )
         return task if gate is None and task.tenant is None else task.behind(gate, handler.policy.deadline)
 
     def _announce(self, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
@@ -542,7 +606,7 @@ class Lane:
         return acted
 
     def cancel_sync(self, ids: Sequence[TaskId], *, actor: str, reason: str = "", within: Within) -> list[TaskId]:
-        """End waiting tasks as cancelled in your own SQLAlchemy `Connection` or `Session`; those that changed.
+        """End waiting tasks as cancelled in your own transaction, `within` as in `add_sync`; those that changed.
 
         They are cancelled if and only if your transaction commits, so no observer is told here. An adopted table must have
         been checked by `open` before.
@@ -553,8 +617,19 @@ class Lane:
 
 
 def make_task(
+    kind: str, payload: Any = None, *, payload_bytes_max: int = PAYLOAD_BYTES_MAX, **how: Unpack[AddOptions]
+) -> NewTask:
+    """A task to be added; without a key it gets a random one, and adding it again makes another task.
+
+    `payload_bytes_max` is for a system whose payloads may be larger than 1 MiB.
+    """
+    return _new_task(kind, as_json(payload), payload_bytes_max, **how)
+
+
+def _new_task(
     kind: str,
-    payload: Any = None,
+    payload: Any,
+    payload_bytes_max: int,
     *,
     key: str | None = None,
     delay: Span = ZERO,
@@ -563,12 +638,7 @@ def make_task(
     gate: str | None = None,
     tenant: str | None = None,
     priority: Priority | str | None = None,
-    payload_bytes_max: int = PAYLOAD_BYTES_MAX,
 ) -> NewTask:
-    """A task to be added; without a key it gets a random one, and adding it again makes another task.
-
-    `payload_bytes_max` is for a system whose payloads may be larger than 1 MiB.
-    """
     return NewTask(
         kind=kind,
         key=secrets.token_hex(16) if key is None else key,

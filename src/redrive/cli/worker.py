@@ -92,6 +92,15 @@ def worker(
         run_to_the_end(lambda: _work(loaded, configured, settings, listening, child=child))
 
 
+def run_worker(app: Redrive, *, concurrency: int | None = None) -> None:
+    """Run the handlers of an application until SIGTERM or Ctrl-C, as `redrive worker` does: for the command lines of frameworks."""
+    configured = load_settings()
+    set_up_logs(configured)
+    observe_with_logs(app)
+    settings = configured.worker(concurrency=concurrency, lease=None, batch=None, grace=None)
+    run_to_the_end(lambda: _work(app, configured, settings, None, child=False))
+
+
 def _make_app(settings: Settings) -> Redrive:
     """The application of the settings alone, with the systems that they name."""
     app = Redrive(store_url(settings))

@@ -14,8 +14,11 @@ builds the statements from it. redrive's own `redrive_task` is the `LedgerTable`
 
 from dataclasses import KW_ONLY, dataclass, fields
 from enum import StrEnum
+from typing import Any
 
+from redrive.core.column_names import counts_retries
 from redrive.core.decide import Settlement
+from redrive.core.models import read_model, read_roles, read_words
 from redrive.core.states import State
 from redrive.errors import UsageError
 
@@ -155,6 +158,37 @@ class LedgerTable:
         if twice:
             raise UsageError(f"table {self.name!r}: {', '.join(twice)} cannot stand for two things")
 
+    @classmethod
+    def of(
+        cls, model: Any, *, words: Words | None = None, counts: Counts | str | None = None, **columns: Any
+    ) -> "LedgerTable":
+        """The mapping of a model: a mapped class or a `Table` of SQLAlchemy, or a model of Django.
+
+            LedgerTable.of(Email)
+            LedgerTable.of(Email, due=Email.send_after, words=Words(waiting="new", done="sent", dead="given up"))
+
+        Columns are found by their usual names where their types fit, status words by an enum, by choices and by the default of
+        the status. What the model does not tell is asked for, never invented. What is given goes first: a column by its name, by
+        the attribute's name or by the attribute itself, and None for a column that is not to be used. A count whose name speaks of
+        retries counts `retries`, any other `failures`.
+        """
+        read = read_model(model)
+        wrong = sorted(set(columns) - set(ROLES))
+        if wrong:
+            raise UsageError(f"a ledger table has no {', '.join(wrong)}: it has {', '.join(ROLES)}, words and counts")
+        roles = read_roles(read, columns)
+        status, count = str(roles["status"]), str(roles["count"])
+        given: dict[str, Any] = {
+            role: name for role, name in roles.items() if name is not None or role in OPTIONAL_ROLES
+        }
+        return cls(
+            read.name,
+            schema=read.schema,
+            words=Words(**read_words(read, status)) if words is None else words,
+            counts=(Counts.RETRIES if counts_retries(count) else Counts.FAILURES) if counts is None else counts,
+            **given,
+        )
+
     @property
     def id_column(self) -> str:
         """The column that rows are updated by."""
@@ -167,8 +201,7 @@ class LedgerTable:
 
     def columns(self) -> dict[str, str]:
         """Every mapped column, by what it stands for."""
-        other = {"name", "schema", "words", "counts"}
-        named = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in other}
+        named = {role: getattr(self, role) for role in ROLES}
         return {role: name for role, name in (named | {"id": self.id_column}).items() if name is not None}
 
     def failures(self, count: int, *, claimed: bool) -> int:
@@ -200,6 +233,11 @@ class LedgerTable:
             case _:
                 return failures
 
+
+ROLES = tuple(one.name for one in fields(LedgerTable) if one.name not in ("name", "schema", "words", "counts"))
+"""What a column can stand for."""
+OPTIONAL_ROLES = frozenset(one.name for one in fields(LedgerTable) if one.default is None)
+"""Those that a table may do without."""
 
 TASKS = LedgerTable(
     "redrive_task",

@@ -9,8 +9,10 @@ from copy import copy
 from dataclasses import InitVar, dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 from uuid import UUID, uuid5
+
+from typing_extensions import TypeVar
 
 from redrive.core.durations import ZERO, read_span
 from redrive.core.stack import Raised
@@ -19,6 +21,9 @@ from redrive.errors import PayloadError, UsageError
 
 TaskId = int | str | UUID
 """The single column that rows are updated by."""
+
+P = TypeVar("P", default=Any)
+"""What a payload is: `Task[Payment]`. A plain `Task` holds any JSON."""
 
 KEY_CHARS_MAX = 500
 KIND_CHARS_MAX = 200
@@ -30,8 +35,8 @@ PRIORITIES = (None, 0, 1, 2)
 """High, normal and low; none is normal."""
 
 
-class Task(NamedTuple):
-    """What is to be done: one row, its current state.
+class Task(NamedTuple, Generic[P]):
+    """What is to be done: one row, its current state. A handler that takes `Task[Payment]` gets its payload as a `Payment`.
 
     A named tuple, as the other values that every attempt makes: as immutable as a frozen dataclass and made in a fifth of
     the time (0.7 µs instead of 3.9 µs for these fields).
@@ -40,7 +45,7 @@ class Task(NamedTuple):
     id: TaskId
     key: str
     kind: str
-    payload: Any
+    payload: P
     state: State
     failures: int
     failures_max: int | None = None

@@ -11,7 +11,8 @@ from typing import Any
 
 from redrive.core.durations import Span, read_span
 from redrive.core.policy import Policy
-from redrive.core.task import KIND_CHARS_MAX, Claim, Task, check_gate, check_text
+from redrive.core.task import KIND_CHARS_MAX, Claim, P, Task, check_gate, check_text
+from redrive.engine.payload_types import PayloadType, wanted_payload
 from redrive.errors import HandlerError
 
 
@@ -31,7 +32,7 @@ class Context:
         return self.claim.number
 
 
-HandlerFunction = Callable[[Task], Any] | Callable[[Task, Context], Any]
+HandlerFunction = Callable[[Task[P]], Any] | Callable[[Task[P], Context], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +48,10 @@ class Handler:
     takes_context: bool = False
     gate: Callable[[Any], str | None] | None = None
     """The gate of a task, from its payload; asked once, when the task is added."""
+    payload: PayloadType | None = None
+    """The type that its payloads are checked against and read as; None for any JSON."""
     is_plain: bool = False
-    """Async, without context or timeout: nothing has to be prepared for its call."""
+    """Async, without context, timeout or typed payload: nothing has to be prepared for its call."""
 
     @property
     def is_pattern(self) -> bool:
@@ -73,6 +76,8 @@ class Handlers:
         """Whether some of them need a transaction of the ledger's."""
         self.has_gates = False
         """Whether some of them name the gate of their tasks."""
+        self.has_typed = False
+        """Whether some of them ask for payloads of a type."""
 
     def __len__(self) -> int:
         return len(self._exact) + len(self._patterns)
@@ -86,6 +91,7 @@ class Handlers:
             raise HandlerError(f"there is a handler for {handler.kind!r} already: give the second one another kind")
         self.has_transactional |= handler.transactional
         self.has_gates |= handler.gate is not None
+        self.has_typed |= handler.payload is not None
         if handler.is_pattern:
             self._patterns.append(handler)
             self._patterns.sort(key=lambda one: len(one.kind), reverse=True)
@@ -98,6 +104,20 @@ class Handlers:
         if found is None and self._patterns:
             found = next((handler for handler in self._patterns if handler.matches(kind)), None)
         return found
+
+    def kind_of(self, function: Callable[..., Any]) -> str:
+        """The one kind that a function handles, or a `HandlerError` that says why there is none."""
+        kinds = [
+            handler.kind
+            for handler in self
+            if handler.function == function or inspect.unwrap(handler.function) == function
+        ]
+        name = f"{function_name(function) or type(function).__name__}()"
+        if not kinds:
+            raise HandlerError(f"{name} is not a handler here: register it with @app.handler, or name the kind as text")
+        if len(kinds) > 1 or "*" in kinds[0]:
+            raise HandlerError(f"{name} handles {', '.join(kinds)}: say as text which kind is meant")
+        return kinds[0]
 
     @property
     def exact_kinds(self) -> list[str]:
@@ -141,6 +161,7 @@ def make_handler(
     check_text("kind", kind, KIND_CHARS_MAX)
     takes_context = _takes_context(kind, function)
     is_async = _is_async(function)
+    payload = wanted_payload(function)
     if timeout is not None:
         timeout = read_span("timeout", timeout)
         if not is_async:
@@ -154,7 +175,8 @@ def make_handler(
         is_async=is_async,
         takes_context=takes_context,
         gate=_read_gate(kind, gate),
-        is_plain=is_async and timeout is None and not takes_context,
+        payload=payload,
+        is_plain=is_async and timeout is None and not takes_context and payload is None,
     )
 
 

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 from redrive.core.decide import Settlement, deadline_of, decide, failures_max_of
 from redrive.core.durations import format_duration
 from redrive.core.outcome import Cancelled, Done, Failed, Outcome, Released, Snoozed
-from redrive.core.task import Claim
+from redrive.core.task import Claim, Task
 from redrive.engine.handlers import Context, Handler
-from redrive.errors import LedgerAwayError, PermanentError
+from redrive.engine.payload_types import PayloadType
+from redrive.errors import LedgerAwayError, PayloadError, PermanentError
 from redrive.ports import Ledger, Transaction
 
 Around = Callable[[str, Claim], AbstractContextManager[Any]]
@@ -126,7 +127,7 @@ class Runner:
         return result if isinstance(result, _RETURNED) else Done(result)
 
     async def _invoke(self, claim: Claim, handler: Handler, transaction: Transaction | None) -> Any:
-        arguments: tuple[Any, ...] = (claim.task,)
+        arguments: tuple[Any, ...] = (claim.task if handler.payload is None else _typed(claim.task, handler.payload),)
         if handler.takes_context:
             connection = None if transaction is None else transaction.connection
             arguments += (
@@ -143,6 +144,14 @@ class Runner:
         result = await _to_its_end(job)
         # An async function behind a plain decorator or a lambda looks plain; unawaited it would pass for done.
         return await result if inspect.isawaitable(result) else result
+
+
+def _typed(task: Task, wanted: PayloadType) -> Task:
+    """The task with its payload as its handler wants it. What does not fit now will not fit at the next try either."""
+    try:
+        return task._replace(payload=wanted.read(task.payload))
+    except PayloadError as error:
+        raise PermanentError(str(error)) from error
 
 
 async def _to_its_end(job: "Future[Any]") -> Any:

@@ -1,49 +1,27 @@
 """A first `LedgerTable` for a table that somebody names. What is not sure is not guessed: it is said, for a person to decide."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import JSON, Connection, Enum, Integer, Select, String, column, inspect, select, table
 
+from redrive.core.column_names import (
+    DEADLINES,
+    KEYS,
+    PAYLOADS,
+    WORDS_NEEDED,
+    counts_retries,
+    first_of,
+    usual_columns,
+    usual_words,
+)
 from redrive.core.table import Counts, LedgerTable, Words
 from redrive.errors import TableError
 from redrive.ledgers.adopt.ids import SURROGATE, is_unique
 from redrive.ledgers.adopt.notices import holds_json
 
-_NAMES: dict[str, tuple[str, ...]] = {
-    "kind": ("kind", "event_type", "command_type", "job_type", "type"),
-    "status": ("status", "state"),
-    "due": (
-        "next_retry_at", "retry_after", "next_attempt_at", "due_at", "run_at", "available_at", "send_after", "run_after",
-    ),
-    "first_due": ("scheduled_at", "scheduled_for", "send_at"),
-    "count": (
-        "retry_count", "retry_attempts", "attempts", "attempt_count", "failures", "failure_count", "tries", "retries",
-    ),
-    "count_max": ("max_retries", "max_attempts", "max_tries", "failures_max"),
-    "last_error": ("last_error", "error_message", "error"),
-    "lease_until": ("lease_until",),
-    "claim_id": ("claim_id",),
-    "claimed_at": ("claimed_at", "started_at", "locked_at"),
-    "done_at": ("applied_at", "completed_at", "processed_at", "delivered_at", "done_at", "sent_at"),
-    "ended_at": ("ended_at", "finished_at"),
-    "created_at": ("created_at", "inserted_at"),
-    "updated_at": ("updated_at", "modified_at"),
-    "deadline": ("deadline_at", "deadline"),
-}  # fmt: skip
-_KEYS = ("idempotency_key", "message_id", "event_id", "message_key", "key", "uuid")
-_PAYLOADS = ("payload", "data", "body", "args")
-_DEADLINES = ("expires_at",)
-_WORDS: dict[str, tuple[str, ...]] = {
-    "waiting": ("pending", "waiting", "queued", "new", "scheduled", "received", "available", "ready"),
-    "retrying": ("retrying", "retry", "retryable"),
-    "claimed": ("processing", "claimed", "running", "in_progress", "executing", "started"),
-    "done": ("completed", "complete", "done", "applied", "succeeded", "success", "delivered", "processed", "sent"),
-    "dead": ("dead", "failed", "error", "discarded"),
-    "cancelled": ("cancelled", "canceled"),
-}
 STATUSES_SHOWN_MAX = 20
 
 
@@ -61,24 +39,24 @@ def guess(connection: Connection, name: str, schema: str | None = None) -> Guess
     if not inspector.has_table(name, schema=schema):
         raise TableError(name, ["there is no such table"], [])
     types = {found["name"]: found["type"] for found in inspector.get_columns(name, schema=schema)}
-    roles = {role: chosen for role, names in _NAMES.items() if (chosen := _first(names, types)) is not None}
+    roles = usual_columns(types)
     doubts: list[str] = []
     id_, key = _ids(connection, name, schema, list(types))
     payload, doubt = _payload(connection, name, schema, types)
     doubts += doubt
     words, doubt = _words(connection, name, schema, roles.get("status"), types)
     doubts += doubt
-    if "count" in roles and "retr" not in roles["count"]:
+    if "count" in roles and not counts_retries(roles["count"]):
         doubts.append(
             f"counts: {roles['count']!r} is taken for how many tries have failed; counts='attempts' if it is raised as a try starts"
         )
-    late = _first(_DEADLINES, types)
+    late = first_of(DEADLINES, types)
     if late is not None and "deadline" not in roles:
         doubts.append(f"deadline={late!r}, if a row must not be tried any more after it")
     return Guess(
         table=LedgerTable(
             name, schema=schema, key=key, id=id_ if id_ != key else None, payload=payload, words=words,
-            counts=Counts.RETRIES if "retr" in roles.get("count", "") else Counts.FAILURES, **roles,
+            counts=Counts.RETRIES if counts_retries(roles.get("count", "")) else Counts.FAILURES, **roles,
         ),
         doubts=doubts,
     )  # fmt: skip
@@ -145,16 +123,16 @@ def _ids(connection: Connection, name: str, schema: str | None, there: list[str]
     """The id, which is the primary key whatever it is called, and the key: only what is unique."""
     primary = inspect(connection).get_pk_constraint(name, schema=schema)["constrained_columns"]
     unique = [one for one in there if is_unique(connection, name, schema, one)]
-    id_ = primary[0] if len(primary) == 1 else _first((SURROGATE, "id", *_KEYS), unique)
+    id_ = primary[0] if len(primary) == 1 else first_of((SURROGATE, "id", *KEYS), unique)
     if id_ is None:
         id_ = SURROGATE if primary else "id"
-    return id_, _first(_KEYS, unique) or (id_ if id_ != SURROGATE or not primary else primary[-1])
+    return id_, first_of(KEYS, unique) or (id_ if id_ != SURROGATE or not primary else primary[-1])
 
 
 def _payload(
     connection: Connection, name: str, schema: str | None, types: dict[str, Any]
 ) -> tuple[str | None, list[str]]:
-    chosen = _first(_PAYLOADS, types)
+    chosen = first_of(PAYLOADS, types)
     if chosen is None:
         return None, []
     if isinstance(types[chosen], JSON):
@@ -180,8 +158,8 @@ def _words(
         return Words(), [
             f"the numbers of {status!r} are yours to name, as in Words(waiting='0', done='2', dead='3'); {held}"
         ]
-    words = {role: chosen for role, names in _WORDS.items() if (chosen := _first(names, known)) is not None}
-    missing = [role for role in ("waiting", "done", "dead") if role not in words]
+    words = usual_words(known)
+    missing = [role for role in WORDS_NEEDED if role not in words]
     left = [word for word in known if word not in words.values()]
     doubts = []
     if missing:
@@ -190,16 +168,6 @@ def _words(
     elif left:
         doubts.append(f"words: rows whose {status!r} is {', '.join(map(repr, left))} would be left alone")
     return Words(**words), doubts
-
-
-def _first(names: Iterable[str], there: Iterable[str]) -> str | None:
-    """The first of the names that is there, however it is written: `dueAt` is `due_at`."""
-    written = {_plain(one): one for one in reversed(list(there))}
-    return next((written[_plain(name)] for name in names if _plain(name) in written), None)
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\s_-]", "", name).casefold()
 
 
 def _statuses(connection: Connection, name: str, schema: str | None, status: str, real: Any) -> Sequence[str]:

@@ -36,7 +36,7 @@ from redrive.errors import UsageError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.base import ANNOUNCE_HORIZON, IDS_MAX
 from redrive.ledgers.sql.batches import Batch
-from redrive.ledgers.sql.database import StillLocked, run_within, sync_connection
+from redrive.ledgers.sql.database import StillLocked, callers_connection, run_within
 from redrive.ledgers.sql.gate_rows import NamedGate
 from redrive.ledgers.sql.gates import Gating
 from redrive.ledgers.sql.mapped import Mapped
@@ -174,12 +174,12 @@ class Acting(Gating):
         return await self._act(Act.CANCEL, State.CANCELLED, ids, actor)
 
     def cancel_sync(self, ids: Sequence[TaskId], actor: Actor, *, within: Within) -> list[TaskId]:
-        """The same for code without an event loop, in the caller's `Connection` or `Session`."""
-        connection, ordered = sync_connection(within), sorted(set(ids))
-        changed: list[TaskId] = []
-        for start in range(0, len(ordered), IDS_MAX):
-            some = ordered[start : start + IDS_MAX]
-            changed += self._act_on(connection, Act.CANCEL, State.CANCELLED, some, actor, alone=False)
+        """The same for code without an event loop, in the caller's transaction."""
+        changed, ordered = list[TaskId](), sorted(set(ids))
+        with callers_connection(within) as connection:
+            for start in range(0, len(ordered), IDS_MAX):
+                some = ordered[start : start + IDS_MAX]
+                changed += self._act_on(connection, Act.CANCEL, State.CANCELLED, some, actor, alone=False)
         return changed
 
     async def resolve(self, ids: Sequence[TaskId], state: State, actor: Actor, *, note: Any = None) -> list[TaskId]:
@@ -290,7 +290,10 @@ class Acting(Gating):
 
     def return_sync(self, returns: Sequence[Return], actor: Actor, *, within: Within) -> list[TaskId]:
         """The same for code without an event loop, in the caller's `Connection` or `Session`."""
-        return self._return(sync_connection(within), returns, actor) if returns else []
+        if not returns:
+            return []
+        with callers_connection(within) as connection:
+            return self._return(connection, returns, actor)
 
     def _return(
         self, connection: Connection, returns: Sequence[Return], actor: Actor, *, soon: bool = False

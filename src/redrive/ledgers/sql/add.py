@@ -29,7 +29,7 @@ from redrive.errors import KeyTakenError, LedgerError, UsageError
 from redrive.ledgers.gather import Gather
 from redrive.ledgers.sql.base import ANNOUNCE_HORIZON, IDS_MAX
 from redrive.ledgers.sql.batches import Batch
-from redrive.ledgers.sql.database import run_within, sync_connection
+from redrive.ledgers.sql.database import callers_connection, run_within
 from redrive.ledgers.sql.gate_rows import NamedGate
 from redrive.ledgers.sql.gates import Gating
 from redrive.ledgers.sql.ids import uuid7
@@ -164,12 +164,15 @@ class Adding(Gating):
         return added
 
     def add_sync(self, tasks: Sequence[NewTask], *, within: Within, soon: bool = False) -> list[Added]:
-        """The same for code without an event loop, in the caller's `Connection` or `Session`.
+        """The same for code without an event loop, in the caller's transaction.
 
         `soon` says that the commit follows at once, so that one announcement may stand for several.
         """
         self._check_addable()
-        return self._add(sync_connection(within), tasks, soon=soon) if tasks else []
+        if not tasks:
+            return []
+        with callers_connection(within) as connection:
+            return self._add(connection, tasks, soon=soon)
 
     async def _add_gathered(self, tasks: Sequence[NewTask]) -> list[Added]:
         return await self.database.write(self._add, tasks, soon=True)

@@ -8,9 +8,9 @@ connection or session be used, sync or async, without a second copy of any state
 import asyncio
 import contextvars
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 
 from redrive.errors import TooSlowError, UsageError
 from redrive.ledgers.sql.beside_the_loop import call_beside
+from redrive.ledgers.sql.borrowed import borrowed, is_plain
 from redrive.ledgers.sql.seam import Dialect
 from redrive.ports import Transaction, Waiter, Within
 
@@ -225,12 +226,23 @@ async def user_transaction(
 async def run_within(
     within: Within, run: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
 ) -> R:
-    """Run a function in the caller's own transaction, whichever of the four handles it gave."""
+    """Run a function in the caller's own transaction, whichever handle they gave."""
     if isinstance(within, AsyncSession):
         within = await within.connection()
     if isinstance(within, AsyncConnection):
         return await within.run_sync(run, *args, **kwargs)
-    return run(sync_connection(within), *args, **kwargs)
+    with callers_connection(within) as connection:
+        return run(connection, *args, **kwargs)
+
+
+@contextmanager
+def callers_connection(within: Within) -> Iterator[Connection]:
+    """The connection behind what a caller without an event loop gave: SQLAlchemy's, or a plain one of `sqlite3` or `psycopg`."""
+    if is_plain(within):
+        with borrowed(within) as connection:
+            yield connection
+    else:
+        yield sync_connection(within)
 
 
 def sync_connection(within: Within) -> Connection:
@@ -240,5 +252,6 @@ def sync_connection(within: Within) -> Connection:
     if isinstance(within, Connection):
         return within
     raise UsageError(
-        f"within takes an SQLAlchemy Connection, Session, AsyncConnection or AsyncSession, not {type(within).__name__}"
+        "within takes a Connection, Session, AsyncConnection or AsyncSession of SQLAlchemy, or a connection of sqlite3 or psycopg, "
+        f"not {type(within).__name__}"
     )
