@@ -31,9 +31,8 @@ POLICY = (
 MENU = (
     ("/", "Overview"),
     ("/tasks", "Tasks"),
-    ("/dead", "Dead letters"),
-    ("/gates", "Gates"),
-    ("/workers", "Workers"),
+    ("/dead", "Causes"),
+    ("/workers", "Workers and gates"),
     ("/systems", "Systems"),
     ("/audit", "Audit"),
 )
@@ -116,6 +115,8 @@ def render(
         exactly=exactly,
         late=late,
         task_path=task_path,
+        kind_path=kind_path,
+        cause_path=cause_path,
         **content,
     )
     return HTMLResponse(page, status_code=status, headers={"Content-Security-Policy": POLICY})
@@ -153,6 +154,16 @@ def address_of(request: Request) -> str:
 def task_path(ledger: str, id: object) -> str:
     """The page of a task; ids may hold any sign."""
     return f"/tasks/{quote(ledger, safe='')}/{quote(str(id), safe='')}"
+
+
+def kind_path(ledger: str, kind: str) -> str:
+    """The page of a kind."""
+    return f"/kinds/{quote(ledger, safe='')}/{quote(kind, safe='')}"
+
+
+def cause_path(ledger: str, cause: str) -> str:
+    """The page of a failure cause."""
+    return f"/causes/{quote(ledger, safe='')}/{quote(cause, safe='')}"
 
 
 def instant_of(given: datetime | str) -> datetime:

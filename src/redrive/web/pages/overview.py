@@ -10,7 +10,6 @@ from redrive.http.panel import query_of
 from redrive.web.api.overview import OWN_WORDS, TASKS, Range
 from redrive.web.api.overview import overview as figures
 from redrive.web.pages.frame import Looker, page_router, render
-from redrive.web.pages.static import PLOTLY_VERSION, plotly_style_ids
 from redrive.web.service import service_of
 
 ORDER = (State.DEAD, State.WAITING, State.CLAIMED, State.DONE, State.CANCELLED)
@@ -47,7 +46,6 @@ async def overview(
         without_handler=[kind for one in by_ledger for kind in one["without_handler"]],
         blocked=request.app.state.blocked_loops.said(),
         has_handlers=any(len(lane.handlers) for lane in service.app.lanes.values()),
-        plotly_version=PLOTLY_VERSION, plotly_style_ids=await plotly_style_ids(),
     )  # fmt: skip
 
 
