@@ -133,7 +133,7 @@ def per_step(
     step = starts[1] - starts[0] if len(starts) > 1 else timedelta(minutes=1)
     return Chart(
         name=name, title=title, lead=lead, answer=answer, unit=unit, size=size, ys=ys, xs=times(starts[0], starts[-1] + step, now),
-        boxes=() if lines else _stacked(series, top), paths=[_path(one, top) for one in series] if lines else (),
+        boxes=() if lines else _stacked(series, top), paths=[_path(one, top, fill=at == 0) for at, one in enumerate(series)] if lines else (),
         events=[_event(at, label, starts[0], step * len(starts)) for at, label in events if starts[0] <= at <= now],
         legend=[(one.look, one.name) for one in series], columns=["From", *(one.name for one in series)],
         rows=_rows(series, starts, add=not lines), sentence=sentence or f"{title} {lead} {answer}", margin=_margin(ys),
@@ -277,8 +277,8 @@ def _stacked(series: Sequence[Series], top: float) -> list[Box]:
     return boxes
 
 
-def _path(series: Series, top: float) -> Path:
-    """A line through all that is known; where nobody counted it is broken."""
+def _path(series: Series, top: float, *, fill: bool) -> Path:
+    """A line through all that is known; where nobody counted it is broken. What lies under the first one is tinted."""
     wide = 100 / max(1, len(series.values) - 1)
     points = [
         None if value is None else (round(at * wide, 2), round(PLOT_HEIGHT * (1 - value / top), 2))
@@ -292,7 +292,7 @@ def _path(series: Series, top: float) -> Path:
     if len(known) == 1:
         line = f"M{max(0, known[0][0] - 1)} {known[0][1]}h1"
     whole = len(known) == len(points) and len(known) > 1
-    return Path(series.look, line, f"{line}L100 {PLOT_HEIGHT}L0 {PLOT_HEIGHT}Z" if whole else "")
+    return Path(series.look, line, f"{line}L100 {PLOT_HEIGHT}L0 {PLOT_HEIGHT}Z" if whole and fill else "")
 
 
 def _event(at: datetime, label: str, start: datetime, whole: timedelta) -> Mark:

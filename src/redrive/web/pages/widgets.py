@@ -134,12 +134,12 @@ def _dead(overview: Mapping[str, Any], day: Mapping[str, Any]) -> Chart:
     points, word = day["points"], _word(overview, "dead")
     title = "What failed for good, in 24 hours?"
     if not any(one[name] for one in points for name in ("added", "done", "dead", "retried")):
-        return Chart(name="dead", title=title, size="half")  # none dead is a fact, nothing is not
+        return Chart(name="dead", title=title, size="wide")  # none dead is a fact, nothing is not
     total = sum(one["dead"] for one in points)
     values = rates("dead", points, day["step_seconds"], instant_of(overview["generated_at"]))
     return _over_time(
         "dead", title, overview, day, [Series(name=f"{word} a minute", look="dead", values=values)],
-        lead=f"{few(total)} {word}." if total else f"None {word}.", unit=f"{word} a minute", size="half",
+        lead=f"{few(total)} {word}." if total else f"None {word}.", unit=f"{word} a minute", size="wide",
     )  # fmt: skip
 
 
