@@ -213,6 +213,18 @@ def trend(tries: Sequence[float], failed: Sequence[float], sentence: str, *, hei
     return Trend(boxes=boxes, sentence=sentence, height=height)
 
 
+def spark(points: Sequence[float], look: str, sentence: str, *, height: int = SPARK_HEIGHT) -> Trend:
+    """Amounts minute by minute; the running one is pale."""
+    most, room, wide = max([*points, 1]), height - 5, 100 / max(1, len(points))
+    boxes = []
+    for at, amount in enumerate(points):
+        if amount:
+            part = round(max(amount / most * room, 1.5), 2)
+            x, width = round(at * wide + wide * 0.1, 2), round(wide * 0.8, 2)
+            boxes.append(Box(look, x, width, round(height - 1 - part, 2), part, at == len(points) - 1))
+    return Trend(boxes=boxes, sentence=sentence, height=height)
+
+
 def scale(most: float) -> tuple[float, list[Mark]]:
     """The top of an axis from zero that holds so much, and its marks."""
     rough = max(most, 1) / 3

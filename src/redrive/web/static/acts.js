@@ -99,6 +99,20 @@ export function act(name, targets, description, more = {}) {
   });
 }
 
+/** One of those that match runs again; the others are counted, and stay as they are. */
+function tryOne(target) {
+  return {
+    title: "Try one first",
+    confirm: "Try one task",
+    nothing: "None of them is dead now, so there is nothing to try.",
+    sentence: (amount) => (amount === 1 ? "The only dead task of this cause runs again now." : `1 of ${tasks(amount).replace(" tasks", " dead tasks")} runs again now. The other ${number(amount - 1)} stay as they are.`),
+    run: async (why, { each: [{ seen }] }) => {
+      const { changed } = await post("/api/tasks/redrive", { ...target, filter: { ...target.filter, until: seen.until }, at_most: 1, reason: why });
+      return changed ? "One task runs again. Its history will say how it went." : "It had changed meanwhile, and nothing was done.";
+    },
+  };
+}
+
 /** Send an act, and wait for it as long as it may take: the server goes on with it, whoever waits. */
 export const post = (path, body) => ask(path, { method: "POST", body, signal: AbortSignal.timeout(ACT_WITHIN_MS) });
 
@@ -166,6 +180,7 @@ document.getElementById("act-leave")?.addEventListener("click", () => dialog.clo
 document.addEventListener("click", (event) => {
   const button = event.target.closest?.("button[data-act]");
   if (!button) return;
-  const { act: name, ledger, ids, filter, description, more } = button.dataset;
-  act(name, [ids ? { ledger, ids: JSON.parse(ids) } : { ledger, filter: JSON.parse(filter) }], description, more ? JSON.parse(more) : {});
+  const { act: name, ledger, ids, filter, description, more, one } = button.dataset;
+  const target = ids ? { ledger, ids: JSON.parse(ids) } : { ledger, filter: JSON.parse(filter) };
+  act(name, [target], description, { ...(more ? JSON.parse(more) : {}), ...(one === undefined ? {} : tryOne(target)) });
 });
