@@ -77,12 +77,12 @@ def test_a_ring_shows_shares_and_a_gauge_its_mark() -> None:
 
 
 def test_small_pictures() -> None:
-    """Failures are at the foot of the bars, never higher than the tries; one failure is visible beside thousands."""
+    """Failures are at the foot of the bars; one failure is visible beside thousands; the running minute is a pale path of its own."""
     drawn = trend([10_000, 10], [1, 10], "said")
-    bad = [box for box in drawn.boxes if box.look == "bad"]
-    assert bad[0].height == 1.5
-    assert all(box.y >= 0 and box.y + box.height <= drawn.height for box in drawn.boxes)
-    assert [box.pale for box in spark([0, 3, 1], "bad", "said").boxes] == [False, True]
+    assert [(look, pale) for look, pale, _ in drawn.shapes] == [("soft2", False), ("bad", False), ("bad", True)]
+    assert {look: path for look, pale, path in drawn.shapes if not pale}["bad"] == "M0.1 27.0V25.5h.8V27.0z"
+    assert [pale for _, pale, _ in spark([0, 3, 1], "bad", "said").shapes] == [False, True]
+    assert spark([], "bad", "said").shapes == []
 
 
 def test_words_under_bars() -> None:

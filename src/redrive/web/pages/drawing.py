@@ -115,10 +115,12 @@ class Gauge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
-    """A small picture without axes."""
+    """A small picture without axes, as wide as it has minutes."""
 
-    boxes: Sequence[Box]
+    shapes: Sequence[tuple[str, bool, str]]
+    """The look, whether it is pale because it still runs, and the path."""
     sentence: str
+    width: int
     height: int
 
 
@@ -190,39 +192,32 @@ def gauge(share: float, mark: float, said: str) -> Gauge:
 
 def trend(tries: Sequence[float], failed: Sequence[float], sentence: str, *, height: int = TREND_HEIGHT) -> Trend:
     """Tries a minute, with those that failed at the foot of each bar; small amounts of failures stay visible."""
-    most, room, wide = max([*tries, 1]), height - 4, 100 / max(1, len(tries))
-    boxes = []
-    for at, (amount, bad) in enumerate(zip(tries, failed, strict=True)):
-        pale = at == len(tries) - 1
-        x, width = round(at * wide + wide * 0.1, 2), round(wide * 0.8, 2)
-        all_of_it, part = round(amount / most * room, 2), round(bad / most * room, 2)
-        part = max(part, 1.5) if bad else 0
-        if amount > bad:
-            boxes.append(
-                Box(
-                    "soft2",
-                    x,
-                    width,
-                    round(height - 1 - max(all_of_it, part), 2),
-                    round(max(all_of_it, part) - part, 2),
-                    pale,
-                )
-            )
-        if bad:
-            boxes.append(Box("bad", x, width, round(height - 1 - part, 2), part, pale))
-    return Trend(boxes=boxes, sentence=sentence, height=height)
+    most, room = max([*tries, 1]), height - 4
+    foot = [max(bad / most * room, 1.5) if bad else 0.0 for bad in failed]
+    whole = [max(amount / most * room, part) for amount, part in zip(tries, foot, strict=True)]
+    return _small([("soft2", foot, whole), ("bad", [0.0] * len(foot), foot)], sentence, height)
 
 
 def spark(points: Sequence[float], look: str, sentence: str, *, height: int = SPARK_HEIGHT) -> Trend:
-    """Amounts minute by minute; the running one is pale."""
-    most, room, wide = max([*points, 1]), height - 5, 100 / max(1, len(points))
-    boxes = []
-    for at, amount in enumerate(points):
-        if amount:
-            part = round(max(amount / most * room, 1.5), 2)
-            x, width = round(at * wide + wide * 0.1, 2), round(wide * 0.8, 2)
-            boxes.append(Box(look, x, width, round(height - 1 - part, 2), part, at == len(points) - 1))
-    return Trend(boxes=boxes, sentence=sentence, height=height)
+    """Amounts minute by minute."""
+    most, room = max([*points, 1]), height - 5
+    tops = [max(amount / most * room, 1.5) if amount else 0.0 for amount in points]
+    return _small([(look, [0.0] * len(tops), tops)], sentence, height)
+
+
+def _small(layers: Sequence[tuple[str, Sequence[float], Sequence[float]]], sentence: str, height: int) -> Trend:
+    """Bars from one height to another, all of one look in one path; the running minute in a pale one."""
+    width = max((len(tops) for _, _, tops in layers), default=1) or 1
+    shapes = []
+    for look, feet, tops in layers:
+        bars = [
+            ""
+            if top <= foot
+            else f"M{at + 0.1:g} {height - 1 - foot:.1f}V{height - 1 - top:.1f}h.8V{height - 1 - foot:.1f}z"
+            for at, (foot, top) in enumerate(zip(feet, tops, strict=True))
+        ]
+        shapes += [(look, pale, "".join(some)) for pale, some in ((False, bars[:-1]), (True, bars[-1:])) if any(some)]
+    return Trend(shapes=shapes, sentence=sentence, width=width, height=height)
 
 
 def scale(most: float) -> tuple[float, list[Mark]]:
