@@ -24,6 +24,17 @@ FOLD_MAX = 5_000
 NOT_COUNTED = "Kinds are not counted on DynamoDB, where all tasks are deliveries of one kind."
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingKind:
+    """How many tasks of a kind wait, counted up to ten thousand."""
+
+    waiting: int
+    behind_gates: int
+    """Those that have a gate, whether it lets them through or not."""
+    oldest_due: timedelta | None
+    """How long the oldest due one waits that has no gate."""
+
+
 @dataclass(frozen=True, slots=True)
 class MinuteOfKind:
     """What a minute counted."""

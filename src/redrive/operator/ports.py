@@ -15,7 +15,7 @@ from redrive.operator.audit import AuditEntry
 from redrive.operator.figures import SUMMED, Depth, Group, Point, States
 from redrive.operator.found import Chunk
 from redrive.operator.gates import GateDoes, GateSpan, GateSums, GateView, ParkedTask, RuleView
-from redrive.operator.kinds import KindsSeen
+from redrive.operator.kinds import KindsSeen, WaitingKind
 from redrive.operator.roster import SHOWN_MAX, WorkerSeen, WorkerSign
 from redrive.ports import Actor, Filter, Ledger, LedgerReader, Page, Within
 
@@ -170,6 +170,10 @@ class Census(Protocol):
 
     async def amounts_now(self, counted: States) -> dict[State, int]:
         """How many tasks stand where now, carried on from what was counted."""
+        ...
+
+    async def waiting(self, kinds: Sequence[str]) -> Mapping[str, WaitingKind]:
+        """Those of these kinds of which any task waits, and how many: a short look, and nothing where that is not possible."""
         ...
 
 

@@ -1,6 +1,6 @@
 """How things are, in sentences: what is wrong, how it moves, what happens by itself, and what is safe to press.
 
-Pure: `judge(facts)` makes a `Verdict` of what a store knows, and asks nobody for the time. Who renders it may rely on this:
+`gather` asks a store for facts, and `judge(facts)`, which is pure, makes a `Verdict` of them. Who renders it may rely on this:
 
 - `Verdict.troubles` come worst first. Each has its four answers as sentences, never empty, and at most one advised button; where
   `button` is None the sentence of `safe` says that there is nothing to press, or what to do elsewhere.
@@ -13,6 +13,7 @@ Pure: `judge(facts)` makes a `Verdict` of what a store knows, and asks nobody fo
 """
 
 from redrive.operator.verdict.facts import CauseFacts, Facts, HeldFacts, KindFacts, LedgerNow, StoreNow
+from redrive.operator.verdict.gather import gather, gather_causes
 from redrive.operator.verdict.judge import judge
 from redrive.operator.verdict.values import (
     Button,
@@ -36,6 +37,6 @@ from redrive.operator.verdict.views import kind_json, sentence_json, trouble_jso
 
 __all__ = [
     "Button", "ButtonAct", "CauseFacts", "Facts", "Figure", "HeldFacts", "KindFacts", "KindHealth", "KindPoint", "LedgerNow", "LinkTo",
-    "Piece", "Rank", "Sentence", "StoreNow", "Subject", "Target", "Tone", "Trend", "Trouble", "Verdict", "judge", "kind_json", "plain", "sentence_json",
+    "Piece", "Rank", "Sentence", "StoreNow", "Subject", "Target", "Tone", "Trend", "Trouble", "Verdict", "gather", "gather_causes", "judge", "kind_json", "plain", "sentence_json",
     "trouble_json", "verdict_json",
 ]  # fmt: skip

@@ -132,11 +132,20 @@ def _a_minute(cause: CauseFacts) -> int:
     return points[-1] if points else 0
 
 
+def _those(cause: CauseFacts) -> str:
+    """Those that wait."""
+    return "the one waiting" if cause.waiting == 1 else f"the {cause.waiting:,} waiting"
+
+
+def _are(cause: CauseFacts) -> str:
+    return "is" if cause.waiting == 1 else "are"
+
+
 def _forecast(cause: CauseFacts, now: datetime) -> Sentence:
     if cause.tries_max is None or cause.lasts is None:
         if not cause.waiting:
             return said("Nothing recovers: what fails here dies.")
-        return said(f"Nothing recovers: the {cause.waiting:,} waiting are tried again until their tries are used up.")
+        return said(f"Nothing recovers: {_those(cause)} {_are(cause)} tried again until all tries are used up.")
     if cause.tries_max <= 1 or cause.lasts <= timedelta(0):
         return said("Nothing recovers: each task gets one try, and what fails is dead.")
     tries = f"Each task gets {cause.tries_max} tries in {about(cause.lasts)}"
@@ -146,9 +155,9 @@ def _forecast(cause: CauseFacts, now: datetime) -> Sentence:
         return said(f"Nothing recovers. {tries}{arrives}.")
     if _is_elsewhere(cause):
         return said(
-            f"Tries go on. {tries}: if it answers, the {cause.waiting:,} waiting are done; if not, they will be dead by ", by, f"{arrives}."
+            f"Tries go on. {tries}: if it answers, {_those(cause)} {_are(cause)} done; if not, dead by ", by, f"{arrives}."
         )  # fmt: skip
-    return said(f"Nothing recovers. {tries}: the {cause.waiting:,} waiting will be dead by ", by, f"{arrives}.")
+    return said(f"Nothing recovers. {tries}: {_those(cause)} will be dead by ", by, f"{arrives}.")
 
 
 def _safe(cause: CauseFacts, versions: Versions) -> tuple[Button | None, Button | None, Sentence]:

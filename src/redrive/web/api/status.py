@@ -1,26 +1,34 @@
-"""How things are, judged on what the store knows now."""
+"""How things are: the verdict that pages, the API and the command line share."""
 
-from fastapi import Request
+from typing import Any
 
-from redrive.core.states import State
-from redrive.operator.verdict import Facts, HeldFacts, LedgerNow, Verdict, judge
-from redrive.operator.verdict.facts import StoreNow
-from redrive.web.api.common import app_of, lanes_of
+from fastapi import APIRouter, Request
+
+from redrive.http.guard import KeyFirstRoute
+from redrive.operator.verdict import Verdict, gather, judge, verdict_json
+from redrive.web.answers import answers_of
+from redrive.web.api.common import LOOKING, app_of, lanes_of
+from redrive.web.api.overview import FRESH_SECONDS, LedgerQuery
+from redrive.web.service import running_of
+
+router = APIRouter(prefix="/api", route_class=KeyFirstRoute, tags=["overview"], dependencies=LOOKING)
 
 
-async def verdict_of(request: Request, ledger: str | None) -> Verdict:
-    """The verdict on one ledger, or on all."""
-    app, lanes = app_of(request), lanes_of(request, ledger)
-    now = await app.store.present()
-    states = await app.store.figures.states()
-    ledgers = []
-    for lane in lanes:
-        counted = states.get(lane.name)
-        amounts = await (await lane.census()).amounts_now(counted) if counted else dict.fromkeys(State, 0)
-        ledgers.append(
-            LedgerNow(ledger=lane.name, amounts=amounts, oldest_due=await (await lane.ledger()).oldest_due())
-        )
-    held = [HeldFacts(gate=one) for lane in lanes for one in await (await lane.gate_reader(limited=True)).holding()]
-    return judge(
-        Facts(now=now, store=StoreNow(), ledgers=ledgers, held=held, workers=await app.store.roster.seen(), kinds_note="Kinds are not counted yet.")
-    )  # fmt: skip
+@router.get("/status", summary="What is wrong, how it moves, what happens by itself, and what is safe to press")
+async def status(request: Request, ledger: LedgerQuery = None) -> dict[str, Any]:
+    """Worst first. Every sentence is there as text, and in pieces with what they link to and the instants that they name.
+
+    Numbers of a trouble count since it began, those of a kind are of the last five minutes.
+    """
+    return verdict_json(await verdict_of(request, ledger))
+
+
+async def verdict_of(request: Request, ledger: str | None = None) -> Verdict:
+    """The verdict on all ledgers, or on one; however many ask, it is made once a second."""
+    lanes = lanes_of(request, ledger)
+    store, proof = app_of(request).store, running_of(request).proof
+
+    async def make() -> Verdict:
+        return judge(await gather(store, lanes, proof.now()))
+
+    return await answers_of(request).get(("status", ledger or None), FRESH_SECONDS, make)
