@@ -1,4 +1,4 @@
-"""What a person waits for: every chart and every page of an indexed filter, over large tables. `python -m bench.operator`.
+"""What a person waits for: every screen, every chart and every page of an indexed filter, over large tables. `python -m bench.operator`.
 
 Ten million tasks in PostgreSQL and a million in SQLite, most of them done, a tenth waiting, some dead, a few cancelled, one kind
 and one state rare; a week of minutes beside them. The census runs as in a service. Each request goes through the whole web
@@ -161,6 +161,10 @@ REQUESTS = {
     "page: dead for 6 days": "/api/tasks?state=dead&older_than=6d&newest_first=true",
     "page: by key": "/api/tasks?key=task-4711",
     "page: audit": "/api/audit",
+    **{f"screen: {name}": path for name, path in (
+        ("overview", "/"), ("tasks", "/tasks"), ("dead tasks", "/tasks?state=dead"), ("one task", "/tasks/redrive_task/4711"), ("causes", "/dead"),
+        ("one kind", "/kinds/redrive_task/kind-2"), ("workers and gates", "/workers"), ("charts", "/charts?range=24h"),
+    )},
 }  # fmt: skip
 
 
@@ -174,6 +178,7 @@ async def measure(
             groups = (await client.get("/api/groups")).json()
             asked = dict(REQUESTS)
             asked["page: one cause"] = f"/api/tasks?state=dead&cause={groups[0]['cause']}&newest_first=true"
+            asked["screen: one cause"] = f"/causes/redrive_task/{groups[0]['cause']}"
             asked["task: one"] = "/api/tasks/redrive_task/4711"
             measured = []
             for name, path in asked.items():
@@ -193,7 +198,7 @@ async def _measure(client: httpx.AsyncClient, name: str, path: str, store: str, 
         took = (time.perf_counter() - began) * 1000
         if answer.status_code != 200:
             raise RuntimeError(f"{address} answered {answer.status_code}: {answer.text[:300]}")
-        said = answer.json()
+        said = answer.json() if answer.headers["content-type"] == "application/json" else None
         cursor = said.get("cursor") if isinstance(said, dict) else None
         if number >= 3:
             times.append(took)

@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 
 from redrive.app import Redrive
+from redrive.chores import WriteProof
 from redrive.core.states import State
 from redrive.lane import Lane
 from redrive.operator.alert_rules import (
@@ -21,22 +22,28 @@ from redrive.operator.alert_rules import (
     Limits,
     Messenger,
     evaluate,
+    failing_kinds,
     lost_workers,
     message,
 )
 from redrive.operator.alerts import News
 from redrive.operator.figures import States
+from redrive.operator.verdict import gather_causes, judge
 from redrive.settings import Settings
 
 GROUPS_MAX = 200
+STORE_EVERY = timedelta(seconds=5)
+LEDGER_AWAY = "ledger_away"
 TURN = SEND_WITHIN + timedelta(seconds=40)
 
 
 class Watch:
     """Looks at the figures of an application, and tells what starts and ends to be wrong."""
 
-    def __init__(self, app: Redrive, settings: Settings) -> None:
+    def __init__(self, app: Redrive, settings: Settings, proof: WriteProof | None = None) -> None:
         self._app = app
+        self._proof = proof
+        self._away = False
         self._service = settings.service_name
         self._figures = app.store.figures
         self._alerts = app.store.alerts
@@ -45,6 +52,7 @@ class Watch:
             oldest_due=settings.alert_oldest_due,
             depth=settings.alert_depth,
         )
+        self._tells_deaths = frozenset(settings.alert_dead.replace(",", " ").split())
         urls = settings.alert_urls.get_secret_value().split() if settings.alert_urls is not None else []
         self._messenger = Messenger(urls) if urls else None
         self._log: Any = structlog.get_logger().bind(system="alerts")
@@ -60,6 +68,20 @@ class Watch:
             await self._look()
         finally:
             await self._app.store.turns.give_back("alerts", until)
+
+    async def look_at_store(self) -> None:
+        """Tell that the store takes no writes, and that it does again: not written down there, so each service tells it for itself."""
+        wrong = None if self._proof is None else self._proof.sentence()
+        if (wrong is not None) == self._away:
+            return
+        text = f"{self._app.store.url}: {wrong or 'writes go through again'}"
+        started, ended = ([text], []) if wrong else ([], [text])
+        if self._messenger is not None and not await self._messenger.send(*message(self._service, started, ended)):
+            self._log.warning("alert_not_sent", started=len(started), ended=len(ended))
+            return
+        self._away = wrong is not None
+        said = self._log.warning if wrong else self._log.info
+        said("alert_started" if wrong else "alert_ended", alert=LEDGER_AWAY, rule=LEDGER_AWAY, text=text)
 
     async def _look(self) -> None:
         alarms, problem = await self._alarms()
@@ -98,8 +120,11 @@ class Watch:
         async def of_workers() -> Sequence[Alarm]:
             return lost_workers(await app.store.roster.seen(), now)
 
+        async def of_kinds() -> Sequence[Alarm]:
+            return failing_kinds(judge(await gather_causes(app.store, list(app.lanes.values()), states)))
+
         asked: list[Callable[[], Awaitable[Sequence[Alarm]]]] = [partial(of_lane, lane) for lane in app.lanes.values()]
-        asked += [of_workers, *(system.alarms for system in app.systems.values())]
+        asked += [of_workers, of_kinds, *(system.alarms for system in app.systems.values())]
         for ask in asked:
             try:
                 alarms += await ask()
@@ -120,5 +145,6 @@ class Watch:
             waiting=0 if states is None else states.amounts[State.WAITING],
             oldest_due=await (await lane.ledger()).oldest_due(),
             groups=groups,
+            tells_deaths=lane.name in self._tells_deaths,
             known=known,
         )

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,7 +15,7 @@ from redrive.ledgers.sql.database import Database
 from redrive.observe.traces import span_around
 from redrive.operator.ports import OperatorLedger
 from redrive.ports import Clock, Observer
-from redrive.signs import Signs
+from redrive.signs import Signs, write_counts
 from redrive.stores.open import open_store
 from redrive.stores.port import NO_TASKS, Store
 from redrive.system import System
@@ -177,6 +178,8 @@ class Redrive:
         finally:
             worker.stop()
             await running
+            with suppress(Exception):  # figures, which no work waits for
+                await write_counts(self.store, worker.name, [worker])
 
 
 class Workers:
@@ -219,7 +222,7 @@ class Workers:
         running += [asyncio.create_task(system.run(self._stopped)) for system in systems]
         watching = asyncio.create_task(self._watch())
         signs = Signs(self._app.store, self.name, lambda: self._workers)
-        signing = asyncio.create_task(signs.give())
+        signing = [asyncio.create_task(signs.give()), asyncio.create_task(signs.count())]
         try:
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -227,8 +230,9 @@ class Workers:
             self.stop()
             watching.cancel()
             ended = await asyncio.gather(*running, return_exceptions=True)
-            signing.cancel()
-            await asyncio.gather(signing, return_exceptions=True)
+            for one in signing:
+                one.cancel()
+            await asyncio.gather(*signing, return_exceptions=True)
             await signs.part()
         for error in ended:
             if isinstance(error, BaseException):

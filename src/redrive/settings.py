@@ -184,10 +184,15 @@ class Settings(Section):
         default=None, description="Where alerts go: addresses as apprise knows them, with spaces between them"
     )
     alert_failed_percent: float = Field(
-        default=5, ge=0, le=100, description="Alert when more tries than this failed in five minutes"
+        default=5, ge=0, le=100, description="Alert when more of the tasks that ended in five minutes died"
     )
     alert_oldest_due: Grace = Field(
         default=timedelta(minutes=5), description="Alert when a due task has waited longer; 0: never"
+    )
+    alert_dead: str = Field(
+        default="feature_flag_schedules",
+        max_length=1000,
+        description="Ledgers in which every death is an alert, with commas between them; empty: none",
     )
     alert_depth: int = Field(default=10_000, ge=0, description="Alert when more tasks wait in a ledger; 0: never")
 

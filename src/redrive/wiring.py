@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Column
 
-from redrive.alerting import Watch
+from redrive.alerting import STORE_EVERY, Watch
 from redrive.app import Redrive, Workers
-from redrive.chores import repeat
+from redrive.chores import PROVE_EVERY, WriteProof, repeat
 from redrive.core import jitter
 from redrive.core.backoff import Exponential, Schedule
 from redrive.core.durations import minutes, seconds
 from redrive.core.policy import Policy
 from redrive.core.states import State
 from redrive.engine.patience import Patience
-from redrive.engine.worker import WorkerSettings
+from redrive.engine.worker import WorkerSettings, worker_name
 from redrive.errors import MissingExtraError, SettingsError
 from redrive.errors import needs_extra as needs_extra
 from redrive.lane import Lane
@@ -241,6 +241,8 @@ class Running:
         if self.metrics is not None:
             for system in app.systems.values():
                 system.measure(self.metrics.registry)
+        self.proof = WriteProof(app.store, worker_name())
+        """Whether the store takes writes."""
         self.is_open = False
         self.opened = asyncio.Event()
         self._started = time.monotonic()
@@ -286,11 +288,16 @@ class Running:
         """What is to be done once the store is open, and before anybody is told so."""
 
     async def work(self) -> None:
-        """Work until told to stop."""
-        if self.workers is not None:
-            await self.workers.run(then_exit=True)
-        else:
-            await self._stopped.wait()
+        """Work until told to stop. Beside it a small write proves now and then that the store takes any."""
+        proving = asyncio.create_task(repeat("write proof", PROVE_EVERY, self.proof.prove))
+        try:
+            if self.workers is not None:
+                await self.workers.run(then_exit=True)
+            else:
+                await self._stopped.wait()
+        finally:
+            proving.cancel()
+            await asyncio.gather(proving, return_exceptions=True)
 
     async def set_gauges(self) -> None:
         """Ask for what is not counted as it happens. Many workers share a ledger: how much waits there is asked by a service."""
@@ -322,7 +329,7 @@ class Service(Running):
         """The admin key that was made at this start, until somebody has printed it."""
         self._at_end: list[Callable[[], Awaitable[None]]] = []
         self._bookkeeper = Bookkeeper(app.store, self._ledgers)
-        self._watch = Watch(app, settings)
+        self._watch = Watch(app, settings, self.proof)
 
     def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
         """Have something closed when the service ends, while its store is still open."""
@@ -338,6 +345,7 @@ class Service(Running):
         chores = [
             asyncio.create_task(repeat("books", BOOKS_EVERY, self._bookkeeper.round)),
             asyncio.create_task(repeat("alerts", ALERTS_EVERY, self._watch.round)),
+            asyncio.create_task(repeat("store alert", STORE_EVERY, self._watch.look_at_store)),
         ]
         try:
             await super().work()
@@ -368,7 +376,7 @@ class Service(Running):
             except Exception:  # a scrape must still get the counters
                 self.metrics.up.labels(lane.name).set(0)
                 continue
-            self.metrics.up.labels(lane.name).set(self.app.store.trouble() is None)
+            self.metrics.up.labels(lane.name).set(self.app.store.trouble() is None and not self.proof.is_stale)
             for state in State:
                 self.metrics.depth.labels(lane.name, state.value).set(counts.get(state, 0))
             self.metrics.oldest_due.labels(lane.name).set(oldest.total_seconds() if oldest else 0)

@@ -228,6 +228,7 @@ class Ledgers:
 
     lanes: list[Lane]
     unseen: dict[str, str]
+    app: Redrive
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,14 +291,14 @@ async def opened_ledgers(
         unseen = await attach_found(chosen)
         await chosen.open()
         if lane is not None:
-            yield Ledgers([choose_lane(chosen, lane)], {})
+            yield Ledgers([choose_lane(chosen, lane)], {}, chosen)
             return
         # A system may count what are no tasks, such as events, under a name of its own.
         known = {*chosen.lanes, *(one.counted_as for one in chosen.lanes.values())}
         for name in await chosen.store.figures.ledgers():
             if name not in known:
                 unseen[name] = "only the application knows how to read it: --app MODULE:APP"
-        yield Ledgers(list(chosen.lanes.values()), unseen)
+        yield Ledgers(list(chosen.lanes.values()), unseen, chosen)
     finally:
         await chosen.close()
 

@@ -20,6 +20,7 @@ from redrive.core.failure import redact
 from redrive.errors import MissingExtraError, SettingsError
 from redrive.operator.figures import Group
 from redrive.operator.roster import WorkerSeen
+from redrive.operator.verdict.values import Subject, Verdict, plain
 
 EVERY = timedelta(seconds=15)
 SEND_WITHIN = timedelta(seconds=20)
@@ -27,9 +28,11 @@ FAILED_SPAN = timedelta(minutes=5)
 ENDED_MIN = 20
 """A share of fewer than this says nothing."""
 NEW_SPAN = timedelta(minutes=15)
+"""A group of dead tasks is new for so long."""
 LOST_SPAN = timedelta(hours=1)
 """So long a worker that is lost is an alarm."""
-"""A group of dead tasks is new for so long."""
+FAILING_SPAN = timedelta(minutes=5)
+"""Tries may fail for so long before a person is told: most of them are done with a retry."""
 OWED_MAX = 20
 """Messages kept for an address that is away while others take them."""
 LINES_MAX = 20
@@ -68,6 +71,8 @@ class LedgerFacts:
     waiting: int = 0
     oldest_due: timedelta | None = None
     groups: Sequence[Group] = ()
+    tells_deaths: bool = False
+    """Whether any death is to be told, of whatever cause."""
     known: Collection[str] = ()
     """The names of alarms that have started and not ended."""
 
@@ -111,13 +116,20 @@ def _new_group(facts: LedgerFacts, _limits: Limits) -> Iterator[tuple[str, str]]
             yield group.id, f"{who} die of a new cause: {redact(group.text)}{where}"
 
 
+def _dead(facts: LedgerFacts, _limits: Limits) -> Iterator[tuple[str, str]]:
+    if facts.tells_deaths and facts.failed:
+        amount = f"1 of the {facts.things}" if facts.failed == 1 else f"{facts.failed:,} {facts.things}"
+        yield "", f"{amount} died in {format_duration(FAILED_SPAN)}"
+
+
 RULES = (
     AlertRule(name="failed_share", meaning="too many tasks fail", find=_failed_share),
     AlertRule(name="oldest_due", meaning="due tasks are not run", find=_oldest_due),
     AlertRule(name="depth", meaning="too many tasks wait", find=_depth),
     AlertRule(name="new_group", meaning="tasks die of something new", find=_new_group),
+    AlertRule(name="dead", meaning="a task died where each one matters", find=_dead),
 )
-"""All rules over ledgers. Workers have one of their own (`lost_workers`); what else is wrong, such as a disabled endpoint, systems say
+"""All rules over ledgers. Workers, kinds and the store have rules of their own (`lost_worker`, `failing`, `ledger_away`); what else is wrong, such as a disabled endpoint, systems say
 themselves: `System.alarms`."""
 
 
@@ -150,6 +162,15 @@ def lost_workers(seen: Iterable[WorkerSeen], now: datetime) -> list[Alarm]:
             text = f"worker {one.name} is lost: its last sign of life was at {one.seen_at:%H:%M:%S} UTC, {held}"
             alarms.append(Alarm(alarm_name("lost_worker", one.name), text, "lost_worker"))
     return alarms
+
+
+def failing_kinds(verdict: Verdict) -> list[Alarm]:
+    """Kinds whose tries fail and go on failing, told before their tasks are dead. Quieter than the others: a retry mends most of it."""
+    return [
+        Alarm(alarm_name("failing", one.ledger or "", one.cause or ""), f"{one.ledger}: {plain(one.told)}", "failing")
+        for one in verdict.troubles
+        if one.subject is Subject.FAILING and verdict.at - one.since >= FAILING_SPAN
+    ]
 
 
 def message(service: str, started: Sequence[str], ended: Sequence[str]) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from redrive.operator.ports import (
     Census,
     Figures,
     Gates,
+    Kinds,
     OperatorLedger,
     Roster,
     Search,
@@ -47,6 +48,7 @@ class Store(Protocol):
     alerts: Alerts
     turns: Turns
     roster: Roster
+    kinds: Kinds
 
     @property
     def url(self) -> str:

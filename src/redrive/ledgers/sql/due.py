@@ -214,9 +214,10 @@ class Due(Gating):
         known = await self._known(None)
         if known == []:
             return None
-        return await self.database.read(self._oldest_due, known)
+        return await self.database.read(self.oldest_due_of, known)
 
-    def _oldest_due(self, connection: Connection, kinds: list[str] | None) -> timedelta | None:
+    def oldest_due_of(self, connection: Connection, kinds: list[str] | None) -> timedelta | None:
+        """The same for these kinds; None for all of a table that has none."""
         left = self._seconds_left(connection, kinds, signed=True)
         return None if left is None or left > 0 else timedelta(seconds=min(-left, 1e9))
 

@@ -8,7 +8,7 @@ changed since, as for every other ledger; deliveries that were taken in are foun
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -36,6 +36,7 @@ from redrive.operator.aws.minutes import ItemMinutes
 from redrive.operator.aws.turns import ItemTurns
 from redrive.operator.census_pace import rest_after, turn_lasts
 from redrive.operator.figures import Group, States, flows_from
+from redrive.operator.kinds import WaitingKind
 
 HEADS_MAX = 10_000
 """So many open events are looked at for deliveries that are held."""
@@ -100,6 +101,10 @@ class ItemCensus:
     async def amounts_now(self, counted: States) -> dict[State, int]:
         """See `Census.amounts_now`. Which ones are held is as the census saw it: no index tells."""
         return dict(counted.amounts)
+
+    async def waiting(self, kinds: Sequence[str]) -> Mapping[str, WaitingKind]:  # noqa: ARG002
+        """See `Census.waiting`: no index tells."""
+        return {}
 
     # --- states -----------------------------------------------------------------------------------------------------
 

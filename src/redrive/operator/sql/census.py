@@ -6,7 +6,7 @@ never more than a fiftieth of the time, and written down. In between the minute'
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -24,9 +24,11 @@ from redrive.ledgers.sql.times import comparable
 from redrive.ledgers.sql.upsert import upsert
 from redrive.operator.census_pace import rest_after, turn_lasts
 from redrive.operator.figures import States, flows_from
+from redrive.operator.kinds import WaitingKind
 from redrive.operator.sql.cursors import with_zone
 from redrive.operator.sql.reads import LOOK_WITHIN
 from redrive.operator.sql.turns import SqlTurns
+from redrive.operator.sql.waiting import waiting_of
 
 PAGE = 1000
 RECENT_MAX = 20_000
@@ -100,6 +102,10 @@ class SqlCensus:
         amounts[State.CLAIMED] = min(is_open, held)
         amounts[State.WAITING] = is_open - amounts[State.CLAIMED]
         return amounts
+
+    async def waiting(self, kinds: Sequence[str]) -> Mapping[str, WaitingKind]:
+        """See `Census.waiting`."""
+        return await waiting_of(self._ledger, kinds)
 
     def _took(self, connection: Connection, at: datetime | None, seconds: float) -> None:
         c = schema.census

@@ -1,0 +1,169 @@
+"""Five outages, each staged on a real service and answered by the first screen, without a click.
+
+What is wrong, since when, why with file and line, what happens by itself, and what is safe to press: all of it in one row.
+"""
+
+import asyncio
+import re
+import sqlite3
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Locator, Page, expect
+from sqlalchemy import update
+
+from redrive import Fixed, Policy, Redrive, Schedule, Task, minutes, seconds
+from redrive.ledgers.sql import schema
+from redrive.operator.roster import WorkerSign
+
+from .conftest import log_in, refresh
+from .site import Site, serving
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+VERSION = "4f2a"
+HERE = "tests/browser/test_outages.py"
+TRIES = 14
+"""More than the ten failures that a person is called for."""
+AT_ONCE = Policy(Fixed(seconds(0.01)), retries=1, name="at once")
+SLOWLY = Policy(Schedule([minutes(1), minutes(5), minutes(15)]), retries=3, name="slowly")
+
+
+def join(app: Redrive) -> None:
+    """Handlers for each outage."""
+
+    @app.handler("bank.capture", policy=SLOWLY)
+    async def capture(task: Task) -> None:
+        raise ConnectionRefusedError("pay.example:443")
+
+    @app.handler("import.row", policy=AT_ONCE)
+    async def row(task: Task) -> None:
+        if task.payload["bug"] == 1:
+            {}["amount"]
+        {}["amount"]
+
+    @app.handler("mail.send", policy=AT_ONCE)
+    async def send(task: Task) -> None:
+        template = None
+        template.body.format(order=task.payload)  # type: ignore[attr-defined]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def shop(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    """A service at work, in a version that has a name, that notices a locked store within seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REDRIVE_VERSION", VERSION)
+        patch.setattr("redrive.chores.PROOF_MAX_AGE", timedelta(seconds=1))
+        patch.setattr("redrive.wiring.PROVE_EVERY", timedelta(seconds=0.2))
+        async with serving(tmp_path_factory.mktemp("outages"), join=join) as running:
+            yield running
+
+
+async def row_of(page: Page, site: Site, words: str) -> Locator:
+    """The row of the first screen that says this; nobody clicks anything."""
+    await log_in(page, site)
+    row = page.locator(".trouble", has_text=words)
+    for _ in range(40):
+        if await row.count():
+            break
+        await asyncio.sleep(0.5)
+        await refresh(page)
+    await expect(row).to_have_count(1)
+    return row
+
+
+async def test_a_destination_is_down(page: Page, shop: Site):
+    """Before any task is dead: which kind, since when, which error, what becomes of those that wait, and *Pause* as the blue button."""
+    for number in range(TRIES):
+        await shop.app.add("bank.capture", key=f"capture-{number}")
+    row = await row_of(page, shop, "bank.capture")
+    await expect(row).to_contain_text(re.compile(rf"has been failing since .*: 100% of {TRIES} tries"))
+    await expect(row).to_contain_text("ConnectionRefusedError: pay.example:443")
+    await expect(row).to_contain_text(f"0 dead, {TRIES} waiting")
+    await expect(row.locator(".itself")).to_contain_text(
+        re.compile(r"4 tries in about 21 minutes.*they will be dead by")
+    )
+    await expect(row.locator(".main-act")).to_have_text("Pause bank.capture")
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("needs you")
+
+
+async def test_poison_beside_it(page: Page, shop: Site):
+    """Two bugs with one message are two causes, each with its line."""
+    for number in range(TRIES):
+        await shop.app.add("import.row", {"bug": 1 + number % 2}, key=f"row-{number}")
+    await log_in(page, shop)
+    lines = page.locator(".trouble", has_text="import.row").locator(".said")
+    for _ in range(40):
+        if len(set(await lines.all_inner_texts())) == 2:
+            break
+        await asyncio.sleep(0.5)
+        await refresh(page)
+    said = await lines.all_inner_texts()
+    assert len(said) == 2
+    assert all(one.startswith("KeyError: 'amount' at") and HERE in one for one in said), said
+    assert len({one.rpartition(":")[2] for one in said}) == 2
+
+
+async def test_a_deploy_broke_a_kind(page: Page, shop: Site):
+    """The error, the file and the line of the user's code, and the version: fix the code first."""
+    for number in range(TRIES):
+        await shop.app.add("mail.send", key=f"mail-{number}")
+    row = await row_of(page, shop, "mail.send")
+    await expect(row).to_contain_text("AttributeError: 'NoneType' object has no attribute 'body'")
+    await expect(row).to_contain_text(re.compile(rf"{re.escape(HERE)}:\d+"))
+    await expect(row).to_contain_text(f"Version {VERSION}, deployed")
+    await expect(row).to_contain_text(f"{TRIES} dead")
+    await expect(row.locator(".safe")).to_contain_text("Redriving now repeats the failure: fix the code first.")
+    await expect(row.locator(".main-act")).to_have_text("Pause mail.send")
+    await row.get_by_role("button", name="Try one first").click()
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_contain_text(
+        f"1 of {TRIES} dead tasks runs again now. The other {TRIES - 1} stay as they are."
+    )
+    await expect(dialog.locator("#act-warning")).to_contain_text("This will most likely fail.")
+    await dialog.get_by_label("Why?").fill("is it still broken?")
+    await dialog.get_by_role("button", name="Try one task").click()
+    await expect(page.get_by_role("status").filter(has_text="One task runs again.")).to_be_visible()
+
+
+async def test_a_worker_was_killed(page: Page, shop: Site):
+    """Who is lost, since when, what it held, and that others will take it."""
+    now = datetime.now(UTC)
+    await shop.app.store.roster.sign(
+        WorkerSign(name="app-3:2217", host="app-3", pid=2217, started_at=now - timedelta(hours=1), slots=16, holds={"redrive_task": {"mail.send": 6}})
+    )  # fmt: skip
+    gone = update(schema.worker).where(schema.worker.c.name == "app-3:2217").values(seen_at=now - timedelta(seconds=40))
+    await shop.app.database.write(lambda connection: connection.execute(gone) and None)
+    row = await row_of(page, shop, "app-3:2217")
+    await expect(row).to_contain_text(re.compile(r"has been lost since .*, holding 6 tasks"))
+    await expect(row.locator(".itself")).to_contain_text("take")
+    await expect(row.locator(".safe")).to_contain_text("Nothing to press.")
+
+
+async def test_the_store_is_locked(page: Page, shop: Site, watch):
+    """The first row says that nothing is written, the page is not green, and `/health` says so too; when it is over, so is the row."""
+    watch.expected += ["503"]
+    await log_in(page, shop)
+    other = sqlite3.connect(str(shop.app.database.engine.url.database), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        row = page.locator(".trouble[data-subject=ledger_away]")
+        for _ in range(40):
+            await refresh(page)
+            if await row.count():
+                break
+            await asyncio.sleep(0.5)
+        await expect(page.locator(".trouble").first).to_have_attribute("data-subject", "ledger_away")
+        await expect(page.get_by_role("heading", level=1)).to_contain_text("need")
+        assert (await page.context.request.get(f"{shop.url}/health")).status == 503
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+    for _ in range(40):
+        await refresh(page)
+        if not await row.count():
+            return
+        await asyncio.sleep(0.5)
+    raise AssertionError("the row stayed")
