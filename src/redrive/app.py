@@ -12,6 +12,7 @@ from redrive.lane import Lane
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
 from redrive.observe.traces import span_around
+from redrive.operator.carrier import Carrier
 from redrive.operator.ports import OperatorLedger
 from redrive.ports import Clock, Observer
 from redrive.signs import Signs
@@ -219,7 +220,8 @@ class Workers:
         running += [asyncio.create_task(system.run(self._stopped)) for system in systems]
         watching = asyncio.create_task(self._watch())
         signs = Signs(self._app.store, self.name, lambda: self._workers)
-        signing = asyncio.create_task(signs.give())
+        carrier = Carrier(self._app.store.operations, lambda: self._app.lanes, self.name)
+        beside = [asyncio.create_task(signs.give()), asyncio.create_task(carrier.run())]
         try:
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -227,8 +229,9 @@ class Workers:
             self.stop()
             watching.cancel()
             ended = await asyncio.gather(*running, return_exceptions=True)
-            signing.cancel()
-            await asyncio.gather(signing, return_exceptions=True)
+            for one in beside:
+                one.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
             await signs.part()
         for error in ended:
             if isinstance(error, BaseException):

@@ -19,6 +19,7 @@ from redrive.operator.ports import (
     Census,
     Figures,
     Gates,
+    Operations,
     OperatorLedger,
     Roster,
     Search,
@@ -47,6 +48,7 @@ class Store(Protocol):
     alerts: Alerts
     turns: Turns
     roster: Roster
+    operations: Operations
 
     @property
     def url(self) -> str:
