@@ -21,6 +21,7 @@ from redrive.operator.alert_rules import (
     Limits,
     Messenger,
     evaluate,
+    halted_operations,
     lost_workers,
     message,
 )
@@ -99,7 +100,11 @@ class Watch:
             return lost_workers(await app.store.roster.seen(), now)
 
         asked: list[Callable[[], Awaitable[Sequence[Alarm]]]] = [partial(of_lane, lane) for lane in app.lanes.values()]
-        asked += [of_workers, *(system.alarms for system in app.systems.values())]
+
+        async def of_operations() -> Sequence[Alarm]:
+            return halted_operations(await app.store.operations.open())
+
+        asked += [of_workers, of_operations, *(system.alarms for system in app.systems.values())]
         for ask in asked:
             try:
                 alarms += await ask()

@@ -19,6 +19,7 @@ from redrive.core.durations import format_duration
 from redrive.core.failure import redact
 from redrive.errors import MissingExtraError, SettingsError
 from redrive.operator.figures import Group
+from redrive.operator.operations import Operation
 from redrive.operator.roster import WorkerSeen
 
 EVERY = timedelta(seconds=15)
@@ -117,7 +118,7 @@ RULES = (
     AlertRule(name="depth", meaning="too many tasks wait", find=_depth),
     AlertRule(name="new_group", meaning="tasks die of something new", find=_new_group),
 )
-"""All rules over ledgers. Workers have one of their own (`lost_workers`); what else is wrong, such as a disabled endpoint, systems say
+"""All rules over ledgers. Workers and operations have one of their own (`lost_workers`, `halted_operations`); what else is wrong, such as a disabled endpoint, systems say
 themselves: `System.alarms`."""
 
 
@@ -150,6 +151,19 @@ def lost_workers(seen: Iterable[WorkerSeen], now: datetime) -> list[Alarm]:
             text = f"worker {one.name} is lost: its last sign of life was at {one.seen_at:%H:%M:%S} UTC, {held}"
             alarms.append(Alarm(alarm_name("lost_worker", one.name), text, "lost_worker"))
     return alarms
+
+
+def halted_operations(operations: Iterable[Operation]) -> list[Alarm]:
+    """Operations that stopped by themselves, until a person has done something about each."""
+    return [
+        Alarm(
+            alarm_name("operation", one.id),
+            f"{one.ledger}: operation {one.id} has halted with {one.tally.left:,} tasks to come: {redact(one.why)}",
+            "operation",
+        )
+        for one in operations
+        if one.halted_itself
+    ]
 
 
 def message(service: str, started: Sequence[str], ended: Sequence[str]) -> tuple[str, str]:

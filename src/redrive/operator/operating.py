@@ -203,6 +203,10 @@ class LaneOperations:
         """What operations changed in the payload of one task, the newest first: what it was, what it is, by whom and why."""
         return await self._kept.edits(ledger=self._lane.name, task_id=str(id))
 
+    async def edits_of(self, id: str, *, limit: int = 50) -> Sequence[EditedTask]:
+        """What one operation changed in payloads, the newest first."""
+        return await self._kept.edits(operation=id, limit=limit)
+
     # --- steering -------------------------------------------------------------------------------------------------------
 
     async def pause(self, id: str, *, actor: str, reason: str) -> Operation:
