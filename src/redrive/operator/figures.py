@@ -66,11 +66,16 @@ class Group:
 
 
 def carried_on(amounts: Mapping[State, int], changed: Mapping[str, int]) -> dict[State, int]:
-    """What a census has counted, carried on by what the minutes have counted since; no amount is below zero. Pure."""
+    """What a census has counted, carried on by what the minutes have counted since; no amount is below zero. Pure.
+
+    The amounts add up: what ended was waiting or held when it was counted, and is no longer either.
+    """
     ended = changed["done"] + changed["dead"] + changed["cancelled"]
+    waiting = amounts[State.WAITING] + changed["added"] - ended
     now = {
         **amounts,
-        State.WAITING: amounts[State.WAITING] + changed["added"] - ended,
+        State.WAITING: waiting,
+        State.CLAIMED: amounts[State.CLAIMED] + min(0, waiting),
         State.DONE: amounts[State.DONE] + changed["done"] - changed["pruned"],
         State.DEAD: amounts[State.DEAD] + changed["dead"],
         State.CANCELLED: amounts[State.CANCELLED] + changed["cancelled"],

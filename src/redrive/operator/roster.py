@@ -29,6 +29,8 @@ class WorkerSign:
     version: str | None = None
     slots: int = 0
     holds: Holds = field(default_factory=dict)
+    lease: timedelta | None = None
+    """For how long what it holds stays its own without being extended."""
     stops: bool = False
     """The last sign: it was asked to stop, and has."""
 
@@ -46,6 +48,7 @@ class WorkerSeen:
     started_at: datetime
     seen_at: datetime
     stopped_at: datetime | None
+    lease: timedelta | None = None
 
     @property
     def held(self) -> int:
@@ -55,3 +58,12 @@ class WorkerSeen:
     def is_lost(self, now: datetime) -> bool:
         """Whether it ought to be there and is not."""
         return self.stopped_at is None and now - self.seen_at > LOST_AFTER
+
+    def is_there(self, now: datetime) -> bool:
+        """Whether it works."""
+        return self.stopped_at is None and not self.is_lost(now)
+
+    @property
+    def leases_end(self) -> datetime | None:
+        """By when what it held is free again, if it was lost right before its next sign; None where nobody knows."""
+        return None if self.lease is None else self.seen_at + SIGN_EVERY + self.lease

@@ -45,4 +45,4 @@ def test_an_error_whose_properties_raise_is_still_kept(name: str) -> None:
 
     asked = property(refuse, lambda self, value: None)
     error = type("OddError", (errors.PermanentCommandError,), {name: asked})("FULL", "the disk is full")
-    assert errors.trouble_of(error) == errors.Trouble("PERMANENT", "OddError", "[FULL] the disk is full")
+    assert errors.trouble_of(error) == errors.CommandTrouble("PERMANENT", "OddError", "[FULL] the disk is full")

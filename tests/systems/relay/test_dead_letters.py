@@ -30,7 +30,7 @@ from redrive.systems.relay import broker as links
 from redrive.systems.relay.dead_letters import DeadLetters
 from redrive.systems.relay.message import PROTOBUF
 from redrive.systems.relay.relay_pb2 import RetryMessage
-from redrive.systems.relay.rules import DeadLetterFacts, Rules, Verdict, load_rules
+from redrive.systems.relay.rules import DeadLetterFacts, LetterVerdict, Rules, load_rules
 from redrive.systems.relay.settings import DeadLetterSettings
 
 from .kit import Broker, rows, running, until
@@ -327,7 +327,7 @@ async def test_copies_that_a_sender_asked_for(send: Callable[..., Any], ground: 
 class Fragile(Rules):
     """Rules with a defect that one message finds."""
 
-    def classify(self, trouble: DeadLetterFacts) -> Verdict:
+    def classify(self, trouble: DeadLetterFacts) -> LetterVerdict:
         if trouble.error == "boom":
             raise RecursionError("too deep")
         return super().classify(trouble)

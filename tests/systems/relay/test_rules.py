@@ -17,8 +17,8 @@ from redrive.systems.relay.rules import (
     TEXT_CHARS_MAX,
     DeadLetterFacts,
     LetterClass,
+    LetterVerdict,
     Rules,
-    Verdict,
     load_rules,
 )
 
@@ -83,7 +83,9 @@ def test_the_first_rule_that_fits_decides(given_rules: list[dict[str, Any]], one
     """Each rule asked by itself, in order: the verdict is that of the first; more rules behind it change nothing."""
     rules = made(*given_rules)
     alone = [at for at, rule in enumerate(given_rules) if made(rule).classify(one).rule != NO_RULE]
-    expected = Verdict(LetterClass.BUSINESS, f"r{alone[0]}") if alone else Verdict(LetterClass.UNKNOWN, NO_RULE)
+    expected = (
+        LetterVerdict(LetterClass.BUSINESS, f"r{alone[0]}") if alone else LetterVerdict(LetterClass.UNKNOWN, NO_RULE)
+    )
     assert rules.classify(one) == expected
 
 

@@ -34,7 +34,7 @@ from redrive.extend import Beside
 from redrive.lane import Actor
 from redrive.queues import ExtraColumns
 from redrive.sql import Batch
-from redrive.systems.commands.errors import Trouble, trouble_of
+from redrive.systems.commands.errors import CommandTrouble, trouble_of
 from redrive.systems.commands.messages import Messages
 from redrive.systems.commands.tables import COUNTED
 from redrive.systems.commands.values import Outcome, json_text
@@ -238,14 +238,14 @@ def _extra_row(one: Settlement) -> tuple[Any, ...]:
     return _trouble(one)[:3]
 
 
-def _trouble(one: Settlement) -> Trouble:
+def _trouble(one: Settlement) -> CommandTrouble:
     """Why a try failed: as its handler said, or that no handler was left to say it."""
     if isinstance(one.result, BaseException):
         return trouble_of(one.result)
     if one.outcome == "lease_expired":
-        return Trouble("WORKER_LOST", "WORKER_LOST", one.error or "")
+        return CommandTrouble("WORKER_LOST", "WORKER_LOST", one.error or "")
     code, _, message = (one.error or "").partition(": ")
-    return Trouble("BUSINESS_RULE", code, message)
+    return CommandTrouble("BUSINESS_RULE", code, message)
 
 
 @lru_cache(maxsize=1000)
@@ -253,7 +253,7 @@ def _tried(number: int) -> str:
     return f'{{"attempt": {number}}}'
 
 
-def _said(trouble: Trouble) -> str:
+def _said(trouble: CommandTrouble) -> str:
     """The inside of a JSON object with an error."""
     said = _said_without_details(trouble.type, trouble.code, trouble.message)
     return f'{said}, "details": {_json(trouble.details)}' if trouble.details else said

@@ -109,7 +109,7 @@ class BusinessRuleError(Coded, BusinessError):
     """A business rule says no: the command has failed, its sender is told, and nobody has to look."""
 
 
-class Trouble(NamedTuple):
+class CommandTrouble(NamedTuple):
     """An error as it is kept: what kind, its code, and a message without secrets."""
 
     type: str
@@ -118,7 +118,7 @@ class Trouble(NamedTuple):
     details: Any = None
 
 
-def trouble_of(error: BaseException) -> Trouble:
+def trouble_of(error: BaseException) -> CommandTrouble:
     """What is kept of an exception that a handler raised."""
     raised = type(error)  # not the exception itself, whose `__class__` may raise
     kind = "BUSINESS_RULE" if issubclass(raised, BusinessError) else "TRANSIENT"
@@ -127,16 +127,16 @@ def trouble_of(error: BaseException) -> Trouble:
         with suppress(BaseException):  # properties of a subclass may raise: it is described as any other then
             return _coded(kind, cast("Coded", error))
     code, message = raised.__name__, describe_error(error)
-    return Trouble(kind, code[:CODE_CHARS_MAX], "" if message == code else message.removeprefix(f"{code}: "))
+    return CommandTrouble(kind, code[:CODE_CHARS_MAX], "" if message == code else message.removeprefix(f"{code}: "))
 
 
-def _coded(kind: str, error: Coded) -> Trouble:
+def _coded(kind: str, error: Coded) -> CommandTrouble:
     details = redacted(error.details)
     try:
         json_text(details)
     except PayloadError:
         details = None
-    return Trouble(kind, _safe(str(error.code))[:CODE_CHARS_MAX], _safe(str(error.message)), details)
+    return CommandTrouble(kind, _safe(str(error.code))[:CODE_CHARS_MAX], _safe(str(error.message)), details)
 
 
 @lru_cache(maxsize=512)

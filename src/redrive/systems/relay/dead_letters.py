@@ -27,7 +27,7 @@ from redrive.systems.relay.logs import DeadLetterMetrics, RelayLog
 from redrive.systems.relay.message import PROTOBUF, InvalidMessageError
 from redrive.systems.relay.quarantine import quarantine
 from redrive.systems.relay.relay_pb2 import RetryMessage
-from redrive.systems.relay.rules import LetterClass, Rules, Verdict
+from redrive.systems.relay.rules import LetterClass, LetterVerdict, Rules
 from redrive.systems.relay.settings import DeadLetterSettings, RelaySettings
 from redrive.systems.relay.topology import bind, require
 
@@ -95,7 +95,7 @@ class DeadLetters:
         tell()  # not before: what cannot be told would come again, and without an id as another message
         arrived.task_done()
 
-    def read(self, message: DeliveredMessage) -> tuple[DeadLetter, Verdict, Message]:
+    def read(self, message: DeliveredMessage) -> tuple[DeadLetter, LetterVerdict, Message]:
         """The dead letter, what is to become of it, and how it goes on; an `InvalidMessageError` whatever it holds."""
         if (strange := unreadable(message.header)) is not None:
             raise InvalidMessageError("bad_properties", f"the properties cannot be decoded: {strange.why}")
@@ -113,13 +113,13 @@ class DeadLetters:
         except Exception as error:  # nothing that a stranger sends may stop the consumer
             raise InvalidMessageError("unparsable", describe_error(error)) from error
 
-    def judge(self, letter: DeadLetter) -> Verdict:
+    def judge(self, letter: DeadLetter) -> LetterVerdict:
         """What is to become of it: what nobody knows the queue of cannot be retried, whatever the rules say."""
         if not letter.is_placed:
-            return Verdict(LetterClass.UNKNOWN, NOT_PLACED)
+            return LetterVerdict(LetterClass.UNKNOWN, NOT_PLACED)
         return self.rules.classify(letter.trouble)
 
-    def _packed(self, letter: DeadLetter, verdict: Verdict) -> Message:
+    def _packed(self, letter: DeadLetter, verdict: LetterVerdict) -> Message:
         """The letter as the relay takes it."""
         body = RetryMessage(
             message_id=letter.message_id,
@@ -155,7 +155,7 @@ class DeadLetters:
 
     # --- what is told -----------------------------------------------------------------------------------------------
 
-    def _handed_over(self, letter: DeadLetter, verdict: Verdict) -> None:
+    def _handed_over(self, letter: DeadLetter, verdict: LetterVerdict) -> None:
         self.metrics.handed_over(verdict.letter_class.value, letter.trouble.queue if letter.is_placed else None)
         self._log.dead_letter(letter, verdict)
 

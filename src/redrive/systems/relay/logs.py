@@ -13,7 +13,7 @@ from redrive.operator.words import safe_text
 from redrive.systems.kit.own_log import OwnLog
 from redrive.systems.relay.deaths import DeadLetter
 from redrive.systems.relay.message import InvalidMessageError
-from redrive.systems.relay.rules import Verdict
+from redrive.systems.relay.rules import LetterVerdict
 from redrive.systems.relay.values import Arrival, Stored
 
 QUEUES_MAX = 50
@@ -135,7 +135,7 @@ class RelayLog(OwnLog):
         for one in stored.known:
             self.say("info", "retry_known", **_about(one))
 
-    def dead_letter(self, letter: DeadLetter, verdict: Verdict) -> None:
+    def dead_letter(self, letter: DeadLetter, verdict: LetterVerdict) -> None:
         """Tell of a dead letter that the relay's queue has, and what was decided about it."""
         self.say(
             "info",

@@ -54,7 +54,7 @@ class DeadLetterFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LetterVerdict:
     """What was decided, and by which rule."""
 
     letter_class: LetterClass
@@ -139,12 +139,12 @@ class Rules(BaseModel):
             names.add(rule.name)
         return rules
 
-    def classify(self, trouble: DeadLetterFacts) -> Verdict:
+    def classify(self, trouble: DeadLetterFacts) -> LetterVerdict:
         """What kind of trouble it is; every trouble gets a verdict."""
         for rule in self.rules:
             if rule.fits(trouble):
-                return Verdict(rule.letter_class, rule.name)
-        return Verdict(LetterClass.UNKNOWN, NO_RULE)
+                return LetterVerdict(rule.letter_class, rule.name)
+        return LetterVerdict(LetterClass.UNKNOWN, NO_RULE)
 
 
 def load_rules(path: str | None = None) -> Rules:

@@ -6,6 +6,7 @@ A search lives in the service that began it and is forgotten after a while; noth
 import asyncio
 import secrets
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -25,7 +26,7 @@ from redrive.operator.json_views import redacted
 from redrive.operator.ports import Search
 from redrive.ports import Filter
 from redrive.stores.port import Store
-from redrive.web.api.common import LOOKING, NO_LEDGER, app_of, lane_of, shown
+from redrive.web.api.common import LOOKING, NO_LEDGER, app_of, lanes_of, shown
 
 RUNNING_MAX = 4
 KEPT_MAX = 50
@@ -47,7 +48,7 @@ router = APIRouter(
 class SearchBody(Body):
     """What is looked for."""
 
-    ledger: str | None = Field(default=None, max_length=200, description="The ledger; redrive's own without it")
+    ledger: str | None = Field(default=None, max_length=200, description="One ledger; all without it")
     text: str = Field(default="", max_length=TEXT_CHARS_MAX, description="In the key, kind, last error or payload")
     state: State | None = None
     kind: str | None = Field(default=None, max_length=KIND_CHARS_MAX)
@@ -69,14 +70,15 @@ class Job:
     """One search."""
 
     id: str
-    ledger: str
+    ledger: str | None
     asked: Filter
     total: int | None
     began: float = field(default_factory=time.monotonic)
     state: str = "running"
     looked_at: int = 0
     found: int = 0
-    tasks: list[Task] = field(default_factory=list)
+    tasks: list[tuple[str, Task]] = field(default_factory=list)
+    """The first of those that were found, each with its ledger."""
     problem: str | None = None
     task: asyncio.Task[None] | None = None
 
@@ -85,7 +87,7 @@ class Job:
         return {
             "id": self.id, "ledger": self.ledger, "text": self.asked.text or "", "state": self.state, "looked_at": self.looked_at,
             "total": self.total, "found": self.found, "problem": self.problem,
-            "tasks": [shown(task, self.ledger) for task in self.tasks],
+            "tasks": [shown(task, ledger) for ledger, task in self.tasks],
         }  # fmt: skip
 
 
@@ -95,20 +97,21 @@ class Searches:
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
 
-    async def begin(self, store: Store, lane: Lane, asked: Filter) -> Job:
-        """Begin a search; 429 where enough are running."""
+    async def begin(self, store: Store, lanes: Sequence[Lane], asked: Filter) -> Job:
+        """Begin a search of these ledgers, one after the other; 429 where enough are running."""
         self._forget_old()
         if sum(job.state == "running" for job in self._jobs.values()) >= RUNNING_MAX:
             raise ApiError(
                 429, "too_many_searches", "too many searches are running: wait for one to end, or cancel one",
                 headers={"Retry-After": "10"},
             )  # fmt: skip
-        search = store.search(await lane.ledger(), asked, redacted)
-        counted = (await store.figures.states()).get(lane.name)
-        total = None if counted is None else sum(counted.amounts.values())
-        job = Job(secrets.token_hex(8), lane.name, asked, total)
+        searches = {lane.name: store.search(await lane.ledger(), asked, redacted) for lane in lanes}
+        states = await store.figures.states()
+        known = [sum(states[name].amounts.values()) for name in searches if name in states]
+        total = sum(known) if len(known) == len(searches) else None
+        job = Job(secrets.token_hex(8), lanes[0].name if len(lanes) == 1 else None, asked, total)
         self._jobs[job.id] = job
-        job.task = asyncio.create_task(self._run(job, search), name=f"search {job.id}")
+        job.task = asyncio.create_task(self._run(job, searches), name=f"search {job.id}")
         return job
 
     def get(self, id: str) -> Job:
@@ -133,20 +136,11 @@ class Searches:
         for job in jobs:
             await _stop(job)
 
-    async def _run(self, job: Job, search: Search) -> None:
-        after: TaskId | None = None
+    async def _run(self, job: Job, searches: Mapping[str, Search]) -> None:
         try:
             async with asyncio.timeout(RUN_SECONDS_MAX):
-                while True:
-                    asked = time.monotonic()
-                    chunk = await search.chunk(after)
-                    job.looked_at += chunk.looked_at
-                    job.found += len(chunk.tasks)
-                    job.tasks += chunk.tasks[: TASKS_MAX - len(job.tasks)]
-                    after = chunk.last
-                    if after is None:
-                        break
-                    await asyncio.sleep((time.monotonic() - asked) * PAUSE_SHARE)
+                for ledger, search in searches.items():
+                    await self._look_through(job, ledger, search)
             job.state = "done"
         except TimeoutError:
             job.state, job.problem = "failed", "it took too long: narrow it down"
@@ -154,6 +148,19 @@ class Searches:
             job.state, job.problem = "failed", "the database cannot be reached now: start again"
         except Exception as error:  # whatever it is, who watches must hear of it
             job.state, job.problem = "failed", redact(describe_error(error))
+
+    async def _look_through(self, job: Job, ledger: str, search: Search) -> None:
+        after: TaskId | None = None
+        while True:
+            asked = time.monotonic()
+            chunk = await search.chunk(after)
+            job.looked_at += chunk.looked_at
+            job.found += len(chunk.tasks)
+            job.tasks += [(ledger, task) for task in chunk.tasks[: TASKS_MAX - len(job.tasks)]]
+            after = chunk.last
+            if after is None:
+                return
+            await asyncio.sleep((time.monotonic() - asked) * PAUSE_SHARE)
 
     def _forget_old(self) -> None:
         now = time.monotonic()
@@ -180,7 +187,7 @@ SearchId = Annotated[str, Path(max_length=64)]
 @router.post("", summary="Start a text search in the background", status_code=202)
 async def begin(request: Request, body: SearchBody) -> dict[str, Any]:
     """Returns its id at once."""
-    job = await _searches(request).begin(app_of(request).store, lane_of(request, body.ledger), body.filter())
+    job = await _searches(request).begin(app_of(request).store, lanes_of(request, body.ledger), body.filter())
     return {"id": job.id}
 
 

@@ -1,5 +1,6 @@
 """Pages of tasks, and one task with all that is known of it."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -13,9 +14,10 @@ from redrive.http.guard import KeyFirstRoute
 from redrive.lane import Lane
 from redrive.operator.asked import CAUSE_CHARS_MAX, TEXT_CHARS_MAX, read_filter
 from redrive.operator.json_views import attempt_json, deed_json, instant_json, parked_json
-from redrive.operator.names import find_named
+from redrive.operator.merged_pages import merged_page
+from redrive.operator.names import find_meant, find_named
 from redrive.ports import Filter
-from redrive.web.api.common import LOOKING, in_time, lane_of, shown
+from redrive.web.api.common import LOOKING, in_time, lane_of, lanes_of, shown
 
 PAGE_DEFAULT = 50
 PAGE_MAX = 500
@@ -28,7 +30,7 @@ router = APIRouter(prefix="/api/tasks", route_class=KeyFirstRoute, tags=["tasks"
 @router.get("", summary="A page of tasks")
 async def page(
     request: Request,
-    ledger: Annotated[str | None, Query(description="The ledger; by default redrive's own", max_length=200)] = None,
+    ledger: Annotated[str | None, Query(description="One ledger; all without it", max_length=200)] = None,
     state: Annotated[State | None, Query()] = None,
     kind: Annotated[str | None, Query(max_length=KIND_CHARS_MAX)] = None,
     error: Annotated[str | None, Query(description="Part of the last error", max_length=TEXT_CHARS_MAX)] = None,
@@ -46,17 +48,21 @@ async def page(
     A filter that no index serves is refused with `needs_search` after two seconds, never waited for.
     """
     asked = read_filter(state=state, kind=kind, error=error, cause=cause, key=key, older_than=older_than)
-    return await page_of(lane_of(request, ledger), asked, cursor=cursor, limit=limit, newest_first=newest_first)
+    return await page_of(lanes_of(request, ledger), asked, cursor=cursor, limit=limit, newest_first=newest_first)
 
 
 async def page_of(
-    lane: Lane, asked: Filter, *, cursor: str | None, limit: int = PAGE_DEFAULT, newest_first: bool
+    lanes: Sequence[Lane], asked: Filter, *, cursor: str | None, limit: int = PAGE_DEFAULT, newest_first: bool
 ) -> dict[str, Any]:
     """The same for the page that shows it."""
     async with in_time():
-        pages = await lane.pages()
-        found = await pages.page(asked, cursor=cursor or None, limit=limit, newest_first=newest_first)
-    return {"tasks": [shown(task, lane.name) for task in found.items], "cursor": found.cursor}
+        pages = {lane.name: await lane.pages() for lane in lanes}
+        if len(lanes) > 1:
+            merged = await merged_page(pages, asked, cursor=cursor or None, limit=limit, newest_first=newest_first)
+            return {"tasks": [shown(one.task, one.ledger) for one in merged.items], "cursor": merged.cursor}
+        [(name, only)] = pages.items()
+        found = await only.page(asked, cursor=cursor or None, limit=limit, newest_first=newest_first)
+    return {"tasks": [shown(task, name) for task in found.items], "cursor": found.cursor}
 
 
 @router.get("/{ledger}/{id:path}", summary="One task: its row, history, who acted on it, and its tries to come")
@@ -94,3 +100,14 @@ async def find_task(lane: Lane, name: str) -> Task:
     if task is None:
         raise ApiError(404, "task_unknown", f"there is no task {name!r:.80} in {lane.name!r}")
     return task
+
+
+async def named_in(lanes: Sequence[Lane], name: str) -> list[dict[str, Any]]:
+    """The tasks that have this name as their id or their key, in whichever ledger."""
+    found: list[dict[str, Any]] = []
+    for lane in lanes:
+        ledger = await lane.ledger()
+        for id_ in sorted((await find_meant(ledger, [name]))[name], key=str):
+            if (task := await ledger.get(id_)) is not None:
+                found.append(shown(task, lane.name))
+    return found

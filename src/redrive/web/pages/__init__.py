@@ -1,13 +1,28 @@
 """The pages of the service, rendered here: what they show first is in the HTML, scripts only keep it fresh and act.
 
-`frame` renders and says who looks, `static` serves what pages load, and each page has its own file: `overview`, `tasks`,
-`task` (drawn by `timeline`), `dead`, `gates` (drawn by `gate_strip`), `workers`, `audit`, `systems`, `login`. What people do goes through the API alone.
+`frame` renders and says who looks, `static` serves what pages load, and each page has its own file: `overview` (of `verdict`), `tasks`,
+`task` (drawn by `timeline`), `dead`, `causes`, `kinds`, `gates` (drawn by `gate_strip`), `workers`, `charts` (`widgets`, drawn by `drawing`), `audit`, `systems`, `login`. What people do goes through the API alone.
 """
 
-from redrive.web.pages import audit, dead, docs, gates, login, overview, static, systems, task, tasks, workers
+from redrive.web.pages import (
+    audit,
+    causes,
+    charts,
+    dead,
+    docs,
+    gates,
+    kinds,
+    login,
+    overview,
+    static,
+    systems,
+    task,
+    tasks,
+    workers,
+)
 
 PAGES = (
-    static.router, login.router, overview.router, tasks.router, task.router, dead.router, gates.router, workers.router, systems.router, audit.router,
+    static.router, login.router, overview.router, tasks.router, task.router, dead.router, causes.router, kinds.router, gates.router, workers.router, charts.router, systems.router, audit.router,
     docs.router,
 )  # fmt: skip
 """The routers of all pages."""

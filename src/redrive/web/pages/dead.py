@@ -17,6 +17,6 @@ async def dead(request: Request, visitor: Looker, ledger: Annotated[str, Query(m
     """The page."""
     found = await groups(request, ledger or None)
     return render(
-        request, "dead.html", visitor, title="Dead letters",
+        request, "dead.html", visitor, title="Failure causes",
         groups=found, ledger=ledger, ledgers=list(service_of(request).app.lanes),
     )  # fmt: skip

@@ -4,6 +4,7 @@ Everything that tasks bring along is escaped by the templates. The Content-Secur
 inline: neither script nor style.
 """
 
+import re
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -21,6 +22,7 @@ from redrive.core.failure import redact
 from redrive.errors import LedgerAwayError, TooSlowError, UsageError
 from redrive.http.errors import ApiError
 from redrive.http.guard import require_unless_loopback
+from redrive.operator.gates import moment
 from redrive.web.service import service_of
 from redrive.web.session import Visitor, sessions_of
 
@@ -31,9 +33,8 @@ POLICY = (
 MENU = (
     ("/", "Overview"),
     ("/tasks", "Tasks"),
-    ("/dead", "Dead letters"),
-    ("/gates", "Gates"),
-    ("/workers", "Workers"),
+    ("/dead", "Causes"),
+    ("/workers", "Workers and gates"),
     ("/systems", "Systems"),
     ("/audit", "Audit"),
 )
@@ -115,7 +116,10 @@ def render(
         when=lambda instant: when(instant, now),
         exactly=exactly,
         late=late,
+        timed=timed,
         task_path=task_path,
+        kind_path=kind_path,
+        cause_path=cause_path,
         **content,
     )
     return HTMLResponse(page, status_code=status, headers={"Content-Security-Policy": POLICY})
@@ -155,6 +159,16 @@ def task_path(ledger: str, id: object) -> str:
     return f"/tasks/{quote(ledger, safe='')}/{quote(str(id), safe='')}"
 
 
+def kind_path(ledger: str, kind: str) -> str:
+    """The page of a kind."""
+    return f"/kinds/{quote(ledger, safe='')}/{quote(kind, safe='')}"
+
+
+def cause_path(ledger: str, cause: str) -> str:
+    """The page of a failure cause."""
+    return f"/causes/{quote(ledger, safe='')}/{quote(cause, safe='')}"
+
+
 def instant_of(given: datetime | str) -> datetime:
     """An instant as the API writes it."""
     return datetime.fromisoformat(given) if isinstance(given, str) else given
@@ -171,6 +185,19 @@ def when(given: datetime | str, now: datetime) -> str:
     if not span:
         return "now"
     return f"in {format_duration(span)}" if span > timedelta(0) else f"{format_duration(-span)} ago"
+
+
+def timed(text: str, now: datetime, *instants: datetime | str | None) -> list[tuple[str, datetime | None]]:
+    """A sentence in pieces: those that say one of these instants in UTC stand alone, to be shown in the zone of whoever looks.
+
+    What people have written into it, in quotation marks, is left alone.
+    """
+    known = {moment(one, now): one for given in instants if given is not None for one in [instant_of(given)]}
+    pieces: list[tuple[str, datetime | None]] = []
+    for part in re.split("(“[^”]*”)", text):
+        found = [part] if part.startswith("“") or not known else re.split(f"({'|'.join(map(re.escape, known))})", part)
+        pieces += [(one, None if one.startswith("“") else known.get(one)) for one in found if one]
+    return pieces
 
 
 def late(seconds: float | None) -> str:

@@ -51,6 +51,7 @@ class StripHour:
     x: float
     label: str
     anchor: str
+    at: datetime | None = None
 
 
 def draw_strip(spans: Sequence[GateSpan], now: datetime, doing: GateDoes, since: datetime | None) -> GateStrip:
@@ -116,10 +117,10 @@ def _sentence(told: Sequence[tuple[GateDoes, datetime, datetime]], now: datetime
 def hours_of(now: datetime) -> list[StripHour]:
     """The axis: every twenty minutes of the clock that is not too near an end."""
     start = now - STRIP
-    marks = [StripHour(x=0, label=f"{start:%H:%M}", anchor="start")]
+    marks = [StripHour(x=0, label=f"{start:%H:%M}", anchor="start", at=start)]
     at = start.replace(minute=start.minute // 20 * 20, second=0, microsecond=0) + timedelta(minutes=20)
     while at < now:
         if 14 <= (x := _percent(at - start)) <= 86:
-            marks.append(StripHour(x=x, label=f"{at:%H:%M}", anchor="middle"))
+            marks.append(StripHour(x=x, label=f"{at:%H:%M}", anchor="middle", at=at))
         at += timedelta(minutes=20)
     return [*marks, StripHour(x=100, label="now", anchor="end")]

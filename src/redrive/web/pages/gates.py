@@ -53,12 +53,24 @@ async def gates(
     cursor: Annotated[str, Query(max_length=CURSOR_CHARS_MAX)] = "",
 ) -> HTMLResponse:
     """The page: of one ledger page by page, of all of them the first gates of each."""
-    asked = read_does(does) if does else None
+    place = {"ledger": ledger, "does": does, "prefix": prefix}
+    shown = await gates_shown(request, ledger, read_does(does) if does else None, prefix, cursor)
+    following = shown.pop("following")
+    return render(
+        request, "gates.html", visitor, title="Gates", here="/workers", every_does=list(GateDoes), **shown,
+        **turns("/gates", place, cursor=cursor or None, following=following if ledger else None),
+    )  # fmt: skip
+
+
+async def gates_shown(
+    request: Request, ledger: str = "", does: GateDoes | None = None, prefix: str = "", cursor: str = ""
+) -> dict[str, Any]:
+    """What the table of gates shows, here and beside the workers."""
     lanes = [lane_of(request, ledger)] if ledger else list(app_of(request).lanes.values())
     rows, rules, more, following = list[GateRow](), list[tuple[str, RuleView]](), list[str](), None
     for lane in lanes:
         try:
-            found, of_lane = await _found(lane, asked, prefix, cursor if ledger else "")
+            found, of_lane = await _found(lane, does, prefix, cursor if ledger else "")
         except UsageError:  # a ledger without gates
             if ledger:
                 raise
@@ -69,15 +81,13 @@ async def gates(
             following = found.cursor
             more.append(lane.name)
     rows.sort(key=lambda row: ORDER.index(row.view.does) if row.view.does is not GateDoes.LETTING_THROUGH else 9)
-    place = {"ledger": ledger, "does": does, "prefix": prefix}
-    return render(
-        request, "gates.html", visitor, title="Gates", ledger=ledger, ledgers=list(service_of(request).app.lanes),
-        does=asked, every_does=list(GateDoes), prefix=prefix, rows=rows, rules=[(name, one, limit_words(one.rule)) for name, one in rules],
-        verdict=_verdict(Counter(row.view.does for row in rows), complete=not more), more=[] if ledger else more,
-        marks=hours_of(rows[0].view.at) if rows else (), rate_words=rate_words, span_words=span_words, few=_few,
-        with_ledger=len(service_of(request).app.lanes) > 1,
-        **turns("/gates", place, cursor=cursor or None, following=following if ledger else None),
-    )  # fmt: skip
+    return {
+        "ledger": ledger, "ledgers": list(service_of(request).app.lanes), "does": does, "prefix": prefix, "rows": rows,
+        "rules": [(name, one, limit_words(one.rule)) for name, one in rules],
+        "verdict": _verdict(Counter(row.view.does for row in rows), complete=not more), "more": [] if ledger else more, "following": following,
+        "marks": hours_of(rows[0].view.at) if rows else (), "rate_words": rate_words, "span_words": span_words, "few": _few,
+        "with_ledger": len(service_of(request).app.lanes) > 1,
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,59 +1,59 @@
-"""The overview: what is broken, since when, and why. The page holds the numbers of its moment; a script keeps them fresh."""
+"""The first screen: how things are, in sentences; figures, kinds and charts below. All of it is in the first response."""
 
 from typing import Annotated, Any
 
 from fastapi import Query, Request
 from fastapi.responses import HTMLResponse
 
-from redrive.core.states import State
-from redrive.http.panel import query_of
-from redrive.web.api.overview import OWN_WORDS, TASKS, Range
-from redrive.web.api.overview import overview as figures
+from redrive.web.api.audit import audit
+from redrive.web.api.overview import Range, overview, series
+from redrive.web.api.status import verdict_of
+from redrive.web.api.workers import workers
 from redrive.web.pages.frame import Looker, page_router, render
-from redrive.web.pages.static import PLOTLY_VERSION, plotly_style_ids
+from redrive.web.pages.verdict import charts_of, dot_of, figure_look, kind_rows, place_of, trouble_row
 from redrive.web.service import service_of
 
-ORDER = (State.DEAD, State.WAITING, State.CLAIMED, State.DONE, State.CANCELLED)
-"""What needs a person comes first."""
-MEANING = {
-    State.WAITING: "will be tried, now or later",
-    State.CLAIMED: "running now, or an event under delivery",
-    State.DONE: "succeeded",
-    State.DEAD: "failed for good: review and redrive",
-    State.CANCELLED: "ended by a person or a system",
-}
-NOTHING: dict[str, Any] = {"states": {}, "by_ledger": [], "of": TASKS, "words": OWN_WORDS, "gates": []}
+LATELY_MAX = 6
 
 router = page_router()
 
 
 @router.get("/", response_class=HTMLResponse)
-async def overview(
+async def first_screen(
     request: Request,
     visitor: Looker,
     ledger: Annotated[str, Query(max_length=200)] = "",
-    range: Range = Range.HOUR,
+    kinds: Annotated[str, Query(max_length=10, description="`all` shows every kind")] = "",
 ) -> HTMLResponse:
     """The page."""
     service = service_of(request)
-    numbers = await figures(request, ledger or None, range) if service.is_open else NOTHING
-    by_ledger = numbers["by_ledger"]
+    if not service.is_open:
+        return render(request, "opening.html", visitor, title="Overview")
+    verdict = await verdict_of(request, ledger or None)
+    numbers = await overview(request, ledger or None, Range.HOUR)
+    drawn = await series(request, ledger or None, Range.HOUR)
+    rows, more = kind_rows(verdict, every=kinds == "all")
     return render(
-        request, "overview.html", visitor, title="Overview",
-        ledger=ledger, ledgers=list(service.app.lanes), range=range, ranges=list(Range), order=ORDER, meaning=MEANING,
-        states=numbers["states"], of=numbers["of"], words=numbers["words"], by_ledger=by_ledger,
-        gates=numbers["gates"],
-        places={state: _place(state.value, ledger, by_ledger) for state in State},
-        without_handler=[kind for one in by_ledger for kind in one["without_handler"]],
-        blocked=request.app.state.blocked_loops.said(),
-        has_handlers=any(len(lane.handlers) for lane in service.app.lanes.values()),
-        plotly_version=PLOTLY_VERSION, plotly_style_ids=await plotly_style_ids(),
+        request, "overview.html", visitor, title=verdict.title,
+        verdict=verdict, ledger=ledger, ledgers=list(service.app.lanes), troubles=[trouble_row(one) for one in verdict.troubles],
+        kinds=rows, more_kinds=more, charts=charts_of(verdict, numbers, drawn), place_of=place_of, figure_look=figure_look, dot_of=dot_of,
+        without_handler=[kind for one in numbers["by_ledger"] for kind in one["without_handler"]],
+        blocked=request.app.state.blocked_loops.said(), has_handlers=any(len(lane.handlers) for lane in service.app.lanes.values()),
+        lately=await _lately(request) if verdict.is_well else [],
     )  # fmt: skip
 
 
-def _place(state: str, ledger: str, by_ledger: list[dict[str, Any]]) -> str:
-    """Where a tile leads: to the tasks of the ledger that is looked at; of all, to the groups or to where most of them are."""
-    if not ledger and state == State.DEAD:
-        return "/dead"
-    most = max(by_ledger, key=lambda one: one["states"][state], default=None)
-    return query_of("/tasks", {"ledger": ledger or (most and most["ledger"]), "state": state})
+async def _lately(request: Request) -> list[dict[str, Any]]:
+    """What happened last: what people did, and which versions came."""
+    deeds = (await audit(request, None, None, LATELY_MAX))["deeds"]
+    told = [
+        {"at": one["at"], "text": f"{one['actor']}: {one['act']} {one['task_id']}", "place": "/audit"} for one in deeds
+    ]
+    first: dict[str, str] = {}
+    for one in await workers(request):
+        if one["version"]:
+            first[one["version"]] = min(first.get(one["version"], one["started_at"]), one["started_at"])
+    told += [
+        {"at": at, "text": f"Version {version} was first seen", "place": "/workers"} for version, at in first.items()
+    ]
+    return sorted(told, key=lambda one: str(one["at"]), reverse=True)[:LATELY_MAX]

@@ -1,9 +1,8 @@
-"""What pages load: our style sheets and scripts, and those of plotly and Swagger UI from their packages. Nothing comes from elsewhere."""
+"""What pages load: our style sheets and scripts, and those of Swagger UI from its package. Nothing comes from elsewhere."""
 
 import asyncio
 import gzip
 import hashlib
-import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -16,11 +15,8 @@ from redrive.http.errors import ApiError
 
 STATIC = Path(__file__).parent.parent / "static"
 TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
-PLOTLY = "plotly.js"
-PLOTLY_VERSION = version("plotly")
 SWAGGER_VERSION = version("fastapi-swagger")
 PACKAGED = {
-    PLOTLY: ("plotly", "package_data/plotly.min.js", PLOTLY_VERSION),
     "swagger-ui.js": ("fastapi_swagger", "resources/swagger-ui-bundle.js", SWAGGER_VERSION),
     "swagger-ui.css": ("fastapi_swagger", "resources/swagger-ui.css", SWAGGER_VERSION),
 }
@@ -30,10 +26,6 @@ FOR_EVER = "public, max-age=31536000, immutable"
 """For an address that names its version."""
 ASK_AGAIN = "public, no-cache"
 """Kept, but asked for each time whether it is still the same: a new release shows at once."""
-
-_STYLE_ID = re.compile(
-    rb'if\(!document\.getElementById\("([0-9a-f]{32,64})"\)\)\{var \w+=document\.createElement\("style"\)'
-)
 
 router = APIRouter(tags=["pages"], include_in_schema=False)
 
@@ -63,19 +55,6 @@ def _read(name: str) -> StaticFile:
     compressed = gzip.compress(plain, 6, mtime=0) if len(plain) >= COMPRESSED_FROM_BYTES else None
     tag = f'"{hashlib.sha256(plain).hexdigest()[:32]}"'
     return StaticFile(TYPES[Path(name).suffix], tag, plain, compressed)
-
-
-@cache
-def _style_ids() -> tuple[str, ...]:
-    return tuple(sorted({found.decode() for found in _STYLE_ID.findall(_read(PLOTLY).plain)}))
-
-
-async def plotly_style_ids() -> tuple[str, ...]:
-    """The ids of style sheets that plotly writes into a page, unless something there has the id already.
-
-    They belong to its maps, which are not used here, and the Content-Security-Policy forbids them.
-    """
-    return await asyncio.to_thread(_style_ids)
 
 
 @router.get("/static/{name}")

@@ -1,5 +1,6 @@
-"""The list of tasks of a ledger: filters, pages, and what to act on. What it shows comes from the API's own functions."""
+"""The list of tasks of a ledger, or of all of them: filters, pages, and what to act on. What it shows comes from the API's own functions."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import Query, Request
@@ -11,8 +12,8 @@ from redrive.http.errors import ApiError
 from redrive.http.panel import turns
 from redrive.lane import Lane
 from redrive.operator.asked import read_filter
-from redrive.web.api.common import lane_of
-from redrive.web.api.tasks import page_of
+from redrive.web.api.common import lanes_of
+from redrive.web.api.tasks import named_in, page_of
 from redrive.web.pages.frame import Looker, page_router, render
 from redrive.web.service import service_of
 
@@ -45,32 +46,43 @@ async def tasks(
     cause: Text = "",
     key: Text = "",
     older_than: Text = "",
+    text: Text = "",
     newest_first: Annotated[bool | None, Query()] = None,
     cursor: Text = "",
 ) -> HTMLResponse:
-    """The page. A filter that cannot be used, or that no index serves, is said above an empty list."""
-    lane = lane_of(request, ledger)
+    """The page. A filter that cannot be used, or that no index serves, is said above an empty list.
+
+    With a `text` it shows at once the tasks that have it as their id or key; a script then looks through all that is stored.
+    """
+    lanes = lanes_of(request, ledger)
     given = (state, kind, key, error, cause, older_than)
     asked = {name: said.strip() for name, said in zip(WORDS, given, strict=True) if said.strip()}
     # What waits is read from what is due next, all else from what happened last.
     newest = newest_first if newest_first is not None else state != State.WAITING
-    found, problem = await _found(lane, asked, cursor, newest_first=newest)
-    place = {"ledger": lane.name, **asked, "newest_first": None if newest_first is None else str(newest).lower()}
+    sought = text.strip()
+    if sought:
+        found, problem = {"tasks": await named_in(lanes, sought), "cursor": None}, None
+    else:
+        found, problem = await _found(lanes, asked, cursor, newest_first=newest)
+    place = {"ledger": ledger, **asked, "newest_first": None if newest_first is None else str(newest).lower()}
+    kinds = [handler.kind for lane in lanes for handler in lane.handlers if not handler.is_pattern]
+    ends = [lane.name for lane in lanes if lane.table.words.cancelled is not None]  # others have no such end
+    names = list(service_of(request).app.lanes)
     return render(
         request, "tasks.html", visitor, title="Tasks",
-        ledger=lane.name, ledgers=list(service_of(request).app.lanes), states=STATES, asked={name: asked.get(name) for name in WORDS},
-        kinds=[handler.kind for handler in lane.handlers if not handler.is_pattern][:KINDS_SUGGESTED_MAX],
-        can_cancel=lane.table.words.cancelled is not None,  # a table without a word for it has no such end
+        ledger=ledger, ledgers=names, with_ledger=not ledger and len(names) > 1, states=STATES, asked={name: asked.get(name) for name in WORDS},
+        kinds=list(dict.fromkeys(kinds))[:KINDS_SUGGESTED_MAX], text=sought,
+        acts_in={"redrive": [lane.name for lane in lanes], "cancel": ends},
         tasks=found["tasks"], problem=problem, words=_words(asked), filter=asked, newest_first=newest,
         **turns("/tasks", place, cursor=cursor or None, following=found["cursor"]),
     )  # fmt: skip
 
 
 async def _found(
-    lane: Lane, asked: dict[str, str], cursor: str, *, newest_first: bool
+    lanes: Sequence[Lane], asked: dict[str, str], cursor: str, *, newest_first: bool
 ) -> tuple[dict[str, Any], str | None]:
     try:
-        return await page_of(lane, read_filter(**asked), cursor=cursor, newest_first=newest_first), None
+        return await page_of(lanes, read_filter(**asked), cursor=cursor, newest_first=newest_first), None
     except ApiError as refused:
         if refused.status >= 500:
             raise

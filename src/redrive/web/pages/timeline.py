@@ -31,6 +31,7 @@ class TimelineMark:
     look: str
     label: str
     moment: str
+    at: datetime
     title: str
 
 
@@ -128,7 +129,7 @@ def _mark(one: Mapping[str, Any], x: float) -> TimelineMark:
         case _:
             look, label, title = "ahead", f"try {one['number']}", f"try {one['number']} would start {exact}"
     return TimelineMark(
-        x=_rounded(x), width=_rounded(min(MARK_MAX, width)), look=look, label=label, moment=at.strftime("%H:%M:%S"), title=title
+        x=_rounded(x), width=_rounded(min(MARK_MAX, width)), look=look, label=label, moment=at.strftime("%H:%M:%S"), at=at, title=title
     )  # fmt: skip
 
 

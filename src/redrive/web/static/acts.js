@@ -22,20 +22,23 @@ const reason = document.getElementById("act-reason");
 const problem = document.getElementById("act-problem");
 const confirm = document.getElementById("act-confirm");
 const extra = document.getElementById("act-extra");
+const warning = document.getElementById("act-warning");
+const facts = document.getElementById("act-facts");
+const after = document.getElementById("act-after");
 
 // What the open question is about; null after somebody has left.
 let asked = null;
 
 /**
  * Count, ask for a reason, do it. `question` says:
- * `title`, `button` (its class); `look` answers how many it is about; `sentence` says what will happen to so many, and
+ * `title`, `confirm` (the words of the button, if they are others), `button` (its class), `warning`, `facts`, `after`; `look` answers how many it is about; `sentence` says what will happen to so many, and
  * `nothing` that there are none; `run(reason, seen, text, isLeft)` does it and answers with the sentence that tells of it. A long
  * one asks `isLeft` between two pages: whether this question was left, also where another one is asked meanwhile.
  */
 export async function askBefore(question) {
   asked = question;
   title.textContent = question.title;
-  confirm.textContent = question.title;
+  confirm.textContent = question.confirm ?? question.title;
   confirm.className = question.button ?? "";
   confirm.disabled = true;
   problem.hidden = true;
@@ -43,6 +46,9 @@ export async function askBefore(question) {
   count.replaceChildren("Counting…");
   extra.hidden = !question.extra;
   if (question.extra) [extra.querySelector("label").textContent, extra.querySelector("textarea").value] = [question.extra, ""];
+  warn(question.warning);
+  list(facts, question.facts);
+  list(after, question.after);
   dialog.showModal();
   try {
     question.seen = await question.look();
@@ -60,39 +66,76 @@ export async function askBefore(question) {
   reason.focus();
 }
 
-/** Act on tasks. `what` has `ledger` and either `ids` or `filter`. */
-export function act(name, what, description) {
+function warn(sentence) {
+  warning.hidden = !sentence;
+  warning.querySelector("span").textContent = sentence ?? "";
+}
+
+/** Names and what they stand for. */
+function list(element, named) {
+  element.hidden = !named?.length;
+  element.replaceChildren(...(named ?? []).map(([name, value]) => make("div", {}, make("dt", { textContent: name }), make("dd", { textContent: value }))));
+}
+
+/**
+ * Act on tasks. Each of `targets` has a `ledger` and either `ids` or a `filter`; `more` may say a warning, facts and what follows,
+ * and other words for the title and the button.
+ */
+export function act(name, targets, description, more = {}) {
   const words = WORDS[name];
   const path = name in RESOLVES ? "/api/tasks/resolve" : `/api/tasks/${name}`;
+  const count = (what) => (name in RESOLVES ? { matched: what.ids.length } : post(path, { ...what, reason: "count before acting", dry_run: true }));
   return askBefore({
     ...words,
     description,
     nothing: `None of them is ${words.from} now, so there is nothing to do.`,
-    look: async () => (name in RESOLVES ? { matched: what.ids.length } : await post(path, { ...what, reason: "count before acting", dry_run: true })),
-    run: (why, seen, _text, isLeft) => change(name, path, what, why, seen, isLeft),
+    look: async () => {
+      const each = [];
+      for (const what of targets) each.push({ what, seen: await count(what) });
+      return { each, matched: each.reduce((sum, { seen }) => sum + seen.matched, 0) };
+    },
+    run: (why, { each, matched }, _text, isLeft) => change(name, path, each, matched, why, isLeft),
+    ...more,
   });
+}
+
+/** One of those that match runs again; the others are counted, and stay as they are. */
+function tryOne(target) {
+  return {
+    title: "Try one first",
+    confirm: "Try one task",
+    nothing: "None of them is dead now, so there is nothing to try.",
+    sentence: (amount) => (amount === 1 ? "The only dead task of this cause runs again now." : `1 of ${tasks(amount).replace(" tasks", " dead tasks")} runs again now. The other ${number(amount - 1)} stay as they are.`),
+    run: async (why, { each: [{ seen }] }) => {
+      const { changed } = await post("/api/tasks/redrive", { ...target, filter: { ...target.filter, until: seen.until }, at_most: 1, reason: why });
+      return changed ? "One task runs again. Its history will say how it went." : "It had changed meanwhile, and nothing was done.";
+    },
+  };
 }
 
 /** Send an act, and wait for it as long as it may take: the server goes on with it, whoever waits. */
 export const post = (path, body) => ask(path, { method: "POST", body, signal: AbortSignal.timeout(ACT_WITHIN_MS) });
 
-async function change(name, path, what, why, seen, isLeft) {
+async function change(name, path, each, matched, why, isLeft) {
   const { done } = WORDS[name];
-  const body = { ...what, reason: why };
-  if (name in RESOLVES) body.state = name;
-  else if (what.filter) [body.filter, body.at_most] = [{ ...what.filter, until: seen.until }, seen.matched];
   let changed = 0;
   let left = false;
-  // A large act comes back between two pages; sent again with the same instant it goes on where it was.
-  for (let complete = false; !complete && !left;) {
-    const made = await post(path, body);
-    changed += made.changed;
-    complete = made.complete ?? true;
-    if (what.filter) body.at_most = Math.max(0, body.at_most - made.matched);
-    left = !complete && isLeft(); // what was done stays done
-    if (!complete && !left) count.textContent = `${number(changed)} of ${number(seen.matched)} ${done}…`;
+  for (const { what, seen } of each) {
+    if (left || !seen.matched) continue;
+    const body = { ...what, reason: why };
+    if (name in RESOLVES) body.state = name;
+    else if (what.filter) [body.filter, body.at_most] = [{ ...what.filter, until: seen.until }, seen.matched];
+    // A large act comes back between two pages; sent again with the same instant it goes on where it was.
+    for (let complete = false; !complete && !left;) {
+      const made = await post(path, body);
+      changed += made.changed;
+      complete = made.complete ?? true;
+      if (what.filter) body.at_most = Math.max(0, body.at_most - made.matched);
+      left = !complete && isLeft(); // what was done stays done
+      if (!complete && !left) count.textContent = `${number(changed)} of ${number(matched)} ${done}…`;
+    }
   }
-  const rest = seen.matched - changed;
+  const rest = matched - changed;
   const others = left ? " The others were left alone, as you said." : rest > 0 ? ` ${number(rest)} had changed meanwhile and stayed as they are.` : "";
   return `${tasks(changed)} ${done}.${others}`;
 }
@@ -133,10 +176,11 @@ dialog?.addEventListener("close", () => {
 });
 document.getElementById("act-leave")?.addEventListener("click", () => dialog.close());
 
-/** Buttons that say in their data what they act on. */
-for (const button of document.querySelectorAll("button[data-act]")) {
-  button.addEventListener("click", () => {
-    const { act: name, ledger, ids, filter, description } = button.dataset;
-    act(name, ids ? { ledger, ids: JSON.parse(ids) } : { ledger, filter: JSON.parse(filter) }, description);
-  });
-}
+/** Buttons that say in their data what they act on, also those that are drawn anew. */
+document.addEventListener("click", (event) => {
+  const button = event.target.closest?.("button[data-act]");
+  if (!button) return;
+  const { act: name, ledger, ids, filter, description, more, one } = button.dataset;
+  const target = ids ? { ledger, ids: JSON.parse(ids) } : { ledger, filter: JSON.parse(filter) };
+  act(name, [target], description, { ...(more ? JSON.parse(more) : {}), ...(one === undefined ? {} : tryOne(target)) });
+});

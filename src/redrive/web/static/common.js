@@ -1,5 +1,10 @@
-// What all pages share: asking the API, telling the reader, instants in words, and the theme.
+// What all pages share: asking the API, telling the reader, and the theme; times are in `times.js`, keys in `keys.js`.
 // Data from tasks is only ever set as text: `make` and `textContent`, never as markup.
+
+import { setUpKeys } from "./keys.js";
+import { keepTimes, setUpZone } from "./times.js";
+
+export { span, when } from "./times.js";
 
 const CSRF = document.querySelector('meta[name="csrf-token"]')?.content ?? "";
 const ANSWER_WITHIN_MS = 15000;
@@ -52,31 +57,6 @@ export const number = (amount) => WHOLE.format(amount);
 /** One or many. */
 export const tasks = (amount) => `${number(amount)} ${amount === 1 ? "task" : "tasks"}`;
 
-/** 250ms, 12s, 2m 5s, 1h 30m, 3d 4h: the two largest units. */
-export function span(seconds) {
-  if (seconds === null || seconds === undefined) return "–";
-  if (seconds === 0) return "0s";
-  if (Math.abs(seconds) < 1) return `${Math.max(1, Math.round(seconds * 1000))}ms`;
-  if (seconds < 10) return `${Math.round(seconds * 10) / 10}s`;
-  let left = Math.round(seconds);
-  const parts = [];
-  for (const [unit, size] of [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]]) {
-    const amount = Math.floor(left / size);
-    left -= amount * size;
-    if (amount) parts.push(`${amount}${unit}`);
-    else if (parts.length) break;
-    if (parts.length === 2) break;
-  }
-  return parts.join(" ");
-}
-
-/** "5m 3s ago", "in 2h". */
-export function when(instant, now = Date.now()) {
-  const seconds = Math.round((Date.parse(instant) - now) / 1000);
-  if (seconds === 0) return "now";
-  return seconds > 0 ? `in ${span(seconds)}` : `${span(-seconds)} ago`;
-}
-
 /** A short note at the edge of the page, read out by screen readers. */
 export function tell(sentence, { alarm = false } = {}) {
   const notes = document.getElementById("told");
@@ -93,14 +73,12 @@ export function tellLater(sentence) {
 // --- on every page ----------------------------------------------------------------------------------------------------
 
 const THEMES = ["system", "light", "dark"];
-const SIGNS = { system: "◐", light: "☀", dark: "☾" };
 
 function setUpTheme() {
   const button = document.getElementById("theme");
   if (!button) return;
   const current = () => document.documentElement.dataset.theme ?? "system";
   const show = () => {
-    button.textContent = SIGNS[current()];
     button.setAttribute("aria-label", `Theme: ${current()}. Change it`);
     button.title = `Theme: ${current()}`;
   };
@@ -114,16 +92,9 @@ function setUpTheme() {
       localStorage.setItem("redrive-theme", next);
     }
     show();
-    document.dispatchEvent(new Event("themechange"));
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => document.dispatchEvent(new Event("themechange")));
   button.hidden = false;
   show();
-}
-
-/** Instants in words stay true while the page is open. */
-function keepTimes() {
-  for (const time of document.querySelectorAll("time[data-live]")) time.textContent = when(time.dateTime);
 }
 
 /** What the page before had to say. */
@@ -134,7 +105,14 @@ function tellNow() {
   tell(told);
 }
 
+// A choice that leads elsewhere needs no button.
+document.addEventListener("change", (event) => {
+  if (event.target.matches?.("select[data-goes]")) event.target.form.requestSubmit();
+});
+
 setUpTheme();
+setUpZone();
+setUpKeys();
 setInterval(keepTimes, 5000);
 // When all scripts of this page have run: who reads it may press the next button, and that one must work.
 document.addEventListener("DOMContentLoaded", tellNow);

@@ -1,9 +1,8 @@
-// The page of gates: a question with a reason before each act, and a look every five seconds. The version that the page was drawn
-// from is sent with an act, so that of two who press at once the second is told who was quicker.
+// Acting on gates: a question with a reason before each act. The version that the page was drawn from is sent with it, so that of two
+// who press at once the second is told who was quicker.
 
-import { ask, make, tell, tellLater } from "./common.js";
+import { ask, make, tellLater } from "./common.js";
 
-const EVERY_MS = 5000;
 const TITLES = { pause: "Pause", resume: "Resume", set: "Limits of", unset: "Remove the limits of" };
 const BUTTONS = { set: "Set limits", unset: "Remove limits" };
 const SAYS = {
@@ -54,8 +53,8 @@ function show({ concurrency, rate, burst, breaker, budget }) {
 function body() {
   const { elements } = form;
   const given = { ledger: asked.ledger, gate: asked.gate, reason: elements.reason.value.trim() };
-  if (asked.gate) given.version = Number(asked.version);
-  else {
+  if (asked.version) given.version = Number(asked.version);
+  if (!asked.gate) {
     given.ledger = elements.ledger.value;
     given.gate = elements.what.value === "ledger" ? "kind:*" : `kind:${elements.kind.value.trim()}`;
     if (given.gate === "kind:") throw new Error("Say which kind, or choose the whole ledger.");
@@ -99,39 +98,3 @@ document.addEventListener("click", (event) => {
   const button = event.target.closest?.("button[data-gate-act]");
   if (button && dialog) open(button.dataset.gateAct, { ...button.dataset });
 });
-
-// --- staying fresh --------------------------------------------------------------------------------------------------------
-
-const live = document.getElementById("live");
-
-/** The same page again, drawn and escaped by the service as this one was; what it says takes the place of what is shown. */
-async function refresh() {
-  if (!document.hidden && !dialog?.open) {
-    try {
-      const answer = await fetch(location.href, { headers: { Accept: "text/html" }, credentials: "same-origin", signal: AbortSignal.timeout(EVERY_MS) });
-      if (!answer.ok || answer.redirected) throw new Error("the service does not answer");
-      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-      if (!dialog?.open) {
-        const focused = document.activeElement?.closest("#gates button[data-gate-act]")?.dataset;
-        for (const id of ["gates", "gates-verdict"]) document.getElementById(id).replaceWith(document.adoptNode(fresh.getElementById(id)));
-        if (focused) buttonLike(focused)?.focus();
-      }
-      live.className = "live";
-      document.body.dataset.refreshed = String(Number(document.body.dataset.refreshed ?? 0) + 1);
-    } catch (error) {
-      live.className = "live late";
-      if (!live.dataset.told) tell(`${error.message}; trying again`, { alarm: true });
-      live.dataset.told = "yes";
-    }
-  }
-  setTimeout(refresh, EVERY_MS);
-}
-
-/** Where the reader was before the page was drawn anew. */
-function buttonLike({ gateAct, gate, ledger }) {
-  return [...document.querySelectorAll("#gates button[data-gate-act]")].find(({ dataset }) => dataset.gateAct === gateAct && dataset.gate === gate && dataset.ledger === ledger);
-}
-
-live.className = "live";
-live.textContent = `live, every ${EVERY_MS / 1000} s; times are UTC`;
-setTimeout(refresh, EVERY_MS);

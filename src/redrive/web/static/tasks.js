@@ -1,7 +1,7 @@
 // The list of tasks: choosing some, all on the page or all that match; and looking through all of them for a text.
 
 import { act } from "./acts.js";
-import { address, ask, make, number, tasks, tell, when } from "./common.js";
+import { ask, make, number, tasks, tell, when } from "./common.js";
 
 const list = document.getElementById("list");
 const LOOK_MS = 700;
@@ -37,14 +37,20 @@ if (list) {
   everything?.addEventListener("change", show);
   for (const button of buttons) {
     button.addEventListener("click", () => {
-      const { ledger } = list.dataset;
+      const { bulk: name } = button.dataset;
       const filter = JSON.parse(list.dataset.filter);
-      const ids = ticked().map((tick) => JSON.parse(tick.value));
-      if (everything?.checked) act(button.dataset.bulk, { ledger, filter }, list.dataset.words);
-      else act(button.dataset.bulk, { ledger, ids });
+      if (everything?.checked) act(name, JSON.parse(list.dataset.ledgers)[name].map((ledger) => ({ ledger, filter })), list.dataset.words);
+      else act(name, byLedger(ticked()));
     });
   }
   if (all) show();
+}
+
+/** An act is on tasks of one ledger: what was chosen in a list of several becomes some acts. */
+function byLedger(ticks) {
+  const ids = new Map();
+  for (const tick of ticks) ids.set(tick.dataset.ledger, [...(ids.get(tick.dataset.ledger) ?? []), JSON.parse(tick.value)]);
+  return [...ids].map(([ledger, some]) => ({ ledger, ids: some }));
 }
 
 // --- looking for a text ---------------------------------------------------------------------------------------------------
@@ -52,20 +58,20 @@ if (list) {
 const search = document.getElementById("search");
 let running = null;
 
-search?.addEventListener("submit", async (event) => {
-  event.preventDefault();
+async function begin() {
   const { ledger, text, state } = Object.fromEntries(new FormData(search));
   if (!text.trim()) return;
   try {
     await stop();
-    const { id } = await ask("/api/searches", { method: "POST", body: { ledger, text, ...(state ? { state } : {}) } });
+    const { id } = await ask("/api/searches", { method: "POST", body: { text, ...(ledger ? { ledger } : {}), ...(state ? { state } : {}) } });
     running = id;
     document.getElementById("search-answer").hidden = false;
-    await follow(id, ledger);
+    await follow(id);
   } catch (error) {
     tell(error.message, { alarm: true });
   }
-});
+}
+
 document.getElementById("search-stop")?.addEventListener("click", () => stop().catch((error) => tell(error.message, { alarm: true })));
 
 async function stop() {
@@ -74,7 +80,7 @@ async function stop() {
   if (id !== null) await ask(`/api/searches/${encodeURIComponent(id)}`, { method: "DELETE" });
 }
 
-async function follow(id, ledger) {
+async function follow(id) {
   const bar = document.getElementById("search-bar");
   const said = document.getElementById("search-said");
   const stopper = document.getElementById("search-stop");
@@ -87,7 +93,7 @@ async function follow(id, ledger) {
       bar.value = now.looked_at;
     } else bar.removeAttribute("value");
     said.textContent = `${tasks(now.found)} found in ${number(now.looked_at)} looked at${now.state === "running" ? "…" : now.state === "failed" ? `: ${now.problem ?? "it failed"}.` : "."}${now.found > now.tasks.length ? ` The first ${number(now.tasks.length)} are shown.` : ""}`;
-    show(now.tasks, ledger);
+    show(now.tasks);
     if (now.state !== "running") {
       running = null;
       bar.max = 1;
@@ -99,12 +105,18 @@ async function follow(id, ledger) {
   if (running === null) stopper.hidden = true;
 }
 
-function show(found, ledger) {
+function show(found) {
   document.getElementById("search-rows").replaceChildren(...found.map((task) => make("tr", {},
-    make("th", { scope: "row", "data-name": "Task" }, make("a", { className: "id", href: address(`/tasks/${encodeURIComponent(ledger)}/${encodeURIComponent(task.id)}`, {}), textContent: task.id }),
+    make("th", { scope: "row", className: "lead" }, make("a", { className: "id", href: `/tasks/${encodeURIComponent(task.ledger)}/${encodeURIComponent(task.id)}`, textContent: task.id }), " ",
       make("span", { className: "key", textContent: task.key === String(task.id) ? "" : task.key })),
     make("td", { className: "kind", "data-name": "Kind" }, make("code", { textContent: task.kind })),
-    make("td", { "data-name": "State" }, make("span", { className: `state ${task.state}` }, make("span", { className: "dot", "aria-hidden": "true" }), task.state)),
+    make("td", { className: "side", "data-name": "State" }, make("span", { className: `state ${task.state}` }, make("span", { className: "dot", "aria-hidden": "true" }), task.state)),
     make("td", { "data-name": "Changed", textContent: task.updated_at ? when(task.updated_at) : "–" }),
-    make("td", { className: "error", "data-name": "Last error" }, make("span", { className: "clip", textContent: task.last_error ?? "–" })))));
+    make("td", { className: "error full", "data-name": "Last error" }, make("span", { className: "clip", textContent: task.last_error ?? "–" })))));
+}
+
+if (search?.dataset.now !== undefined) begin(); // the address says what to look for
+if (location.hash === "#text") {
+  document.getElementById("text-search").open = true;
+  document.getElementById("text").focus();
 }

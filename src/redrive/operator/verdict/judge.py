@@ -1,0 +1,218 @@
+"""From facts to a verdict: what counts as trouble, how bad it is, and what the first screen says. Pure and total."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from redrive.operator.gates import GateDoes
+from redrive.operator.roster import WorkerSeen
+from redrive.operator.verdict import troubles as sentences
+from redrive.operator.verdict.facts import CauseFacts, Facts, KindFacts
+from redrive.operator.verdict.strip import strip_of
+from redrive.operator.verdict.values import KindHealth, Rank, Sentence, Subject, Trouble, Verdict
+from redrive.operator.verdict.versions import Versions
+from redrive.operator.verdict.words import amount, counted, minute, said
+
+TROUBLES_MAX = 20
+QUIET_MAX = 10
+FAILURES_MIN = 10
+"""Fewer failures of one cause are nothing to call a person for."""
+SHARE_MIN = 0.05
+"""Of so many tries of its kind a cause must make fail, or kill as many tasks as above."""
+QUIET_AFTER = timedelta(minutes=5)
+"""A cause that only some tasks have is over when it has been quiet for so long."""
+SURE_AFTER = timedelta(minutes=1)
+SURE_TRIES = 10
+"""A kind that failed as a whole has recovered after so many tries, or so long, without a failure of the cause."""
+WROTE_MAX = timedelta(seconds=10)
+"""A store that has taken no write for longer is in trouble."""
+LOST_SHOWN = timedelta(hours=1)
+
+
+def judge(facts: Facts) -> Verdict:
+    """How things are."""
+    versions = Versions.of(facts.workers, facts.now)
+    found, quiet = _troubles(facts, versions)
+    found.sort(key=lambda one: (one.rank.order, one.since))
+    kinds = _kinds(facts, found)
+    calm_since = None if found else facts.last_trouble_at
+    return Verdict(
+        at=facts.now, title=_title(found, facts), summary=_summary(found, facts, kinds),
+        troubles=tuple(found[:TROUBLES_MAX]), more=max(0, len(found) - TROUBLES_MAX), quiet=tuple(quiet[:QUIET_MAX]),
+        strip=strip_of(facts, versions), kinds=kinds, kinds_note=facts.kinds_note, calm_since=calm_since,
+    )  # fmt: skip
+
+
+# --- what is wrong --------------------------------------------------------------------------------------------------------
+
+
+def _troubles(facts: Facts, versions: Versions) -> tuple[list[Trouble], list[Sentence]]:
+    now = facts.now
+    found, quiet = list[Trouble](), list[Sentence]()
+    if is_away(facts):
+        found.append(sentences.ledger_away(facts.store, now, held=_held(facts)))
+    bad = [one for one in facts.causes if is_failing(one, facts)]
+    others_fine = len({one.kind for one in bad}) == 1
+    found += [sentences.failing(one, now, versions, others_fine=others_fine) for one in bad]
+    found += [sentences.ready(one, now, versions) for one in facts.causes if one.dead and one not in bad]
+    for held in facts.held:
+        match held.gate.does:
+            case GateDoes.PAUSED:
+                quiet.append(sentences.on_purpose(held, now))
+            case GateDoes.HOLDING | GateDoes.RETURNING:
+                found.append(sentences.holding(held, now))
+            case GateDoes.LETTING_THROUGH:
+                pass
+    lost, past = _lost(facts)
+    found += lost
+    quiet += past
+    if not any(one.rank is Rank.STOPPED for one in found):
+        found += _late(facts)
+    return found, quiet
+
+
+def is_away(facts: Facts) -> bool:
+    """Whether the store takes no writes."""
+    wrote = facts.store.wrote_at
+    return facts.store.trouble is not None or (wrote is not None and facts.now - wrote > WROTE_MAX)
+
+
+def has_recovered(cause: CauseFacts, facts: Facts) -> bool:
+    """Whether what made tries fail is over, as far as later tries of the kind can tell."""
+    quiet = facts.now - cause.last_failure
+    if cause.recovered_at is None:
+        # Nobody has tried since. What waits will; without anything that waits, the cause is history.
+        return not cause.waiting and quiet > QUIET_AFTER
+    if cause.failures * 2 >= cause.tries:
+        return cause.tries_since >= SURE_TRIES or quiet > SURE_AFTER
+    return quiet > QUIET_AFTER
+
+
+def is_failing(cause: CauseFacts, facts: Facts) -> bool:
+    """Whether so many tries fail of this cause, or so many tasks die of it, that a person must know."""
+    if cause.paused or has_recovered(cause, facts):
+        return False
+    if cause.held_by is not None and not cause.died_lately:
+        return False  # its gate keeps the others from it, and says so itself
+    if cause.died_lately >= FAILURES_MIN:
+        return True
+    return cause.failures >= FAILURES_MIN and cause.failures >= cause.tries * SHARE_MIN
+
+
+def _lost(facts: Facts) -> tuple[list[Trouble], list[Sentence]]:
+    now = facts.now
+    there = [one for one in facts.workers if one.is_there(now)]
+    room = sum(one.slots - one.held for one in there)
+    lost, past = list[Trouble](), list[Sentence]()
+    for one in facts.workers:
+        if not one.is_lost(now) or now - one.seen_at > LOST_SHOWN:
+            continue
+        if there and _is_back(one, facts):
+            past.append(sentences.over(one, now))
+        else:
+            lost.append(sentences.lost_worker(one, now, others=len(there), room=room))
+    return lost, past
+
+
+def _is_back(worker: WorkerSeen, facts: Facts) -> bool:
+    """Whether what it held is free again."""
+    ends = worker.leases_end
+    return facts.now > (ends if ends is not None else worker.seen_at + QUIET_AFTER)
+
+
+def _late(facts: Facts) -> list[Trouble]:
+    late = [one for one in facts.ledgers if one.oldest_due is not None and one.oldest_due > facts.oldest_due_max]
+    if not late:
+        return []
+    there = [one for one in facts.workers if one.is_there(facts.now)]
+    due = max(one.oldest_due for one in late if one.oldest_due is not None)
+    if not there:
+        last = max((one.seen_at for one in facts.workers), default=facts.now - due)
+        return [sentences.nobody_works(late, last, facts.now, due)]
+    busy, slots = sum(one.held for one in there), sum(one.slots for one in there)
+    return [sentences.behind(one, facts.now, busy=busy, slots=slots) for one in late]
+
+
+def _held(facts: Facts) -> int:
+    return sum(one.held for one in facts.workers if one.is_there(facts.now))
+
+
+# --- the title ------------------------------------------------------------------------------------------------------------
+
+
+def _title(found: Sequence[Trouble], facts: Facts) -> str:
+    needy = sum(one.needs_you for one in found)
+    if needy:
+        return f"{counted(needy)} {'thing needs' if needy == 1 else 'things need'} you"
+    if any(one.rank is not Rank.READY for one in found):
+        return "Nothing needs you"
+    if dead := _ready(found, facts):
+        return f"{amount(dead, 'dead task')} {'is' if dead == 1 else 'are'} ready to come back"
+    return "All is well"
+
+
+def _ready(found: Sequence[Trouble], facts: Facts) -> int:
+    causes = {(one.ledger, one.cause) for one in found if one.subject is Subject.RECOVERED}
+    return sum(one.dead for one in facts.causes if (one.ledger, one.id) in causes)
+
+
+def _summary(found: Sequence[Trouble], facts: Facts, kinds: Sequence[KindHealth]) -> Sentence:
+    if not found:
+        return _calm(facts)
+    mends = sum(one.rank in (Rank.HELD, Rank.HEALS) for one in found)
+    dead = _ready(found, facts)
+    parts = []
+    if mends:
+        parts.append(
+            "one problem is recovering by itself"
+            if mends == 1
+            else f"{counted(mends).lower()} problems are recovering by themselves"
+        )
+    if dead and any(one.rank is not Rank.READY for one in found):
+        parts.append(f"{amount(dead, 'dead task')} {'is' if dead == 1 else 'are'} ready to come back")
+    text = f"{', and '.join(parts)}." if parts else ""
+    text = text[:1].upper() + text[1:]
+    affected = sum(one.rank in (Rank.DYING, Rank.HELD) for one in kinds)
+    if affected:
+        text += f" {affected:,} of {amount(len(kinds), 'kind')} {'is' if affected == 1 else 'are'} affected."
+    return said(text.strip() or "Everything else is fine.")
+
+
+def _calm(facts: Facts) -> Sentence:
+    kinds, workers = len(facts.kinds), sum(one.is_there(facts.now) for one in facts.workers)
+    things = [amount(kinds, "kind")] if kinds else []
+    things += [amount(workers, "worker")] if workers else ["no worker"]
+    since = said(" Quiet since ", minute(facts.last_trouble_at, facts.now), ".") if facts.last_trouble_at else ()
+    return said(f"{' and '.join(things)}: nothing fails, nothing is late, nothing is dead.".capitalize(), since)
+
+
+# --- kinds ----------------------------------------------------------------------------------------------------------------
+
+
+def _kinds(facts: Facts, found: Sequence[Trouble]) -> tuple[KindHealth, ...]:
+    health = [_health(one, facts, found) for one in facts.kinds]
+    best = len(Rank)
+    health.sort(key=lambda one: (best if one.rank is None else one.rank.order, -one.tries, one.kind))
+    return tuple(health)
+
+
+def _health(kind: KindFacts, facts: Facts, found: Sequence[Trouble]) -> KindHealth:
+    rank, words = _worst(kind, facts, found)
+    return KindHealth(
+        ledger=kind.ledger, kind=kind.kind, health=words, rank=rank, tries=kind.tries, failures=kind.failures, p50=kind.p50, p95=kind.p95,
+        oldest_due=kind.oldest_due, waiting=kind.waiting, parked=kind.parked, dead=kind.dead, trend=tuple(kind.points),
+    )  # fmt: skip
+
+
+def _worst(kind: KindFacts, facts: Facts, found: Sequence[Trouble]) -> tuple[Rank | None, str]:
+    mine = [one for one in found if one.ledger == kind.ledger and one.kind == kind.kind]
+    if any(one.subject is Subject.FAILING for one in mine):
+        return Rank.DYING, "Failing"
+    for held in facts.held:
+        gate = held.gate
+        if gate.ledger == kind.ledger and kind.kind in gate.kinds and gate.does is GateDoes.HOLDING:
+            return Rank.HELD, f"Held by {gate.name}"
+        if gate.ledger == kind.ledger and gate.does is GateDoes.PAUSED and gate.name == f"kind:{kind.kind}":
+            return None, f"Paused by {gate.paused_by}"
+    if any(one.rank is Rank.READY for one in mine):
+        return Rank.READY, "Ready to redrive"
+    return None, "Fine"

@@ -1,0 +1,412 @@
+"""The sentences of each kind of trouble. What counts as one is decided in `judge`."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from redrive.core.failure import redact
+from redrive.operator.gates import GateDoes, amount_words, span_words
+from redrive.operator.roster import LOST_AFTER, WorkerSeen
+from redrive.operator.verdict.facts import CauseFacts, HeldFacts, LedgerNow, StoreNow
+from redrive.operator.verdict.values import (
+    Button,
+    ButtonAct,
+    LinkTo,
+    Piece,
+    Rank,
+    Sentence,
+    Subject,
+    Target,
+    Trend,
+    Trouble,
+)
+from redrive.operator.verdict.versions import Versions
+from redrive.operator.verdict.words import (
+    about,
+    amount,
+    kind_piece,
+    minute,
+    minute_after,
+    said,
+    second,
+    share_words,
+    span_said,
+)
+
+ERROR_CHARS_MAX = 200
+NOTHING_TO_PRESS = "Nothing to press."
+STOPS_ABOVE = "It stops by itself if more than 10% fail again."
+_ELSEWHERE = ("Connect", "Timeout", "HTTP", "SSL", "Socket", "DNS", "gaierror", "503", "502", "504")
+"""What an error is called whose remedy lies with somebody else."""
+
+
+def line_of(at: str | None) -> str | None:
+    """`shop/mail.py:23` of `shop/mail.py:23 in render`."""
+    return None if at is None else at.partition(" in ")[0]
+
+
+def error_of(cause: CauseFacts) -> str:
+    """The error, on one line and not too long."""
+    text = " ".join(redact(cause.error).split())
+    return text if len(text) <= ERROR_CHARS_MAX else text[: ERROR_CHARS_MAX - 1] + "…"
+
+
+def _is_elsewhere(cause: CauseFacts) -> bool:
+    name = cause.error.partition(":")[0]
+    return any(word in name for word in _ELSEWHERE) or (cause.at is None and "lost" not in name)
+
+
+def _raised(cause: CauseFacts) -> Sentence:
+    """The error, and the line that it comes from."""
+    error, line = Piece(error_of(cause), code=True), line_of(cause.at)
+    if line is None:
+        return (error,)
+    return said(error, " at ", Piece(line, Target(to=LinkTo.CAUSE, ledger=cause.ledger, name=cause.id)))
+
+
+def _dead(cause: CauseFacts) -> Piece:
+    return Piece(f"{cause.dead:,} dead", Target(to=LinkTo.TASKS, ledger=cause.ledger, state="dead", cause=cause.id))
+
+
+def _waiting(cause: CauseFacts) -> Piece:
+    return Piece(
+        f"{cause.waiting:,} waiting", Target(to=LinkTo.TASKS, ledger=cause.ledger, state="waiting", kind=cause.kind)
+    )
+
+
+def _common(cause: CauseFacts) -> dict[str, object]:
+    return {
+        "ledger": cause.ledger,
+        "kind": cause.kind,
+        "cause": cause.id,
+        "at": line_of(cause.at),
+        "error": error_of(cause),
+        "version": cause.last_version,
+        "view": Target(to=LinkTo.CAUSE, ledger=cause.ledger, name=cause.id),
+    }
+
+
+# --- failing --------------------------------------------------------------------------------------------------------------
+
+
+def failing(cause: CauseFacts, now: datetime, versions: Versions, *, others_fine: bool) -> Trouble:
+    """Tries fail, and tasks will die of it."""
+    kind, share = kind_piece(cause.ledger, cause.kind), share_words(cause.failures, cause.tries)
+    head = said(
+        kind,
+        " has been failing since ",
+        second(cause.since, now),
+        f": {share} of {amount(cause.tries, 'try', 'tries')}",
+    )
+    raised, counts = (
+        _raised(cause),
+        said(_dead(cause), ", ", _waiting(cause), "; other kinds are fine." if others_fine else "."),
+    )
+    version = _version(cause, now, versions)
+    told = said(head, ", ", raised, *((" (", _lowered(version), ")") if version else ()), ". ", counts)
+    button, beside, safe = _safe(cause, versions)
+    return Trouble(
+        rank=Rank.DYING, subject=Subject.FAILING, since=cause.since,
+        wrong=(said(head, "."), raised, said(*((version, ". ") if version else ()), counts)),
+        moves=Trend(label="failed a minute", now=f"{_a_minute(cause):,}", points=tuple(cause.points)),
+        by_itself=_forecast(cause, now), safe=safe, told=told, button=button, beside=beside, **_common(cause),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _version(cause: CauseFacts, now: datetime, versions: Versions) -> Sentence:
+    if cause.last_version is None:
+        return ()
+    deployed = versions.deployed(cause.last_version)
+    return said(f"Version {cause.last_version}", *((", deployed ", minute(deployed, now)) if deployed else ()))
+
+
+def _lowered(sentence: Sentence) -> Sentence:
+    first, *rest = sentence
+    return (Piece(first.text[:1].lower() + first.text[1:]), *rest)
+
+
+def _a_minute(cause: CauseFacts) -> int:
+    """Failures of the last whole minute; of the running one while there is no other."""
+    points = list(cause.points)
+    if len(points) >= 2 and points[-2]:
+        return points[-2]
+    return points[-1] if points else 0
+
+
+def _forecast(cause: CauseFacts, now: datetime) -> Sentence:
+    if cause.tries_max is None or cause.lasts is None:
+        if not cause.waiting:
+            return said("Nothing recovers: what fails here dies.")
+        return said(f"Nothing recovers: the {cause.waiting:,} waiting are tried again until their tries are used up.")
+    if cause.tries_max <= 1 or cause.lasts <= timedelta(0):
+        return said("Nothing recovers: each task gets one try, and what fails is dead.")
+    tries = f"Each task gets {cause.tries_max} tries in {about(cause.lasts)}"
+    by = minute_after(now + cause.lasts, now)
+    arrives = f", and {cause.arrives:,} more follow each minute" if cause.arrives else ""
+    if not cause.waiting:
+        return said(f"Nothing recovers. {tries}{arrives}.")
+    if _is_elsewhere(cause):
+        return said(
+            f"Tries go on. {tries}: if it answers, the {cause.waiting:,} waiting are done; if not, they will be dead by ", by, f"{arrives}."
+        )  # fmt: skip
+    return said(f"Nothing recovers. {tries}: the {cause.waiting:,} waiting will be dead by ", by, f"{arrives}.")
+
+
+def _safe(cause: CauseFacts, versions: Versions) -> tuple[Button | None, Button | None, Sentence]:
+    """What is advised, what may be pressed beside it, and why."""
+    try_one = _try_one(cause)
+    if versions.newer_runs(cause.last_version):
+        newest = versions.newest
+        if try_one is None:
+            return None, None, said(f"{NOTHING_TO_PRESS} Version {newest} runs now; the next tries will tell.")
+        return try_one, None, said(f"Try one task: version {newest} runs now, and they failed in {cause.last_version}.")
+    repeats = "wait until it answers" if _is_elsewhere(cause) else "fix the code first"
+    if cause.kind is None:
+        return None, None, said(f"{NOTHING_TO_PRESS} Redriving now repeats the failure: {repeats}.")
+    pause = Button(act=ButtonAct.PAUSE_KIND, words=f"Pause {cause.kind}", ledger=cause.ledger, kind=cause.kind)
+    beside = _try_one(cause, warning="This will most likely fail.")
+    why = said(f"Pause it: tasks wait, and no try is charged. Redriving now repeats the failure: {repeats}.")
+    return pause, beside, why
+
+
+def _try_one(cause: CauseFacts, warning: str | None = None) -> Button | None:
+    if not cause.dead:
+        return None
+    return Button(
+        act=ButtonAct.TRY_ONE, words="Try one first", ledger=cause.ledger, kind=cause.kind, cause=cause.id, warning=warning
+    )  # fmt: skip
+
+
+# --- dead, and ready to come back -------------------------------------------------------------------------------------------
+
+
+def ready(cause: CauseFacts, now: datetime, versions: Versions) -> Trouble:
+    """Tasks are dead, and what killed them is over, or touches them alone."""
+    kind, tasks = kind_piece(cause.ledger, cause.kind), amount(cause.dead, "task")
+    recovered = cause.recovered_at if cause.failures * 2 >= cause.tries else None
+    if recovered is not None:
+        head = said(kind, " recovered at ", second(recovered, now), f"; {tasks} had died by then.")
+    elif cause.kind is None:
+        head = said(kind, f" died: {cause.dead:,}.")
+    else:
+        head = said(
+            f"{tasks} of ", kind, " died" + ("; its other tasks are fine." if cause.tries > cause.failures else ".")
+        )
+    facts = said(_dead(cause), *_between(cause, now), ".", *_since(cause))
+    raised, safe = _raised(cause), said("Redriving in steps, one task first. ", STOPS_ABOVE)
+    warning = None
+    if recovered is None and cause.last_version is not None and not versions.newer_runs(cause.last_version):
+        warning = f"Version {cause.last_version}, in which they failed, still runs."
+        safe = said(f"Trying one task. {warning} If it fails, it is dead again, and nothing else is touched.")
+    elif recovered is None and versions.newer_runs(cause.last_version):
+        safe = said(f"Version {versions.newest} runs now; they failed in {cause.last_version}. ", safe)
+    return Trouble(
+        rank=Rank.READY, subject=Subject.RECOVERED, since=cause.dead_from or cause.since,
+        wrong=(head, raised, facts),
+        moves=Trend(label="failed a minute", now=f"{_a_minute(cause):,}", points=tuple(cause.points)),
+        by_itself=said("Nothing: dead tasks stay dead until a person brings them back."),
+        safe=safe, told=said(head, " ", raised, ". ", facts), button=_try_one(cause, warning), **_common(cause),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _between(cause: CauseFacts, now: datetime) -> Sentence:
+    first, last = cause.dead_from, cause.dead_to
+    if first is None or last is None:
+        return ()
+    if last - first < timedelta(minutes=1):
+        return said(" since ", minute(first, now))
+    return said(" between ", minute(first, now), " and ", minute(last, now))
+
+
+def _since(cause: CauseFacts) -> Sentence:
+    if not cause.tries_since:
+        return ()
+    tries = amount(cause.tries_since, "try", "tries")
+    return said(f" Since then {cause.failures_since:,} of {tries} failed.")
+
+
+# --- gates ----------------------------------------------------------------------------------------------------------------
+
+
+def holding(held: HeldFacts, now: datetime) -> Trouble:
+    """A gate holds tasks back, or lets them through again little by little."""
+    gate = held.gate
+    name = Piece(gate.name, Target(to=LinkTo.GATE, ledger=gate.ledger, name=gate.name))
+    since = gate.since or now
+    kinds = _kinds(gate.ledger, gate.kinds)
+    returns = gate.does is GateDoes.RETURNING
+    head = (
+        said("Gate ", name, " has been returning since ", second(since, now), ".")
+        if returns
+        else said("Gate ", name, " has been holding ", kinds, " back since ", second(since, now), ".")
+    )
+    parked = Piece(
+        f"{amount_words(gate.parked)} parked",
+        Target(to=LinkTo.TASKS, ledger=gate.ledger, state="parked", gate=gate.name),
+    )
+    facts = said(parked, ", no try charged.")
+    error = (
+        said(Piece(redact(held.error)[:ERROR_CHARS_MAX], code=True), *_probes(held))
+        if held.error
+        else said("Its destination does not serve us.")
+    )
+    return Trouble(
+        rank=Rank.HEALS if returns else Rank.HELD, subject=Subject.GATE, since=since,
+        wrong=(head, error, facts), moves=Trend(label="parked", now=amount_words(gate.parked), points=tuple(held.points)),
+        by_itself=_returns(held, now), safe=said(NOTHING_TO_PRESS), told=said(head, " ", error, "" if not held.error else ".", " ", facts),
+        view=Target(to=LinkTo.GATE, ledger=gate.ledger, name=gate.name), ledger=gate.ledger, error=held.error,
+        kind=gate.kinds[0] if len(gate.kinds) == 1 else None,
+    )  # fmt: skip
+
+
+def _probes(held: HeldFacts) -> Sentence:
+    if not held.probes:
+        return ()
+    return said(" on the one probe" if held.probes == 1 else f" on all {held.probes:,} probes")
+
+
+def _kinds(ledger: str, kinds: Sequence[str]) -> Sentence:
+    if not kinds:
+        return said("its tasks")
+    if len(kinds) <= 2:
+        pieces = [kind_piece(ledger, kind) for kind in kinds]
+        return said(*pieces) if len(pieces) == 1 else said(pieces[0], " and ", pieces[1])
+    return said(kind_piece(ledger, kinds[0]), f" and {len(kinds) - 1} other kinds")
+
+
+def _returns(held: HeldFacts, now: datetime) -> Sentence:
+    gate, drains = held.gate, drain_of(held)
+    through = "" if drains is None else f", all are through in {about(drains)}"
+    if gate.does is GateDoes.RETURNING:
+        return said("It lets 1, 2, 4 … a second through", f": all are through in {about(drains)}." if drains else ".")
+    if gate.next_probe is None:
+        if gate.until is None:
+            return said("It lets tasks through again by itself.")
+        return said("It lets tasks through again at ", second(gate.until, now), ", as its destination asked.")
+    following = (
+        said(", next at ", second(gate.next_probe, now)) if gate.next_probe > now else said("; one is running now")
+    )
+    every = f"One probe every {span_words(gate.limits.probe)}".replace("0s", "0 s").replace("5s", "5 s")
+    return said(every, following, f". When one succeeds{through or ', it returns step by step'}.")
+
+
+def drain_of(held: HeldFacts) -> timedelta | None:
+    """How long what is parked takes once the gate returns: 1, 2, 4 … a second up to its rate. None where that is not known."""
+    gate = held.gate
+    if gate.parked is None:
+        return None
+    left, seconds, rule = float(gate.parked), 0.0, gate.limits
+    rate = None if rule.rate is None else rule.rate / rule.rate_span.total_seconds()
+    for step in range(rule.ramp_steps):
+        if left <= 0:
+            break
+        left -= 2**step
+        seconds += 1
+    if left > 0:
+        if rate is None:
+            return None
+        seconds += left / rate
+    return timedelta(seconds=seconds)
+
+
+def on_purpose(held: HeldFacts, now: datetime) -> Sentence:
+    """What a person has paused."""
+    gate = held.gate
+    title = f"{'' if gate.is_of_kinds else 'gate '}{gate.title}"
+    link = Target(to=LinkTo.GATE, ledger=gate.ledger, name=gate.name)
+    until = said(" until ", minute(gate.paused_until, now)) if gate.paused_until else said(" until somebody resumes it")
+    reason = f", “{redact(gate.reason)}”" if gate.reason else ""
+    parked = f" {amount_words(gate.parked)} parked." if gate.parked else ""
+    return said("On purpose: ", Piece(title, link), f" is paused by {gate.paused_by}", until, f"{reason}.{parked}")
+
+
+# --- workers --------------------------------------------------------------------------------------------------------------
+
+
+def lost_worker(worker: WorkerSeen, now: datetime, *, others: int, room: int) -> Trouble:
+    """A worker is gone without a goodbye."""
+    name = Piece(worker.name, Target(to=LinkTo.WORKER, name=worker.name))
+    held = amount(worker.held, "task")
+    head = said(
+        "Worker ",
+        name,
+        " has been lost since ",
+        second(worker.seen_at, now),
+        f", holding {held if worker.held else 'nothing'}.",
+    )
+    others_words = "The other worker has" if others == 1 else f"The other {others:,} workers have"
+    why = said(
+        "No goodbye, so it was killed or cut off. ",
+        Piece(f"{others_words} {'room' if room > 0 else 'no free slot'}.", Target(to=LinkTo.WORKERS)) if others else "Nobody else works.",
+    )  # fmt: skip
+    they = "the other worker takes" if others == 1 else "the other workers take"
+    by_itself = said(
+        "Its leases end",
+        *((" by ", second(worker.leases_end, now)) if worker.leases_end else (" soon",)),
+        f"; then {they} the {held}." if others else "; then its tasks wait for a worker.",
+    ) if worker.held else said("Nothing: it held no task.")  # fmt: skip
+    return Trouble(
+        rank=Rank.HEALS if others else Rank.STOPPED, subject=Subject.LOST_WORKER, since=worker.seen_at, wrong=(head, why),
+        moves=Trend(label="signs of life", now="none"), by_itself=by_itself,
+        safe=said(NOTHING_TO_PRESS if others else "Start a worker: redrive worker --app MODULE:APP."),
+        told=said(head, " ", why), view=Target(to=LinkTo.WORKER, name=worker.name), version=worker.version,
+    )  # fmt: skip
+
+
+def nobody_works(ledgers: Sequence[LedgerNow], since: datetime, now: datetime, due: timedelta) -> Trouble:
+    """Tasks are due, and there is no worker."""
+    head = said("No worker is running, and tasks are due; the oldest for ", span_said(due), ".")
+    names = ", ".join(one.ledger for one in ledgers)
+    facts = said(f"They wait in {names}. The last sign of life was more than {LOST_AFTER.total_seconds():.0f} s ago.")
+    return Trouble(
+        rank=Rank.STOPPED, subject=Subject.NOBODY_WORKS, since=min(since, now), wrong=(head, facts),
+        moves=Trend(label="oldest due", now=span_said(due)),
+        by_itself=said("Nothing: tasks wait until a worker takes them."),
+        safe=said("Start a worker: redrive worker --app MODULE:APP."), told=said(head, " ", facts), view=Target(to=LinkTo.WORKERS),
+        ledger=ledgers[0].ledger if len(ledgers) == 1 else None,
+    )  # fmt: skip
+
+
+def behind(one: LedgerNow, now: datetime, *, busy: int, slots: int) -> Trouble:
+    """Due tasks wait though workers are there."""
+    due = one.oldest_due or timedelta(0)
+    tasks = Piece(f"tasks of {one.ledger}", Target(to=LinkTo.TASKS, ledger=one.ledger, state="waiting"))
+    head = said("Due ", tasks, f" are late: the oldest has waited for {span_said(due)}.")
+    full = busy >= slots
+    facts = said(f"{busy:,} of {slots:,} slots are in use.")
+    return Trouble(
+        rank=Rank.HELD, subject=Subject.BEHIND, since=now - due, wrong=(head, facts),
+        moves=Trend(label="oldest due", now=span_said(due)),
+        by_itself=said("Workers go on; the oldest goes first." if full else "Workers go on with the kinds that they know."),
+        safe=said("Nothing to press. More workers make it faster." if full else "Nothing to press. See whether a worker runs that handles these kinds."),
+        told=said(head, " ", facts), ledger=one.ledger, view=Target(to=LinkTo.WORKERS),
+    )  # fmt: skip
+
+
+# --- the store ------------------------------------------------------------------------------------------------------------
+
+
+def ledger_away(store: StoreNow, now: datetime, *, held: int) -> Trouble:
+    """Nothing can be written down."""
+    times = [at for at in (store.settled_at, store.wrote_at) if at is not None]
+    since = max(times, default=now)
+    head = said(f"Nothing has been settled for {span_said(now - (store.settled_at or since))}.")
+    why = said(
+        redact(store.trouble)
+        if store.trouble
+        else f"The store has taken no write for {span_said(now - since)}: it is locked, full or away."
+    )
+    holds = f"Workers keep the {amount(held, 'task')} that they hold" if held else "Workers wait"
+    return Trouble(
+        rank=Rank.STOPPED, subject=Subject.LEDGER_AWAY, since=since, wrong=(head, why),
+        moves=Trend(label="last write", now=f"{span_said(now - since)} ago"),
+        by_itself=said(f"{holds} and go on when the store takes writes again; nothing is lost."),
+        safe=said("Nothing to press here. Look at the database: who holds a lock, is the disk full, is the server up?"),
+        told=said(head, " ", why), error=store.trouble,
+    )  # fmt: skip
+
+
+def over(worker: WorkerSeen, now: datetime) -> Sentence:
+    """A worker was lost, and what it held has come back."""
+    name = Piece(worker.name, Target(to=LinkTo.WORKER, name=worker.name))
+    back = f"; the {amount(worker.held, 'task')} that it held came back" if worker.held else "; it held nothing"
+    return said("Worker ", name, " was lost at ", second(worker.seen_at, now), f"{back}.")

@@ -1,0 +1,73 @@
+"""One kind: how it does, its failure causes, its policy, its pause, and who waits or is dead."""
+
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+
+from redrive.core.preview import preview
+from redrive.errors import TooSlowError, UsageError
+from redrive.lane import Lane
+from redrive.operator.gates import GateView
+from redrive.operator.verdict.values import KindHealth, Rank, Verdict
+from redrive.web.api.common import lane_of
+from redrive.web.api.groups import groups
+from redrive.web.api.status import verdict_of
+from redrive.web.pages.drawing import Chart, Series, few, per_step
+from redrive.web.pages.frame import Looker, page_router, render
+from redrive.web.pages.timeline import span
+from redrive.web.pages.verdict import MINUTE, MINUTES, kind_row, minutes_of, place_of
+
+TRIES_SHOWN = 12
+
+router = page_router()
+
+
+@router.get("/kinds/{ledger}/{kind:path}", response_class=HTMLResponse)
+async def kind_page(request: Request, visitor: Looker, ledger: str, kind: str) -> HTMLResponse:
+    """The page. A kind that nobody has tried lately has no figures, but a policy where a handler is here."""
+    lane = lane_of(request, ledger)
+    verdict = await verdict_of(request, ledger)
+    health = next((one for one in verdict.kinds if (one.ledger, one.kind) == (ledger, kind)), None)
+    troubles = [one for one in verdict.troubles if (one.ledger, one.kind) == (ledger, kind)]
+    return render(
+        request, "kind.html", visitor, title=kind, here="/",
+        ledger=ledger, kind=kind, verdict=verdict, row=None if health is None else kind_row(health, verdict.at), troubles=troubles, place_of=place_of,
+        causes=[one for one in await groups(request, ledger) if one["kind"] == kind], policy=_policy(lane, kind, verdict), pause=await _pause(lane, kind),
+        chart=None if health is None else _chart(health, verdict),
+    )  # fmt: skip
+
+
+def _policy(lane: Lane, kind: str, verdict: Verdict) -> dict[str, Any] | None:
+    """What the handler here does with failures; None where no handler is here."""
+    handler = lane.handlers.find(kind)
+    if handler is None:
+        return None
+    policy = handler.policy
+    tries = preview(policy, "example", verdict.at)[:TRIES_SHOWN]
+    return {
+        "name": policy.name, "backoff": policy.backoff_words, "jitter": policy.jitter_words, "tries": policy.failures_max, "handler": handler.kind,
+        "timeout": None if handler.timeout is None else span(handler.timeout.total_seconds()),
+        "lasts": span((tries[-1].at - tries[0].at).total_seconds()) if len(tries) > 1 else None, "shown": len(tries) == policy.failures_max,
+    }  # fmt: skip
+
+
+async def _pause(lane: Lane, kind: str) -> GateView | None:
+    try:
+        view = await (await lane.gate_reader(limited=True)).one(f"kind:{kind}")
+    except (UsageError, TooSlowError):
+        return None
+    return view if view is not None and view.does == "paused" else None
+
+
+def _chart(health: KindHealth, verdict: Verdict) -> Chart:
+    tries, failed = minutes_of(health, verdict.at)
+    starts = [verdict.at.replace(second=0, microsecond=0) - MINUTE * back for back in range(MINUTES - 1, -1, -1)]
+    well = [all_of - bad for all_of, bad in zip(tries, failed, strict=True)]
+    lead = f"{few(sum(failed))} of {few(sum(tries))} tries failed"
+    return per_step(
+        "tries", "How do its tries go?",
+        [Series(name="failed", look="bad", values=failed), Series(name="not failed", look="soft2", values=well)],
+        starts, verdict.at, lead=lead, answer="in the last hour.", unit="tries a minute", size="brief",
+        events=[(one.since, "began") for one in verdict.troubles if one.kind == health.kind and one.rank is Rank.DYING][:1],
+    )  # fmt: skip
