@@ -89,6 +89,25 @@ async def test_who_may_not(web: Standing):
         await web.post("/api/operations", WHY | body, status=400)
 
 
+async def test_its_page_says_what_it_does_next_and_why_it_stopped(web: Standing):
+    """Drawn on the server; what people wrote is escaped, and who may act has buttons."""
+    body = {"reason": "<b>bank</b> is back", "filter": {}, "patch": PATCH}
+    started = await web.post("/api/operations", body)
+    await carried(web)
+    text = (await web.local.get(f"/operations/{started['id']}", headers=web.headers())).text
+    assert "Bringing back 3 tasks" in text
+    assert "Waits for the last 1 of step 1." in text
+    assert "Releases 2 of step 2" in text
+    assert "&lt;b&gt;bank&lt;/b&gt;" in text
+    assert "<b>bank" not in text
+    assert '<code>"GB"</code>' in text
+    assert "s3cret" not in text
+    listed = (await web.local.get("/operations")).text
+    assert f'href="/operations/{started["id"]}"' in listed
+    missing = await web.local.get("/operations/nothing", headers={"Accept": "text/html"})
+    assert missing.status_code == 404
+
+
 async def test_an_alert_starts_when_it_halts_itself(web: Standing):
     """And ends when a person has done something about it."""
     started = await web.post("/api/operations", WHY | {"filter": {}, "steps": [1]})

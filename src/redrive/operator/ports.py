@@ -343,8 +343,8 @@ class Operations(Protocol):
         """What became of the tasks of each step so far."""
         ...
 
-    async def fates(self, id: str, *, limit: int) -> list[SetTask]:
-        """The first tasks of the set that have left it, in the order in which they did."""
+    async def released_since(self, id: str, since: datetime) -> list[datetime]:
+        """When tasks were released since then, up to some thousands of them; in no order."""
         ...
 
     async def tasks(

@@ -65,6 +65,7 @@ LOOK_AGAIN = timedelta(milliseconds=250)
 """How soon somebody looks again what has ended."""
 FORGOTTEN_AT_ONCE = 2000
 OPEN_MAX = 200
+RELEASED_SHOWN_MAX = 3000
 _o, _t, _e = schema.operation, schema.operation_task, schema.edit
 _TALLIED = schema.FATES_COUNTED
 _MET = ("done", "failed", "ended", "skipped", "unfit")
@@ -221,12 +222,14 @@ class SqlOperations(OnDatabase):
         return steps
 
     @looks(LOOK_WITHIN)
-    def fates(self, connection: Connection, id: str, *, limit: int) -> list[SetTask]:
-        """See `Operations.fates`."""
-        met = (
-            select(_t).where(_t.c.operation == id, _t.c.fate != Fate.FROZEN.value).order_by(_t.c.position).limit(limit)
-        )
-        return [read_task(row) for row in connection.execute(met)]
+    def released_since(self, connection: Connection, id: str, since: datetime) -> list[datetime]:
+        """See `Operations.released_since`. The last of each fate: what was released last stands last in the set."""
+        found: list[datetime] = []
+        for fate in (Fate.RELEASED, Fate.DONE, Fate.FAILED, Fate.ENDED):
+            last = select(_t.c.released_at).where(_t.c.operation == id, _t.c.fate == fate.value)
+            rows = connection.execute(last.order_by(_t.c.position.desc()).limit(RELEASED_SHOWN_MAX)).scalars()
+            found += [at for at in rows if at is not None and at >= since]
+        return found
 
     @looks(LOOK_WITHIN)
     def tasks(

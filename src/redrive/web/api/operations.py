@@ -118,7 +118,7 @@ async def one(request: Request, id: str) -> dict[str, Any]:
 
 async def one_of(request: Request, id: str) -> dict[str, Any]:
     """The same for the page that shows it."""
-    lane, operation = await _found(request, id)
+    lane, operation = await found_operation(request, id)
     operations = lane.operations
     async with in_time():
         steps = await operations.steps(id)
@@ -138,7 +138,7 @@ async def tasks(
     cursor: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
 ) -> dict[str, Any]:
     """What was skipped, or left as it was because an edit does not fit it, says why."""
-    lane, _ = await _found(request, id)
+    lane, _ = await found_operation(request, id)
     async with in_time():
         found = await lane.operations.tasks(id, fate=fate, cursor=cursor, limit=limit)
     return {"tasks": [set_task_json(task) for task in found.items], "cursor": found.cursor}
@@ -151,7 +151,7 @@ async def edits(
     request: Request, id: str, limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 50
 ) -> list[dict[str, Any]]:
     """The newest first, each with its difference."""
-    lane, _ = await _found(request, id)
+    lane, _ = await found_operation(request, id)
     return [edit_json(edited) for edited in await lane.operations.edits_of(id, limit=limit)]
 
 
@@ -160,7 +160,7 @@ async def edits(
 )
 async def change(request: Request, id: str, body: ChangeBody, key: Operator) -> dict[str, Any]:
     """From the next round on."""
-    lane, _ = await _found(request, id)
+    lane, _ = await found_operation(request, id)
     changed = await lane.operations.change(id, actor=key.owner, reason=body.reason, rate=body.rate, halt=body.halt)
     return operation_json(changed, await app_of(request).store.present())
 
@@ -178,7 +178,7 @@ async def act(
     key: Operator,
 ) -> dict[str, Any]:
     """What is out runs on in any case. Only somebody else than who started it may approve it."""
-    lane, _ = await _found(request, id)
+    lane, _ = await found_operation(request, id)
     operations = lane.operations
     does = {
         "pause": operations.pause, "resume": operations.resume, "halt": operations.halt,
@@ -191,7 +191,8 @@ async def act(
     return operation_json(changed, await app_of(request).store.present())
 
 
-async def _found(request: Request, id: str) -> tuple[Lane, Operation]:
+async def found_operation(request: Request, id: str) -> tuple[Lane, Operation]:
+    """The operation with this id and its lane; 404 where there is none."""
     app = app_of(request)
     operation = await app.store.operations.get(id) if len(id) <= ID_CHARS_MAX and "\0" not in id else None
     if operation is None or operation.ledger not in app.lanes:
