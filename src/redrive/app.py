@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,7 +16,7 @@ from redrive.observe.traces import span_around
 from redrive.operator.carrier import Carrier
 from redrive.operator.ports import OperatorLedger
 from redrive.ports import Clock, Observer
-from redrive.signs import Signs
+from redrive.signs import Signs, write_counts
 from redrive.stores.open import open_store
 from redrive.stores.port import NO_TASKS, Store
 from redrive.system import System
@@ -178,6 +179,8 @@ class Redrive:
         finally:
             worker.stop()
             await running
+            with suppress(Exception):  # figures, which no work waits for
+                await write_counts(self.store, worker.name, [worker])
 
 
 class Workers:
@@ -221,7 +224,7 @@ class Workers:
         watching = asyncio.create_task(self._watch())
         signs = Signs(self._app.store, self.name, lambda: self._workers)
         carrier = Carrier(self._app.store.operations, lambda: self._app.lanes, self.name)
-        beside = [asyncio.create_task(signs.give()), asyncio.create_task(carrier.run())]
+        beside = [asyncio.create_task(one) for one in (signs.give(), signs.count(), carrier.run())]
         try:
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -1,4 +1,4 @@
-"""Signs of life: a process that works says now and then that it is there, which build it runs, and what it holds."""
+"""Signs of life: a process that works says now and then that it is there, which build it runs, what it holds, and what it has counted."""
 
 import asyncio
 import os
@@ -6,7 +6,7 @@ import random
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from redrive.stores.port import Store
 
 VERSION = "REDRIVE_VERSION"
 VERSION_CHARS_MAX = 80
+COUNTS_EVERY = timedelta(seconds=2)
+"""How often what is counted of kinds is written, where there is anything new."""
 SECONDS_TO_PART = 5.0
 """How long a process that stops tries to say so: a store that is away must not keep it."""
 
@@ -37,8 +39,18 @@ class Signs:
             # Never in step with other processes.
             await asyncio.sleep(SIGN_EVERY.total_seconds() * random.uniform(0.8, 1.0))
 
+    async def count(self) -> None:
+        """Write down what is counted of each kind, until cancelled: what a killed process takes with it is not older than this."""
+        while True:
+            await asyncio.sleep(COUNTS_EVERY.total_seconds() * random.uniform(0.8, 1.0))
+            with suppress(Exception):  # kept, and written with the next
+                await write_counts(self._store, self._name, self._workers())
+
     async def part(self) -> None:
-        """The last one."""
+        """The last one, and what is counted by now."""
+        with suppress(Exception):
+            async with asyncio.timeout(SECONDS_TO_PART):
+                await write_counts(self._store, self._name, self._workers())
         if self._started_at is not None:
             with suppress(Exception):
                 async with asyncio.timeout(SECONDS_TO_PART):
@@ -52,8 +64,22 @@ class Signs:
         sign = WorkerSign(
             name=self._name, host=socket.gethostname(), pid=os.getpid(), started_at=self._started_at,
             version=build(), slots=sum(worker.slots for worker in workers), holds=holds, stops=stops,
+            lease=max((worker.lease for worker in workers), default=None),
         )  # fmt: skip
         await self._store.roster.sign(sign)
+
+
+async def write_counts(store: Store, name: str, workers: Iterable[Worker]) -> None:
+    """Write down what these workers have counted since they were last asked."""
+    taken = [(worker.tally, worker.tally.take()) for worker in workers]
+    written = False
+    try:
+        if counts := [one for _, one in taken if one]:
+            await store.kinds.write(counts, worker=name, version=build())
+        written = True
+    finally:
+        for tally, counts_ in taken:
+            (tally.wrote if written else tally.not_written)(counts_)
 
 
 @lru_cache

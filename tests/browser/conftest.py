@@ -4,7 +4,6 @@ Every page of every test is watched: an error in the console, a script error, a 
 some script opened fails the test, whatever else it looks at.
 """
 
-import re
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -99,7 +98,7 @@ async def watch() -> AsyncIterator[Watch]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def profile(browser: Browser) -> AsyncIterator[BrowserContext]:
-    """One profile for all tests: plotly's script is then fetched and compiled once."""
+    """One profile for all tests: what pages load is then fetched and compiled once."""
     made = await browser.new_context(viewport=DESK, reduced_motion="reduce")
     made.set_default_timeout(60_000)
     yield made
@@ -135,9 +134,11 @@ async def page(profile: BrowserContext, left_pages: list[Page], watch: Watch) ->
         left_pages.append(opened)
 
 
-async def drawn(page: Page) -> None:
-    """Wait until the overview has drawn its charts."""
-    await expect(page.locator("body")).to_have_attribute("data-refreshed", re.compile(r"\d+"), timeout=60_000)
+async def refresh(page: Page) -> None:
+    """Have the page drawn anew now, and wait until it is: whoever looks at it again need not wait for the next time."""
+    before = int(await page.locator("body").get_attribute("data-refreshed") or 0)
+    await page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    await page.wait_for_function("before => Number(document.body.dataset.refreshed ?? 0) > before", arg=before)
 
 
 async def log_in(page: Page, site: Site, role: str = "operator", path: str = "/") -> None:

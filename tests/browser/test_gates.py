@@ -3,7 +3,7 @@
 import pytest
 from playwright.async_api import Page, expect
 
-from .conftest import drawn, log_in
+from .conftest import log_in
 from .gated import guard
 from .site import Site
 
@@ -98,8 +98,7 @@ async def test_viewers_see_no_buttons(page: Page, site: Site, known: dict[str, b
     await expect(page.locator("#gates")).to_contain_text("The breaker tripped after 3 failures within 1m.")
     assert await page.locator("button[data-gate-act], dialog").count() == 0
     await page.goto(site.url)
-    await drawn(page)
-    await page.get_by_role("link", name="bank:DE is holding").click()
+    await page.locator(".trouble", has_text="bank:DE").get_by_role("link", name="View gate").click()
     await expect(page).to_have_url(f"{site.url}/gates?ledger=redrive_task&prefix=bank%3ADE")
 
 

@@ -7,7 +7,7 @@ from playwright.async_api import Page, expect
 
 from redrive import State
 
-from .conftest import drawn, log_in
+from .conftest import log_in
 from .site import Site
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -73,8 +73,6 @@ async def test_pages_show_it_as_text(page: Page, site: Site, known: dict[str, ob
     """On every page, for an operator, who sees the most."""
     await infest(site, known)
     await log_in(page, site, "operator", path)
-    if path == "/":
-        await drawn(page)
     await run_nothing(page)
 
 

@@ -22,7 +22,7 @@ from redrive.systems.triggers.values import Endpoint, NewEvent
 from redrive.systems.webhooks import Webhooks, WebhookSettings
 from tests.systems.triggers.receiver import Receiver, status
 
-from .conftest import DESK, PHONE, drawn, log_in
+from .conftest import DESK, PHONE, log_in
 from .site import Site, serving
 from .test_acts import confirm
 from .test_hostile import CORPUS, run_nothing
@@ -109,20 +109,20 @@ def row_of(page: Page, one: Endpoint) -> Locator:
     return page.locator("tbody tr", has_text=one.id)
 
 
-async def test_the_overview_shows_events_in_their_own_words(page: Page, joined: Site) -> None:
-    """An event that only lies in the inbox is in the tile, the pie, the flow and the depth of triggers, by the name of its status."""
+async def test_its_charts_show_events_in_their_own_words(page: Page, joined: Site) -> None:
+    """An event that only lies in the inbox is in the ring, the flow and the depth of triggers, by the name of its status."""
     await post(joined, "inbox-only")
-    await page.goto(f"{joined.url}/?ledger=trigger_deliveries")
-    await drawn(page)
-    await expect(page.locator("#tile-waiting a")).to_have_text("received")
-    await expect(page.locator("#tile-waiting [data-amount]")).not_to_have_text("0")
-    await expect(page.locator("#tile-claimed a")).to_have_text("queued")
-    await expect(page.locator("#tile-done a")).to_have_text("delivered")
-    await expect(page.locator("#tile-dead a")).to_have_text("failed")
-    await expect(page.locator("#tile-cancelled")).to_be_hidden()
-    await expect(page.locator("#chart-states .plot")).to_have_attribute("aria-label", re.compile(r"[1-9]\d* received"))
-    await expect(page.locator("#chart-flow .plot")).to_have_attribute("aria-label", re.compile(r"[1-9]\d* added"))
-    await expect(page.locator("#chart-depth .plot")).to_have_attribute("aria-label", re.compile(r"[1-9]\d* received"))
+    await page.goto(joined.url + HERE)
+    for name in ("states", "depth"):
+        said = re.compile(r"[1-9]\d* received")
+        await expect(page.locator(f"#chart-{name} svg[role=img]")).to_have_attribute("aria-label", said)
+    await expect(page.locator("#chart-flow svg[role=img]")).to_have_attribute(
+        "aria-label", re.compile(r"[1-9]\d* added")
+    )
+    await expect(page.locator("#chart-states .legend")).to_contain_text(
+        re.compile("received.*queued.*delivered.*failed")
+    )
+    await expect(page.locator(".charts .chart")).to_have_count(8)
 
 
 async def test_nothing_yet(page: Page, joined: Site):

@@ -10,6 +10,7 @@ from redrive.core.outcome import Done, Failed
 from redrive.core.states import State
 from redrive.core.table import TASKS
 from redrive.errors import PermanentError
+from redrive.operator.figures import carried_on
 from redrive.operator.sql.census import SqlCensus
 from redrive.ports import Filter
 from tests.kept import census_of, figures_of, in_sql, pages_of
@@ -35,6 +36,14 @@ async def insert_as_others(home: Home, amount: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(home.ledger), "_count_flow", lambda *_: None, raising=False)
         await home.put(amount)
+
+
+def test_amounts_add_up() -> None:
+    """What was held when it was counted, and has ended since, is counted once: 400 tasks stay 400."""
+    counted = amounts(waiting=10, claimed=43, done=347)
+    changed = {"added": 0, "done": 53, "dead": 0, "cancelled": 0, "pruned": 0}
+    assert carried_on(counted, changed) == amounts(done=400)
+    assert sum(carried_on(counted, {**changed, "added": 7, "done": 30, "dead": 5}).values()) == 407
 
 
 async def test_a_census_counts_every_state(home: Home) -> None:

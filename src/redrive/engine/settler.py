@@ -16,6 +16,7 @@ from redrive.core.decide import Settlement
 from redrive.core.failure import describe_error
 from redrive.core.task import Claim, ClaimLocked, ClaimLost, TaskId, Unwritten
 from redrive.engine.patience import Patience
+from redrive.engine.tally import Tally
 from redrive.events import AttemptEnded, Event, SettleFailed, SettleLost
 from redrive.ports import Ledger
 
@@ -48,6 +49,7 @@ class Settler:
         batch: int,
         observed: bool = True,
         plan: Callable[[timedelta], None] | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self._ledger = ledger
         self._worker = worker
@@ -56,6 +58,7 @@ class Settler:
         self._batch = batch
         self._observed = observed
         self._plan = plan
+        self._tally = tally
         self._pending: list[Settlement] = []
         self._writing: list[list[Settlement]] = []
         self._late: dict[asyncio.Task[None], _Late] = {}
@@ -159,6 +162,8 @@ class Settler:
             delay = min((one.delay for one in group if one.delay is not None), default=None)
             if delay is not None:
                 self._plan(delay)
+        if self._tally is not None:
+            self._tally.add(_without(group, unwritten) if unwritten else group)
         if self._observed or unwritten:
             self._announce(group, {_key(one.claim) for one in unwritten})
 
@@ -266,6 +271,11 @@ class _Late:
         self.doubtful = doubtful
         self.waits = True
         """Whether it waits for its turn: nothing of it is under way."""
+
+
+def _without(group: Sequence[Settlement], unwritten: Sequence[Unwritten]) -> list[Settlement]:
+    left = {_key(one.claim) for one in unwritten}
+    return [one for one in group if _key(one.claim) not in left]
 
 
 def _key(claim: Claim) -> tuple[TaskId, UUID]:

@@ -35,6 +35,7 @@ from redrive.engine.places import Places
 from redrive.engine.reserve import Reserve
 from redrive.engine.run import Around, Runner
 from redrive.engine.settler import Settler
+from redrive.engine.tally import Tally
 from redrive.engine.watchdog import Watchdog
 from redrive.errors import LedgerAwayError, SettingsError
 from redrive.events import AttemptEnded, AttemptStarted, Event, LoopBlocked, SettleLost, ThreadsLeft
@@ -153,9 +154,11 @@ class Worker:
         self._kinds = Kinds(ledger, handlers, self._pauses)
         self._looks = GateLooks(ledger)
         self._runner = Runner(ledger, self.name, self._threads, around)
+        self.tally = Tally(ledger.name, handlers)
+        """What it has counted of each kind, for whoever writes it down."""
         self._settler = Settler(
             ledger, self.name, self._patience, self._tell,
-            batch=self._batch, observed=bool(self._observers), plan=self._plan_retry,
+            batch=self._batch, observed=bool(self._observers), plan=self._plan_retry, tally=self.tally,
         )  # fmt: skip
         self._keeper = Keeper(
             ledger, handlers, self._settler, self._patience, self._tell,
@@ -189,6 +192,11 @@ class Worker:
     def ledger_name(self) -> str:
         """Whose tasks it runs."""
         return self._ledger.name
+
+    @property
+    def lease(self) -> timedelta:
+        """For how long a task stays its own without being extended."""
+        return self._settings.lease
 
     @property
     def slots(self) -> int:
@@ -576,6 +584,7 @@ class Worker:
                 if claim.task.gate is not None:
                     self._looks.soon()
                     self._plan_retry(ZERO)
+                self.tally.add([ran.settlement])
                 self._tell([AttemptEnded(self._ledger.name, ran.settlement)])
             elif ran.lost:
                 self._tell([SettleLost(self._ledger.name, ran.settlement)])

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from redrive.errors import UsageError
 from redrive.operator.headcount import Headcount
-from redrive.operator.ports import Census, Figures, Gates, OperatorLedger, Roster, Turns
+from redrive.operator.ports import Census, Figures, Gates, Kinds, OperatorLedger, Roster, Turns
 
 EVERY = timedelta(seconds=1)
 """How often a bookkeeper looks whether something is due."""
@@ -28,6 +28,11 @@ class Books(Protocol):
     @property
     def roster(self) -> Roster:
         """Who works."""
+        ...
+
+    @property
+    def kinds(self) -> Kinds:
+        """What is counted of kinds."""
         ...
 
     @property
@@ -73,7 +78,9 @@ class Bookkeeper:
                 problem = error
         if await self._books.turns.take("fold", FOLD_EVERY):
             await self._books.figures.fold(await self._books.present())
+            await self._books.kinds.fold(await self._books.present())
             await self._books.roster.forget()
+            await self._books.turns.forget()
         if problem is not None:
             raise problem
         return counted

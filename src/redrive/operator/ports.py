@@ -10,11 +10,13 @@ from redrive.core.operation import Fate, OperationAct, OperationState
 from redrive.core.states import State
 from redrive.core.table import LedgerTable
 from redrive.core.task import Added, NewTask, Task, TaskId
+from redrive.engine.tally import Counts
 from redrive.operator.alerts import Alert, News
 from redrive.operator.audit import AuditEntry
 from redrive.operator.figures import SUMMED, Depth, Group, Point, States
 from redrive.operator.found import Chunk
 from redrive.operator.gates import GateDoes, GateSpan, GateSums, GateView, ParkedTask, RuleView
+from redrive.operator.kinds import KindsSeen
 from redrive.operator.operations import DeadSet, EditedTask, Moved, NewOperation, Operation, SetTask, StepTally
 from redrive.operator.roster import SHOWN_MAX, WorkerSeen, WorkerSign
 from redrive.ports import Actor, Filter, Ledger, LedgerReader, Page, Within
@@ -269,6 +271,25 @@ class Roster(Protocol):
         ...
 
 
+class Kinds(Protocol):
+    """What workers have counted of each kind and of each cause. However many tasks there are, a look costs the same."""
+
+    note: str | None
+    """Why nothing is counted here, in a sentence; None where it is."""
+
+    async def write(self, counts: Sequence[Counts], *, worker: str, version: str | None) -> None:
+        """Write down what a worker has counted. A second time changes nothing, and nobody waits for another worker's rows."""
+        ...
+
+    async def look(self) -> KindsSeen:
+        """The kinds of the last hour, and the causes that tries fail of or failed of lately."""
+        ...
+
+    async def fold(self, now: datetime) -> int:
+        """Fold what is old and forget what is older; how many rows went. One service at a time."""
+        ...
+
+
 class Turns(Protocol):
     """Chores that one of many services does for all of them: whoever takes the turn does it, and the others look again later.
 
@@ -281,6 +302,10 @@ class Turns(Protocol):
 
     async def give_back(self, name: str, until: datetime) -> None:
         """End a turn that was ours until then before its time. Whoever was too late for that leaves the next one's alone."""
+        ...
+
+    async def forget(self) -> int:
+        """Strike out turns that ended long ago; how many there were."""
         ...
 
 

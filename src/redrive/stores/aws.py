@@ -31,12 +31,13 @@ from redrive.operator.aws.audit import ItemAudit
 from redrive.operator.aws.census import ItemCensus
 from redrive.operator.aws.figures import ItemFigures
 from redrive.operator.aws.gates import ItemGates
+from redrive.operator.aws.kinds import NoKinds
 from redrive.operator.aws.pages import ItemTaskPages
 from redrive.operator.aws.roster import ItemRoster
 from redrive.operator.aws.search import ItemSearch
 from redrive.operator.aws.turns import ItemTurns
 from redrive.operator.no_operations import NoOperations
-from redrive.operator.ports import Alerts, Audit, Figures, Operations, OperatorLedger, Roster, Turns
+from redrive.operator.ports import Alerts, Audit, Figures, Kinds, Operations, OperatorLedger, Roster, Turns
 from redrive.ports import Clock, Filter
 from redrive.stores.port import NO_TASKS, ON_ITEMS
 
@@ -66,6 +67,7 @@ class ItemStore:
         self.alerts: Alerts = ItemAlerts(self.dynamo, clock=self.clock)
         self.turns: Turns = ItemTurns(self.dynamo, clock=self.clock)
         self.roster: Roster = ItemRoster(self.dynamo, clock=self.clock)
+        self.kinds: Kinds = NoKinds()
         self.operations: Operations = NoOperations()
 
     @property

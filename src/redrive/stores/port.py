@@ -19,6 +19,7 @@ from redrive.operator.ports import (
     Census,
     Figures,
     Gates,
+    Kinds,
     Operations,
     OperatorLedger,
     Roster,
@@ -48,6 +49,7 @@ class Store(Protocol):
     alerts: Alerts
     turns: Turns
     roster: Roster
+    kinds: Kinds
     operations: Operations
 
     @property

@@ -22,7 +22,7 @@ from sqlalchemy import (
     text,
 )
 
-from redrive.core.histograms import TOOK, TRIES
+from redrive.core.histograms import RAN, TOOK, TRIES
 from redrive.core.operation import FateTally
 from redrive.core.states import State
 from redrive.core.task import KEY_CHARS_MAX, KIND_CHARS_MAX
@@ -211,9 +211,47 @@ worker = Table(
     Column("started_at", Instant, nullable=False),
     Column("seen_at", Instant, nullable=False),
     Column("stopped_at", Instant),
+    Column("lease_seconds", Float),
     Index("redrive_worker_seen_idx", "seen_at", "name"),
 )
 """Who works, and when each last gave a sign of life; those who are gone stay for a week."""
+
+kind_minute = Table(
+    "redrive_kind_minute",
+    metadata,
+    Column("ledger", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("cause", Text, primary_key=True),
+    Column("minute", Instant, primary_key=True),
+    Column("version", Text, primary_key=True),
+    Column("worker", Text, primary_key=True),
+    *(Column(name, BigInteger, nullable=False) for name in ("begun", "tries", "failures", "done", "dead")),
+    *(Column(name, Instant) for name in ("first_failure", "last_failure", "first_success", "last_success")),
+    *(Column(name, BigInteger, nullable=False) for name in RAN),
+    Index("redrive_kind_minute_minute_idx", "minute"),
+)
+"""What each worker counted of each kind in each minute, and with a cause what failed of it. Written every few seconds, not with each task."""
+
+failing = Table(
+    "redrive_failing",
+    metadata,
+    Column("ledger", Text, primary_key=True),
+    Column("id", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("sample", Text, nullable=False),
+    Column("at", Text),
+    Column("first_seen", Instant, nullable=False),
+    Column("since", Instant, nullable=False),
+    Column("since_hour", Instant, nullable=False),
+    Column("last_seen", Instant, nullable=False),
+    Column("first_version", Text),
+    Column("last_version", Text),
+    Column("tries_max", Integer),
+    Column("lasts_seconds", Float),
+    Index("redrive_failing_seen_idx", "last_seen"),
+)
+"""Causes that tries have failed of, whether anybody is dead of them or not: since when this time, and in which versions."""
 
 alert = Table(
     "redrive_alert",

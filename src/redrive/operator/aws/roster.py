@@ -1,6 +1,7 @@
 """The roster in items: one for each worker, which goes by itself when nobody has seen it for long."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 from redrive.ledgers.aws.attributes import Item, from_iso, from_item, to_iso
 from redrive.ledgers.aws.expressions import put, query
@@ -21,6 +22,7 @@ class ItemRoster(OnTable):
             "host": sign.host, "pid": sign.pid, "version": sign.version, "started_at": to_iso(sign.started_at),
             "slots": sign.slots, "holds": {ledger: dict(kinds) for ledger, kinds in sign.holds.items()},
             "seen_at": to_iso(now), "stopped_at": to_iso(now) if sign.stops else None,
+            "lease_seconds": None if sign.lease is None else int(sign.lease.total_seconds()),
             TTL: int((now + KEPT).timestamp()),
         }  # fmt: skip
         await self._dynamo.write([put((WORKERS, sign.name), values)])
@@ -37,9 +39,10 @@ class ItemRoster(OnTable):
 
 def _seen(item: Item) -> WorkerSeen:
     values = from_item(item)
-    stopped = values.get("stopped_at")
+    stopped, lease = values.get("stopped_at"), values.get("lease_seconds")
     return WorkerSeen(
         name=values["sk"], host=values["host"], pid=values["pid"], version=values.get("version"),
         slots=values["slots"], holds=values["holds"], started_at=from_iso(values["started_at"]),
         seen_at=from_iso(values["seen_at"]), stopped_at=None if stopped is None else from_iso(stopped),
+        lease=None if lease is None else timedelta(seconds=int(lease)),
     )  # fmt: skip

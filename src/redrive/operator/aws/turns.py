@@ -27,6 +27,10 @@ class ItemTurns(OnTable):
         ours = Update(_place(name)).require("until", "=", to_micros(until)).set("until", to_micros(self._now()))
         await self._write(ours.action(), "")
 
+    async def forget(self) -> int:
+        """See `Turns.forget`: there are few, one for each chore and for each service that ever ran."""
+        return 0
+
     async def _write(self, action: Action, mark: str) -> tuple[bool, Item | None]:
         """Whether it was written, by this call; otherwise what is there."""
         try:

@@ -1,6 +1,8 @@
 """The roster in a table of SQL."""
 
 from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
 
 from sqlalchemy import Connection, delete, select
 
@@ -20,6 +22,7 @@ class SqlRoster(OnDatabase):
         row = {
             "name": sign.name, "host": sign.host, "pid": sign.pid, "version": sign.version, "started_at": sign.started_at,
             "slots": sign.slots, "holds": sign.holds, "seen_at": now, "stopped_at": now if sign.stops else None,
+            "lease_seconds": None if sign.lease is None else sign.lease.total_seconds(),
         }  # fmt: skip
         connection.execute(upsert(self._database, w), row)
 
@@ -28,7 +31,7 @@ class SqlRoster(OnDatabase):
         """See `Roster.seen`."""
         w = schema.worker
         found = select(w).order_by(w.c.seen_at.desc(), w.c.name).limit(limit)
-        return [WorkerSeen(**row._asdict()) for row in connection.execute(found)]
+        return [_seen(row._asdict()) for row in connection.execute(found)]
 
     @writes
     def forget(self, connection: Connection) -> int:
@@ -36,3 +39,8 @@ class SqlRoster(OnDatabase):
         w = schema.worker
         gone = delete(w).where(w.c.seen_at < self._database.present(connection) - KEPT)
         return int(connection.execute(gone).rowcount)
+
+
+def _seen(row: dict[str, Any]) -> WorkerSeen:
+    seconds = row.pop("lease_seconds")
+    return WorkerSeen(**row, lease=None if seconds is None else timedelta(seconds=seconds))

@@ -3,11 +3,13 @@
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, update
+from sqlalchemy import Connection, delete, update
 
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.on_database import OnDatabase, writes
 from redrive.ledgers.sql.upsert import upsert
+
+KEPT = timedelta(days=1)
 
 
 class SqlTurns(OnDatabase):
@@ -27,3 +29,9 @@ class SqlTurns(OnDatabase):
         t = schema.turn
         ours = update(t).where(t.c.name == name, t.c.until == until)
         connection.execute(ours.values(until=self._database.present(connection)))
+
+    @writes
+    def forget(self, connection: Connection) -> int:
+        """See `Turns.forget`."""
+        t = schema.turn
+        return int(connection.execute(delete(t).where(t.c.until < self._database.present(connection) - KEPT)).rowcount)

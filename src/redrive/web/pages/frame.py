@@ -103,6 +103,7 @@ def render(
     """A page from its template."""
     service = service_of(request)
     now = datetime.now(UTC)
+    content.setdefault("ledgers", list(service.app.lanes))
     page = templates.get_template(template).render(
         title=title,
         service=service.settings.service_name,

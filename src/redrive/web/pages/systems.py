@@ -15,10 +15,12 @@ from fastapi.responses import HTMLResponse
 
 from redrive.core.failure import describe_error, redact
 from redrive.http.errors import ApiError
+from redrive.http.panel import query_of
 from redrive.lane import Lane
 from redrive.system import System
 from redrive.web.api.overview import Range
 from redrive.web.api.overview import overview as figures
+from redrive.web.pages.charts import charts_of
 from redrive.web.pages.frame import Looker, page_router, render
 from redrive.web.service import service_of
 
@@ -58,17 +60,22 @@ async def systems(request: Request, visitor: Looker) -> HTMLResponse:
 
 
 @router.get("/systems/{name}", response_class=HTMLResponse)
-async def one_system(request: Request, visitor: Looker, name: str) -> HTMLResponse:
-    """One, with what it shows of its own."""
+async def one_system(request: Request, visitor: Looker, name: str, range: Range = Range.HOUR) -> HTMLResponse:
+    """One, with what it shows of its own; charts where it counts something else than tasks, such as events."""
     system = service_of(request).app.systems.get(name)
     panel = None if system is None else system.panel()
     if system is None or panel is None:
         raise ApiError(404, "system_unknown", "There is no page of such a system here.")
     view = await _view(system, await _lanes(request))
+    counted = [
+        lane for lane in (getattr(system, "lane", None),) if isinstance(lane, Lane) and lane.headcount is not None
+    ]
+    charts = await charts_of(request, counted[0].name, range) if counted and service_of(request).is_open else []
     content = await panel.content(request) if service_of(request).is_open else None
     return render(
         request, "system.html", visitor, title=panel.title, here="/systems", system=view,
-        panel=None if content is None else panel.template, content=content or {},
+        panel=None if content is None else panel.template, content=content or {}, charts=charts,
+        ranges=[(one.value, query_of(f"/systems/{name}", {"range": one.value}), one is range) for one in Range],
     )  # fmt: skip
 
 

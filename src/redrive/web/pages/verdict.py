@@ -86,7 +86,6 @@ def place_of(target: Target | None) -> str | None:
         case LinkTo.TASKS:
             asked = {"ledger": ledger, "state": target.state, "kind": target.kind, "cause": target.cause}
             return query_of("/tasks", asked)
-    return None
 
 
 def trouble_row(one: Trouble) -> TroubleRow:

@@ -1,0 +1,24 @@
+"""Kinds on DynamoDB: nothing is counted of them, since all tasks there are deliveries."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from redrive.engine.tally import Counts
+from redrive.operator.kinds import NOT_COUNTED, KindsSeen
+
+
+class NoKinds:
+    """See `Kinds`: none are counted."""
+
+    note: str | None = NOT_COUNTED
+
+    async def write(self, counts: Sequence[Counts], *, worker: str, version: str | None) -> None:
+        """See `Kinds.write`: nothing is kept."""
+
+    async def look(self) -> KindsSeen:
+        """See `Kinds.look`."""
+        return KindsSeen()
+
+    async def fold(self, now: datetime) -> int:  # noqa: ARG002
+        """See `Kinds.fold`."""
+        return 0

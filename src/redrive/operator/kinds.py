@@ -1,0 +1,97 @@
+"""What is known of each kind: how many tries, how many of them failed and of what, how long runs took, and in which versions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+LATELY = timedelta(minutes=5)
+"""What a table of kinds is about."""
+TREND = timedelta(hours=1)
+EPISODE_ENDS_AFTER = timedelta(minutes=30)
+"""A cause that comes back after it has been quiet for so long begins anew: longer than most waits between two tries."""
+CAUSES_SHOWN_MAX = 30
+KINDS_SHOWN_MAX = 500
+SEEN_SPAN = timedelta(days=7)
+"""A cause that nobody has seen for longer is known by its dead tasks alone."""
+FOLD_AFTER = timedelta(minutes=5)
+"""Then the workers of a minute become one row."""
+FOLD_MINUTES_AFTER = timedelta(days=2)
+"""Then the minutes of an hour become one."""
+FORGET_AFTER = timedelta(days=30)
+FOLDED = ""
+FOLD_MAX = 5_000
+"""Rows that are folded at once."""
+NOT_COUNTED = "Kinds are not counted on DynamoDB, where all tasks are deliveries of one kind."
+
+
+@dataclass(frozen=True, slots=True)
+class MinuteOfKind:
+    """What a minute counted."""
+
+    start: datetime
+    tries: int
+    failures: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindSeen:
+    """One kind: its sums of the last five minutes, and the minutes of the last hour."""
+
+    ledger: str
+    kind: str
+    begun_a_minute: int
+    """New tasks that were begun in the last whole minute."""
+    tries: int
+    failures: int
+    done: int
+    dead: int
+    p50: timedelta | None
+    p95: timedelta | None
+    last_ended: datetime | None
+    points: Sequence[MinuteOfKind]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseSeen:
+    """One cause that tries fail of, or failed of lately."""
+
+    ledger: str
+    id: str
+    kind: str
+    sample: str
+    at: str | None
+    first_seen: datetime
+    since: datetime
+    """When it began this time."""
+    last_seen: datetime
+    first_version: str | None
+    last_version: str | None
+    tries_max: int | None
+    lasts: timedelta | None
+    failures: int
+    """How many tries failed of it since."""
+    tries: int
+    """How many tries of its kind ended since, of whatever cause."""
+    died: int
+    recovered_at: datetime | None
+    """The first success of its kind after its last failure."""
+    tries_since: int
+    failures_since: int
+    """What the kind has tried since then."""
+    points: Sequence[MinuteOfKind]
+    """The minutes of the last hour in which it failed."""
+    died_at: Sequence[tuple[datetime, int]]
+    """How many died of it, in which minutes of the last hour."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindsSeen:
+    """All kinds, and the causes that were seen lately, the latest first."""
+
+    kinds: Sequence[KindSeen] = ()
+    causes: Sequence[CauseSeen] = ()
+
+    @property
+    def settled_at(self) -> datetime | None:
+        """When the last try ended that is counted."""
+        return max((one.last_ended for one in self.kinds if one.last_ended is not None), default=None)

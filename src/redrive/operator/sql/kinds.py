@@ -1,0 +1,265 @@
+"""What is counted of kinds and causes, in tables of SQL. A look costs the same however many tasks there are."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import BigInteger, Connection, and_, bindparam, case, delete, func, literal_column, or_, select
+
+from redrive.core.histograms import RAN, RAN_SECONDS, percentile
+from redrive.engine.tally import WHOLE, Counts, SeenCause
+from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.on_database import OnDatabase, reads, writes
+from redrive.ledgers.sql.times import EpochSeconds
+from redrive.ledgers.sql.upsert import upsert
+from redrive.operator.kinds import (
+    CAUSES_SHOWN_MAX,
+    EPISODE_ENDS_AFTER,
+    FOLD_AFTER,
+    FOLD_MAX,
+    FOLD_MINUTES_AFTER,
+    FOLDED,
+    FORGET_AFTER,
+    KINDS_SHOWN_MAX,
+    LATELY,
+    SEEN_SPAN,
+    TREND,
+    CauseSeen,
+    KindSeen,
+    KindsSeen,
+    MinuteOfKind,
+)
+
+SUMS = ("begun", "tries", "failures", "done", "dead", *RAN)
+FIRSTS = ("first_failure", "first_success")
+LASTS = ("last_failure", "last_success")
+
+
+class SqlKinds(OnDatabase):
+    """The counts of one database; see `Kinds`."""
+
+    note: str | None = None
+
+    @writes
+    def write(self, connection: Connection, counts: Sequence[Counts], *, worker: str, version: str | None) -> None:
+        """See `Kinds.write`. Each worker has rows of its own, so none waits for another."""
+        m = schema.kind_minute
+        rows = [
+            {
+                "ledger": one.ledger, "kind": row.kind, "cause": row.cause, "minute": row.minute, "version": version or "", "worker": worker,
+                "begun": row.begun, "tries": row.tries, "failures": row.failures, "done": row.done, "dead": row.dead,
+                **{name: getattr(row, name) for name in (*FIRSTS, *LASTS)}, **dict(zip(RAN, row.ran, strict=True)),
+            }
+            for one in counts for row in one.minutes
+        ]  # fmt: skip
+        if rows:
+            connection.execute(upsert(self._database, m), rows)
+        for one in sorted(counts, key=lambda counted: counted.ledger):
+            if one.causes:
+                self._see(connection, one.ledger, one.causes, version)
+
+    def _see(self, connection: Connection, ledger: str, causes: Sequence[SeenCause], version: str | None) -> None:
+        """Note causes: since when this time, and in which versions. In the order of their ids, as all batches."""
+        f = schema.failing
+        ids = sorted(cause.id for cause in causes)
+        found = connection.execute(select(f).where(f.c.ledger == ledger, f.c.id.in_(ids)))
+        there = {row.id: row for row in found}
+        rows = []
+        for cause in sorted(causes, key=lambda one: one.id):
+            before = there.get(cause.id)
+            goes_on = before is not None and cause.first_seen - before.last_seen < EPISODE_ENDS_AFTER
+            since = min(before.since, cause.first_seen) if before is not None and goes_on else cause.first_seen
+            tries_max, lasts = cause.budget or (None, None)
+            rows.append(
+                {
+                    "ledger": ledger, "id": cause.id, "kind": cause.kind, "text": cause.text, "sample": cause.sample, "at": cause.at,
+                    "first_seen": cause.first_seen if before is None else min(before.first_seen, cause.first_seen),
+                    "since": since, "since_hour": since.replace(minute=0, second=0, microsecond=0),
+                    "last_seen": cause.last_seen if before is None else max(before.last_seen, cause.last_seen),
+                    "first_version": version if before is None else before.first_version,
+                    "last_version": version, "tries_max": tries_max, "lasts_seconds": None if lasts is None else lasts.total_seconds(),
+                }
+            )  # fmt: skip
+        connection.execute(upsert(self._database, f), rows)
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    @reads
+    def look(self, connection: Connection) -> KindsSeen:
+        """See `Kinds.look`."""
+        now = self._database.present(connection)
+        return KindsSeen(kinds=_kinds(connection, now), causes=_causes(connection, now))
+
+    # --- keeping ----------------------------------------------------------------------------------------------------
+
+    @writes
+    def fold(self, connection: Connection, now: datetime) -> int:
+        """See `Kinds.fold`."""
+        m, f = schema.kind_minute, schema.failing
+        whole = now.replace(second=0, microsecond=0)
+        folded = self._fold(connection, and_(m.c.minute < whole - FOLD_AFTER, m.c.worker != FOLDED), hours=False)
+        old = whole.replace(minute=0) - FOLD_MINUTES_AFTER
+        # Workers' rows of that age are folded first. Rows that stand for an hour already are left alone.
+        within_an_hour = EpochSeconds(m.c.minute) % literal_column("3600", BigInteger) != literal_column(
+            "0", BigInteger
+        )
+        folded += self._fold(connection, and_(m.c.minute < old, m.c.worker == FOLDED, within_an_hour), hours=True)
+        folded += connection.execute(delete(m).where(m.c.minute < now - FORGET_AFTER)).rowcount
+        return folded + connection.execute(delete(f).where(f.c.last_seen < now - FORGET_AFTER)).rowcount
+
+    def _fold(self, connection: Connection, which: Any, *, hours: bool) -> int:
+        """Rows become one for each kind, cause, version and step; how many went."""
+        m = schema.kind_minute
+        key = ("ledger", "kind", "cause", "minute", "version")
+        found = [
+            row._asdict() for row in connection.execute(select(m).where(which).order_by(m.c.minute).limit(FOLD_MAX))
+        ]
+        if not found:
+            return 0
+        sums: dict[tuple[Any, ...], dict[str, Any]] = {}
+        for row in found:
+            start = row["minute"].replace(minute=0) if hours else row["minute"]
+            place = tuple(start if name == "minute" else row[name] for name in key)
+            if place not in sums:
+                sums[place] = self._folded(connection, dict(zip(key, place, strict=True)))
+            _add(sums[place], row)
+        names = (*key, "worker")
+        these = delete(m).where(*(m.c[name] == bindparam(f"this_{name}") for name in names))
+        connection.execute(these, [{f"this_{name}": row[name] for name in names} for row in found])
+        connection.execute(upsert(self._database, m), list(sums.values()))
+        return len(found)
+
+    @staticmethod
+    def _folded(connection: Connection, place: dict[str, Any]) -> dict[str, Any]:
+        """What stands there already, or nothing."""
+        m = schema.kind_minute
+        row = connection.execute(
+            select(m).where(m.c.worker == FOLDED, *(m.c[name] == value for name, value in place.items()))
+        ).first()
+        if row is not None:
+            return row._asdict()
+        return {**place, "worker": FOLDED, **dict.fromkeys(SUMS, 0), **dict.fromkeys((*FIRSTS, *LASTS))}
+
+
+def _add(into: dict[str, Any], row: dict[str, Any]) -> None:
+    for name in SUMS:
+        into[name] += row[name]
+    for name, choose in (*((name, min) for name in FIRSTS), *((name, max) for name in LASTS)):
+        into[name] = choose((one for one in (into[name], row[name]) if one is not None), default=None)
+
+
+def _kinds(connection: Connection, now: datetime) -> list[KindSeen]:
+    m = schema.kind_minute
+    running = now.replace(second=0, microsecond=0)
+    of_kinds = and_(m.c.cause == WHOLE, m.c.minute >= running - TREND + timedelta(minutes=1))
+    grouped = (m.c.ledger, m.c.kind, m.c.minute)
+    names = ("begun", "tries", "failures", "done", "dead")
+    ended = func.max(
+        case(
+            (or_(m.c.last_failure.is_(None), m.c.last_success > m.c.last_failure), m.c.last_success),
+            else_=m.c.last_failure,
+        )
+    )
+    asked = select(*grouped, *(func.sum(m.c[name]).label(name) for name in names), ended.label("ended")).where(of_kinds)
+    rows: dict[tuple[str, str], list[Any]] = {}
+    for row in connection.execute(asked.group_by(*grouped).order_by(*grouped)):
+        rows.setdefault((row.ledger, row.kind), []).append(row)
+    lately = running - LATELY + timedelta(minutes=1)
+    ran_asked = select(m.c.ledger, m.c.kind, *(func.sum(m.c[name]).label(name) for name in RAN))
+    ran_asked = ran_asked.where(m.c.cause == WHOLE, m.c.minute >= lately).group_by(m.c.ledger, m.c.kind)
+    ran = {(row.ledger, row.kind): [int(getattr(row, name)) for name in RAN] for row in connection.execute(ran_asked)}
+    busiest = sorted(rows, key=lambda key: -sum(row.tries for row in rows[key]))[:KINDS_SHOWN_MAX]
+    return [_kind(key, rows[key], ran.get(key, []), running, lately) for key in sorted(busiest)]
+
+
+def _kind(key: tuple[str, str], rows: list[Any], ran: list[int], running: datetime, lately: datetime) -> KindSeen:
+    recent = [row for row in rows if row.minute >= lately]
+    whole = [row for row in rows if row.minute == running - timedelta(minutes=1)] or [
+        row for row in rows if row.minute == running
+    ]
+    return KindSeen(
+        ledger=key[0], kind=key[1], begun_a_minute=sum(int(row.begun) for row in whole),
+        tries=sum(int(row.tries) for row in recent), failures=sum(int(row.failures) for row in recent),
+        done=sum(int(row.done) for row in recent), dead=sum(int(row.dead) for row in recent),
+        p50=_span(percentile(ran, 0.5, RAN_SECONDS)), p95=_span(percentile(ran, 0.95, RAN_SECONDS)),
+        last_ended=max((row.ended for row in rows if row.ended is not None), default=None),
+        points=[MinuteOfKind(row.minute, int(row.tries), int(row.failures)) for row in rows],
+    )  # fmt: skip
+
+
+def _causes(connection: Connection, now: datetime) -> list[CauseSeen]:
+    """The causes, each with what its kind has done since it began and since it was last seen: one statement for all."""
+    f, m = schema.failing, schema.kind_minute
+    recent = (
+        select(f)
+        .where(f.c.last_seen >= now - SEEN_SPAN)
+        .order_by(f.c.last_seen.desc())
+        .limit(CAUSES_SHOWN_MAX)
+        .subquery("seen")
+    )
+    of_cause, of_kind = m.c.cause == recent.c.id, m.c.cause == WHOLE
+    fails_now, succeeds_now = m.c.last_failure >= recent.c.since, m.c.last_success >= recent.c.since
+
+    def total(column: Any, *when: Any) -> Any:
+        return func.coalesce(func.sum(case((and_(*when), column), else_=0)), 0)
+
+    asked = (
+        select(
+            *recent.c,
+            total(m.c.failures, of_cause, fails_now).label("failures"),
+            total(m.c.dead, of_cause, fails_now).label("died"),
+            total(m.c.failures, of_kind, fails_now).label("kind_failures"),
+            total(m.c.done, of_kind, succeeds_now).label("kind_done"),
+            total(m.c.done, of_kind, m.c.first_success > recent.c.last_seen).label("done_since"),
+            total(m.c.failures, of_kind, m.c.first_failure > recent.c.last_seen).label("failures_since"),
+            func.min(case((and_(of_kind, m.c.first_success > recent.c.last_seen), m.c.first_success))).label(
+                "first_success"
+            ),
+            func.min(case((and_(of_kind, m.c.last_success > recent.c.last_seen), m.c.last_success))).label(
+                "last_success"
+            ),
+        )
+        .join(
+            m,
+            and_(
+                m.c.ledger == recent.c.ledger,
+                m.c.kind == recent.c.kind,
+                or_(of_cause, of_kind),
+                m.c.minute >= recent.c.since_hour,
+            ),
+            isouter=True,
+        )
+        .group_by(*recent.c)
+        .order_by(recent.c.last_seen.desc(), recent.c.id)
+    )
+    found = connection.execute(asked).all()
+    points = _points(connection, [row.id for row in found], now) if found else {}
+    return [_cause(row, points.get((row.ledger, row.id), [])) for row in found]
+
+
+def _points(connection: Connection, ids: Iterable[str], now: datetime) -> dict[tuple[str, str], list[Any]]:
+    m = schema.kind_minute
+    grouped = (m.c.ledger, m.c.cause, m.c.minute)
+    asked = select(*grouped, func.sum(m.c.failures).label("failures"), func.sum(m.c.dead).label("dead")).where(
+        m.c.cause.in_(sorted(ids)), m.c.minute > now - TREND
+    )
+    found: dict[tuple[str, str], list[Any]] = {}
+    for row in connection.execute(asked.group_by(*grouped).order_by(*grouped)):
+        found.setdefault((row.ledger, row.cause), []).append(row)
+    return found
+
+
+def _cause(row: Any, points: list[Any]) -> CauseSeen:
+    successes = [one for one in (row.first_success, row.last_success) if one is not None]
+    return CauseSeen(
+        ledger=row.ledger, id=row.id, kind=row.kind, sample=row.sample, at=row.at, first_seen=row.first_seen, since=row.since,
+        last_seen=row.last_seen, first_version=row.first_version, last_version=row.last_version, tries_max=row.tries_max,
+        lasts=_span(row.lasts_seconds), failures=int(row.failures), tries=max(int(row.failures), int(row.kind_failures) + int(row.kind_done)),
+        died=int(row.died), recovered_at=min(successes, default=None), tries_since=int(row.done_since) + int(row.failures_since),
+        failures_since=int(row.failures_since), points=[MinuteOfKind(one.minute, int(one.failures), int(one.failures)) for one in points],
+        died_at=[(one.minute, int(one.dead)) for one in points if one.dead],
+    )  # fmt: skip
+
+
+def _span(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=float(seconds))

@@ -1,0 +1,121 @@
+"""What is counted of kinds and causes, on both databases."""
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from redrive.core.durations import days, minutes, seconds
+from redrive.engine.tally import Counts, KindMinute, SeenCause
+from redrive.ledgers.sql.database import Database
+from redrive.operator.kinds import EPISODE_ENDS_AFTER, KindsSeen
+from redrive.operator.sql.kinds import SqlKinds
+from redrive.testing import VirtualClock
+
+LEDGER = "redrive_task"
+WORKER = "app-1:7"
+
+
+@pytest.fixture
+def kinds(database: Database) -> SqlKinds:
+    return SqlKinds(database)
+
+
+def failed(kind: str, amount: int, first: datetime, last: datetime, *, cause: str = "c1", dead: int = 0) -> Counts:
+    """So many tries of a kind that all failed of one cause, in one minute."""
+    minute = first.replace(second=0, microsecond=0)
+    rows = [
+        KindMinute(minute, kind, of, amount, amount, amount, 0, dead, first, last, ran=[0, 0, amount, *[0] * 11]) for of in ("", cause)
+    ]  # fmt: skip
+    seen = SeenCause(
+        id=cause, kind=kind, text="AttributeError: <text>", sample="AttributeError: 'body'", at="shop/mail.py:23 in render",
+        first_seen=first, last_seen=last, budget=(6, seconds(240)),
+    )  # fmt: skip
+    return Counts(LEDGER, rows, [seen])
+
+
+def done(kind: str, amount: int, first: datetime, last: datetime) -> Counts:
+    minute = first.replace(second=0, microsecond=0)
+    ran = [0, 0, 0, amount, *[0] * 10]
+    return Counts(
+        LEDGER, [KindMinute(minute, kind, "", amount, amount, 0, amount, 0, None, None, first, last, ran)], []
+    )
+
+
+async def write(kinds: SqlKinds, *counts: Counts, worker: str = WORKER, version: str = "4f2a") -> KindsSeen:
+    for one in counts:
+        await kinds.write([one], worker=worker, version=version)
+    return await kinds.look()
+
+
+async def test_what_a_worker_writes_twice_counts_once(kinds: SqlKinds, clock: VirtualClock) -> None:
+    """A lost answer makes a worker write again; another worker's counts are added."""
+    now = clock.now()
+    counts = failed("mail", 12, now, now + seconds(1))
+    await write(kinds, counts, counts)
+    seen = await write(kinds, counts, worker="app-2:9")
+    [kind] = seen.kinds
+    assert (kind.tries, kind.failures, kind.done) == (24, 24, 0)
+    assert kind.p50 is not None
+    [cause] = seen.causes
+    assert (cause.failures, cause.tries, cause.tries_max, cause.lasts) == (24, 24, 6, seconds(240))
+    assert (cause.since, cause.last_version, cause.at) == (now, "4f2a", "shop/mail.py:23 in render")
+    assert seen.settled_at == now + seconds(1)
+
+
+async def test_tries_before_a_cause_began_are_not_counted_against_it(kinds: SqlKinds, clock: VirtualClock) -> None:
+    """A kind that worked until half a minute ago fails in 100% of its tries since."""
+    now = clock.now().replace(second=0)
+    clock.advance(now + seconds(45) - clock.now())
+    both = failed("mail", 12, now + seconds(40), now + seconds(44))
+    whole = both.minutes[0]
+    whole.tries, whole.done, whole.first_success, whole.last_success = 112, 100, now, now + seconds(39)
+    [cause] = (await write(kinds, both)).causes
+    assert (cause.failures, cause.tries, cause.recovered_at) == (12, 12, None)
+
+
+async def test_recovered_is_the_first_success_after_the_last_failure(kinds: SqlKinds, clock: VirtualClock) -> None:
+    """With the tries since; and in which versions it was seen."""
+    now = clock.now().replace(second=0)
+    await write(kinds, failed("mail", 50, now, now + seconds(20), dead=5), version="9c1e")
+    await write(kinds, failed("mail", 50, now + seconds(60), now + seconds(80), dead=5), version="4f2a")
+    clock.advance(minutes(3))
+    later = now + minutes(2)
+    seen = await write(kinds, done("mail", 30, later + seconds(1), later + seconds(30)), version="51bd")
+    [cause] = seen.causes
+    assert (cause.since, cause.last_seen) == (now, now + seconds(80))
+    assert (cause.first_version, cause.last_version) == ("9c1e", "4f2a")
+    assert (cause.failures, cause.died, cause.tries) == (100, 10, 130)
+    assert (cause.recovered_at, cause.tries_since, cause.failures_since) == (later + seconds(1), 30, 0)
+    assert [(point.start, point.failures) for point in cause.points] == [(now, 50), (now + minutes(1), 50)]
+
+
+async def test_a_cause_that_comes_back_much_later_begins_anew(kinds: SqlKinds, clock: VirtualClock) -> None:
+    """After a long quiet time it is another trouble, though the cause was seen before."""
+    first = clock.now()
+    await write(kinds, failed("mail", 10, first, first))
+    clock.advance(EPISODE_ENDS_AFTER + seconds(1))
+    again = clock.now()
+    [cause] = (await write(kinds, failed("mail", 3, again, again))).causes
+    assert (cause.since, cause.first_seen, cause.failures) == (again, first, 3)
+
+
+async def test_folding_changes_no_sum(kinds: SqlKinds, clock: VirtualClock) -> None:
+    """Workers of a minute become one row, minutes of an hour one, and what is a month old goes; in between nothing is lost."""
+    now = clock.now().replace(minute=10, second=0)
+    clock.advance(now + seconds(30) - clock.now())
+    for number in range(3):
+        await write(kinds, failed("mail", 10, now, now + seconds(number)), worker=f"w{number}")
+        await write(kinds, failed("mail", 10, now + minutes(1), now + minutes(1)), worker=f"w{number}")
+    clock.advance(minutes(10))
+    before = await kinds.look()
+    assert await kinds.fold(clock.now()) == 6 * 2
+    assert await kinds.look() == before
+    assert before.kinds[0].points[0].failures == 30
+    clock.advance(days(3))
+    assert await kinds.fold(clock.now()) == 2 * 2
+    [cause] = (await kinds.look()).causes
+    assert cause.failures == 60
+    assert await kinds.fold(clock.now()) == 0
+    clock.advance(timedelta(days=31))
+    assert await kinds.fold(clock.now()) == 3
+    assert await kinds.look() == KindsSeen(kinds=[], causes=[])
