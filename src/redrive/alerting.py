@@ -23,6 +23,7 @@ from redrive.operator.alert_rules import (
     Messenger,
     evaluate,
     failing_kinds,
+    halted_operations,
     lost_workers,
     message,
 )
@@ -123,8 +124,11 @@ class Watch:
         async def of_kinds() -> Sequence[Alarm]:
             return failing_kinds(judge(await gather_causes(app.store, list(app.lanes.values()), states)))
 
+        async def of_operations() -> Sequence[Alarm]:
+            return halted_operations(await app.store.operations.open())
+
         asked: list[Callable[[], Awaitable[Sequence[Alarm]]]] = [partial(of_lane, lane) for lane in app.lanes.values()]
-        asked += [of_workers, of_kinds, *(system.alarms for system in app.systems.values())]
+        asked += [of_workers, of_kinds, of_operations, *(system.alarms for system in app.systems.values())]
         for ask in asked:
             try:
                 alarms += await ask()

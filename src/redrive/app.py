@@ -13,6 +13,7 @@ from redrive.lane import Lane
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
 from redrive.observe.traces import span_around
+from redrive.operator.carrier import Carrier
 from redrive.operator.ports import OperatorLedger
 from redrive.ports import Clock, Observer
 from redrive.signs import Signs, write_counts
@@ -222,7 +223,8 @@ class Workers:
         running += [asyncio.create_task(system.run(self._stopped)) for system in systems]
         watching = asyncio.create_task(self._watch())
         signs = Signs(self._app.store, self.name, lambda: self._workers)
-        signing = [asyncio.create_task(signs.give()), asyncio.create_task(signs.count())]
+        carrier = Carrier(self._app.store.operations, lambda: self._app.lanes, self.name)
+        beside = [asyncio.create_task(one) for one in (signs.give(), signs.count(), carrier.run())]
         try:
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -230,9 +232,9 @@ class Workers:
             self.stop()
             watching.cancel()
             ended = await asyncio.gather(*running, return_exceptions=True)
-            for one in signing:
+            for one in beside:
                 one.cancel()
-            await asyncio.gather(*signing, return_exceptions=True)
+            await asyncio.gather(*beside, return_exceptions=True)
             await signs.part()
         for error in ended:
             if isinstance(error, BaseException):

@@ -5,6 +5,7 @@
     │   ├── DurationError              a span of time is missing, negative or too long
     │   ├── PolicyError                a policy out of range
     │   ├── PayloadError               a payload that is not JSON, or too large
+    │   ├── EditError                  an edit that does not fit a payload
     │   ├── HandlerError               no such handler, two for one kind, or a function that cannot be one
     │   ├── KeyTakenError              the key belongs to a task of another kind
     │   ├── SettingsError              a setting or URL that cannot be used
@@ -51,6 +52,10 @@ class PolicyError(UsageError):
 
 class PayloadError(UsageError):
     """A payload is not JSON or larger than a ledger takes."""
+
+
+class EditError(UsageError):
+    """An edit does not fit a payload, which stays as it is."""
 
 
 class HandlerError(UsageError):

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from redrive.core.decide import Settlement
+from redrive.core.operation import OperationState
 from redrive.core.states import Act
 from redrive.core.task import Claim, TaskId
 
 __all__ = [
-    "Act", "AttemptEnded", "AttemptStarted", "Claim", "Event", "LedgerAway", "LedgerBack", "LoopBlocked", "SettleFailed",
-    "SettleLost", "Settlement", "TaskAdded", "TasksChanged", "TasksPruned", "ThreadsLeft",
+    "Act", "AttemptEnded", "AttemptStarted", "Claim", "Event", "LedgerAway", "LedgerBack", "LoopBlocked", "OperationChanged",
+    "SettleFailed", "SettleLost", "Settlement", "TaskAdded", "TasksChanged", "TasksPruned", "ThreadsLeft",
 ]  # fmt: skip
 
 
@@ -69,6 +70,17 @@ class TasksChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class OperationChanged:
+    """A redrive operation stands elsewhere now: it runs, was halted, is done; by whom and why."""
+
+    ledger: str
+    id: str
+    state: OperationState
+    why: str
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
 class TasksPruned:
     """Tasks that ended long ago were deleted."""
 
@@ -117,6 +129,7 @@ Event = (
     | SettleLost
     | SettleFailed
     | TasksChanged
+    | OperationChanged
     | TasksPruned
     | ThreadsLeft
     | LoopBlocked

@@ -41,6 +41,7 @@ from redrive.observe.traces import current_trace
 from redrive.operator.acts import Acted, ActOptions, Acts, Which
 from redrive.operator.gates import KEEP, GateDoes, GateView, Keep, ParkedTask, changed_rule, read_does
 from redrive.operator.headcount import Headcount
+from redrive.operator.operating import LaneOperations
 from redrive.operator.ports import Census, Gates, OperatorLedger, TaskPages
 from redrive.ports import Actor, Filter, Observer, Page, Within
 from redrive.stores.port import Store
@@ -149,6 +150,16 @@ class Lane:
     def refused_ends(self) -> frozenset[State]:
         """How no task here can be ended by a person, because what is written beside refuses it always."""
         return frozenset() if self._beside is None else self._beside.refused_ends
+
+    @property
+    def refused_edit(self) -> str | None:
+        """Why no payload here may be changed; None where nothing is against it."""
+        return None if self._beside is None else self._beside.refused_edit
+
+    @property
+    def operations(self) -> LaneOperations:
+        """Bringing dead tasks back step by step, with a brake."""
+        return LaneOperations(self, self._store.operations)
 
     async def ledger(self) -> OperatorLedger:
         """The ledger; the application is opened and a foreign table is checked when it is first asked for."""

@@ -180,6 +180,12 @@ class Settings(Section):
         default=30, ge=0, le=DURATION_MAX.days, description="How long done and cancelled tasks are kept; 0: for ever"
     )
 
+    redrive_approvals: int = Field(
+        default=0,
+        ge=0,
+        le=1_000_000_000,
+        description="A redrive operation on more tasks than this waits for another person's approval; 0: none does",
+    )
     alert_urls: SecretStr | None = Field(
         default=None, description="Where alerts go: addresses as apprise knows them, with spaces between them"
     )

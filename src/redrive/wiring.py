@@ -31,6 +31,7 @@ from redrive.observe.metrics import GATES_MAX, MetricsObserver
 from redrive.operator.alert_rules import EVERY as ALERTS_EVERY
 from redrive.operator.bookkeeper import EVERY as BOOKS_EVERY
 from redrive.operator.bookkeeper import Bookkeeper
+from redrive.operator.carrier import Carrier
 from redrive.operator.headcount import Headcount
 from redrive.operator.ports import OperatorLedger
 from redrive.settings import Section, Settings, load
@@ -347,6 +348,9 @@ class Service(Running):
             asyncio.create_task(repeat("alerts", ALERTS_EVERY, self._watch.round)),
             asyncio.create_task(repeat("store alert", STORE_EVERY, self._watch.look_at_store)),
         ]
+        if self.workers is None:  # else they carry operations on
+            carrier = Carrier(self.app.store.operations, lambda: self.app.lanes, "service")
+            chores.append(asyncio.create_task(carrier.run()))
         try:
             await super().work()
         finally:

@@ -27,7 +27,7 @@ from redrive.wiring import Service
 
 from .conftest import client_of, running
 
-PAGES = ("/", "/tasks", "/dead", "/gates", "/workers", "/systems", "/audit", "/docs", "/login")
+PAGES = ("/", "/tasks", "/dead", "/operations", "/gates", "/workers", "/systems", "/audit", "/docs", "/login")
 HTML = {"Accept": "text/html"}
 
 

@@ -11,6 +11,7 @@ from redrive.cli import (
     flags,
     gates,
     keys,
+    operations,
     preview,
     relay,
     secrets,
@@ -42,6 +43,7 @@ app.add_typer(keys.keys, name="keys")
 app.add_typer(secrets.secrets, name="secrets")
 app.add_typer(tasks.tasks, name="tasks")
 app.add_typer(gates.gates, name="gates")
+app.add_typer(operations.operations, name="operations")
 app.command("workers")(workers.workers)
 app.command("status")(status.status)
 app.command("top")(status.top)

@@ -13,6 +13,7 @@ import structlog
 
 from redrive.core.decide import SUSPECT, Settlement
 from redrive.core.failure import describe_error, redact
+from redrive.core.operation import OperationState
 from redrive.core.stack import Stack, read_stack, stack_lines
 from redrive.core.states import State
 from redrive.core.task import Claim
@@ -25,6 +26,7 @@ from redrive.events import (
     LedgerAway,
     LedgerBack,
     LoopBlocked,
+    OperationChanged,
     SettleFailed,
     SettleLost,
     TaskAdded,
@@ -167,6 +169,9 @@ class LogObserver:
                 log.error("settle_failed", ledger=ledger, **self._task(settlement.claim), error=error)
             case TasksChanged(ledger, act, ids, actor, reason):
                 log.info("tasks_changed", ledger=ledger, act=act.value, amount=len(ids), actor=actor, reason=reason)
+            case OperationChanged(ledger, id_, state, why, actor):
+                level = log.warning if state is OperationState.HALTED else log.info
+                level("operation_changed", ledger=ledger, operation=id_, state=state.value, why=why, actor=actor)
             case TasksPruned(ledger, amount):
                 log.info("tasks_pruned", ledger=ledger, amount=amount)
             case ThreadsLeft(ledger, kinds, amount):

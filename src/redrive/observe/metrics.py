@@ -13,6 +13,7 @@ from redrive.events import (
     Event,
     LedgerAway,
     LedgerBack,
+    OperationChanged,
     SettleFailed,
     SettleLost,
     TaskAdded,
@@ -82,6 +83,9 @@ class MetricsObserver:
         self.lost = counter("redrive_settle_lost", "Settlements refused by the fence", ["ledger"])
         self.failed = counter("redrive_settle_failed", "Settlements that could not be written", ["ledger"])
         self.changed = counter("redrive_tasks_changed", "Tasks that people or systems acted on", ["ledger", "act"])
+        self.operations = counter(
+            "redrive_operations_changed", "Redrive operations, by where they came to stand", ["ledger", "state"]
+        )
         self.up = gauge("redrive_ledger_up", "Whether the ledger answers", ["ledger"])
         self.duration = histogram("redrive_run_seconds", "How long handlers ran")
         self.drift = histogram("redrive_drift_seconds", "From due to started")
@@ -148,6 +152,8 @@ class MetricsObserver:
                     tally["failed", ledger] += 1
                 case TasksChanged(ledger, act, ids):
                     tally["changed", ledger, act.value] += len(ids)
+                case OperationChanged(ledger, _, state):
+                    tally["operations", ledger, state.value] += 1
                 case LedgerAway(ledger):
                     self.up.labels(ledger).set(0)
                 case LedgerBack(ledger):

@@ -19,6 +19,7 @@ from redrive.core.durations import format_duration
 from redrive.core.failure import redact
 from redrive.errors import MissingExtraError, SettingsError
 from redrive.operator.figures import Group
+from redrive.operator.operations import Operation
 from redrive.operator.roster import WorkerSeen
 from redrive.operator.verdict.values import Subject, Verdict, plain
 
@@ -129,7 +130,7 @@ RULES = (
     AlertRule(name="new_group", meaning="tasks die of something new", find=_new_group),
     AlertRule(name="dead", meaning="a task died where each one matters", find=_dead),
 )
-"""All rules over ledgers. Workers, kinds and the store have rules of their own (`lost_worker`, `failing`, `ledger_away`); what else is wrong, such as a disabled endpoint, systems say
+"""All rules over ledgers. Workers, kinds, operations and the store have rules of their own (`lost_worker`, `failing`, `operation`, `ledger_away`); what else is wrong, such as a disabled endpoint, systems say
 themselves: `System.alarms`."""
 
 
@@ -170,6 +171,19 @@ def failing_kinds(verdict: Verdict) -> list[Alarm]:
         Alarm(alarm_name("failing", one.ledger or "", one.cause or ""), f"{one.ledger}: {plain(one.told)}", "failing")
         for one in verdict.troubles
         if one.subject is Subject.FAILING and verdict.at - one.since >= FAILING_SPAN
+    ]
+
+
+def halted_operations(operations: Iterable[Operation]) -> list[Alarm]:
+    """Operations that stopped by themselves, until a person has done something about each."""
+    return [
+        Alarm(
+            alarm_name("operation", one.id),
+            f"{one.ledger}: operation {one.id} has halted with {one.tally.left:,} tasks to come: {redact(one.why)}",
+            "operation",
+        )
+        for one in operations
+        if one.halted_itself
     ]
 
 

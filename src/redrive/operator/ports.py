@@ -6,6 +6,7 @@ from typing import Protocol
 
 from redrive.core.durations import Span
 from redrive.core.gates import GateRule
+from redrive.core.operation import Fate, OperationAct, OperationState
 from redrive.core.states import State
 from redrive.core.table import LedgerTable
 from redrive.core.task import Added, NewTask, Task, TaskId
@@ -16,6 +17,7 @@ from redrive.operator.figures import SUMMED, Depth, Group, Point, States
 from redrive.operator.found import Chunk
 from redrive.operator.gates import GateDoes, GateSpan, GateSums, GateView, ParkedTask, RuleView
 from redrive.operator.kinds import KindsSeen, WaitingKind
+from redrive.operator.operations import DeadSet, EditedTask, Moved, NewOperation, Operation, SetTask, StepTally
 from redrive.operator.roster import SHOWN_MAX, WorkerSeen, WorkerSign
 from redrive.ports import Actor, Filter, Ledger, LedgerReader, Page, Within
 
@@ -308,4 +310,88 @@ class Turns(Protocol):
 
     async def forget(self) -> int:
         """Strike out turns that ended long ago; how many there were."""
+        ...
+
+
+class Operations(Protocol):
+    """Redrive operations: kept where their tasks are, so that a release is one commit. Any number of processes may carry them on."""
+
+    async def start(self, new: NewOperation) -> Operation:
+        """Store what is asked for, and nothing else: its set is gathered later. However many tasks match, this takes no longer."""
+        ...
+
+    async def get(self, id: str) -> Operation | None:
+        """The operation with this id."""
+        ...
+
+    async def page(
+        self,
+        *,
+        ledger: str | None = None,
+        state: OperationState | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Page[Operation]:
+        """Operations, the newest first."""
+        ...
+
+    async def open(self) -> list[Operation]:
+        """Those that have something to do, or wait for something to end."""
+        ...
+
+    async def act(self, id: str, act: OperationAct, actor: Actor) -> Operation:
+        """What a person does to it; `TransitionError` where it does not stand so. Recorded with who and why."""
+        ...
+
+    async def change(
+        self, id: str, actor: Actor, *, rate: str | int | None = None, halt: float | str | None = None
+    ) -> Operation:
+        """Change the rate, or from which share on it stops; what is not given stays."""
+        ...
+
+    async def gather(self, id: str, page: Page[TaskId], *, after: str | None) -> Operation:
+        """Store the next tasks of its set, which were read behind the cursor `after`; with the last page the set is complete.
+
+        Nothing where somebody else has stored them meanwhile.
+        """
+        ...
+
+    async def advance(self, id: str, ledger: OperatorLedger, holder: str, *, after: int) -> Moved:
+        """See what has ended of the tasks behind this position, decide, and do it: all in one transaction.
+
+        What is released is redriven and marked in the same commit: no task is released twice, and none is forgotten. While one
+        holder carries an operation on, others only look.
+        """
+        ...
+
+    async def let_go(self, holder: str) -> None:
+        """Leave what this holder carried on to the next one, at once."""
+        ...
+
+    async def steps(self, id: str) -> list[StepTally]:
+        """What became of the tasks of each step so far."""
+        ...
+
+    async def released_since(self, id: str, since: datetime) -> list[datetime]:
+        """When tasks were released since then, up to some thousands of them; in no order."""
+        ...
+
+    async def tasks(
+        self, id: str, *, fate: Fate | None = None, cursor: int | None = None, limit: int = 50
+    ) -> Page[SetTask]:
+        """A page of its set, or of those that met one fate."""
+        ...
+
+    async def edits(
+        self, *, operation: str | None = None, ledger: str | None = None, task_id: str | None = None, limit: int = 50
+    ) -> list[EditedTask]:
+        """The payloads that an operation changed, or all changes of one task; the newest first."""
+        ...
+
+    async def dead_set(self, ledger: OperatorLedger, asked: Filter, *, limited: bool) -> DeadSet:
+        """How many dead tasks match, of which kinds, how old, and what they died of. `limited` is for people who wait."""
+        ...
+
+    async def forget(self) -> int:
+        """Delete some of what ended long ago; how many rows went."""
         ...

@@ -36,7 +36,8 @@ from redrive.operator.aws.pages import ItemTaskPages
 from redrive.operator.aws.roster import ItemRoster
 from redrive.operator.aws.search import ItemSearch
 from redrive.operator.aws.turns import ItemTurns
-from redrive.operator.ports import Alerts, Audit, Figures, Kinds, OperatorLedger, Roster, Turns
+from redrive.operator.no_operations import NoOperations
+from redrive.operator.ports import Alerts, Audit, Figures, Kinds, Operations, OperatorLedger, Roster, Turns
 from redrive.ports import Clock, Filter
 from redrive.stores.port import NO_TASKS, ON_ITEMS
 
@@ -67,6 +68,7 @@ class ItemStore:
         self.turns: Turns = ItemTurns(self.dynamo, clock=self.clock)
         self.roster: Roster = ItemRoster(self.dynamo, clock=self.clock)
         self.kinds: Kinds = NoKinds()
+        self.operations: Operations = NoOperations()
 
     @property
     def database(self) -> NoReturn:

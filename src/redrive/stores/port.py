@@ -20,6 +20,7 @@ from redrive.operator.ports import (
     Figures,
     Gates,
     Kinds,
+    Operations,
     OperatorLedger,
     Roster,
     Search,
@@ -49,6 +50,7 @@ class Store(Protocol):
     turns: Turns
     roster: Roster
     kinds: Kinds
+    operations: Operations
 
     @property
     def url(self) -> str:

@@ -16,13 +16,14 @@ from redrive.ledgers.sql import migrate
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
-from redrive.operator.ports import Alerts, Audit, Figures, Kinds, OperatorLedger, Roster, Turns
+from redrive.operator.ports import Alerts, Audit, Figures, Kinds, Operations, OperatorLedger, Roster, Turns
 from redrive.operator.sql.alerts import SqlAlerts
 from redrive.operator.sql.audit import SqlAudit
 from redrive.operator.sql.census import SqlCensus
 from redrive.operator.sql.figures import SqlFigures
 from redrive.operator.sql.gates import SqlGates
 from redrive.operator.sql.kinds import SqlKinds
+from redrive.operator.sql.operations import SqlOperations
 from redrive.operator.sql.pages import SqlTaskPages
 from redrive.operator.sql.roster import SqlRoster
 from redrive.operator.sql.search import SqlSearch
@@ -45,6 +46,7 @@ class SqlStore:
         self.turns: Turns = SqlTurns(database)
         self.roster: Roster = SqlRoster(database)
         self.kinds: Kinds = SqlKinds(database)
+        self.operations: Operations = SqlOperations(database)
 
     @property
     def url(self) -> str:

@@ -32,7 +32,7 @@ from sqlalchemy.exc import DBAPIError
 
 from redrive.core.states import TERMINAL, Act, State, check_transition, sources
 from redrive.core.task import TaskId
-from redrive.errors import UsageError
+from redrive.errors import StaleError, UsageError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.base import ANNOUNCE_HORIZON, IDS_MAX
 from redrive.ledgers.sql.batches import Batch
@@ -168,6 +168,17 @@ class Acting(Gating):
         if changed:
             self.database.wake(self.name)
         return changed
+
+    def redrive_on(self, connection: Connection, ids: Sequence[TaskId], actor: Actor) -> list[TaskId]:
+        """The same in a transaction of ours that commits at once; whoever calls wakes the workers afterwards."""
+        return self._act_on(connection, Act.REDRIVE, State.WAITING, ids, actor)
+
+    def set_payload(self, connection: Connection, id: TaskId, payload: Any) -> None:
+        """Give a dead row another payload, which is checked by whoever calls."""
+        dead = self._mapped.rows.state(State.DEAD)
+        changed = self._mapped.update({"payload": payload}).where(self._mapped.id == id, dead)
+        if connection.execute(changed).rowcount != 1:
+            raise StaleError(f"task {id} is not dead any more: its payload was left as it was")
 
     async def cancel(self, ids: Sequence[TaskId], actor: Actor) -> list[TaskId]:
         """See `Ledger.cancel`."""
@@ -351,7 +362,7 @@ class Acting(Gating):
                 raise
         # A history that is kept for a time of its own goes by partitions, which is the point of them.
         history = () if connection.execute(_HISTORY_KEPT).first() else (schema.attempt,)
-        self._forget(connection, [str(id_) for id_ in gone], *history, schema.deed, schema.dead)
+        self._forget(connection, [str(id_) for id_ in gone], *history, schema.deed, schema.dead, schema.edit)
         if gone:
             self._count_flow(connection, "pruned", len(gone), self._adder)
         return len(gone)

@@ -20,6 +20,8 @@ class Beside:
 
     refused_ends: frozenset[State] = frozenset()
     """Ends that `acted` refuses whatever the task; people are not offered them."""
+    refused_edit: str | None = None
+    """Why no payload here may be changed, in a sentence; None where nothing is against it."""
 
     def claimed(self, connection: Connection, claims: Sequence[Claim]) -> None:
         """These tasks were claimed to be run."""

@@ -1,6 +1,7 @@
 """Reading: tasks, their history, and how many there are in which state."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -14,6 +15,7 @@ from redrive.errors import UsageError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.base import LedgerBase
 from redrive.ledgers.sql.conditions import Conditions
+from redrive.ledgers.sql.rows import RowReader
 from redrive.ledgers.sql.sift import is_unreadable, sift
 from redrive.ledgers.sql.stacks import read_stacks
 from redrive.ports import Filter, Page
@@ -55,6 +57,28 @@ class Reading(LedgerBase):
             ids = connection.execute(statement.with_only_columns(id_)).scalars().all()
             tasks = [self._reader.sifted_task(row) for row in sift(connection, self._mapped.table.c, id_, ids)]
         return Page(items=tasks[:limit], cursor=tasks[limit - 1].id if len(tasks) > limit else None)
+
+    @cached_property
+    def _standing(self) -> tuple[RowReader, Sequence[Any]]:
+        """What says where a row stands, without what it carries."""
+        roles = ("id", "key", "status", "count", "due", "lease_until")
+        columns = list({self._mapped.rows.column(role).name: self._mapped.rows.column(role) for role in roles}.values())
+        return RowReader(self.table, columns), columns
+
+    def standing(self, connection: Connection, ids: Sequence[TaskId]) -> dict[TaskId, tuple[State, int]]:
+        """The state and the failures of these rows, of those that are there."""
+        reader, columns = self._standing
+        rows = connection.execute(select(*columns).where(self._mapped.id.in_(ids)))
+        return {task.id: (task.state, task.failures) for task in map(reader.task, rows)}
+
+    def unchanged(self, connection: Connection, asked: Filter, ids: Sequence[TaskId]) -> set[TaskId]:
+        """Those of these rows that match a filter, as it was when it was frozen."""
+        where = self.conditions.of(replace(asked, ids=ids), lambda: self.present(connection))
+        return set(connection.execute(select(self._mapped.id).where(*where)).scalars())
+
+    def payload_of(self, connection: Connection, id: TaskId) -> Any:
+        """The payload of one row, as its column holds it."""
+        return connection.execute(select(self._column("payload")).where(self._mapped.id == id)).scalar_one()
 
     def read_id(self, text: str) -> TaskId:
         """The id that a person wrote, in the type of the id column."""

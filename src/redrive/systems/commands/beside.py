@@ -77,6 +77,8 @@ class _Writes:
 class CommandBeside(Beside):
     """Writes beside the ledger of the commands."""
 
+    refused_edit = "a command's data is what its sender asked for, and what replies and the audit are about: send another command instead"
+
     def __init__(self, messages: Messages) -> None:
         self._messages = messages
         self._tables = messages.tables

@@ -30,6 +30,7 @@ class ActsOnMessages(Beside):
     """Writes beside every act on the table of the relay; see `Beside`."""
 
     refused_ends = frozenset({State.DONE})
+    refused_edit = "a message goes out byte for byte as it came in: publish a corrected one instead, and close this one"
 
     def acted(
         self, connection: Connection, act: Act, state: State, ids: Sequence[Any], actor: Actor, note: Any

@@ -34,6 +34,7 @@ MENU = (
     ("/", "Overview"),
     ("/tasks", "Tasks"),
     ("/dead", "Causes"),
+    ("/operations", "Operations"),
     ("/workers", "Workers and gates"),
     ("/systems", "Systems"),
     ("/audit", "Audit"),

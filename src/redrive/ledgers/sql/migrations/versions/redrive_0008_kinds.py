@@ -7,7 +7,7 @@ from redrive.ledgers.sql.times import Instant
 from redrive.ledgers.sql.works_with import record
 
 revision = "redrive_0008"
-down_revision = "redrive_0005"
+down_revision = "redrive_0007"
 branch_labels = None
 works_with = "redrive_0004"
 
@@ -45,4 +45,4 @@ def downgrade() -> None:
     op.drop_column("redrive_worker", "lease_seconds")
     op.drop_table("redrive_failing")
     op.drop_table("redrive_kind_minute")
-    record(op, "engine", "redrive_0005", "redrive_0004")
+    record(op, "engine", "redrive_0007", "redrive_0004")

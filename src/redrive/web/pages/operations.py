@@ -1,0 +1,153 @@
+"""Operations: all of them, and one as a picture that stays fresh: which step, did it help, how far from the brake, what comes next."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import Query, Request
+from fastapi.responses import HTMLResponse
+
+from redrive.core.failure import redact
+from redrive.core.operation import ENDED, Fate, OperationState
+from redrive.core.states import State
+from redrive.http.panel import turns
+from redrive.lane import Lane
+from redrive.operator.operation_views import edit_json
+from redrive.operator.operations import Operation, asked_words, ramp_words
+from redrive.ports import Filter
+from redrive.web.api.common import app_of, in_time
+from redrive.web.api.operations import CURSOR_CHARS_MAX, found_operation
+from redrive.web.pages.frame import Looker, page_router, render
+from redrive.web.pages.operation_picture import RATE_SPAN, draw_brake, draw_rate, draw_steps
+
+LIMIT = 50
+FAILED_SHOWN = 10
+MOODS = {
+    OperationState.GATHERING: ("info", "half", "Storing its set"),
+    OperationState.UNAPPROVED: ("warn", "lock", "Waiting for approval"),
+    OperationState.RUNNING: ("info", "play", "Running"),
+    OperationState.PAUSED: ("plain", "paused", "Paused"),
+    OperationState.HALTED: ("bad", "stop", "Halted"),
+    OperationState.DONE: ("good", "ok", "Done"),
+    OperationState.GIVEN_BACK: ("plain", "back", "Given back"),
+}
+"""How worried to be: the colour, the icon and the word."""
+
+router = page_router()
+
+
+@router.get("/operations", response_class=HTMLResponse)
+async def operations(
+    request: Request, visitor: Looker, cursor: Annotated[str, Query(max_length=CURSOR_CHARS_MAX)] = ""
+) -> HTMLResponse:
+    """All operations, the newest first."""
+    store = app_of(request).store
+    async with in_time():
+        found = await store.operations.page(cursor=cursor or None, limit=LIMIT)
+    at = await store.present()
+    rows = [(one, MOODS[one.state], _title(one), redact(one.says(at))) for one in found.items]
+    return render(
+        request, "operations.html", visitor, title="Operations", rows=rows, at=at,
+        **turns("/operations", {}, cursor=cursor or None, following=None if found.cursor is None else str(found.cursor)),
+    )  # fmt: skip
+
+
+@router.get("/operations/{id}", response_class=HTMLResponse)
+async def operation(request: Request, visitor: Looker, id: str) -> HTMLResponse:
+    """One operation."""
+    lane, one = await found_operation(request, id)
+    store = app_of(request).store
+    at = await store.present()
+    async with in_time():
+        steps = await lane.operations.steps(id)
+        failed = await lane.operations.tasks(id, fate=Fate.FAILED, limit=FAILED_SHOWN)
+        unfit = await lane.operations.tasks(id, fate=Fate.UNFIT, limit=FAILED_SHOWN)
+        released_at = await store.operations.released_since(id, at - RATE_SPAN)
+        edited = await lane.operations.edits_of(id, limit=FAILED_SHOWN) if one.edit is not None else []
+    deeds = await lane.deeds(f"operation:{id}")
+    pictures = draw_steps(one, steps)
+    colour, icon, word = MOODS[one.state]
+    if one.state is OperationState.RUNNING:
+        word = f"Running, step {min(one.course.step + 1, len(pictures) or 1)} of {len(pictures) or 1}"
+    return render(
+        request, "operation.html", visitor, title=f"Operation {id}", here="/operations", operation=one, at=at,
+        heading=_title(one), how=(colour, icon, word), says=redact(one.says(at)), next=one.to_come(at), steps=pictures,
+        brake=draw_brake(one), rate=draw_rate(one, released_at, at), rate_words=one.course.ramp.rate_words,
+        asked=asked_words(one.asked), ramp=ramp_words(one.course.ramp), failed=await _failed(lane, failed.items),
+        unfit=unfit.items, edited=[edit_json(edit) for edit in edited], log=_log(one, steps, deeds), acts=_acts(one, visitor.name or ""),
+        ended=one.state in ENDED,
+    )  # fmt: skip
+
+
+def _title(one: Operation) -> str:
+    """What it does, in a few words."""
+    kind = one.asked.get("kind")
+    tasks = f"{one.tally.total:,} {kind + ' ' if kind else ''}{'task' if one.tally.total == 1 else 'tasks'}"
+    if one.state is OperationState.DONE:
+        return f"Brought back {tasks}" if one.tally.total else "Nothing to bring back"
+    return f"Bringing back {tasks}" if one.state is not OperationState.GIVEN_BACK else f"Gave back {tasks}"
+
+
+async def _failed(lane: Lane, items: Any) -> list[dict[str, Any]]:
+    """Those that failed again, as they stand now."""
+    if not items:
+        return []
+    ledger = await lane.ledger()
+    ids = [ledger.read_id(one.task_id) for one in items]
+    found = {str(task.id): task for task in (await ledger.find(Filter(ids=ids), limit=len(ids))).items}
+    rows = []
+    for one in items:
+        task = found.get(one.task_id)
+        error = "" if task is None or task.last_error is None else redact(task.last_error)
+        state = State.DEAD if task is None else task.state
+        rows.append({"id": one.task_id, "step": one.step, "error": error, "at": one.ended_at, "state": state.value})
+    return rows
+
+
+def _log(one: Operation, steps: Any, deeds: Any) -> list[tuple[datetime, str]]:
+    """What happened so far, the last first."""
+    lines: list[tuple[datetime, str]] = [
+        (deed.at, f"{deed.actor}: {deed.act.removeprefix('operation ')}, “{redact(deed.reason)}”") for deed in deeds
+    ]
+    for step in steps:
+        if step.began_at is not None:
+            again = step.fates.get(Fate.FAILED, 0)
+            lines.append(
+                (
+                    step.began_at,
+                    f"Step {step.number} released: {step.released:,}{f'; {again:,} failed again' if again else ''}",
+                )
+            )
+    if one.frozen_at is not None:
+        lines.append((one.frozen_at, f"{one.tally.total:,} tasks frozen"))
+    return sorted(lines, reverse=True)
+
+
+def _acts(one: Operation, name: str) -> list[tuple[str, str, str, bool]]:
+    """What may be pressed: the act, its words, what it means, and whether it is the safe thing to do."""
+    change = ("change", "Change rate…", "From the next round on. It never goes faster than that.", False)
+    back = (
+        "give-back",
+        "Give the rest back…",
+        f"{one.tally.left:,} that were not released stay dead as they were. That is the end of it.",
+        False,
+    )
+    match one.state:
+        case OperationState.GATHERING:
+            return [back]
+        case OperationState.UNAPPROVED:
+            approve = ("approve", "Approve…", f"It begins with one of {one.tally.total:,} tasks.", True)
+            return [back] if name == one.started_by else [back, approve]
+        case OperationState.RUNNING:
+            return [change, back, ("pause", "Pause…", "Nothing more is released. What is out runs on.", False)]
+        case OperationState.PAUSED:
+            return [change, back, ("resume", "Resume…", "It goes on where it stopped.", False)]
+        case OperationState.HALTED:
+            resume = (
+                "resume",
+                "Resume…",
+                "It goes on with the next ones. What failed until now does not stop it again.",
+                False,
+            )
+            return [change, back, resume]
+        case _:
+            return []

@@ -1,0 +1,74 @@
+"""A change of payloads fits or leaves the payload as it was, and its difference can be shown."""
+
+import pytest
+
+from redrive.core.edit import Edit, PayloadChange, difference, read_edit
+from redrive.errors import EditError, PayloadError, UsageError
+
+PATCH = Edit([{"op": "replace", "path": "/country", "value": "DE"}, {"op": "remove", "path": "/old"}])
+
+
+def test_a_patch_changes_a_copy():
+    """What was given stays as it was."""
+    before = {"country": "GB", "old": 1}
+    assert PATCH.apply(before) == {"country": "DE"}
+    assert before == {"country": "GB", "old": 1}
+
+
+def test_a_patch_that_does_not_fit_says_why():
+    """A path that is not there is a sentence, whatever the library calls it."""
+    with pytest.raises(EditError, match="the patch does not fit"):
+        PATCH.apply({"country": "GB"})
+    with pytest.raises(EditError, match="the patch does not fit"):
+        Edit([{"op": "test", "path": "/a", "value": 1}]).apply({"a": 2})
+    with pytest.raises(EditError, match="the patch does not fit"):
+        PATCH.apply(None)
+
+
+def test_a_new_payload_takes_the_place_of_the_old_one():
+    """Also None, and where the payload is kept as text it stays text."""
+    assert Edit(payload={"a": 1}).apply([1]) == {"a": 1}
+    assert Edit().apply({"a": 1}) is None
+    assert Edit(payload={"a": 1}).apply('{"b": 2}') == '{"a":1}'
+
+
+def test_text_is_patched_as_the_json_that_it_holds():
+    """Some tables keep JSON as text."""
+    assert Edit([{"op": "add", "path": "/b", "value": 2}]).apply('{"a": 1}') == '{"a":1,"b":2}'
+    with pytest.raises(EditError, match="not JSON"):
+        PATCH.apply("plain text")
+
+
+@pytest.mark.parametrize(
+    "patch", [[], "x", [{"op": "replace"}], [{"op": "fly", "path": "/a"}], [1], [{"op": "add", "path": "a", "value": 1}], [{}] * 51]
+)  # fmt: skip
+def test_what_is_no_patch_is_refused(patch):
+    """Before anything is stored."""
+    with pytest.raises(UsageError):
+        Edit(patch)
+
+
+def test_a_patch_cannot_grow_a_payload_beyond_its_limit():
+    """Fifty copies of a document into itself would be a petabyte: the limit is looked at after each."""
+    grow = Edit([{"op": "copy", "from": "", "path": "/a"}, {"op": "copy", "from": "", "path": "/b"}] * 25)
+    with pytest.raises(EditError, match="1,048,576"):
+        grow.apply({"a": "x" * 1000, "b": 1})
+    with pytest.raises(PayloadError):
+        Edit(payload="x" * 2_000_000)
+
+
+def test_a_difference_names_what_was_and_what_is():
+    """In the order of a JSON Patch."""
+    before, after = {"a": 1, "b": [1, 2], "c": "x"}, {"a": 2, "b": [1], "d": None}
+    changes = {change.path: change for change in difference(before, after)}
+    assert changes["/a"] == PayloadChange(op="replace", path="/a", before=1, after=2)
+    assert changes["/c"].op == "remove"
+    assert changes["/c"].before == "x"
+    assert difference(1, {"a": 1}) == [PayloadChange(op="replace", path="/", before=1, after={"a": 1})]
+
+
+def test_an_edit_is_stored_and_read_again():
+    """As it was given."""
+    for edit in (PATCH, Edit(payload={"a": 1}), Edit()):
+        assert read_edit(edit.as_json()) == edit
+    assert read_edit(None) is None
