@@ -110,6 +110,7 @@ def test_everything_lives_on_sqlite(start: Start, folder: Path):
     assert "{" not in service.said  # nothing scrolls the key away
 
 
+@pytest.mark.wide
 def test_everything_lives_on_servers(start: Start, postgres: Any, rabbitmq: str):
     """As an application of `redrive serve`, on an empty PostgreSQL that it migrates itself, and with a broker for the relay."""
     service = start(
