@@ -55,7 +55,8 @@ bench: $(READY)  ## redrive beside its peers and the raw limit, in one run; need
 proof: $(READY)  ## try every promise on real processes and print the figures; PROOF=short takes minutes
 	$(BIN)/python -W ignore -m proof
 
-soak: $(READY)  ## the same tests with hundreds of kills and millions of rows
+soak: $(READY)  ## all tests in every home, and some of them with hundreds of kills and millions of rows
+	REDRIVE_TEST_WIDE=1 $(PYTEST) tests --numprocesses 4 --dist worksteal
 	REDRIVE_TEST_ROUNDS=600 REDRIVE_TEST_ROWS=1000000 REDRIVE_SIMULATION_SEEDS=1000 REDRIVE_TEST_EXAMPLES=1000 $(PYTEST) tests/core tests/faults tests/engine tests/ledgers/sql/test_plans.py -o timeout=3600
 
 pictures: $(READY)  ## make the pictures of the docs anew, from the pages in a real browser

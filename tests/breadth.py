@@ -4,7 +4,7 @@ A claim about tables, locks or statements runs on every kind of ledger. A shape 
 where it differs most from our own: `NARROW` says where. What stands above the stores (routes, pages, commands, log lines)
 asks ports that are shown to be alike on SQLite and PostgreSQL elsewhere, so it runs on SQLite, and the first test of each file
 on PostgreSQL too: `ABOVE_STORES` says which files these are. There a test that asks for its `store`, or has the mark
-`every_store`, still runs on both.
+`every_store`, still runs on both. What has the mark `wide` shows in a long way what others show in short ones.
 """
 
 import os
@@ -67,6 +67,9 @@ def without_repeats(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], li
     run: list[pytest.Item] = []
     left: list[pytest.Item] = []
     for item in items:
+        if item.get_closest_marker("wide"):
+            left.append(item)
+            continue
         repeats = _store(item) == "postgres" and _named(item) in on_sqlite and _stands_above(item)
         # The first test of a file, in all its cases.
         (left if repeats and first.setdefault(item.path, _named(item)[1]) != _named(item)[1] else run).append(item)

@@ -47,6 +47,7 @@ os.environ["REDRIVE_SECRET_KEY"] = "A" * 43 + "="
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "every_store: run the test on both databases, though it stands above them")
+    config.addinivalue_line("markers", "wide: run the test only where all homes are asked for")
 
 
 @pytest.hookimpl(trylast=True)

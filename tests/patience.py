@@ -1,7 +1,7 @@
 """A busy machine is not a wrong answer: here no limit of time ends what only takes long.
 
 Properties have no deadline, and what protects an operator from waiting (two seconds for a page, eight for an act, two until the
-database counts as away) is a minute or more. A test of such a limit sets one of its own, below a second. Each run draws fifty
+database counts as away) is a minute or more. A test of such a limit sets one of its own, below a second. Each run draws twenty-five
 new examples for a property; `REDRIVE_TEST_EXAMPLES=1000` looks further.
 """
 
@@ -25,7 +25,7 @@ settings.register_profile(
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
-    max_examples=int(os.environ.get("REDRIVE_TEST_EXAMPLES") or 50),
+    max_examples=int(os.environ.get("REDRIVE_TEST_EXAMPLES") or 25),
 )
 settings.load_profile("patient")
 

@@ -134,7 +134,7 @@ def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
         while text not in said and time.monotonic() < ends:
             said += worker.stdout.readline()
         worker.send_signal(signal.SIGINT)
-        said += worker.communicate(timeout=30)[0]
+        said += worker.communicate(timeout=150)[0]
         assert text in said
         assert worker.returncode == 0
         return said

@@ -127,7 +127,8 @@ async def page(profile: BrowserContext, left_pages: list[Page], watch: Watch) ->
         await opened.goto(urljoin(opened.url, LEFT))
         await opened.unroute_all()
         await opened.emulate_media(color_scheme="light")
-        await opened.set_viewport_size(DESK)
+        if opened.viewport_size != DESK:
+            await opened.set_viewport_size(DESK)
     except Error:
         await opened.close()
     else:

@@ -37,7 +37,7 @@ class Site:
             while not await SqlCensus(await lane.ledger()).take():  # somebody else was counting
                 await asyncio.sleep(0.02)
 
-    async def until(self, holds: Callable[[], object], *, within: float = 10) -> None:
+    async def until(self, holds: Callable[[], object], *, within: float = 150) -> None:
         """Wait until something asked of the database holds."""
         async with asyncio.timeout(within):
             while not await holds():

@@ -110,6 +110,7 @@ def test_everything_lives_on_sqlite(start: Start, folder: Path):
     assert "{" not in service.said  # nothing scrolls the key away
 
 
+@pytest.mark.wide
 def test_everything_lives_on_servers(start: Start, postgres: Any, rabbitmq: str):
     """As an application of `redrive serve`, on an empty PostgreSQL that it migrates itself, and with a broker for the relay."""
     service = start(
@@ -127,7 +128,7 @@ def test_a_database_with_other_tables_is_refused(start: Start, folder: Path):
         connection.execute("CREATE TABLE orders (id INTEGER)")
     connection.close()
     service = start(module="examples.demo", HTTP_PORT="0", DATABASE_URL=f"sqlite:///{other}")
-    assert service.process.wait(60) == 2
+    assert service.process.wait(PATIENCE_SECONDS) == 2
     assert "wants a database of its own" in service.said
     with sqlite3.connect(other) as connection:
         assert connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall() == [("orders",)]
@@ -164,7 +165,7 @@ async def test_it_forgets_what_has_ended(empty_url: str, monkeypatch: pytest.Mon
     async def all_died() -> bool:
         return all([(await lane.counts())[State.DEAD] for lane in app.lanes.values()])
 
-    async with running(app), asyncio.timeout(60):
+    async with running(app), asyncio.timeout(PATIENCE_SECONDS):
         while not await all_died():
             await asyncio.sleep(0.05)
     await app.open()

@@ -186,7 +186,7 @@ async def test_workers_obey_a_gate(tmp_path: Path) -> None:
         assert task.gate == "bank:DE"
         workers = [app.workers(WorkerSettings(concurrency=10)) for _ in range(2)]
         running_workers = [asyncio.create_task(one.run()) for one in workers]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(150):
             await ended.wait()
         for one in workers:
             one.stop()
@@ -218,7 +218,7 @@ async def test_a_worker_probes_a_destination_that_is_down(tmp_path: Path) -> Non
         running = asyncio.create_task(workers.run())
         for number in range(2, 6):
             await app.add("transfer", key=f"t{number}")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(150):
             await ended.wait()
         workers.stop()
         await running

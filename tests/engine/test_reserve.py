@@ -69,7 +69,7 @@ async def test_another_tenant_starts_while_all_slots_hang(tmp_path: Path) -> Non
             await app.add("deliver", key=f"h{number}", gate=f"hog-{number}", tenant="hog")
         workers = app.workers(WorkerSettings(concurrency=4))
         running = asyncio.create_task(workers.run())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(150):
             await full.wait()
             await app.add("deliver", key="s", gate="small-1", tenant="small")
             await other.wait()

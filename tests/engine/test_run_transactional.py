@@ -78,7 +78,7 @@ async def test_a_plain_handler_does_not_stop_the_loop(ledger, claim, run, effect
     def handle(task, context):
         write_sync(task, context)
         loop.call_soon_threadsafe(came_round.set)
-        assert came_round.wait(30), "the loop stands still"
+        assert came_round.wait(150), "the loop stands still"
         seen.append((threading.current_thread() is threading.main_thread(), language.get()))
         found = context.connection.execute(text("SELECT name FROM effect")).scalars().all()
         assert found == ["written"]
@@ -113,7 +113,7 @@ async def test_a_cancelled_run_waits_for_its_thread(ledger, claim, run, effects)
     def handle(task, context):
         write_sync(task, context)
         loop.call_soon_threadsafe(inside.set)
-        assert out.wait(30)
+        assert out.wait(150)
 
     running = asyncio.create_task(run(handle))
     await inside.wait()

@@ -271,7 +271,7 @@ async def test_a_handler_that_cancels_itself_spends_its_budget(real_ledger, hear
 
 async def test_plain_functions_fill_the_slots_too(real_ledger, heard):
     """Sync handlers run in threads, as many at once as there are slots."""
-    together = threading.Barrier(5, timeout=10)
+    together = threading.Barrier(5, timeout=150)
     await add(real_ledger, *(f"k{number}" for number in range(5)))
     async with working(real_ledger, handlers_of(job=lambda task: together.wait() and None), heard=heard, concurrency=5):
         ended = await heard.amount(AttemptEnded, 5)

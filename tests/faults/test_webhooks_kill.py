@@ -26,8 +26,8 @@ SERVERS = 3
 SENDERS = 12
 ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 8)
 HANGING = "hanging"
-LATER_SECONDS = 10.0
-ON_TIME_SECONDS = 30.0
+LATER_SECONDS = 20.0
+ON_TIME_SECONDS = 120.0
 """How late a retry may start on a busy machine that has just restarted its servers."""
 
 

@@ -36,7 +36,7 @@ from tests.ledgers.homes import ADA, LEASE, POLICY, TRANSIENT, Home, settlement
 
 pytestmark = pytest.mark.on_store("postgres")
 LONG = minutes(10)
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 150
 
 
 class Stranger:

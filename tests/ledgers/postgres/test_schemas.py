@@ -69,7 +69,7 @@ async def test_each_schema_has_a_channel_of_its_own(two: list[Database], empty_u
         at_home = open_database(empty_url)
         for name, database in zip(("shop", "office", "home"), (*two, at_home), strict=True):
             await database.write(lambda connection, d=database, n=name: d.announce(connection, n, soon=False))
-        async for notice in listener.notifies(stop_after=3, timeout=30):
+        async for notice in listener.notifies(stop_after=3, timeout=150):
             heard.append((notice.channel, notice.payload))
         await at_home.close()
     assert heard == [("redrive_shop", "shop"), ("redrive_Back Office", "office"), ("redrive", "home")]

@@ -61,7 +61,7 @@ class Gate:
 
         def hold(connection: Connection) -> None:
             loop.call_soon_threadsafe(self._reached.set)
-            assert self._open.wait(30)
+            assert self._open.wait(150)
 
         self._held = asyncio.create_task(self._database.write(hold))
         await self._reached.wait()

@@ -60,15 +60,15 @@ async def test_wait_for_delivery(serving: Serving) -> None:
         async with httpx.AsyncClient(base_url=serving.base_url, headers=client._http.headers, timeout=60) as http:
             assert (await http.post("/v1/endpoints", json={"url": receiver.url})).status_code == 201
         made = await client.send("order.created", {"n": 1})
-        delivered = await client.wait_for_delivery(made.event_id, timeout=20)
+        delivered = await client.wait_for_delivery(made.event_id, timeout=150)
         assert (delivered.status, delivered.retry_attempts) == ("delivered", 0)
         receiver.answer = lambda _: status(404)
         made = await client.send("order.created", {"n": 2})
         with pytest.raises(DeliveryFailedError, match="failed at"):
-            await client.wait_for_delivery(made.event_id, timeout=20)
+            await client.wait_for_delivery(made.event_id, timeout=150)
         receiver.answer = lambda _: status(200)
         assert (await client.retry(made.event_id)).status in ("queued", "delivered")  # a worker may be quicker
-        assert (await client.wait_for_delivery(made.event_id, timeout=20)).status == "delivered"
+        assert (await client.wait_for_delivery(made.event_id, timeout=150)).status == "delivered"
         assert [event.payload async for event in client.inbox(status="delivered")] == [{"n": 1}, {"n": 2}]
 
 

@@ -130,12 +130,15 @@ ANSWERS = [
 ]
 
 
-async def test_what_each_answer_means(house: House, receiver: Receiver) -> None:
+async def test_what_each_answer_means(house: House, receiver: Receiver, store: str) -> None:
     """2xx is delivered; 408, 425, 429 and 5xx are tried again; anything else is final."""
+    answers = (
+        ANSWERS if store == "sqlite" else ANSWERS[::4]
+    )  # some of each: what an answer means is no matter of the store
     base = receiver.url.removesuffix("/hook")
     receiver.answer = lambda got: status(int(got.path[1:]))
     meaning = {}
-    for code, _ in ANSWERS:
+    for code, _ in answers:
         endpoint = await house.endpoint(f"{base}/{code}")
         id_ = await house.post()
         await house.run()
@@ -143,7 +146,7 @@ async def test_what_each_answer_means(house: House, receiver: Receiver) -> None:
         meaning[code] = {"delivered": "delivered", "queued": "retried", "failed": "final"}[event.status]
         assert event.status == "delivered" or str(code) in event.last_error
         await house.triggers.endpoints.delete("ada", endpoint.id)
-    assert meaning == dict(ANSWERS)
+    assert meaning == dict(answers)
 
 
 async def test_connection_errors_are_tried_again(house: House, receiver: Receiver) -> None:
