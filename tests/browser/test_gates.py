@@ -96,7 +96,7 @@ async def test_viewers_see_no_buttons(page: Page, site: Site, known: dict[str, b
     """They see everything else; the overview names what holds, and leads here."""
     await show(page, site, known, "viewer")
     await expect(page.locator("#gates")).to_contain_text("The breaker tripped after 3 failures within 1m.")
-    assert await page.locator("button[data-gate-act], dialog").count() == 0
+    assert await page.locator("button[data-gate-act], #gate-act").count() == 0
     await page.goto(site.url)
     await page.locator(".trouble", has_text="bank:DE").get_by_role("link", name="View gate").click()
     await expect(page).to_have_url(f"{site.url}/gates?ledger=redrive_task&prefix=bank%3ADE")

@@ -92,6 +92,7 @@ async def test_on_this_machine_looking_is_open_and_acting_is_not(page: Page, sit
 async def test_logging_out_ends_it(page: Page, site: Site):
     """The cookie is gone, and so are the buttons."""
     await log_in(page, site, "operator", "/dead")
+    await page.locator(".me summary").click()
     await page.get_by_role("button", name="Log out").click()
     await expect(page).to_have_url(f"{site.url}/login")
     assert await page.context.cookies() == []

@@ -241,7 +241,7 @@ def times(start: datetime, end: datetime, now: datetime) -> list[Mark]:
         math.ceil(start.timestamp() / step.total_seconds()) * step.total_seconds(), start.tzinfo
     )
     while at < end:
-        if 13 <= (x := round((at - start) / whole * 100, 2)) <= 86:
+        if 18 <= (x := round((at - start) / whole * 100, 2)) <= 84:
             marks.append(Mark(x, _hour(at), "middle", at))
         at += step
     last = Mark(100, "now", "end") if end >= now else Mark(100, _hour(end), "end", end)
