@@ -47,7 +47,7 @@ async def _prepare(url: str) -> None:
     await app.close()
 
 
-def _tried(store: str, tried: str, run: Callable[[Ground], Coroutine[Any, Any, str]]) -> Found:
+def tried_on(store: str, tried: str, run: Callable[[Ground], Coroutine[Any, Any, str]]) -> Found:
     with _ground(store) as ground:
         try:
             return Found(tried=f"{store}: {tried}", figure=asyncio.run(run(ground)), holds=True)
@@ -61,7 +61,7 @@ def gates_outage(short: bool) -> Iterator[Found]:
     tasks = 500 if short else 20_000
     limits: dict[str, int] = {"rate": 40, "burst": 10, "most": 20, "speed": 10}
     tried = f"{tasks:,} tasks, ten (faster) minutes, {PROCESSES} processes"
-    yield _tried("postgres", tried, lambda ground: outage(ground, tasks, **limits))
+    yield tried_on("postgres", tried, lambda ground: outage(ground, tasks, **limits))
 
 
 @scenario("no gate ever holds more than its limit")
@@ -70,7 +70,7 @@ def gates_concurrency(short: bool) -> Iterator[Found]:
     claims, kills = (5_000, 10) if short else (1_000_000, 100)
     for store in STORES:
         tried = f"{claims:,} tasks, {kills} kill -9, 100 gates of five"
-        yield _tried(
+        yield tried_on(
             store,
             tried,
             lambda ground, store=store: held_at_most(  # type: ignore[misc]
