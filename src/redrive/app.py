@@ -24,7 +24,7 @@ from redrive.system import System
 __all__ = ["Redrive", "WorkerSettings", "Workers"]
 
 DEFAULT_URL = "sqlite:///redrive.db"
-OF_TASKS = frozenset({"tasks", "handler", "add", "add_many", "add_sync"})
+OF_TASKS = frozenset({"tasks", "handler", "add", "add_many", "add_sync", "result"})
 """What is there only where the store keeps tasks of any kind."""
 
 
@@ -40,7 +40,7 @@ class Redrive:
 
     An application has lanes, one for each table: `app.tasks` is that of redrive's own, `adopt` gives lanes over tables of
     yours. Looking and acting is done on a lane (`await app.tasks.get("invoice-7")`); `app.handler`, `app.add`,
-    `app.add_many`, `app.add_sync` and `app.gate` are those of `app.tasks`. On SQLite our tables are made when the file is opened; on
+    `app.add_many`, `app.add_sync`, `app.result` and `app.gate` are those of `app.tasks`. On SQLite our tables are made when the file is opened; on
     PostgreSQL run `redrive migrate` first.
     """
 
@@ -65,6 +65,7 @@ class Redrive:
             self.add_many = self.tasks.add_many
             self.add_sync = self.tasks.add_sync
             self.gate = self.tasks.gate
+            self.result = self.tasks.result
             self._lanes[self.tasks.name] = self.tasks
         self.systems: dict[str, System] = {}
         """The systems that stand on this application, by name."""

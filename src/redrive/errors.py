@@ -16,6 +16,7 @@
         ├── TooSlowError               a look that took longer than it may; ask for less, or search in the background
         ├── NotMigratedError           redrive's tables are missing or old
         ├── NewerSchemaError           the store was migrated by a newer redrive
+        ├── NoResultError              the task is not done, or never will be: it has no result
         ├── StaleError                 somebody else has acted since you looked; look again
         └── TransitionError            a change of state that the state machine does not list
 
@@ -123,6 +124,14 @@ class NotMigratedError(LedgerError):
 
 class NewerSchemaError(LedgerError):
     """The store was migrated by a newer redrive than this one."""
+
+
+class NoResultError(LedgerError):
+    """The task is not done yet, or never will be. `ended` says which: whether it is dead or cancelled."""
+
+    def __init__(self, message: str, *, ended: bool) -> None:
+        self.ended = ended
+        super().__init__(message)
 
 
 class StaleError(LedgerError):

@@ -1,7 +1,9 @@
 """A lane: one ledger together with the handlers that work it off. An application has one for each table."""
 
+import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -13,6 +15,7 @@ from redrive.core.durations import ZERO, Span, read_span
 from redrive.core.failure import Rule
 from redrive.core.gates import Breaker, GateRule, Priority, read_priority, read_rule
 from redrive.core.jitter import Jitter
+from redrive.core.payload_types import as_json
 from redrive.core.policy import Policy, read_policy
 from redrive.core.preview import Try, preview
 from redrive.core.states import Act, State
@@ -32,9 +35,8 @@ from redrive.core.task import (
 from redrive.engine.announce import announce
 from redrive.engine.handlers import Handler, HandlerFunction, Handlers, function_name, make_handler
 from redrive.engine.own_loop import run_in_own_loop
-from redrive.engine.payload_types import as_json
 from redrive.engine.worker import WorkerSettings
-from redrive.errors import HandlerError, LedgerAwayError, PayloadError, StaleError, UsageError
+from redrive.errors import HandlerError, LedgerAwayError, NoResultError, PayloadError, StaleError, UsageError
 from redrive.events import Event, TaskAdded
 from redrive.ledgers.sql.beside import Beside
 from redrive.observe.traces import current_trace
@@ -54,6 +56,8 @@ EVERYTHING = Filter()
 CHANGE_TRIES_MAX = 5
 """How often a change of some limits is made anew because others were changed meanwhile."""
 HANDLERS_NAMED_MAX = 10
+RESULT_LOOKS_SECONDS = (0.02, 1.0)
+"""How long whoever waits for a result pauses between two looks: at first, and at most. A look is two reads by key."""
 SEEN_KINDS_MAX = 10_000
 """How many kinds are remembered, so that each is looked up and warned of once."""
 
@@ -537,6 +541,32 @@ class Lane:
     async def get_by_id(self, id: TaskId) -> Task | None:
         """The task with this id."""
         return await (await self.ledger()).get(id)
+
+    async def result(self, key: str, *, wait: Span = ZERO) -> Any:
+        """What the handler of a task returned, once it is done; `wait` is how long to wait for that.
+
+            total = await app.result("sum-7", wait=seconds(5))
+
+        Any JSON up to 64 KiB is kept with the task; None where the handler returned nothing, or something else. A task that is dead
+        or cancelled, or not done in time, is a `NoResultError`.
+        """
+        ends = time.monotonic() + read_span("wait", wait).total_seconds()
+        pause = RESULT_LOOKS_SECONDS[0]
+        while True:
+            task = await self.get(key)
+            if task is None:
+                raise UsageError(f"there is no task with key {key!r}")
+            if task.state is State.DONE:
+                return await (await self.ledger()).result(task.id)
+            if task.state in (State.DEAD, State.CANCELLED):
+                raise NoResultError(
+                    f"task {key!r} is {task.state}: {task.last_error or 'no error is known'}", ended=True
+                )
+            left = ends - time.monotonic()
+            if left <= 0:
+                raise NoResultError(f"task {key!r} is not done yet: it is {task.state}", ended=False)
+            await asyncio.sleep(min(pause, left))
+            pause = min(2 * pause, RESULT_LOOKS_SECONDS[1])
 
     async def find(
         self, filter: Filter = EVERYTHING, *, cursor: TaskId | None = None, limit: int = 100, newest_first: bool = False

@@ -144,7 +144,7 @@ class Settlement(NamedTuple):
     explanation: Explanation | None = None
     elapsed: timedelta = ZERO
     result: Any = None
-    """What the handler returned, or the error that it raised: for what is written beside. The ledger does not store it."""
+    """What the handler returned, or the error that it raised: for what is written beside, or for `Lane.result`."""
 
     @property
     def error_class(self) -> ErrorClass | None:

@@ -9,7 +9,7 @@ from redrive.core.failure import safe_text
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The handler came back without an error, with this result. A `Beside` gets it; the ledger itself stores none."""
+    """The handler came back without an error, with this result. A `Beside` gets it; without one the ledger keeps it as JSON."""
 
     result: Any = None
 

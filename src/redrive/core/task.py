@@ -229,18 +229,18 @@ class Deed:
     reason: str
 
 
-def encode_payload(payload: Any, bytes_max: int = PAYLOAD_BYTES_MAX) -> str:
-    """The payload as JSON text, or a `PayloadError` that says where it stops being JSON."""
+def encode_payload(payload: Any, bytes_max: int = PAYLOAD_BYTES_MAX, *, called: str = "payload") -> str:
+    """The payload, or what else it is `called`, as JSON text, or a `PayloadError` that says where it stops being JSON."""
     try:
         text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise PayloadError(
-            f"the payload is not JSON: {error}; use dicts with text keys, lists, text, finite numbers, booleans, None"
+            f"the {called} is not JSON: {error}; use dicts with text keys, lists, text, finite numbers, booleans, None"
         ) from error
     if size > bytes_max:
         raise PayloadError(
-            f"the payload is {size:,} bytes, more than {bytes_max:,}: store it elsewhere and add a reference"
+            f"the {called} is {size:,} bytes, more than {bytes_max:,}: store it elsewhere and add a reference"
         )
     return text
 

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from redrive.core.durations import Span, read_span
+from redrive.core.payload_types import PayloadType, wanted_payload
 from redrive.core.policy import Policy
 from redrive.core.task import KIND_CHARS_MAX, Claim, P, Task, check_gate, check_text
-from redrive.engine.payload_types import PayloadType, wanted_payload
 from redrive.errors import HandlerError
 
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from redrive.core.decide import Settlement, deadline_of, decide, failures_max_of
 from redrive.core.durations import format_duration
 from redrive.core.outcome import Cancelled, Done, Failed, Outcome, Released, Snoozed
+from redrive.core.payload_types import PayloadType
 from redrive.core.task import Claim, Task
 from redrive.engine.handlers import Context, Handler
-from redrive.engine.payload_types import PayloadType
 from redrive.errors import LedgerAwayError, PayloadError, PermanentError
 from redrive.ports import Ledger, Transaction
 

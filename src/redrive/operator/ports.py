@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 from redrive.core.durations import Span
 from redrive.core.gates import GateRule
@@ -33,6 +33,10 @@ class OperatorLedger(Ledger, LedgerReader, Protocol):
 
     async def named(self, names: Sequence[str]) -> dict[str, set[TaskId]]:
         """The tasks that have each name as their id or as their key: none, one or two."""
+        ...
+
+    async def result(self, id: TaskId) -> Any:
+        """What the handler of a task returned when it was done; None where it returned nothing, or the store keeps no results."""
         ...
 
     async def oldest_due(self) -> timedelta | None:

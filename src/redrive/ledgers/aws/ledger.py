@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import NoReturn
 
-from redrive.core.task import Added, NewTask
+from redrive.core.task import Added, NewTask, TaskId
 from redrive.errors import UsageError
 from redrive.ledgers.aws.acts import ItemActing
 from redrive.ledgers.aws.arrivals import QueueWaiter
@@ -50,6 +50,9 @@ class DynamoLedger(ItemSweeping, ItemSettling, ItemActing, ItemReading, ItemOwni
         raise UsageError(
             f"tasks of {self.name!r} are yours to insert: post an event, and its deliveries are made with it"
         )
+
+    async def result(self, id: TaskId) -> None:
+        """See `OperatorLedger.result`: none is kept here."""
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """See `Ledger.transaction`: refused."""

@@ -321,7 +321,7 @@ class Acting(Gating):
         parameters = self._acting.return_batch.parameters(rows) | self._times()
         changed: list[TaskId] = list(connection.execute(self._acting.return_, parameters).scalars())
         self._record(connection, Act.RETURN, changed, actor)
-        self._forget(connection, [str(id_) for id_ in changed], schema.dead)
+        self._forget(connection, [str(id_) for id_ in changed], schema.dead, schema.result)
         if any(largest[id_].delay <= ANNOUNCE_HORIZON for id_ in changed):
             self.database.announce(connection, self.name, soon=soon)
         if soon and changed:
@@ -365,7 +365,7 @@ class Acting(Gating):
                 raise
         # A history that is kept for a time of its own goes by partitions, which is the point of them.
         history = () if connection.execute(_HISTORY_KEPT).first() else (schema.attempt,)
-        self._forget(connection, [str(id_) for id_ in gone], *history, schema.deed, schema.dead, schema.edit)
+        self._forget(connection, [str(id_) for id_ in gone], *history, schema.deed, schema.dead, schema.edit, schema.result)
         if gone:
             self._count_flow(connection, "pruned", len(gone), self._adder)
         return len(gone)

@@ -294,6 +294,16 @@ deed = Table(
 )
 """Who redrove, cancelled, resolved or returned which task, and why."""
 
+result = Table(
+    "redrive_result",
+    metadata,
+    Column("ledger", Text, primary_key=True),
+    Column("task_id", Text, primary_key=True),
+    Column("result", Text, nullable=False),
+    Column("at", Instant, nullable=False),
+)
+"""What handlers returned, as JSON. A task whose handler returned nothing has no row."""
+
 key = Table(
     "redrive_key",
     metadata,

@@ -16,12 +16,13 @@ from sqlalchemy.exc import DBAPIError
 from redrive.core.decide import Settlement
 from redrive.core.states import Act, State, check_transition
 from redrive.core.table import Counts
-from redrive.core.task import Claim, ClaimLocked, Unwritten
+from redrive.core.task import Claim, ClaimLocked, TaskId, Unwritten
 from redrive.errors import LedgerAwayError, LedgerError, UsageError
 from redrive.ledgers.sql.base import LedgerBase
 from redrive.ledgers.sql.database import StillLocked, run_within
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import columns_of, quoted
+from redrive.ledgers.sql.results import Results
 from redrive.ledgers.sql.seam import Columns, SettleWriter
 from redrive.ledgers.sql.stacks import write_stacks
 from redrive.ledgers.stacks import NewStacks
@@ -142,6 +143,14 @@ class Settling(LedgerBase):
         return NewStacks()
 
     @cached_property
+    def _results(self) -> Results:
+        return Results(self.database, self.name)
+
+    async def result(self, id: TaskId) -> Any:
+        """See `OperatorLedger.result`."""
+        return await self.database.read(self._results.read, id)
+
+    @cached_property
     def _tells_settled(self) -> bool:
         return self.beside.listens("settled")
 
@@ -168,7 +177,7 @@ class Settling(LedgerBase):
         try:
             if wait is not None:
                 return await self.database.stand_in_line(wait, self._settle_in_line, ordered, worker)
-            alone = self._settle_writer.one_statement and not self._tells_settled
+            alone = self._settle_writer.one_statement and not self._tells_settled and not Results.any_in(ordered)
             run = self.database.statement if alone else self.database.write
             unwritten = await run(self._settle, ordered, worker, wait=False)
         except StillLocked:
@@ -209,8 +218,10 @@ class Settling(LedgerBase):
         rest = self._settle_writer.write(
             connection, settlements, ledger=self.name, worker=worker, now=self._now(), wait=wait
         )
-        if self._tells_settled and len(rest) < len(settlements):
+        if self._tells_settled and len(rest) < len(settlements):  # what it writes beside is its own kind of result
             self.beside.settled(connection, _without(settlements, rest) if rest else settlements)
+        elif Results.any_in(settlements):
+            self._results.write(connection, _without(settlements, rest) if rest else settlements)
         return self._fences.why(connection, [one.claim for one in rest])
 
     async def settled_by(self, claims: Sequence[Claim], worker: str) -> list[Claim]:

@@ -11,7 +11,7 @@ import pytest
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
 from redrive import Context, Redrive, State, Task
-from redrive.engine.payload_types import as_json, payload_type, wanted_payload
+from redrive.core.payload_types import as_json, payload_type, wanted_payload
 from redrive.errors import HandlerError, PayloadError
 from redrive.lane import make_task
 from redrive.testing import drain, temporary_url
