@@ -6,7 +6,21 @@ command was used wrongly. Every error of ours is one clear line without a traceb
 
 import typer
 
-from redrive.cli import doctor, flags, gates, keys, preview, relay, secrets, serve, store, tasks, worker, workers
+from redrive.cli import (
+    audit,
+    doctor,
+    flags,
+    gates,
+    keys,
+    preview,
+    relay,
+    secrets,
+    serve,
+    store,
+    tasks,
+    worker,
+    workers,
+)
 from redrive.cli.common import ClearErrors, version_option
 
 app = typer.Typer(
@@ -29,6 +43,7 @@ app.add_typer(secrets.secrets, name="secrets")
 app.add_typer(tasks.tasks, name="tasks")
 app.add_typer(gates.gates, name="gates")
 app.command("workers")(workers.workers)
+app.add_typer(audit.audit, name="audit")
 app.add_typer(flags.flags, name="flags")
 app.add_typer(relay.relay, name="relay")
 app.command("preview")(preview.preview)

@@ -29,13 +29,14 @@ from redrive.ledgers.sql.beside import Beside
 from redrive.operator.aws.alerts import ItemAlerts
 from redrive.operator.aws.audit import ItemAudit
 from redrive.operator.aws.census import ItemCensus
+from redrive.operator.aws.chain import NoChain
 from redrive.operator.aws.figures import ItemFigures
 from redrive.operator.aws.gates import ItemGates
 from redrive.operator.aws.pages import ItemTaskPages
 from redrive.operator.aws.roster import ItemRoster
 from redrive.operator.aws.search import ItemSearch
 from redrive.operator.aws.turns import ItemTurns
-from redrive.operator.ports import Alerts, Audit, Figures, OperatorLedger, Roster, Turns
+from redrive.operator.ports import Alerts, Audit, Chain, Figures, OperatorLedger, Roster, Turns
 from redrive.ports import Clock, Filter
 from redrive.stores.port import NO_TASKS, ON_ITEMS
 
@@ -61,6 +62,7 @@ class ItemStore:
         self.keys: Keys = ItemKeys(self.dynamo, clock=self.clock)
         self.sessions: Sessions = ItemSessions(self.dynamo, clock=self.clock)
         self.audit: Audit = ItemAudit(self.dynamo, clock=self.clock)
+        self.chain: Chain = NoChain()
         self.figures: Figures = ItemFigures(self.dynamo, clock=self.clock)
         self.alerts: Alerts = ItemAlerts(self.dynamo, clock=self.clock)
         self.turns: Turns = ItemTurns(self.dynamo, clock=self.clock)

@@ -17,6 +17,7 @@ from redrive.operator.ports import (
     Alerts,
     Audit,
     Census,
+    Chain,
     Figures,
     Gates,
     OperatorLedger,
@@ -43,6 +44,7 @@ class Store(Protocol):
     keys: Keys
     sessions: Sessions
     audit: Audit
+    chain: Chain
     figures: Figures
     alerts: Alerts
     turns: Turns

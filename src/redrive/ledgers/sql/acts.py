@@ -4,6 +4,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -22,7 +23,6 @@ from sqlalchemy import (
     delete,
     false,
     func,
-    insert,
     literal_column,
     null,
     or_,
@@ -34,6 +34,7 @@ from redrive.core.states import TERMINAL, Act, State, check_transition, sources
 from redrive.core.task import TaskId
 from redrive.errors import UsageError
 from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.audit_lines import record
 from redrive.ledgers.sql.base import ANNOUNCE_HORIZON, IDS_MAX
 from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.database import StillLocked, run_within, sync_connection
@@ -43,7 +44,7 @@ from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.seam import Parameters
 from redrive.ledgers.sql.times import comparable
-from redrive.ports import Actor, Return, Within
+from redrive.ports import Actor, Return, WholeAct, Within
 
 KEEPER = Actor(name="keeper", reason="its deadline passed while it waited behind a gate")
 ENDING_ACTS = {Act.CANCEL: "cancelled", Act.BURY: "dead"}
@@ -206,6 +207,8 @@ class Acting(Gating):
         """Act on many. If one of them is locked for long, the others are looked for in halves; `StillLocked` if none was changed."""
         changed: list[TaskId] = []
         ordered = sorted(set(ids))
+        if len(ordered) > 1 and actor.whole is None:
+            actor = replace(actor, whole=WholeAct(id=uuid4().hex))  # it may take more than one commit
         parts = deque(ordered[start : start + IDS_MAX] for start in range(0, len(ordered), IDS_MAX))
         wait, ends, locked = LOCKED_WAIT, math.inf, None
         while parts:
@@ -268,14 +271,9 @@ class Acting(Gating):
         self.make_gates(connection, [NamedGate(gate, kind, str(tenant or "")) for gate, kind, tenant in found])
 
     def _record(self, connection: Connection, act: Act, ids: Sequence[TaskId], actor: Actor) -> None:
-        if not ids:
-            return
-        at = self.present(connection)
-        deeds = [
-            {"ledger": self.name, "task_id": str(id_), "at": at, "act": act.value, "actor": actor.name, "reason": actor.reason}
-            for id_ in ids
-        ]  # fmt: skip
-        connection.execute(insert(schema.deed), deeds)
+        if ids:
+            things, at = [str(id_) for id_ in ids], self.present(connection)
+            record(connection, ledger=self.name, act=act.value, things=things, actor=actor, at=at)
 
     async def return_(self, returns: Sequence[Return], actor: Actor, *, within: Within | None = None) -> list[TaskId]:
         """See `Ledger.return_`."""

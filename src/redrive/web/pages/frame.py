@@ -116,6 +116,7 @@ def render(
         exactly=exactly,
         late=late,
         task_path=task_path,
+        act_path=act_path,
         **content,
     )
     return HTMLResponse(page, status_code=status, headers={"Content-Security-Policy": POLICY})
@@ -153,6 +154,11 @@ def address_of(request: Request) -> str:
 def task_path(ledger: str, id: object) -> str:
     """The page of a task; ids may hold any sign."""
     return f"/tasks/{quote(ledger, safe='')}/{quote(str(id), safe='')}"
+
+
+def act_path(id: object) -> str:
+    """The page of an act of the audit."""
+    return f"/audit/{quote(str(id), safe='')}"
 
 
 def instant_of(given: datetime | str) -> datetime:
