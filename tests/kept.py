@@ -72,6 +72,13 @@ def in_items(dynamo: Dynamo, clock: Any) -> Kept:
     return Kept(clock, *(kind(dynamo, clock=clock) for kind in kinds), dynamo=dynamo)  # type: ignore[arg-type]
 
 
+def audit_of(home: Home) -> Audit:
+    """The audit of a home's store."""
+    if isinstance(home.ledger, DynamoLedger):
+        return ItemAudit(home.ledger.dynamo, clock=home.clock)
+    return SqlAudit(home.database)
+
+
 def figures_of(home: Home) -> Figures:
     """The numbers of a home's store."""
     if isinstance(home.ledger, DynamoLedger):

@@ -12,6 +12,7 @@ is retried, it says with the names of `redrive`.
         def write(self, connection, recipient, body): ...
 """
 
+from redrive.ledgers.sql.audit_lines import record as record_act
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.gate_rows import Gated, GatesInUse, NamedGate
@@ -19,14 +20,12 @@ from redrive.ledgers.sql.on_database import OnDatabase, looks, reads, writes
 from redrive.ledgers.sql.predicates import ledger_indexes
 from redrive.ledgers.sql.schema import NAMES
 from redrive.ledgers.sql.schema import attempt as ATTEMPTS  # noqa: N812 - the history of all ledgers, to be joined
-from redrive.ledgers.sql.schema import deed as DEEDS  # noqa: N812 - the audit log, for acts on what is no task
 from redrive.ledgers.sql.times import When
 from redrive.system import System
 
 __all__ = [
     "ATTEMPTS",
     "Beside",
-    "DEEDS",
     "Database",
     "Gated",
     "GatesInUse",
@@ -38,5 +37,6 @@ __all__ = [
     "ledger_indexes",
     "looks",
     "reads",
+    "record_act",
     "writes",
 ]

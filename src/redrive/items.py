@@ -10,7 +10,7 @@ from redrive.ledgers.aws.expressions import Action, Delete, Update, delete, put,
 from redrive.ledgers.aws.follow import Change as HeadChange
 from redrive.ledgers.aws.follow import FailedPart, Followed, Follower
 from redrive.ledgers.aws.heads import Head, Part, head_from, head_key, part_number, split_id, task_id
-from redrive.ledgers.aws.history import MINUTE_SHARDS, audit_action, minute_action
+from redrive.ledgers.aws.history import MINUTE_SHARDS, act_action, audit_action, minute_action
 from redrive.ledgers.aws.ledger import DynamoLedger
 from redrive.ledgers.aws.objects import NAMES_MAX, Objects
 from redrive.ledgers.aws.owner import Amendment, Farewell
@@ -39,6 +39,7 @@ __all__ = [
     "Queue",
     "RefusedError",
     "Update",
+    "act_action",
     "audit_action",
     "decode",
     "delete",

@@ -18,7 +18,8 @@ A ledger that cannot be reached raises `LedgerAwayError`, whatever the driver sa
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
@@ -44,12 +45,28 @@ class Clock(Protocol):
         ...
 
 
+ORIGIN: ContextVar[str] = ContextVar("redrive_origin", default="")
+"""From where whoever acts does so: the edges set it, such as a request or a command."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeAct:
+    """An act that goes on over several commits: what the audit holds of it belongs together."""
+
+    id: str
+    asked: Mapping[str, Any] | None = None
+    """The filter that named its tasks, as people would write it; None where they were named one by one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """Who acts on tasks, and why; it is recorded with every task that changed."""
+    """Who acts, why and from where; it is recorded with everything that changed."""
 
     name: str
     reason: str = ""
+    origin: str = field(default_factory=ORIGIN.get)
+    whole: WholeAct | None = None
+    """The act that this is a part of; None where it is done in one commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

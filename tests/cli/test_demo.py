@@ -53,7 +53,7 @@ def questions(ledgers: set[str]) -> dict[str, Callable[[Callable[[str], Any]], b
         "oldest due": lambda get: get("overview")["oldest_due_seconds"] is not None,
         "drift": lambda get: get("overview")["drift"] is not None,
         "without handler": lambda get: any(one["without_handler"] for one in get("overview")["by_ledger"]),
-        "audit": lambda get: {one["act"] for one in get("audit")["deeds"]} >= {"redrive", "cancel"},
+        "audit": lambda get: {one["act"] for one in get("audit")["acts"]} >= {"redrive", "cancel"},
         "alerts": lambda get: {one["rule"] for one in get("alerts")} >= {"failed_share", "new_group", "endpoint_disabled"},
         "troubleshooting": lambda get: bool(get("commands/troubleshooting")["commands"]),
         "endpoints": lambda get: "disabled" in {one["state"] for one in get("triggers/endpoints")["endpoints"]},
@@ -103,7 +103,7 @@ def test_everything_lives_on_sqlite(start: Start, folder: Path):
         [dead, *_] = client.get("/api/tasks", params={"ledger": "redrive_task", "state": "dead"}).json()["tasks"]
         act = {"ledger": "redrive_task", "ids": [dead["id"]], "reason": "a visitor tries it"}
         assert client.post("/api/tasks/redrive", json=act).json()["changed"] == 1
-        deeds = client.get("/api/audit", params={"ledger": "redrive_task"}).json()["deeds"]
+        deeds = client.get("/api/audit", params={"ledger": "redrive_task"}).json()["acts"]
         assert "demo visitor" in {deed["actor"] for deed in deeds}
         assert client.post("/v1/events", json={}).status_code == 403  # it is no admin
     ended_well(service)

@@ -155,7 +155,7 @@ async def test_people_see_and_act(site: Site):
     assert (await site.post("/api/tasks/redrive", body))["changed"] == 1
     assert (await site.post("/api/tasks/cancel", {"ids": [waiting], "reason": "not needed"}))["changed"] == 1
     await site.post("/api/triggers/endpoints/disable", {"ids": [endpoint], "reason": "too slow"})
-    told = (await site.get("/api/audit"))["deeds"]
+    told = (await site.get("/api/audit"))["acts"]
     assert [(deed["act"], deed["ledger"], deed["task_id"], deed["actor"]) for deed in told[:3]] == [
         ("disable", ENDPOINTS, endpoint, "ada"), ("cancel", LEDGER, waiting, "ada"), ("redrive", LEDGER, dead, "ada"),
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from redrive import Redrive, minutes, seconds
 from redrive.core.outcome import Failed
 from redrive.core.states import State
 from redrive.ledgers.sql import schema
-from redrive.operator.sql import audit
+from redrive.operator.json_views import instant_json
 from redrive.testing import VirtualClock
 from redrive.web.api import acts
 
@@ -268,24 +268,40 @@ async def test_viewers_look_and_do_not_touch(web: Standing, act: str):
     assert (await web.local.get(f"/api/tasks/{act}", headers=web.headers("admin"))).status_code in (404, 405)
 
 
-async def test_the_audit_log_tells_all(web: Standing, monkeypatch: pytest.MonkeyPatch):
-    """Newest first, page by page; of one ledger without looking through all others at once."""
+async def test_the_audit_tells_all(web: Standing):
+    """Newest first, page by page, of all or of one ledger; from where it was done stands there too."""
     for number in range(3):
         ids = await web.dead("x", kind=f"kind-{number}")
         await web.post("/api/tasks/redrive", {"ids": ids, "reason": f"reason {number}"})
+        web.clock.advance(seconds(1))
     page = await web.get("/api/audit", limit=2)
-    assert [deed["reason"] for deed in page["deeds"]] == ["reason 2", "reason 1"]
-    assert page["deeds"][0]["actor"] == "operator"
+    assert [act["reason"] for act in page["acts"]] == ["reason 2", "reason 1"]
+    assert (page["acts"][0]["actor"], page["acts"][0]["origin"]) == ("operator", "API, 127.0.0.1")
     rest = await web.get("/api/audit", limit=2, cursor=page["cursor"])
-    assert ([deed["reason"] for deed in rest["deeds"]], rest["cursor"]) == (["reason 0"], None)
+    assert ([act["reason"] for act in rest["acts"]], rest["cursor"]) == (["reason 0"], None)
     of_ledger = await web.get("/api/audit", ledger="redrive_task")
-    assert (len(of_ledger["deeds"]), of_ledger["cursor"]) == (3, None)
-    monkeypatch.setattr(audit, "LOOKED_AT_MAX", 2)
-    short = await web.get("/api/audit", ledger="redrive_task")
-    assert len(short["deeds"]) == 2
-    assert len((await web.get("/api/audit", ledger="redrive_task", cursor=short["cursor"]))["deeds"]) == 1
-    assert await web.get("/api/audit", ledger="of another service") == {"deeds": [], "cursor": short["cursor"]}
+    assert (len(of_ledger["acts"]), of_ledger["cursor"]) == (3, None)
+    assert await web.get("/api/audit", ledger="of another service") == {"acts": [], "cursor": None}
     assert (await web.local.get("/api/audit?ledger=%00", headers=web.headers("viewer"))).status_code == 422
+
+
+async def test_an_act_on_many_is_one_entry_that_opens_to_its_tasks(web: Standing, monkeypatch: pytest.MonkeyPatch):
+    """Also one that stopped between two pages and went on: with its count, its filter, and its tasks page by page."""
+    monkeypatch.setattr("redrive.operator.acts.CHUNK", 2)
+    ids = await web.dead(*["x"] * 5)
+    await web.put(1)
+    body = {"filter": {"kind": "mail", "until": instant_json(web.clock.now())}, "reason": "mended"}
+    await web.post("/api/tasks/redrive", body | {"at_most": 3})
+    await web.post("/api/tasks/redrive", body)
+    [act] = (await web.get("/api/audit"))["acts"]
+    assert (act["act"], act["amount"], act["task_id"], act["things"]) == ("redrive", 5, None, [])
+    assert act["asked"]["kind"] == "mail"
+    first = await web.get(f"/api/audit/{act['id']}", limit=3)
+    rest = await web.get(f"/api/audit/{act['id']}", limit=3, cursor=first["cursor"])
+    assert first["things"] + rest["things"] == [str(id_) for id_ in ids]
+    assert rest["cursor"] is None
+    for path, status in (("/api/audit/999999", 404), ("/api/audit/x", 400), (f"/api/audit/{act['id']}?cursor=x", 400)):
+        assert (await web.local.get(path, headers=web.headers("viewer"))).status_code == status
 
 
 async def test_what_was_redriven_runs_and_keeps_its_history(web: Standing):

@@ -66,9 +66,7 @@ async def test_two_at_once_act_once(web: Standing):
     assert (set_["gate"]["limits"]["concurrency"], set_["gate"]["limits"]["rate"]) == (5, "5/s")
     assert set_["gate"]["limits"]["breaker"] is None
     await web.post("/api/gates/set", WHY | {"unset": True})
-    deeds = [
-        (one["act"], one["task_id"], one["actor"], one["reason"]) for one in (await web.get("/api/audit"))["deeds"]
-    ]
+    deeds = [(one["act"], one["task_id"], one["actor"], one["reason"]) for one in (await web.get("/api/audit"))["acts"]]
     assert deeds == [
         (f"gate {act}", "gate:bank:DE", "operator", WHY["reason"])
         for act in ("limits removed", "limits set", "resumed", "paused")
@@ -109,7 +107,7 @@ async def test_an_act_that_cannot_be_is_refused(web: Standing, act: str, body: d
     """With a sentence, and nothing is changed."""
     answer = await web.local.post(f"/api/gates/{act}", json=body, headers=web.headers())
     assert answer.status_code in (400, 422), answer.text
-    assert (await web.get("/api/audit"))["deeds"] == []
+    assert (await web.get("/api/audit"))["acts"] == []
 
 
 @pytest.mark.parametrize("act", ["pause", "resume", "set"])
@@ -118,7 +116,7 @@ async def test_viewers_look_and_do_not_touch(web: Standing, act: str):
     body = WHY | ({"rate": "5/s"} if act == "set" else {})
     await web.post(f"/api/gates/{act}", body, role="viewer", status=403)
     assert (await web.local.post(f"/api/gates/{act}", json=body)).status_code == 401
-    assert (await web.get("/api/audit"))["deeds"] == []
+    assert (await web.get("/api/audit"))["acts"] == []
 
 
 async def test_gates_are_on_the_pages_and_in_the_metrics(web: Standing):

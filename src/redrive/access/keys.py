@@ -27,6 +27,10 @@ PROGRAM = Actor(name="a program")
 """Who acts, where nobody said who."""
 AUDITED = "redrive_key"
 """What the audit calls keys."""
+SESSIONS_AUDITED = "redrive_session"
+"""What the audit calls logging in and out; it names the key."""
+SECRETS_AUDITED = "redrive_secret"
+"""What the audit calls secrets that are kept encrypted."""
 
 
 class Scope(StrEnum):

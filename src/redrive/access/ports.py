@@ -59,9 +59,12 @@ class Keys(Protocol):
 
 
 class Sessions(Protocol):
-    """Sessions of people who logged in with a key. Only the SHA-256 of a session's token is kept: a copy of the store opens nothing."""
+    """Sessions of people who logged in with a key. Only the SHA-256 of a session's token is kept: a copy of the store opens nothing.
 
-    async def start(self, token: str, key_id: str, now: datetime, expires_at: datetime) -> None:
+    Who logged in and out is recorded in the same commit.
+    """
+
+    async def start(self, token: str, key_id: str, now: datetime, expires_at: datetime, *, by: Actor = PROGRAM) -> None:
         """Keep a session; those that have ended are forgotten."""
         ...
 
@@ -69,6 +72,6 @@ class Sessions(Protocol):
         """Whose session this token is, and until when; its key may be revoked by now."""
         ...
 
-    async def end(self, token: str) -> None:
+    async def end(self, token: str, *, by: Actor = PROGRAM) -> None:
         """Forget a session: its token opens nothing from now on."""
         ...

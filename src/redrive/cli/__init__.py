@@ -7,6 +7,7 @@ command was used wrongly. Every error of ours is one clear line without a traceb
 import typer
 
 from redrive.cli import (
+    audit,
     doctor,
     flags,
     gates,
@@ -47,6 +48,7 @@ app.add_typer(operations.operations, name="operations")
 app.command("workers")(workers.workers)
 app.command("status")(status.status)
 app.command("top")(status.top)
+app.add_typer(audit.audit, name="audit")
 app.add_typer(flags.flags, name="flags")
 app.add_typer(relay.relay, name="relay")
 app.command("preview")(preview.preview)

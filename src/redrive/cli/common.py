@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import pwd
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager
@@ -30,7 +31,7 @@ from redrive.core.visible import visible, visible_json
 from redrive.errors import RedriveError, SettingsError, TableError, UsageError
 from redrive.lane import Lane
 from redrive.observe import logs
-from redrive.ports import Page
+from redrive.ports import ORIGIN, Actor, Page
 from redrive.settings import SYSTEMS, Settings, read_systems
 from redrive.stores.port import NO_TASKS, Store
 from redrive.wiring import attach_found, check_settings, store_url
@@ -47,6 +48,7 @@ class ClearErrors(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command; our errors become a line on stderr and an exit code."""
         structlog.reset_defaults()  # until a command has set up its log, people are spoken to
+        origin = ORIGIN.set(f"command line on {socket.gethostname()}")
         try:
             return super().invoke(ctx)
         except TableError as error:
@@ -58,6 +60,8 @@ class ClearErrors(TyperGroup):
         except DBAPIError as error:
             complain(f"the database refused: {str(error.orig or error).splitlines()[0]}")
             raise typer.Exit(PROBLEM) from None
+        finally:
+            ORIGIN.reset(origin)
 
 
 # --- output ---------------------------------------------------------------------------------------------------------
@@ -114,6 +118,11 @@ def os_user() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container's user without a name
         return f"uid {os.getuid()}"
+
+
+def person() -> Actor:
+    """Who uses the command line."""
+    return Actor(name=os_user())
 
 
 def when(instant: datetime | None, *, now: datetime | None = None) -> str:

@@ -1,6 +1,5 @@
 """`redrive keys`: who may use the service over HTTP."""
 
-import socket
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -18,14 +17,13 @@ from redrive.cli.common import (
     duration_option,
     exactly,
     opened_store,
-    os_user,
     out,
+    person,
     print_json,
     run,
     say,
 )
 from redrive.operator.json_views import fields_json
-from redrive.ports import Actor
 
 keys = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 
@@ -107,11 +105,6 @@ def revoke(
         print_json(_key_json(revoked))
     else:
         say(f"key {revoked.id} of {escape(revoked.owner)} is refused from now on")
-
-
-def person() -> Actor:
-    """Who uses the command line, and where."""
-    return Actor(name=os_user(), reason=f"on {socket.gethostname()}")
 
 
 def _key_json(key: ApiKey) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from redrive.cli.common import (
     err,
     opened_store,
     out,
+    person,
     print_json,
     run,
     say,
@@ -97,10 +98,10 @@ async def rotate_all(app: Redrive, box: "SecretBox", progress: Callable[[int], N
     if app.store.keeps_tasks:
         from redrive.access.sql.stored_secrets import rotate_secrets
 
-        return await rotate_secrets(app.database, await secret_columns(app.database), box, progress)
+        return await rotate_secrets(app.database, await secret_columns(app.database), box, progress, by=person())
     from redrive.systems.triggers.aws.secrets import rotate_item_secrets
 
-    return await rotate_item_secrets(dynamo_of(app), box, progress)
+    return await rotate_item_secrets(dynamo_of(app), box, progress, by=person())
 
 
 def dynamo_of(app: Redrive) -> "Dynamo":

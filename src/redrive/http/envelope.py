@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redrive.core.failure import describe_error
 from redrive.http.errors import error_response, style_of
+from redrive.ports import ORIGIN
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -57,6 +58,7 @@ class Envelope:
                     headers.setdefault(name, value)
             await send(message)
 
+        origin = ORIGIN.set(_origin(scope))
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
                 await self._app(scope, receive, send_enveloped)
@@ -70,9 +72,18 @@ class Envelope:
                         request_id=request_id,
                     )  # fmt: skip
                     await response(scope, receive, send_enveloped)
+            finally:
+                ORIGIN.reset(origin)
             log = self._log.debug if scope["path"] in QUIET else self._log.info
             took = round(time.monotonic() - started, 6)
             log("request", method=scope["method"], path=scope["path"], status=status, duration_seconds=took)
+
+
+def _origin(scope: Scope) -> str:
+    """From where a request comes, for the audit."""
+    client = scope.get("client")
+    way = "API" if "x-api-key" in Headers(scope=scope) else "browser"
+    return way if client is None else f"{way}, {client[0]:.100}"
 
 
 def _request_id(headers: Headers) -> str:

@@ -7,7 +7,7 @@ state: two people who press at once act once. Each act is recorded with who and 
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import TypedDict
 
@@ -17,7 +17,8 @@ from redrive.errors import TooSlowError, UsageError
 from redrive.events import Event, TasksChanged
 from redrive.operator.names import Names, read_names
 from redrive.operator.ports import OperatorLedger, TaskPages
-from redrive.ports import Actor, Filter, Page
+from redrive.operator.whole_acts import as_one_act
+from redrive.ports import Actor, Filter, Page, WholeAct
 
 CHUNK = 500
 PAST = {Act.REDRIVE: "redriven", Act.CANCEL: "cancelled", Act.RESOLVE: "resolved"}
@@ -37,6 +38,8 @@ class ActOptions(TypedDict, total=False):
     """Only what was in the right state at this instant already."""
     at_most: int | None
     progress: Progress | None
+    whole: WholeAct | None
+    """The larger act that this is a part of, if it is: the audit shows them as one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +129,7 @@ class Acts:
         at_most: int | None = None,
         within: timedelta | None = None,
         progress: Progress | None = None,
+        whole: WholeAct | None = None,
     ) -> Acted:
         """Bring the tasks to `end`: waiting by a redrive, cancelled by a cancel, done or cancelled by a resolve."""
         before = State.WAITING if act is Act.CANCEL else State.DEAD
@@ -144,13 +148,18 @@ class Acts:
             matched = await self._pages.count(asked)
             return Acted(matched=matched if at_most is None else min(matched, at_most), until=until)
 
+        named = None if asked.ids is not None else {one.name: getattr(asked, one.name) for one in fields(asked)}
+        actor = actor if whole is None else replace(actor, whole=whole)
+        alone = asked.ids is not None and len(asked.ids) == 1
+        one_act = actor if alone else as_one_act(actor, f"{act} of {self._ledger.name} to {end}", named)
+
         async def change(ids: Sequence[TaskId]) -> Sequence[TaskId]:
-            return ids if dry_run else await self._change(act, end, ids, actor)
+            return ids if dry_run else await self._change(act, end, ids, one_act)
 
         tally = await act_on_pages(self._source(asked), change, at_most=at_most, within=within, progress=progress)
-        named = tally.unchanged if asked.ids is None else set(asked.ids) - set(tally.changed)
+        left = tally.unchanged if asked.ids is None else set(asked.ids) - set(tally.changed)
         if tally.complete:
-            refused = {**refused, **await self._reasons(act, before, list(named))}
+            refused = {**refused, **await self._reasons(act, before, list(left))}
         return Acted(
             changed=() if dry_run else tuple(tally.changed),
             refused=refused,

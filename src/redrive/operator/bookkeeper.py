@@ -1,4 +1,4 @@
-"""Keeping the books that charts are drawn from: counting every ledger when it is due, and folding what grows old.
+"""Keeping the books that charts are drawn from: counting every ledger when it is due, and folding what grows old. And linking the audit.
 
 Any number of services may do this side by side on one store: turns see to it that each chore is done once.
 """
@@ -10,7 +10,7 @@ from typing import Protocol
 
 from redrive.errors import UsageError
 from redrive.operator.headcount import Headcount
-from redrive.operator.ports import Census, Figures, Gates, Kinds, OperatorLedger, Roster, Turns
+from redrive.operator.ports import Census, Chain, Figures, Gates, Kinds, OperatorLedger, Roster, Turns
 
 EVERY = timedelta(seconds=1)
 """How often a bookkeeper looks whether something is due."""
@@ -33,6 +33,11 @@ class Books(Protocol):
     @property
     def kinds(self) -> Kinds:
         """What is counted of kinds."""
+        ...
+
+    @property
+    def chain(self) -> Chain:
+        """Where lines of the audit get their place."""
         ...
 
     @property
@@ -76,6 +81,10 @@ class Bookkeeper:
                         await self._books.figures.sample(headcount.name, amounts, oldest)
             except Exception as error:  # told after the others had their turn
                 problem = error
+        try:
+            await self._books.chain.link()
+        except Exception as error:
+            problem = error
         if await self._books.turns.take("fold", FOLD_EVERY):
             await self._books.figures.fold(await self._books.present())
             await self._books.kinds.fold(await self._books.present())

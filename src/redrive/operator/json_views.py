@@ -15,6 +15,7 @@ from redrive.core.preview import Try
 from redrive.core.stack import Raised
 from redrive.core.task import Attempt, Deed, Task, TaskId
 from redrive.core.task import encode_payload as encode_payload  # for systems that keep payloads themselves
+from redrive.operator.audit import AuditEntry
 from redrive.operator.gates import PARKED_MAX, GateSpan, GateView, ParkedTask, RuleView, rate_words
 from redrive.operator.roster import WorkerSeen
 
@@ -156,6 +157,12 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
 def raised_json(raised: Raised) -> dict[str, Any]:
     """One exception of a chain, with where it came from."""
     return {"error": raised.error, "frames": [one._asdict() for one in raised.frames], "left_out": raised.left_out}
+
+
+def audit_json(entry: AuditEntry) -> dict[str, Any]:
+    """An act of the audit. `things` names what it changed where that is little; `task_id` is the one thing, if it is one."""
+    fields = ("id", "ledger", "at", "act", "actor", "origin", "reason", "amount", "task_id", "folded", "number")
+    return fields_json(entry, fields) | {"things": [*entry.things], "asked": dict(entry.asked)}
 
 
 def deed_json(deed: Deed) -> dict[str, Any]:

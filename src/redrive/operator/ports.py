@@ -1,6 +1,6 @@
 """What people ask of a store, and of a ledger, beside the engine's questions. Each promise holds for every store."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ from redrive.core.task import Added, NewTask, Task, TaskId
 from redrive.engine.tally import Counts
 from redrive.operator.alerts import Alert, News
 from redrive.operator.audit import AuditEntry
+from redrive.operator.chain import ChainHead, ChainVerdict
 from redrive.operator.figures import SUMMED, Depth, Group, Point, States
 from redrive.operator.found import Chunk
 from redrive.operator.gates import GateDoes, GateSpan, GateSums, GateView, ParkedTask, RuleView
@@ -192,13 +193,52 @@ class Search(Protocol):
 
 
 class Audit(Protocol):
-    """Who did what, and why; newest first."""
+    """Who did what, when, from where and why: one entry for one act, the newest first. However much there is, a page costs the same."""
 
     async def page(self, ledger: str | None = None, *, cursor: str | None = None, limit: int = 100) -> Page[AuditEntry]:
         """A page of all, or of what was done to one ledger; the cursor is handed back as text.
 
-        A page of one ledger may be short and still have a cursor: a look goes past so many entries of others, and no more.
+        In DynamoDB a page of one ledger may be short and still have a cursor: a look goes past so many entries of others, and no more.
         """
+        ...
+
+    async def get(self, id: str) -> AuditEntry | None:
+        """The act with this id."""
+        ...
+
+    async def things(self, id: str, *, cursor: str | None = None, limit: int = 100) -> Page[str]:
+        """The ids of what an act has changed, in the order in which it did, also of what is long gone; empty if there is no such act."""
+        ...
+
+
+ReadProgress = Callable[[int], None]
+"""Is told how many more were read."""
+
+
+class Chain(Protocol):
+    """The audit as a chain of hashes: whether a line was changed or removed. `UsageError` where a store has none."""
+
+    async def link(self) -> int:
+        """Give lines that have none their place in the chain; how many. Any number of processes may call this, and no act waits for it.
+
+        Where a store has no chain, there is nothing to do.
+        """
+        ...
+
+    async def head(self) -> ChainHead:
+        """The last line that is linked: to be kept elsewhere."""
+        ...
+
+    async def unlinked(self) -> int:
+        """How many lines are not linked yet, counted up to a limit: those are not protected."""
+        ...
+
+    async def verify(self, *, head: str | None = None, progress: ReadProgress | None = None) -> ChainVerdict:
+        """Read the whole chain, and compare it with a head that was kept elsewhere, if there is one."""
+        ...
+
+    async def prune(self, older_than: timedelta, *, by: Actor) -> int:
+        """Delete lines that are older, oldest first; how many. A line says so, and how the chain begins from then on."""
         ...
 
 

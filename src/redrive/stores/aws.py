@@ -29,6 +29,7 @@ from redrive.ledgers.sql.beside import Beside
 from redrive.operator.aws.alerts import ItemAlerts
 from redrive.operator.aws.audit import ItemAudit
 from redrive.operator.aws.census import ItemCensus
+from redrive.operator.aws.chain import NoChain
 from redrive.operator.aws.figures import ItemFigures
 from redrive.operator.aws.gates import ItemGates
 from redrive.operator.aws.kinds import NoKinds
@@ -37,7 +38,7 @@ from redrive.operator.aws.roster import ItemRoster
 from redrive.operator.aws.search import ItemSearch
 from redrive.operator.aws.turns import ItemTurns
 from redrive.operator.no_operations import NoOperations
-from redrive.operator.ports import Alerts, Audit, Figures, Kinds, Operations, OperatorLedger, Roster, Turns
+from redrive.operator.ports import Alerts, Audit, Chain, Figures, Kinds, Operations, OperatorLedger, Roster, Turns
 from redrive.ports import Clock, Filter
 from redrive.stores.port import NO_TASKS, ON_ITEMS
 
@@ -63,6 +64,7 @@ class ItemStore:
         self.keys: Keys = ItemKeys(self.dynamo, clock=self.clock)
         self.sessions: Sessions = ItemSessions(self.dynamo, clock=self.clock)
         self.audit: Audit = ItemAudit(self.dynamo, clock=self.clock)
+        self.chain: Chain = NoChain()
         self.figures: Figures = ItemFigures(self.dynamo, clock=self.clock)
         self.alerts: Alerts = ItemAlerts(self.dynamo, clock=self.clock)
         self.turns: Turns = ItemTurns(self.dynamo, clock=self.clock)

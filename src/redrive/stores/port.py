@@ -17,6 +17,7 @@ from redrive.operator.ports import (
     Alerts,
     Audit,
     Census,
+    Chain,
     Figures,
     Gates,
     Kinds,
@@ -45,6 +46,7 @@ class Store(Protocol):
     keys: Keys
     sessions: Sessions
     audit: Audit
+    chain: Chain
     figures: Figures
     alerts: Alerts
     turns: Turns

@@ -16,10 +16,11 @@ from redrive.ledgers.sql import migrate
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
-from redrive.operator.ports import Alerts, Audit, Figures, Kinds, Operations, OperatorLedger, Roster, Turns
+from redrive.operator.ports import Alerts, Audit, Chain, Figures, Kinds, Operations, OperatorLedger, Roster, Turns
 from redrive.operator.sql.alerts import SqlAlerts
 from redrive.operator.sql.audit import SqlAudit
 from redrive.operator.sql.census import SqlCensus
+from redrive.operator.sql.chain import SqlChain
 from redrive.operator.sql.figures import SqlFigures
 from redrive.operator.sql.gates import SqlGates
 from redrive.operator.sql.kinds import SqlKinds
@@ -41,6 +42,7 @@ class SqlStore:
         self.keys: Keys = SqlKeys(database)
         self.sessions: Sessions = SqlSessions(database)
         self.audit: Audit = SqlAudit(database)
+        self.chain: Chain = SqlChain(database)
         self.figures: Figures = SqlFigures(database)
         self.alerts: Alerts = SqlAlerts(database)
         self.turns: Turns = SqlTurns(database)

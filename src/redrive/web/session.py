@@ -16,11 +16,12 @@ from urllib.parse import urlencode, urlsplit
 from fastapi import APIRouter, Depends, Form, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
 
-from redrive.access.keys import ApiKey, Scope
+from redrive.access.keys import PROGRAM, ApiKey, Scope
 from redrive.http.described import GUARDED
 from redrive.http.errors import ApiError, refusals
 from redrive.http.guard import KeyFirstRoute, find_key, require_unless_loopback
 from redrive.operator.json_views import instant_json
+from redrive.ports import Actor
 from redrive.stores.port import Store
 
 COOKIE = "redrive_session"
@@ -81,12 +82,14 @@ class Logins:
         now = self._store.now()
         ends = now + LASTS if key.expires_at is None else min(now + LASTS, key.expires_at)
         token = secrets.token_urlsafe(TOKEN_BYTES)
-        await self._store.sessions.start(token, key.id, now, ends)
+        await self._store.sessions.start(token, key.id, now, ends, by=Actor(name=key.owner))
         return token, Session(key=key, expires_at=ends, csrf_token=_csrf_token(token))
 
     async def end(self, request: Request) -> None:
         """Forget the session of a request: its cookie opens nothing from now on."""
-        await self._store.sessions.end(request.cookies.get(COOKIE, ""))
+        session = await self.read(request)
+        by = PROGRAM if session is None else Actor(name=session.key.owner)
+        await self._store.sessions.end(request.cookies.get(COOKIE, ""), by=by)
 
     async def read(self, request: Request) -> Session | None:
         """The session of a request, if its cookie is ours and neither it nor its key has ended. Asked once per request."""

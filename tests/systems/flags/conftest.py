@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select, text
 
 from redrive import Redrive
 from redrive.app import WorkerSettings
-from redrive.extend import DEEDS
+from redrive.ledgers.sql.schema import deed as DEEDS  # noqa: N812
 from redrive.settings import Settings
 from redrive.systems.flags import Flags, FlagSchedule, FlagSettings, NewSchedule, tables
 from redrive.testing import Drained, VirtualClock, drain

@@ -62,7 +62,7 @@ async def test_acts_over_http(client: httpx.AsyncClient, app: Redrive) -> None:
     done = (await client.post(f"{PATH}/resolve", json={"ids": ids, "reason": "by hand"})).json()
     assert (done["changed"], done["refused"]) == (1, {str(ids[0]): "it waits for its retry already"})
     audit = (await client.get("/api/audit", params={"ledger": "retry_queue"})).json()
-    assert {(one["act"], one["actor"], one["reason"]) for one in audit["deeds"]} == {
+    assert {(one["act"], one["actor"], one["reason"]) for one in audit["acts"]} == {
         ("redrive", "ada", "mended"), ("resolve", "ada", "by hand")
     }  # fmt: skip
 

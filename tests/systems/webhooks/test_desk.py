@@ -93,7 +93,7 @@ async def test_they_are_cancelled_and_brought_back(
     ] == 1
     await drain(app)
     assert await statuses(app) == {"a1": "pending", "a2": "pending", "b1": "cancelled", "o1": "completed"}
-    deeds = (await operator.get("/api/audit", params={"ledger": "events"})).json()["deeds"]
+    deeds = (await operator.get("/api/audit", params={"ledger": "events"})).json()["acts"]
     assert {(one["act"], one["actor"], one["reason"]) for one in deeds} == {
         ("cancel", "grace", "not needed"), ("return", "grace", "needed"), ("cancel", "grace", "no"), ("return", "grace", "yes"),
     }  # fmt: skip

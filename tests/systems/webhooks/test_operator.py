@@ -61,7 +61,7 @@ async def test_a_redrive_begins_anew(inbox: tuple[Redrive, Webhooks], operator: 
     assert again is not None
     assert (again.id, len(await rows(app))) == (id_, 1)
     assert (await act(operator, "redrive", id_)).json()["changed"] == 0
-    [deed] = (await operator.get("/api/audit", params={"ledger": "events"})).json()["deeds"]
+    [deed] = (await operator.get("/api/audit", params={"ledger": "events"})).json()["acts"]
     assert (deed["task_id"], deed["act"], deed["actor"], deed["reason"]) == (id_, "redrive", "grace", "mended")
     shown = (await operator.get(f"/api/tasks/events/{id_}")).json()
     assert (shown["task"]["payload"], len(shown["preview"])) == ({"fail": True, "password": "[redacted]"}, 5)

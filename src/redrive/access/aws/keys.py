@@ -7,6 +7,7 @@ after a lost answer it tells whether the write was our own.
 import hmac
 from builtins import list as list_
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -219,5 +220,5 @@ def _deed_of(item: Item | None) -> str | None:
 
 def _record(key: ApiKey, act: str, deed: str, now: datetime, by: Actor) -> Action:
     """Write down who did it, in the same transaction."""
-    said = Actor(name=by.name, reason=deed_of(key, by))
+    said = replace(by, reason=deed_of(key, by))
     return audit_action((f"KH#{key.id}", f"H#{to_iso(now)}#{deed}"), AUDITED, key.id, deed, act, said, now)

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, func, select, update
 
 from redrive.access.keys import (
     AUDITED,
@@ -23,9 +23,9 @@ from redrive.access.keys import (
     make_key,
     read_scopes,
 )
+from redrive.ledgers.sql.audit_lines import record
 from redrive.ledgers.sql.lists import one_of
 from redrive.ledgers.sql.on_database import OnDatabase, reads, writes
-from redrive.ledgers.sql.schema import deed as deeds
 from redrive.ledgers.sql.schema import key as table
 from redrive.ports import Actor
 
@@ -152,8 +152,8 @@ class SqlKeys(OnDatabase):
 
 def _record(connection: Connection, key: ApiKey, act: str, now: datetime, by: Actor) -> None:
     """Write down who did it, in the same commit."""
-    said = {"ledger": AUDITED, "task_id": key.id, "at": now, "act": act, "actor": by.name, "reason": deed_of(key, by)}
-    connection.execute(insert(deeds), said)
+    said = replace(by, reason=deed_of(key, by))
+    record(connection, ledger=AUDITED, act=act, things=[key.id], actor=said, at=now)
 
 
 def read_keys(connection: Connection, hashes: Sequence[str]) -> dict[str, ApiKey]:

@@ -2,6 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
 
@@ -10,9 +12,11 @@ from redrive.core.task import TaskId
 from redrive.errors import UsageError
 from redrive.ledgers.aws.base import ItemBase, refuse_within
 from redrive.ledgers.aws.changes import ActedParts, acted, returned, revise
+from redrive.ledgers.aws.client import RefusedError
 from redrive.ledgers.aws.follow import Change
 from redrive.ledgers.aws.heads import Head, split_id, task_id
-from redrive.ports import Actor, Return, Within
+from redrive.ledgers.aws.history import act_action
+from redrive.ports import Actor, Return, WholeAct, Within
 
 TOGETHER_MAX = 32
 """How many parts of a head one act changes at once: each needs up to three actions of the hundred of a transaction."""
@@ -61,10 +65,19 @@ class ItemActing(ItemBase):
         def change(head: Head, numbers: Sequence[str], deed: str) -> ActedParts:
             return acted(self.name, head, numbers, act, state, actor, deed, self._now())
 
+        if len(ids) > 1 and actor.whole is None:
+            actor = replace(actor, whole=WholeAct(id=uuid4().hex))
+        if actor.whole is not None:
+            await self._begin(act, actor, actor.whole)
         changed = await self._act_on(map(str, ids), change)
         if changed and act in ENDING_ACTS:
             await self._add_to_minute(f"act:{uuid4()}", {ENDING_ACTS[act]: len(changed)})
         return changed
+
+    async def _begin(self, act: Act, actor: Actor, whole: WholeAct) -> None:
+        """Write down the act before its first deed. One that changes nothing is shown to nobody."""
+        with suppress(RefusedError):  # it goes on
+            await self.dynamo.write([act_action(self.name, act.value, actor, whole, self._now())])
 
     async def _act_on(self, ids: Iterable[str], act: Callable[[Head, Sequence[str], str], ActedParts]) -> list[TaskId]:
         numbers: dict[str, set[str]] = defaultdict(set)

@@ -18,7 +18,7 @@ from redrive.core.task import Attempt, Claim, Deed
 from redrive.ledgers.aws.attributes import Item, Key, from_iso, from_item, to_iso
 from redrive.ledgers.aws.expressions import Action, Update, delete, put, put_new
 from redrive.ledgers.aws.heads import LETTERS, Head, Part, shard_of, task_id
-from redrive.ports import Actor
+from redrive.ports import Actor, WholeAct
 
 ENDPOINT_SHARDS = 8
 CAUSE_SHARDS = 8
@@ -152,22 +152,39 @@ def deed_action(ledger: str, head: Head, number: str, deed: str, act: str, actor
 
 
 def audit_action(place: Key, ledger: str, id: str, deed: str, act: str, actor: Actor, now: datetime) -> Action:
-    """Write who did what, to a task or to what else people act on, at a place beside it and on the list of its month.
+    """Write who did what, to a task or to what else people act on, at a place beside it and on the list of its month, or of its act.
 
     `ledger` is what the audit calls such things, `id` which one of them.
     """
-    at = to_iso(now)
-    values = {
+    listing = audit_listing(now) if actor.whole is None else act_listing(actor.whole.id)
+    return put(place, _said(ledger, act, actor, now) | {"task_id": id} | _listed(listing, now, deed))
+
+
+def act_action(ledger: str, act: str, actor: Actor, whole: WholeAct, now: datetime) -> Action:
+    """Write down that an act on several has begun, on the list of its month. What it changed is on a list of its own."""
+    asked = None if whole.asked is None else json.dumps(whole.asked, ensure_ascii=False)
+    values = {"whole": whole.id, "asked": asked} | _listed(audit_listing(now), now, whole.id)
+    return put_new((f"ACT#{whole.id}", "A"), _said(ledger, act, actor, now) | values)
+
+
+def _said(ledger: str, act: str, actor: Actor, now: datetime) -> dict[str, Any]:
+    return {
         "act": act,
         "actor": actor.name,
         "reason": actor.reason,
-        "done_at": at,
+        "origin": actor.origin or None,
+        "done_at": to_iso(now),
         "ledger": ledger,
-        "task_id": id,
-        "listing": audit_listing(now),
-        "listing_at": f"{at}#{deed}",
     }
-    return put(place, values)
+
+
+def _listed(listing: str, now: datetime, mark: str) -> dict[str, str]:
+    return {"listing": listing, "listing_at": f"{to_iso(now)}#{mark}"}
+
+
+def act_listing(whole: str) -> str:
+    """The list of all deeds of one act."""
+    return f"act#{whole}"
 
 
 def audit_listing(month: datetime) -> str:

@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -23,7 +24,6 @@ from sqlalchemy import (
     delete,
     false,
     func,
-    insert,
     literal_column,
     null,
     or_,
@@ -35,6 +35,7 @@ from redrive.core.states import TERMINAL, Act, State, check_transition, sources
 from redrive.core.task import TaskId
 from redrive.errors import StaleError, UsageError
 from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.audit_lines import record
 from redrive.ledgers.sql.base import ANNOUNCE_HORIZON, IDS_MAX
 from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.database import StillLocked, callers_connection, run_within
@@ -45,7 +46,7 @@ from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.seam import Parameters
 from redrive.ledgers.sql.stacks import FORGOTTEN_MAX, forget_stacks
 from redrive.ledgers.sql.times import comparable
-from redrive.ports import Actor, Return, Within
+from redrive.ports import Actor, Return, WholeAct, Within
 
 KEEPER = Actor(name="keeper", reason="its deadline passed while it waited behind a gate")
 ENDING_ACTS = {Act.CANCEL: "cancelled", Act.BURY: "dead"}
@@ -219,6 +220,8 @@ class Acting(Gating):
         """Act on many. If one of them is locked for long, the others are looked for in halves; `StillLocked` if none was changed."""
         changed: list[TaskId] = []
         ordered = sorted(set(ids))
+        if len(ordered) > 1 and actor.whole is None:
+            actor = replace(actor, whole=WholeAct(id=uuid4().hex))  # it may take more than one commit
         parts = deque(ordered[start : start + IDS_MAX] for start in range(0, len(ordered), IDS_MAX))
         wait, ends, locked = LOCKED_WAIT, math.inf, None
         while parts:
@@ -281,14 +284,9 @@ class Acting(Gating):
         self.make_gates(connection, [NamedGate(gate, kind, str(tenant or "")) for gate, kind, tenant in found])
 
     def _record(self, connection: Connection, act: Act, ids: Sequence[TaskId], actor: Actor) -> None:
-        if not ids:
-            return
-        at = self.present(connection)
-        deeds = [
-            {"ledger": self.name, "task_id": str(id_), "at": at, "act": act.value, "actor": actor.name, "reason": actor.reason}
-            for id_ in ids
-        ]  # fmt: skip
-        connection.execute(insert(schema.deed), deeds)
+        if ids:
+            things, at = [str(id_) for id_ in ids], self.present(connection)
+            record(connection, ledger=self.name, act=act.value, things=things, actor=actor, at=at)
 
     async def return_(self, returns: Sequence[Return], actor: Actor, *, within: Within | None = None) -> list[TaskId]:
         """See `Ledger.return_`."""
@@ -365,7 +363,9 @@ class Acting(Gating):
                 raise
         # A history that is kept for a time of its own goes by partitions, which is the point of them.
         history = () if connection.execute(_HISTORY_KEPT).first() else (schema.attempt,)
-        self._forget(connection, [str(id_) for id_ in gone], *history, schema.deed, schema.dead, schema.edit, schema.result)
+        self._forget(
+            connection, [str(id_) for id_ in gone], *history, schema.deed, schema.dead, schema.edit, schema.result
+        )
         if gone:
             self._count_flow(connection, "pruned", len(gone), self._adder)
         return len(gone)

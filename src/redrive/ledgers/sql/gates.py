@@ -24,7 +24,6 @@ from sqlalchemy import (
     bindparam,
     delete,
     func,
-    insert,
     literal_column,
     or_,
     select,
@@ -46,6 +45,7 @@ from redrive.core.pauses import KIND, is_of_kinds
 from redrive.core.task import GATE_CHARS_MAX, TaskId, check_text
 from redrive.errors import StaleError, UsageError
 from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.audit_lines import record
 from redrive.ledgers.sql.base import IDS_MAX, LedgerBase
 from redrive.ledgers.sql.gate_rows import (
     GateRows,
@@ -527,9 +527,8 @@ class Gating(LedgerBase):
         return True
 
     def _record_gate(self, connection: Connection, name: str, act: str, actor: Actor) -> None:
-        deed = {"ledger": self.name, "task_id": deed_of(name), "act": f"gate {act}"}
-        who = {"at": self.present(connection), "actor": actor.name, "reason": actor.reason}
-        connection.execute(insert(schema.deed).values(**deed, **who))
+        at = self.present(connection)
+        record(connection, ledger=self.name, act=f"gate {act}", things=[deed_of(name)], actor=actor, at=at)
 
     def _check_gated(self) -> None:
         if not self.has_gates:

@@ -18,6 +18,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from sqlalchemy import Connection
 
 from redrive.ledgers.sql.database import Database
+from redrive.ports import ORIGIN
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,11 +56,20 @@ def looks(within: timedelta) -> Callable[[Written[S, P, R]], Called[S, P, R]]:
     return lambda method: _called(method, lambda database: partial(database.look, within))
 
 
+def _from(origin: str, method: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+    """Call a method that may run in another thread, where nobody knows from where its caller acts."""
+    token = ORIGIN.set(origin)
+    try:
+        return method(*args, **kwargs)
+    finally:
+        ORIGIN.reset(token)
+
+
 def _called(method: Written[S, P, R], way: Callable[[Database], Callable[..., Awaitable[Any]]]) -> Called[S, P, R]:
     """The method with its name, its words and its parameters, but the connection."""
 
     async def run(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        answer: R = await way(await self._opened())(partial(method, self), *args, **kwargs)
+        answer: R = await way(await self._opened())(partial(_from, ORIGIN.get(), method, self), *args, **kwargs)
         return answer
 
     update_wrapper(run, method)

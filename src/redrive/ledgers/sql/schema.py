@@ -280,6 +280,47 @@ cause = Table(
 )
 """The groups of dead tasks, as of the last census; those that nobody belongs to any more are kept with an amount of zero."""
 
+audit = Table(
+    "redrive_audit",
+    metadata,
+    Column("id", _ID, Identity(), primary_key=True),
+    Column("ledger", Text, nullable=False),
+    Column("act", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("origin", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("at", Instant, nullable=False),
+    Column("amount", BigInteger, nullable=False),
+    Column("things", Text, nullable=False),
+    Column("asked", Text),
+    Column("whole", Text),
+    Column("leads", Boolean, nullable=False),
+    Column("folded", Boolean, nullable=False),
+    Column("number", BigInteger, unique=True),
+    Column("previous", Text),
+    Column("hash", Text),
+    # People see one row for one act: the first of its lines. With thousands of others in between a page must not cost more.
+    Index("redrive_audit_at_idx", "at", "id", sqlite_where=text("leads"), postgresql_where=text("leads")),
+    Index("redrive_audit_ledger_idx", "ledger", "at", "id", sqlite_where=text("leads"), postgresql_where=text("leads")),
+    Index(
+        "redrive_audit_whole_idx",
+        "whole",
+        "id",
+        sqlite_where=text("whole IS NOT NULL"),
+        postgresql_where=text("whole IS NOT NULL"),
+    ),
+    Index(
+        "redrive_audit_unlinked_idx",
+        "id",
+        sqlite_where=text("number IS NULL"),
+        postgresql_where=text("number IS NULL"),
+    ),
+)
+"""Lines of the audit: each is written in the commit of what it tells, and never changed but for its place in the chain, which it gets later.
+
+An act over several commits has a line for each, with the same `whole`; the first of them `leads`. `things` are the ids of what was changed there.
+"""
+
 deed = Table(
     "redrive_deed",
     metadata,
@@ -290,9 +331,14 @@ deed = Table(
     Column("act", Text, nullable=False),
     Column("actor", Text, nullable=False),
     Column("reason", Text, nullable=False),
+    Column("line", BigInteger),
     Index("redrive_deed_task_idx", "ledger", "task_id"),
+    Index("redrive_deed_alone_idx", "id", sqlite_where=text("line IS NULL"), postgresql_where=text("line IS NULL")),
 )
-"""Who redrove, cancelled, resolved or returned which task, and why."""
+"""Who redrove, cancelled, resolved or returned which task, and why: the history of each task, which goes with it.
+
+`line` is the line of the audit that tells of it. It is NULL where older code wrote the deed, or a stranger's system: those lines are made later.
+"""
 
 result = Table(
     "redrive_result",

@@ -8,11 +8,11 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, delete, func, select, update
 
 from redrive import Redrive
-from redrive.extend import DEEDS, OnDatabase, reads, writes
-from redrive.lane import Acted, Lane
+from redrive.extend import OnDatabase, reads, record_act, writes
+from redrive.lane import Acted, Actor, Lane
 from redrive.sql import after_commit
 from redrive.systems.flags import tables
 from redrive.systems.flags.aftermath import Superseded
@@ -77,7 +77,7 @@ class FlagStore(OnDatabase):
     @writes
     def switch(self, connection: Connection, ids: Collection[int], *, enabled: bool, actor: str, reason: str) -> Acted:
         """Turn flags on or off, by their ids; those that are so already, or are gone, stay as they are."""
-        changed, refused = list[int](), dict[Any, str]()
+        changed, names, refused = list[int](), list[str](), dict[Any, str]()
         word = "on" if enabled else "off"
         for id_ in sorted(set(ids)):  # in one order, so that two who do so cannot block each other
             row = self.lock(connection, tables.flags.c.id == id_)
@@ -88,8 +88,9 @@ class FlagStore(OnDatabase):
             else:
                 stamp = Stamp(self._database.present(connection))
                 self.change(connection, row, {"enabled": enabled}, stamp, {"enabled"}, actor)
-                self._note(connection, f"switch {word}", row.environment, row.flag_key, actor=actor, reason=reason)
+                names.append(f"{row.environment}/{row.flag_key}")
                 changed.append(id_)
+        self._record(connection, f"switch {word}", names, Actor(name=actor, reason=reason))
         return Acted(changed=changed, refused=refused)
 
     @writes
@@ -176,9 +177,11 @@ class FlagStore(OnDatabase):
 
     def _note(self, connection: Connection, act: str, environment: str, key: str, *, actor: str, reason: str) -> None:
         """Write down what a person did to a flag, in the commit that does it."""
-        deed = {"ledger": tables.flags.name, "task_id": f"{environment}/{key}", "act": act, "actor": actor}
+        self._record(connection, act, [f"{environment}/{key}"], Actor(name=actor, reason=reason))
+
+    def _record(self, connection: Connection, act: str, names: Sequence[str], actor: Actor) -> None:
         at = self._database.present(connection)
-        connection.execute(insert(DEEDS), deed | {"at": at, "reason": reason})
+        record_act(connection, ledger=tables.flags.name, act=act, things=names, actor=actor, at=at)
 
     # --- overrides --------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ resubmission, wherever somebody asks for it. What is written in the same commit 
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from redrive.extend import Database, OnDatabase, When, reads
 from redrive.lane import Actor, Lane, Page
 from redrive.operator.acts import Acted, act_on_pages
 from redrive.operator.shown_errors import shows, sifted
+from redrive.operator.whole_acts import as_one_act
 from redrive.sql import comparable, may_show
 from redrive.systems.relay.tables import RETRY_QUEUE, retry_queue
 
@@ -184,8 +185,10 @@ class ReviewDesk(OnDatabase):
             ids = await self._ids(asked, cursor or 0, limit)
             return Page(items=ids, cursor=ids[-1] if len(ids) == limit else None)
 
+        named = {one.name: getattr(asked, one.name) for one in fields(asked) if one.name != "ids"}
+        whole = as_one_act(actor, f"{act} of {self._lane.name}", named)
         done = await act_on_pages(
-            next_page, lambda ids: self._change(act, ids, actor), at_most=at_most, within=ACT_WITHIN
+            next_page, lambda ids: self._change(act, ids, whole), at_most=at_most, within=ACT_WITHIN
         )
         if done.changed:
             await self._lane.count_soon()

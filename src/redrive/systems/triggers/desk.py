@@ -9,10 +9,11 @@ from dataclasses import replace
 
 from redrive import Filter
 from redrive.errors import UsageError
-from redrive.lane import Lane
+from redrive.lane import Actor, Lane
 from redrive.operator.alert_rules import Alarm
 from redrive.operator.cursors import Position, read_cursor, write_cursor
 from redrive.operator.json_views import instant_json
+from redrive.operator.whole_acts import as_one_act
 from redrive.systems.triggers.endpoints import shown_url
 from redrive.systems.triggers.held import EndpointGates
 from redrive.systems.triggers.ids import read_id
@@ -90,14 +91,15 @@ class EndpointDesk:
         states = await self._book.states(known)
         refused |= {id_: UNKNOWN for id_ in known if id_ not in states}
         refused |= {id_: "it is disabled: enable it first" for id_, enabled in states.items() if not enabled}
-        changed = 0
+        changed, whole = 0, as_one_act(Actor(name=actor, reason=reason), "retry", {"endpoints": ", ".join(known)}).whole
         for id_ in sorted(id_ for id_, enabled in states.items() if enabled):
             after = ""
             while changed < DELIVERIES_PER_RETRY:
                 dead = await self._book.dead(id_, after, DELIVERIES_PER_BLOCK)
                 if not dead:
                     break
-                changed += len((await self._lane.redrive(Filter(ids=dead), actor=actor, reason=reason)).changed)
+                block = await self._lane.redrive(Filter(ids=dead), actor=actor, reason=reason, whole=whole)
+                changed += len(block.changed)
                 after = dead[-1]
             else:
                 if await self._book.dead(id_, after, 1):

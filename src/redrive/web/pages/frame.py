@@ -122,6 +122,7 @@ def render(
         task_path=task_path,
         kind_path=kind_path,
         cause_path=cause_path,
+        act_path=act_path,
         **content,
     )
     return HTMLResponse(page, status_code=status, headers={"Content-Security-Policy": POLICY})
@@ -169,6 +170,11 @@ def kind_path(ledger: str, kind: str) -> str:
 def cause_path(ledger: str, cause: str) -> str:
     """The page of a failure cause."""
     return f"/causes/{quote(ledger, safe='')}/{quote(cause, safe='')}"
+
+
+def act_path(id: object) -> str:
+    """The page of an act of the audit."""
+    return f"/audit/{quote(str(id), safe='')}"
 
 
 def instant_of(given: datetime | str) -> datetime:

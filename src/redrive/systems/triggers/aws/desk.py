@@ -7,9 +7,10 @@ from datetime import datetime
 from heapq import merge
 from uuid import uuid4
 
-from redrive.items import DynamoLedger, Item, audit_action, from_iso, from_item, query, split_id, to_iso
+from redrive.items import DynamoLedger, Item, act_action, audit_action, from_iso, from_item, query, split_id, to_iso
 from redrive.lane import Actor
 from redrive.operator.cursors import Position
+from redrive.operator.whole_acts import as_one_act
 from redrive.operator.words import redact
 from redrive.systems.triggers.aws import places
 from redrive.systems.triggers.aws.endpoints import ItemEndpoints, notice_action
@@ -145,18 +146,23 @@ class ItemEndpointBook:
         """See `EndpointBook.switch`. Each endpoint stands for itself."""
         there = await self._endpoints.by_ids(ids)
         room, changed = asyncio.Semaphore(AT_ONCE_MAX), set[str]()
+        act, by = "enable" if enabled else "disable", Actor(name=actor, reason=reason)
+        if len(there) > 1:  # the audit shows them as one act
+            by = as_one_act(by, act)
+            assert by.whole is not None
+            await self._dynamo.write([act_action(ENDPOINTS, act, by, by.whole, self._clock.now())])
 
         async def switch(endpoint: Endpoint) -> None:
             async with room:
-                if await self._switch(endpoint, enabled=enabled, actor=actor, reason=reason):
+                if await self._switch(endpoint, act, by, enabled=enabled):
                     changed.add(endpoint.id)
 
         await asyncio.gather(*map(switch, there.values()))
         return Switched(set(there), changed)
 
-    async def _switch(self, endpoint: Endpoint, *, enabled: bool, actor: str, reason: str) -> bool:
+    async def _switch(self, endpoint: Endpoint, act: str, by: Actor, *, enabled: bool) -> bool:
         now, deed, done = self._clock.now(), uuid4().hex, list[bool]()
-        off = switched_off(now, BY_OPERATOR.format(reason), by=actor)
+        off = switched_off(now, BY_OPERATOR.format(by.reason), by=by.name)
 
         def switched(seen: Endpoint) -> Endpoint | None:
             done.clear()
@@ -165,8 +171,7 @@ class ItemEndpointBook:
             done.append(True)
             return replace(seen, **(SWITCHED_ON if enabled else off), updated_at=now)
 
-        told = notice_action(endpoint, switch_notice(endpoint.url, reason, enabled=enabled), now)
-        act, by = "enable" if enabled else "disable", Actor(name=actor, reason=reason)
+        told = notice_action(endpoint, switch_notice(endpoint.url, by.reason, enabled=enabled), now)
         place = (f"EP#{endpoint.id}", f"H#{to_iso(now)}#{deed}")
         noted = audit_action(place, ENDPOINTS, endpoint.id, deed, act, by, now)
         await self._endpoints.revise(endpoint.user_id, endpoint.id, switched, beside=[told, noted])

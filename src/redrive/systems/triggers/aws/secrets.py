@@ -4,11 +4,14 @@ A rotation goes through the list of all endpoints, a page at a time. What is sea
 was broken off is just begun again; an endpoint that somebody changes meanwhile is not touched, and is met by the next rotation.
 """
 
+from dataclasses import replace
 from uuid import uuid4
 
 from redrive.access.kept_secrets import KeptSecrets, Progress
+from redrive.access.keys import PROGRAM, SECRETS_AUDITED
 from redrive.access.secret_box import SecretBox
-from redrive.items import Dynamo, Item, RefusedError, Update, from_item, query
+from redrive.items import Dynamo, Item, RefusedError, Update, audit_action, from_item, query, to_iso
+from redrive.lane import Actor
 from redrive.systems.triggers.aws import places
 
 SECRETS = ("secret", "old_secret")
@@ -20,9 +23,16 @@ async def look_at_item_secrets(dynamo: Dynamo, box: SecretBox | None) -> KeptSec
     return await _walk(dynamo, box, change=False, progress=None)
 
 
-async def rotate_item_secrets(dynamo: Dynamo, box: SecretBox, progress: Progress | None = None) -> KeptSecrets:
+async def rotate_item_secrets(
+    dynamo: Dynamo, box: SecretBox, progress: Progress | None = None, *, by: Actor = PROGRAM
+) -> KeptSecrets:
     """Seal all secrets of endpoints with the first key, those that were kept in the clear as well."""
-    return await _walk(dynamo, box, change=True, progress=progress)
+    standing = await _walk(dynamo, box, change=True, progress=progress)
+    if standing.changed:
+        mark, now, said = uuid4().hex, dynamo.clock.now(), replace(by, reason=f"{standing.changed} secrets")
+        place = ("SECRETS", f"H#{to_iso(now)}#{mark}")
+        await dynamo.write([audit_action(place, SECRETS_AUDITED, "endpoints", mark, "rotated", said, now)])
+    return standing
 
 
 async def _walk(dynamo: Dynamo, box: SecretBox | None, *, change: bool, progress: Progress | None) -> KeptSecrets:

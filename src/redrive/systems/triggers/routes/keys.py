@@ -41,8 +41,7 @@ def add_key_routes(router: APIRouter, keys: Keys, clock: StoreClock, cursors: Cu
             raise invalid(message, "body", "expires_at")
 
     def by(request: Request) -> Actor:
-        caller = request.client.host if request.client is not None else "an unknown address"
-        return Actor(name=owner_of(request), reason=f"from {caller}")
+        return Actor(name=owner_of(request))
 
     @router.post("/keys", status_code=201, tags=["keys"], response_model=m.KeyMade, responses=with_body())
     @needs("admin")

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select, update
 
-from redrive.extend import DEEDS, OnDatabase, looks, reads, writes
+from redrive.extend import OnDatabase, looks, reads, record_act, writes
+from redrive.lane import Actor
 from redrive.operator.cursors import Position
 from redrive.operator.sql.cursors import behind
 from redrive.operator.words import redact
@@ -138,8 +139,8 @@ class SqlEndpointBook(OnDatabase):
         if changed:
             leave_notices(connection, [(row, switch_notice(row.url, reason, enabled=enabled)) for row in changed], now)
             act = "enable" if enabled else "disable"
-            done = {"ledger": ENDPOINTS, "at": now, "act": act, "actor": actor, "reason": reason}
-            connection.execute(insert(DEEDS), [done | {"task_id": row.id} for row in changed])
+            who = Actor(name=actor, reason=reason)
+            record_act(connection, ledger=ENDPOINTS, act=act, things=[row.id for row in changed], actor=who, at=now)
         return Switched(there, {row.id for row in changed})
 
     @reads

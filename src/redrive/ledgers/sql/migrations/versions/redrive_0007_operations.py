@@ -8,7 +8,7 @@ from redrive.ledgers.sql.times import Instant
 from redrive.ledgers.sql.works_with import record
 
 revision = "redrive_0007"
-down_revision = "redrive_0005"
+down_revision = "redrive_0006"
 branch_labels = None
 works_with = "redrive_0004"
 
@@ -91,4 +91,4 @@ def upgrade() -> None:
 def downgrade() -> None:
     for name in ("redrive_edit", "redrive_operation_task", "redrive_operation"):
         op.drop_table(name)
-    record(op, "engine", "redrive_0005", "redrive_0004")
+    record(op, "engine", "redrive_0006", "redrive_0004")

@@ -7,7 +7,7 @@ from redrive.ledgers.sql.times import Instant
 from redrive.ledgers.sql.works_with import record
 
 revision = "redrive_0009"
-down_revision = "redrive_0005"
+down_revision = "redrive_0008"
 branch_labels = None
 works_with = "redrive_0005"
 
@@ -26,4 +26,4 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_table("redrive_result")
-    record(op, "engine", "redrive_0005", "redrive_0004")
+    record(op, "engine", "redrive_0008", "redrive_0004")
