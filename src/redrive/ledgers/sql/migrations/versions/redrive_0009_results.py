@@ -9,7 +9,7 @@ from redrive.ledgers.sql.works_with import record
 revision = "redrive_0009"
 down_revision = "redrive_0008"
 branch_labels = None
-works_with = "redrive_0005"
+works_with = "redrive_0004"
 
 
 def upgrade() -> None:
