@@ -1,9 +1,9 @@
 """Where each claim is shown: in one home of every kind by default, in every home with `REDRIVE_TEST_WIDE=1`.
 
 A claim about tables, locks or statements runs on every kind of ledger. A shape of table is then there once, on the database
-where it differs most from our own: `NARROW` says where. What stands above the stores (routes, pages, commands, log lines)
-asks ports that are shown to be alike on SQLite and PostgreSQL elsewhere, so it runs on SQLite, and the first test of each file
-on PostgreSQL too: `ABOVE_STORES` says which files these are. There a test that asks for its `store`, or has the mark
+where it differs most from our own: `NARROW` says where. What stands above the stores (routes, pages, commands, log lines, what
+systems deliver and decide) asks ports that are shown to be alike on SQLite and PostgreSQL elsewhere, so it runs on SQLite, and
+the first test of each file on PostgreSQL too: `ABOVE_STORES` says which files these are. There a test that asks for its `store`, or has the mark
 `every_store`, still runs on both. What has the mark `wide` shows in a long way what others show in short ones.
 """
 
@@ -33,6 +33,19 @@ ABOVE_STORES = (
     "tests/systems/*/test_logs.py",
     "tests/systems/*/test_policy.py",
     "tests/systems/*/test_routes.py",
+    "tests/systems/flags/test_system.py",
+    "tests/systems/flags/test_work.py",
+    "tests/systems/relay/test_broker.py",
+    "tests/systems/relay/test_dead_letters.py",
+    "tests/systems/relay/test_flow.py",
+    "tests/systems/relay/test_system.py",
+    "tests/systems/triggers/test_client.py",
+    "tests/systems/triggers/test_delivery.py",
+    "tests/systems/triggers/test_desk_alarms.py",
+    "tests/systems/triggers/test_life.py",
+    "tests/systems/triggers/test_limits.py",
+    "tests/systems/triggers/test_ownership.py",
+    "tests/systems/webhooks/test_system.py",
     "tests/test_alerting.py",
     "tests/test_testing.py",
     "tests/web/test_*.py",

@@ -132,6 +132,7 @@ async def test_systems_raise_alerts_of_their_own(app: Redrive, clock: VirtualClo
     ]
 
 
+@pytest.mark.every_store
 async def test_many_services_tell_once(app: Redrive, url: str, clock: VirtualClock):
     """Also one that starts later: what was told is written down."""
     other = Redrive(url, clock=clock, durable=False)
@@ -285,6 +286,7 @@ async def test_the_books_are_kept(app: Redrive, clock: VirtualClock):
     assert workers == [""]
 
 
+@pytest.mark.every_store
 async def test_services_side_by_side_count_once(url: str, clock: VirtualClock):
     """Eight bookkeepers on one database: rows that others inserted are counted as added once."""
     apps = [Redrive(url, clock=clock, durable=False) for _ in range(8)]

@@ -35,7 +35,7 @@ LEASE = timedelta(seconds=30)
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
 async def test_an_outage_of_ten_minutes(ground: Ground) -> None:
     """Four processes, ten (faster) minutes: one try for each probe, none dead of three tries; then no second sees more than the rate, and all are done."""
-    print(await outage(ground, 400, rate=5, burst=1, most=8, speed=100))
+    print(await outage(ground, 150, rate=5, burst=1, most=8, speed=100))
 
 
 @pytest.mark.timeout(600)

@@ -1,5 +1,6 @@
 """Many processes on one SQLite file."""
 
+import time
 from collections import Counter
 from contextlib import ExitStack
 
@@ -12,8 +13,14 @@ from .books import all_ended, create_effects, effects, read_books, until
 from .processes import Ground, WorkerProcess, events
 
 PROCESSES = 8
-SEEDS = 64
-TASKS_PER_SEED = 25
+SEEDS = 32
+TASKS_PER_SEED = 10
+PATIENCE_SECONDS = 400
+
+
+def seeding(ground: Ground) -> set[int]:
+    """The processes that have added some."""
+    return {line.pid for line in ground.starts() if "-" not in line.key}
 
 
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
@@ -33,24 +40,26 @@ async def test_eight_processes_share_one_file(empty_url: str, tmp_path) -> None:
         )
         async with Redrive(ground.url) as app:
             await create_effects(app)
-            await app.add_many([make_task("seed", {"amount": TASKS_PER_SEED}, key=f"s{n}") for n in range(SEEDS)])
-            await all_ended(app)
+            waves = 0
+            ends = time.monotonic() + PATIENCE_SECONDS
+            while seeding(ground) != {
+                worker.pid for worker in workers
+            }:  # on a busy machine some may sleep through a wave
+                assert time.monotonic() < ends, "some processes do nothing"
+                seeds = [make_task("seed", {"amount": TASKS_PER_SEED}, key=f"s{waves}x{n}") for n in range(SEEDS)]
+                await app.add_many(seeds)
+                await all_ended(app)
+                waves += 1
             assert [worker.stop() for worker in workers] == [0] * PROCESSES
             books = await read_books(app, ground.evidence)
-            assert len(books.tasks) == SEEDS * (1 + TASKS_PER_SEED)
+            assert len(books.tasks) == waves * SEEDS * (1 + TASKS_PER_SEED)
             assert books.faults() == []
             assert books.outcomes() == {"done": len(books.tasks)}
             assert books.run_count == len(books.tasks)
             pairs = [task.key for task in books.tasks.values() if task.kind == "pair"]
             assert await effects(app) == dict.fromkeys(pairs, 1)
     by_process = Counter(line.pid for line in ground.starts())
-    seeds = Counter(line.pid for line in ground.starts() if "-" not in line.key)
-    print(
-        f"{len(books.tasks)} tasks, by process {sorted(by_process.values())}, of these adding {sorted(seeds.values())}"
-    )
-    assert set(by_process) == set(seeds) == {worker.pid for worker in workers}, (
-        "some processes did nothing: this test shows little"
-    )
+    print(f"{len(books.tasks)} tasks in {waves} waves, by process {sorted(by_process.values())}")
     for name, log in ground.logs().items():
         for bad in ("locked", "busy", "Traceback"):
             assert bad not in log, f"{bad!r} in {name}"

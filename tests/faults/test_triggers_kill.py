@@ -28,7 +28,7 @@ LEASE_SECONDS = 2
 SERVICES = 2
 SENDERS = 3
 EVENTS_PER_KILL = 15
-ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 2)
+ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 1)
 HANGING, HANGS_SECONDS = "hanging", 600.0
 
 

@@ -163,6 +163,7 @@ async def test_a_group_is_redriven_as_it_was_seen(web: Standing):
     assert await states(web) == {"waiting": 5, "dead": 2}
 
 
+@pytest.mark.every_store
 async def test_two_operators_act_once(url: str, web: Standing, clock: VirtualClock):
     """Through two services on one database, at the same moment: each task changes once, and each deed has one actor."""
     ids = await web.dead(*(f"order {number}" for number in range(60)))
@@ -191,6 +192,7 @@ async def test_two_operators_act_once(url: str, web: Standing, clock: VirtualClo
     assert rows == [1] * len(ids)
 
 
+@pytest.mark.every_store
 async def test_cancel_and_redrive_and_resolve_at_once(web: Standing):
     """Whoever comes second finds nothing to do: every task ends in one place, by one deed."""
     ids = await web.dead(*["x"] * 30)

@@ -50,6 +50,7 @@ async def test_gates_are_listed_and_shown(web: Standing):
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "gate_unknown")
 
 
+@pytest.mark.every_store
 async def test_two_at_once_act_once(web: Standing):
     """Both saw the same version: the second gets 409 and the name of the first; what was done stands in the audit log."""
     [seen] = (await web.get("/api/gates", does="holding"))["gates"]

@@ -148,6 +148,7 @@ async def test_pages_by_cursor(web: Standing):
     assert all("payload" not in task and task["ledger"] == "redrive_task" for task in found)
 
 
+@pytest.mark.every_store
 async def test_a_filter_that_no_index_serves_is_refused_in_time(web: Standing, monkeypatch: pytest.MonkeyPatch):
     """It says where to search instead."""
     await web.put(3)

@@ -183,6 +183,7 @@ async def test_who_may(desk: Desk) -> None:
     assert (await desk.bench.get()).status == "IN_TROUBLESHOOTING_QUEUE"
 
 
+@pytest.mark.every_store
 async def test_two_at_once_act_once(desk: Desk) -> None:
     """Of two requests one changes the command, the other is told where it stands now; one reply."""
     await desk.troubled("c-1")

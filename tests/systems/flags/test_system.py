@@ -40,6 +40,7 @@ async def put_many(home: Home, prefix: str, amount: int, *, flags: int, **schedu
     await home.app.database.write(write)
 
 
+@pytest.mark.every_store
 async def test_two_processors_apply_each_schedule_once(home: Home, make_home: MakeHome) -> None:
     """Two runs at the same moment on 200 due schedules: each is applied, and the audit has each exactly once."""
     other = await make_home()
@@ -174,6 +175,7 @@ async def test_retry_metadata_that_cannot_be_written(home: Home, monkeypatch: py
     assert verdicts == ["suspect", "retry", "worker_lost"]
 
 
+@pytest.mark.every_store
 async def test_woken_for_what_is_planned_meanwhile(url: str) -> None:
     """A worker that sleeps until its safety poll is woken for a schedule that is made meanwhile, in real time."""
     app = Redrive(url, durable=False)

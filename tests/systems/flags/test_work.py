@@ -221,6 +221,7 @@ async def test_a_claimed_retry_sees_the_newer_change_itself(home: Home) -> None:
     assert not (await home.flags.get("broken")).enabled
 
 
+@pytest.mark.every_store
 async def test_edit_and_retry_at_the_same_moment(home: Home, make_home) -> None:
     """However an edit and due retries meet, the edit stands in the end."""
     other = await make_home()
@@ -260,6 +261,7 @@ async def test_a_change_that_fails_leaves_the_flag_as_it_was(home: Home) -> None
     assert (await home.flags.get("promo")).rollout_percentage == 50
 
 
+@pytest.mark.every_store
 async def test_a_connection_that_is_lost_leaves_the_flag_as_it_was(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection breaks in the midst of the transaction, after the flag was changed in it: the retry is planned."""
     made = await home.plan()

@@ -24,7 +24,7 @@ from redrive.systems.triggers.shapes import ENDPOINT, EVENT
 from .conftest import settings as trigger_settings
 from .serving import Serving
 
-EXAMPLES = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 9)
+EXAMPLES = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 12)
 OPERATIONS = 23
 OVERSIGHT = "/api/triggers/"
 OVERSIGHT_OPERATIONS = 4

@@ -63,6 +63,7 @@ async def test_few_writes(house: House, monkeypatch: pytest.MonkeyPatch) -> None
     assert len(writes) <= 52
 
 
+@pytest.mark.every_store
 async def test_many_at_once_take_one_block(house: House) -> None:
     """Waiting together they do not lease the whole minute away from the other processes."""
     limiter = limiter_of(house, 1000)

@@ -138,6 +138,7 @@ async def test_an_intake_that_fails_holds_nothing_back(house: House, monkeypatch
     assert status.order._held == {}
 
 
+@pytest.mark.every_store
 async def test_two_services_write_one_story(url: str, clock: VirtualClock, receiver: Receiver, lines: Any) -> None:
     """One takes events in, the other delivers them: sorted by their times, the lines of each event are in the order of its life."""
     other = Redrive(url, durable=False)
