@@ -1,13 +1,15 @@
 """Programs that fork, and programs with more than one event loop: each in a process of its own, on both databases."""
 
-import subprocess
-import sys
+import secrets
+import tempfile
 import textwrap
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
 from redrive.ledgers.open import open_database
+from tests import forks
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -36,10 +38,13 @@ def child(work):
 
 def run(url: str, program: str) -> str:
     """What the program printed; it must come to its end."""
-    code = HEAD + textwrap.dedent(program)
-    done = subprocess.run([sys.executable, "-c", code, url], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    with tempfile.TemporaryDirectory() as place:
+        folder, name = Path(place), f"program_{secrets.token_hex(6)}"
+        (folder / f"{name}.py").write_text(HEAD + textwrap.dedent(program))
+        done = forks.run(url, module=name, folder=folder, log=folder / "log")
+        code, said = done.wait(100), (folder / "log").read_text()
+    assert code == 0, said
+    return said
 
 
 async def keys(url: str) -> list[str]:

@@ -5,8 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -32,6 +30,7 @@ from redrive.systems.relay.message import PROTOBUF
 from redrive.systems.relay.relay_pb2 import RetryMessage
 from redrive.systems.relay.rules import DeadLetterFacts, LetterVerdict, Rules, load_rules
 from redrive.systems.relay.settings import DeadLetterSettings
+from tests import forks
 
 from .kit import Broker, rows, running, until
 from .proxy import Proxy
@@ -571,11 +570,9 @@ async def test_the_command(ground: Ground, tmp_path: Path) -> None:
         "MANUAL_REVIEW_QUEUE": ground.settings.manual_review_queue, "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none",
     }  # fmt: skip
     options = ["--exchange", ground.exchange, "--queue", ground.queue, "--port", "0"]
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "redrive", "relay", "dead-letters", *options],
-            cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-        )  # fmt: skip
+    process = forks.run(
+        "relay", "dead-letters", *options, folder=tmp_path, log=tmp_path / "log", environment=environment
+    )
     said: Callable[[], str] = (tmp_path / "log").read_text
     try:
         await until(lambda: "Ctrl-C stops" in said() or process.poll() is not None, "it has started", seconds=120)

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ from redrive.errors import MissingExtraError
 from redrive.systems.relay import Relay, RelaySettings
 from redrive.systems.relay import system as service
 from redrive.wiring import attach_systems
+from tests import forks
 from tests.web.conftest import client_of
 from tests.web.conftest import running as serving
 
@@ -149,11 +149,7 @@ async def test_relay_run(broker: Broker, tmp_path: Path) -> None:
         "DATABASE_URL": "sqlite:///relay.db", "RABBITMQ_URL": settings.rabbitmq_url, "RETRY_QUEUE": settings.retry_queue,
         "MANUAL_REVIEW_QUEUE": settings.manual_review_queue, "BASE_DELAY_MS": "20", "MAX_DELAY_MS": "20",
     }  # fmt: skip
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "redrive", "relay", "run", "--port", "0"],
-            cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-        )  # fmt: skip
+    process = forks.run("relay", "run", "--port", "0", folder=tmp_path, log=tmp_path / "log", environment=environment)
     said: Callable[[], str] = (tmp_path / "log").read_text
     try:
         await until(lambda: "Ctrl-C stops" in said() or process.poll() is not None, "it has started", seconds=120)
