@@ -78,13 +78,14 @@ class Servers:
 
 
 @contextmanager
-def servers(parent: Path | None, *, postgres: bool, rabbitmq: bool) -> Iterator[Servers]:
-    """Start what is needed; end it and remove the folder in any case."""
+def servers(parent: Path | None, *, postgres: bool, rabbitmq: bool, timed: bool = True) -> Iterator[Servers]:
+    """Start what is needed; end it and remove the folder in any case. Where time on the wall is not what counts, `timed` may be false."""
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="bench-", dir=parent))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         folder.chmod(0o755)  # the servers run as users of their own when the bench is root
-        refuse_memory_disk(folder)
+        if timed:
+            refuse_memory_disk(folder)
         yield Servers(
             folder,
             stack.enter_context(postgresql(folder / "postgres")) if postgres else None,
