@@ -25,6 +25,7 @@ from redrive.operator.sql.census import SqlCensus
 from redrive.operator.sql.figures import SqlFigures
 from redrive.settings import Settings
 from redrive.system import System
+from redrive.systems.flags.tables import FLAG_SCHEDULES
 from redrive.testing import VirtualClock, drain
 
 
@@ -330,3 +331,45 @@ async def test_an_outage_is_one_line_and_no_crash():
         await asyncio.gather(running, return_exceptions=True)
     assert [line["event"] for line in lines] == ["chore_failing", "chore_works_again"]
     assert "hunter2" not in str(lines)
+
+
+async def test_a_store_that_takes_no_writes_is_told_once_and_when_it_is_over(app: Redrive):
+    """Nothing can be written down there: the service itself remembers what it has told."""
+
+    class Proof:
+        wrong: str | None = "no write has gone through for 45 s"
+
+        def sentence(self) -> str | None:
+            return self.wrong
+
+    watch, said = watch_of(app)
+    watch._proof = proof = Proof()  # type: ignore[assignment]
+    said.works = False
+    await watch.look_at_store()
+    said.works = True
+    for _ in range(3):
+        await watch.look_at_store()
+    [body] = said.bodies
+    assert body.startswith("STARTED ")
+    assert body.endswith("no write has gone through for 45 s")
+    proof.wrong = None
+    for _ in range(3):
+        await watch.look_at_store()
+    assert said.bodies[1:] == [f"ENDED {app.store.url}: writes go through again"]
+
+
+async def test_any_death_is_told_in_a_ledger_that_asks_for_it(app: Redrive, clock: VirtualClock):
+    """Also of a cause that is known for long; flags ask for it by default."""
+
+    @app.handler("mail", attempts=1)
+    async def mail(task: Task) -> None:
+        raise ValueError("as ever")
+
+    assert Settings(_env_file=None).alert_dead == FLAG_SCHEDULES.name
+    quiet, heard = watch_of(app), watch_of(app, alert_dead="redrive_task")
+    await app.add("mail", key="1")
+    await drain(app, clock=clock)
+    await heard[0].round()
+    assert heard[1].bodies == ["STARTED redrive_task: 1 of the tasks died in 5m"]
+    await quiet[0].round()
+    assert "died in" not in "".join(quiet[1].bodies)

@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -13,6 +14,7 @@ import pytest
 
 from redrive.errors import SettingsError
 from redrive.operator.alert_rules import (
+    FAILING_SPAN,
     LINES_MAX,
     NEW_SPAN,
     RULES,
@@ -21,14 +23,17 @@ from redrive.operator.alert_rules import (
     Messenger,
     alarm_name,
     evaluate,
+    failing_kinds,
     message,
 )
 from redrive.operator.alerts import QUIET, News
 from redrive.operator.figures import Group
+from redrive.operator.verdict import judge
 from tests.kept import Kept
 from tests.kept import kept as kept
 from tests.kept import kept_in_items as kept_in_items
 from tests.kept import store as store
+from tests.operator.verdict.story import MAIL, SUNDAY
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LIMITS = Limits(failed_share=0.05, oldest_due=timedelta(minutes=5), depth=100)
@@ -266,3 +271,12 @@ async def test_there_are_never_more_than_anybody_can_act_on(kept: Kept, monkeypa
     found = {f"{number} {'x' * 2000}": ("rule", "wrong") for number in range(5)}
     assert len((await kept.alerts.note(found)).started) == 2
     assert len(await kept.alerts.active()) == 2
+
+
+def test_a_kind_is_told_of_when_it_goes_on_failing():
+    """After five minutes, in the sentence of the first page; what a retry mends tells nobody."""
+    [alarm] = failing_kinds(judge(SUNDAY))
+    assert (alarm.rule, alarm.name) == ("failing", f"failing redrive_task {MAIL.id}")
+    assert alarm.text.startswith("redrive_task: mail.send has been failing since 21:35:40: 100% of 812 tries")
+    young = replace(MAIL, since=SUNDAY.now - FAILING_SPAN + timedelta(seconds=1))
+    assert failing_kinds(judge(replace(SUNDAY, causes=[young]))) == []

@@ -4,6 +4,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -42,6 +43,7 @@ from redrive.ledgers.sql.gates import Gating
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.seam import Parameters
+from redrive.ledgers.sql.stacks import FORGOTTEN_MAX, forget_stacks
 from redrive.ledgers.sql.times import comparable
 from redrive.ports import Actor, Return, Within
 
@@ -314,12 +316,13 @@ class Acting(Gating):
 
     async def keep_history(self) -> int:
         """See `Ledger.keep_history`."""
-        if not self._mapped.dialect.has_partitions:
-            return 0
-        try:
-            return await self.database.write(self._mapped.dialect.keep_history)
-        except StillLocked:  # partitions are made ahead: there is time
-            return 0
+        kept = 0
+        with suppress(StillLocked):  # partitions are made ahead, and stacks are old: there is time
+            if self._mapped.dialect.has_partitions:
+                kept = await self.database.write(self._mapped.dialect.keep_history)
+            while await self.database.write(forget_stacks, self.database) == FORGOTTEN_MAX:
+                pass
+        return kept
 
     async def prune(self, states: Sequence[State], older_than: timedelta, *, limit: int = 1000) -> int:
         """See `Ledger.prune`."""

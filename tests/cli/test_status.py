@@ -1,0 +1,38 @@
+"""`redrive status` and `redrive top`: the sentences of the first page on a terminal."""
+
+from tests.cli.test_tasks import Run, dead_tasks
+
+
+def test_a_store_without_trouble_is_well(stored: Run) -> None:
+    """Exit code 0, one sentence, and the same as JSON."""
+    said = stored("status")
+    assert (said.code, said.out.splitlines()[0]) == (0, "All is well")
+    whole = stored("status", "--json")
+    assert (whole.code, whole.json["well"], whole.json["troubles"]) == (0, True, [])
+
+
+def test_dead_tasks_are_told_with_what_is_safe(stored: Run, url: str) -> None:
+    """Exit code 1; without --app the kind, the error and the number are told, and no secret."""
+    dead_tasks(url, 3)
+    said = stored("status")
+    assert said.code == 1
+    assert said.out.splitlines()[0] == "3 dead tasks are ready to come back"
+    assert "3 tasks of mail died." in said.out
+    assert "Dead tasks stay dead" in said.out or "dead tasks stay dead" in said.out
+    assert "hunter2" not in said.out
+    [trouble] = stored("status", "--json").json["troubles"]
+    assert (trouble["rank"], trouble["kind"], trouble["button"]["act"]) == ("ready", "mail", "try_one")
+
+
+def test_many_deaths_at_once_need_somebody(stored: Run, url: str) -> None:
+    """And the command that pauses the kind is printed; `top` shows the same, with the kinds."""
+    dead_tasks(url, 12)
+    said = stored("status")
+    assert said.out.splitlines()[0] == "One thing needs you"
+    assert "mail has been failing since " in said.out
+    assert "100% of 12 tries, PermanentError: mailbox full" in said.out
+    assert "redrive gates pause --kind mail --lane redrive_task --reason WHY" in said.out
+    seen = stored("top", "--looks", "1")
+    assert seen.code == 0
+    assert "One thing needs you" in seen.out
+    assert "100%" in seen.out
