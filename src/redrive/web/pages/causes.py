@@ -17,8 +17,10 @@ from redrive.lane import Lane
 from redrive.operator.json_views import attempt_json, redacted
 from redrive.operator.verdict.values import Rank, Subject, Trouble, Verdict
 from redrive.ports import Filter
-from redrive.web.api.common import lane_of, shown
+from redrive.web.answers import answers_of
+from redrive.web.api.common import app_of, lane_of, shown
 from redrive.web.api.groups import groups
+from redrive.web.api.overview import FRESH_SECONDS
 from redrive.web.api.status import verdict_of
 from redrive.web.pages.drawing import Chart, Series, per_step
 from redrive.web.pages.frame import Looker, page_router, render
@@ -64,6 +66,7 @@ async def cause_page(
             "No task is dead of this cause, and no try fails of it now. It may have been dealt with.",
         )
     kind = trouble.kind if trouble is not None else group["kind"] if group is not None else None
+    seen = await answers_of(request).get("kinds", FRESH_SECONDS, app_of(request).store.kinds.look)
     dead = await _dead(lane, cause)
     tasks = dead or await _waiting(lane, kind, cause)
     sample = await _sample(lane, tasks)
@@ -72,7 +75,7 @@ async def cause_page(
         request, "cause.html", visitor, title=error[:100], here="/dead",
         ledger=ledger, cause=cause, kind=kind, error=error, at=(group and group["at"]) or (trouble and trouble.at), group=group, trouble=trouble,
         how=_how(trouble), amount=group["amount"] if group else 0, tasks=[shown(task, ledger) for task in tasks], are_dead=bool(dead), sample=sample, raised=trace == "raised",
-        chart=None if trouble is None else _chart(trouble, verdict), verdict=verdict, place_of=place_of, warning=_warning(trouble),
+        chart=None if trouble is None else _chart(trouble, verdict), verdict=verdict, place_of=place_of, seen=next((one for one in seen.causes if (one.ledger, one.id) == (ledger, cause)), None), warning=_warning(trouble),
         is_paused=kind is not None and await _is_paused(lane, kind),
     )  # fmt: skip
 
