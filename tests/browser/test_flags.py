@@ -134,7 +134,7 @@ async def test_what_is_due_what_is_retried_and_what_is_over(page: Page, shop: Sh
         "failed",
         "1 of 3 retries",
         "does not answer",
-        *(one.at.strftime("%FT%TZ") for one in seen.upcoming),
+        *(one.at.strftime("%F %T") for one in seen.upcoming),
     ):
         await expect(again).to_contain_text(words)
     over = page.locator("section", has=page.get_by_role("heading", name="Failed for good")).locator("tbody tr")

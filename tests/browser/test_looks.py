@@ -19,6 +19,7 @@ from redrive.ledgers.sql import schema
 from .conftest import log_in
 from .gated import guard
 from .site import Site
+from .sunday import sunday
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -90,15 +91,20 @@ async def test_pages_fit_and_are_accessible(page: Page, site: Site, known: dict[
                 await page.screenshot(path=SHOTS / f"{name}-{width}-{theme}.png", full_page=True)
 
 
-async def test_the_pictures_of_the_docs(page: Page, site: Site, known: dict[str, str]):
-    """From the pages as they are."""
+async def test_the_pictures_of_the_docs(page: Page, site: Site, known: dict[str, str], tmp_path: Path):
+    """From the pages as they are: a Sunday night on the first screen, and on the page of its cause."""
     SHOTS.mkdir(parents=True, exist_ok=True)
     await page.set_viewport_size({"width": 1280, "height": 900})
     await page.emulate_media(color_scheme="light")
-    await log_in(page, site, "operator", await path_of("overview", site, known))
-    await page.locator("footer").evaluate("(one) => one.remove()")  # it names a folder of this machine
-    await page.screenshot(path=PICTURES / "dashboard.png", full_page=True)
-    await page.goto(site.url + await path_of("waiting-task", site, known))
+    async with sunday(tmp_path) as night:
+        await log_in(page, night)
+        await page.locator("footer").evaluate("(one) => one.remove()")  # it names a folder of this machine
+        await expect(page.get_by_role("heading", level=1)).to_have_text("One thing needs you")
+        await page.screenshot(path=PICTURES / "dashboard.png", full_page=True)
+        await page.locator(".trouble.needs").get_by_role("link", name="View cause").click()
+        await expect(page.locator(".frame.here")).to_contain_text("shop/mail.py:10")
+        await page.screenshot(path=PICTURES / "cause.png")
+    await log_in(page, site, "operator", await path_of("waiting-task", site, known))
     await page.screenshot(path=PICTURES / "task.png")
     await page.goto(site.url + await path_of("gates", site, known))
     await page.locator("#gates").screenshot(path=PICTURES / "gates.png")

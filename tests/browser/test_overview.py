@@ -117,7 +117,7 @@ async def test_the_theme_and_the_zone_are_the_readers_choice(browser: Browser, s
     )
     assert there in await live.inner_text()
     assert (await live.get_attribute("title")).endswith(f"{utc} UTC")
-    await page.get_by_role("button", name="Switch to UTC").click()
+    await page.get_by_role("button", name="Show them in UTC").click()
     await expect(live).to_have_text(re.compile(r"\d\d:\d\d:\d\d$"))
     await page.reload()
     utc = (await live.get_attribute("datetime"))[11:19]

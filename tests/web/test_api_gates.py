@@ -124,7 +124,8 @@ async def test_gates_are_on_the_pages_and_in_the_metrics(web: Standing):
     """The overview names what holds first, the page of gates explains it, the task says what holds it, and scrapes count it."""
     assert [(one["name"], one["does"]) for one in (await web.get("/api/overview"))["gates"]] == [("bank:DE", "holding")]
     overview = (await web.local.get("/")).text
-    assert overview.index("bank:DE is holding") < overview.index("Tasks by state")
+    assert overview.index(">bank:DE</a>") < overview.index("All tasks, now")
+    assert "has been holding" in overview
     page = (await web.local.get("/gates", params={"does": "holding"})).text
     assert "1 is holding" in page
     assert "The breaker tripped after 2 failures within 1m." in page

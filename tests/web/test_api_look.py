@@ -245,8 +245,8 @@ async def test_who_works(web: Standing):
     )
     page = (await web.local.get("/workers")).text
     assert "w&lt;i&gt;1" in page
-    assert "3 <code>&lt;b&gt;mail</code>" in page
-    assert "3 of 9" in page
+    assert "3 &lt;b&gt;mail</a>" in page
+    assert '3 <span class="quiet">of 9</span>' in page
 
 
 async def test_where_a_try_failed(web: Standing):

@@ -8,15 +8,19 @@ from typing import Annotated, Any
 from fastapi import Query, Request
 from fastapi.responses import HTMLResponse
 
+from redrive.core.cause import cause_of
 from redrive.core.states import State
+from redrive.core.task import Task
 from redrive.errors import TooSlowError, UsageError
 from redrive.http.errors import ApiError
 from redrive.lane import Lane
 from redrive.operator.json_views import attempt_json, redacted
 from redrive.operator.verdict.values import Rank, Subject, Trouble, Verdict
 from redrive.ports import Filter
-from redrive.web.api.common import lane_of, shown
+from redrive.web.answers import answers_of
+from redrive.web.api.common import app_of, lane_of, shown
 from redrive.web.api.groups import groups
+from redrive.web.api.overview import FRESH_SECONDS
 from redrive.web.api.status import verdict_of
 from redrive.web.pages.drawing import Chart, Series, per_step
 from redrive.web.pages.frame import Looker, page_router, render
@@ -61,20 +65,22 @@ async def cause_page(
             "cause_unknown",
             "No task is dead of this cause, and no try fails of it now. It may have been dealt with.",
         )
-    dead = await _dead(lane, cause)
-    sample = await _sample(lane, dead)
     kind = trouble.kind if trouble is not None else group["kind"] if group is not None else None
+    seen = await answers_of(request).get("kinds", FRESH_SECONDS, app_of(request).store.kinds.look)
+    dead = await _dead(lane, cause)
+    tasks = dead or await _waiting(lane, kind, cause)
+    sample = await _sample(lane, tasks)
     error = (group and (group["sample"] or group["text"])) or (trouble and trouble.error) or "Unknown error"
     return render(
         request, "cause.html", visitor, title=error[:100], here="/dead",
         ledger=ledger, cause=cause, kind=kind, error=error, at=(group and group["at"]) or (trouble and trouble.at), group=group, trouble=trouble,
-        how=_how(trouble), amount=group["amount"] if group else 0, tasks=[shown(task, ledger) for task in dead], sample=sample, raised=trace == "raised",
-        chart=None if trouble is None else _chart(trouble, verdict), verdict=verdict, place_of=place_of, warning=_warning(trouble),
+        how=_how(trouble), amount=group["amount"] if group else 0, tasks=[shown(task, ledger) for task in tasks], are_dead=bool(dead), sample=sample, raised=trace == "raised",
+        chart=None if trouble is None else _chart(trouble, verdict), verdict=verdict, place_of=place_of, seen=next((one for one in seen.causes if (one.ledger, one.id) == (ledger, cause)), None), warning=_warning(trouble),
         is_paused=kind is not None and await _is_paused(lane, kind),
     )  # fmt: skip
 
 
-async def _dead(lane: Lane, cause: str) -> list[Any]:
+async def _dead(lane: Lane, cause: str) -> list[Task]:
     """The newest dead tasks of the cause; none where that cannot be told at once."""
     try:
         return (
@@ -84,7 +90,26 @@ async def _dead(lane: Lane, cause: str) -> list[Any]:
         return []
 
 
-async def _sample(lane: Lane, tasks: list[Any]) -> Sample | None:
+async def _waiting(lane: Lane, kind: str | None, cause: str) -> list[Task]:
+    """Tasks that wait and last failed of the cause, among the next of their kind: while nobody is dead of it, they tell where it fails."""
+    if kind is None:
+        return []
+    try:
+        found = (await (await lane.pages()).page(Filter(state=State.WAITING, kind=kind), limit=TASKS_SHOWN)).items
+    except (TooSlowError, UsageError):
+        return []
+    return [task for task in found if task.failures and await _fails_of(lane, task, cause)]
+
+
+async def _fails_of(lane: Lane, task: Task, cause: str) -> bool:
+    failed = next((one for one in reversed(await lane.attempts(task.id)) if one.error), None)
+    if failed is None:
+        return False
+    own = [frame.at for raised in failed.stack[:1] for frame in raised.frames if frame.own]
+    return cause_of(failed.error, kind=task.kind, at=own[-1] if own else None).id == cause
+
+
+async def _sample(lane: Lane, tasks: list[Task]) -> Sample | None:
     if not tasks:
         return None
     task = tasks[0]

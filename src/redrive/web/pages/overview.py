@@ -45,9 +45,14 @@ async def first_screen(
 
 async def _lately(request: Request) -> list[dict[str, Any]]:
     """What happened last: what people did, and which versions came."""
-    deeds = (await audit(request, None, None, LATELY_MAX))["deeds"]
+    found = await audit(request, None, None, LATELY_MAX)
     told = [
-        {"at": one["at"], "text": f"{one['actor']}: {one['act']} {one['task_id']}", "place": "/audit"} for one in deeds
+        {
+            "at": one["at"],
+            "text": f"{one['actor']}: {one['act']} {one.get('task_id') or one.get('amount', '')}",
+            "place": "/audit",
+        }
+        for one in found.get("acts", found.get("deeds", ()))
     ]
     first: dict[str, str] = {}
     for one in await workers(request):

@@ -72,7 +72,7 @@ export function setUpZone() {
     const name = formats().name.formatToParts(new Date()).find(({ type }) => type === "timeZoneName").value;
     if (button) {
       button.textContent = name;
-      button.title = isUtc() ? "Times are in UTC. Switch to your own zone." : `Times are in your zone, ${zone()}. Switch to UTC.`;
+      button.title = isUtc() ? "Times are in UTC. Show them in your own zone." : `Times are in your zone, ${zone()}. Show them in UTC.`;
       button.setAttribute("aria-label", `${name}. ${button.title}`);
       button.hidden = false;
     }
