@@ -30,6 +30,7 @@ from redrive.core.operation import (
     check_act,
     decide_next,
     let_go_on,
+    next_slot,
     read_share,
 )
 from redrive.core.task import TaskId
@@ -318,7 +319,11 @@ class SqlOperations(OnDatabase):
             case Release(amount, course, _):
                 released, tally = release(connection, ledger, operation, course, tally, amount, now)
                 course = after_release(course, len(released), now) if released else course
-                wait = timedelta(0)
+                wait = (
+                    min(LOOK_AGAIN, max(timedelta(0), next_slot(course, now) - now))
+                    if course.ramp.rate
+                    else timedelta(0)
+                )
             case Wait(_, until):
                 wait = LOOK_AGAIN if until is None else min(LOOK_AGAIN, until - now)
             case Halt(says):
