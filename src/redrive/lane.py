@@ -41,10 +41,11 @@ from redrive.events import Event, TaskAdded
 from redrive.ledgers.sql.beside import Beside
 from redrive.observe.traces import current_trace
 from redrive.operator.acts import Acted, ActOptions, Acts, Which
+from redrive.operator.backtests import TRIES_MAX, Tried, try_policy
 from redrive.operator.gates import KEEP, GateDoes, GateView, Keep, ParkedTask, changed_rule, read_does
 from redrive.operator.headcount import Headcount
 from redrive.operator.operating import LaneOperations
-from redrive.operator.ports import Census, Gates, OperatorLedger, TaskPages
+from redrive.operator.ports import Census, Gates, OperatorLedger, ReadProgress, TaskPages
 from redrive.ports import Actor, Filter, Observer, Page, Within
 from redrive.stores.port import Store
 
@@ -190,6 +191,24 @@ class Lane:
     async def acts(self, *, limited: bool = False) -> Acts:
         """Acts on the tasks here; `limited` as in `pages`."""
         return Acts(await self.ledger(), await self.pages(limited=limited), self.tell)
+
+    async def try_policy(
+        self,
+        policy: Policy,
+        *,
+        since: Span,
+        kind: str | None = None,
+        tries_max: int = TRIES_MAX,
+        progress: ReadProgress | None = None,
+    ) -> Tried:
+        """What another policy would have made of what was tried here within this span until now, beside what happened.
+
+        Give the `kind` whose policy it would be. At most `tries_max` tries are read; `progress` is told how many more were. Nothing is changed.
+        """
+        ledger = await self.ledger()
+        begins = await (await self.pages()).present() - read_span("since", since)
+        history = self._store.history(ledger)
+        return await try_policy(ledger, history, policy, begins, kind=kind, tries_max=tries_max, progress=progress)
 
     # --- gates ------------------------------------------------------------------------------------------------------
 

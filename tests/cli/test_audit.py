@@ -25,7 +25,7 @@ def test_acts_are_listed_and_shown(stored: Run, url: str):
     """With who, from where, why and how many; the act on many opens to its tasks."""
     assert "nobody has acted" in stored("audit", "list").err
     dead_tasks(url, 3)
-    assert stored("tasks", "redrive", "--state", "dead", "--reason", "mended", "--yes").code == 0
+    assert stored("tasks", "redrive", "--kind", "mail", "--reason", "mended", "--yes").code == 0
     [act] = stored("audit", "list", "--json").json["acts"]
     assert (act["act"], act["amount"], act["reason"]) == ("redrive", 3, "mended")
     assert act["origin"].startswith("command line on ")

@@ -13,6 +13,7 @@ from redrive.cli import (
     gates,
     keys,
     operations,
+    policy,
     preview,
     relay,
     secrets,
@@ -52,6 +53,7 @@ app.add_typer(audit.audit, name="audit")
 app.add_typer(flags.flags, name="flags")
 app.add_typer(relay.relay, name="relay")
 app.command("preview")(preview.preview)
+app.add_typer(policy.policy, name="policy")
 app.command("doctor")(doctor.doctor)
 
 

@@ -9,7 +9,7 @@ from redrive.core.gates import GateRule
 from redrive.core.operation import Fate, OperationAct, OperationState
 from redrive.core.states import State
 from redrive.core.table import LedgerTable
-from redrive.core.task import Added, NewTask, Task, TaskId
+from redrive.core.task import Added, Attempt, NewTask, Task, TaskId
 from redrive.engine.tally import Counts
 from redrive.operator.alerts import Alert, News
 from redrive.operator.audit import AuditEntry
@@ -239,6 +239,17 @@ class Chain(Protocol):
 
     async def prune(self, older_than: timedelta, *, by: Actor) -> int:
         """Delete lines that are older, oldest first; how many. A line says so, and how the chain begins from then on."""
+        ...
+
+
+class History(Protocol):
+    """The tries of one ledger that are on record, for whoever goes through all of them."""
+
+    async def tries(self, since: datetime, *, after: str | None = None) -> Page[tuple[str, list[Attempt]]]:
+        """Some tasks by their ids, each with its tries since then, the oldest first; the cursor is the id to go on behind.
+
+        A page may be empty and still have a cursor: what is older is passed over. Tries come without their stacks.
+        """
         ...
 
 

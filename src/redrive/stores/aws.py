@@ -42,6 +42,7 @@ from redrive.operator.ports import Alerts, Audit, Chain, Figures, Kinds, Operati
 from redrive.ports import Clock, Filter
 from redrive.stores.port import NO_TASKS, ON_ITEMS
 
+NO_HISTORY = "policies are tried on the history of SQLite and PostgreSQL: in DynamoDB it lies with each event, and cannot be read in one go"
 QUESTIONS = frozenset({"queue", "dlq", "bucket", "region", "endpoint", "lease"})
 
 
@@ -131,6 +132,10 @@ class ItemStore:
     def gates(self, ledger: OperatorLedger, *, limited: bool = True) -> ItemGates:  # noqa: ARG002 - every look is limited
         """See `Store.gates`."""
         return ItemGates(_of_items(ledger))
+
+    def history(self, ledger: OperatorLedger) -> NoReturn:  # noqa: ARG002
+        """See `Store.history`: refused."""
+        raise UsageError(NO_HISTORY)
 
     def census(self, ledger: OperatorLedger) -> ItemCensus:
         """See `Store.census`."""

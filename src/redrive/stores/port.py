@@ -20,6 +20,7 @@ from redrive.operator.ports import (
     Chain,
     Figures,
     Gates,
+    History,
     Kinds,
     Operations,
     OperatorLedger,
@@ -115,6 +116,10 @@ class Store(Protocol):
 
     def gates(self, ledger: OperatorLedger, *, limited: bool = True) -> Gates:
         """The gates of a ledger; `UsageError` where it has none. `limited` as in `pages`."""
+        ...
+
+    def history(self, ledger: OperatorLedger) -> History:
+        """The tries of a ledger that are on record; `UsageError` where they cannot be gone through."""
         ...
 
     def census(self, ledger: OperatorLedger) -> Census:

@@ -23,6 +23,7 @@ from redrive.operator.sql.census import SqlCensus
 from redrive.operator.sql.chain import SqlChain
 from redrive.operator.sql.figures import SqlFigures
 from redrive.operator.sql.gates import SqlGates
+from redrive.operator.sql.history import SqlHistory
 from redrive.operator.sql.kinds import SqlKinds
 from redrive.operator.sql.operations import SqlOperations
 from redrive.operator.sql.pages import SqlTaskPages
@@ -110,6 +111,10 @@ class SqlStore:
     def gates(self, ledger: OperatorLedger, *, limited: bool = True) -> SqlGates:
         """See `Store.gates`."""
         return SqlGates(_of_sql(ledger), limited=limited)
+
+    def history(self, ledger: OperatorLedger) -> SqlHistory:
+        """See `Store.history`."""
+        return SqlHistory(_of_sql(ledger))
 
     def census(self, ledger: OperatorLedger) -> SqlCensus:
         """See `Store.census`."""

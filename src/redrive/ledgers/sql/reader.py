@@ -9,6 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Integer, ScalarSelect, Select, Uuid, func, literal_column, select
 
+from redrive.core.stack import Raised
 from redrive.core.states import State
 from redrive.core.task import Attempt, Deed, Task, TaskId
 from redrive.errors import UsageError
@@ -147,16 +148,7 @@ class Reading(LedgerBase):
         rows = connection.execute(found).all()
         named = [(row.explanation or {}).get("stack", "") for row in rows]
         stacks = read_stacks(connection, {*filter(None, named)})
-        return [
-            Attempt(
-                claim_id=row.claim_id, number=row.number, started_at=row.started_at, ended_at=row.ended_at,
-                outcome=row.outcome, state=State(row.state), worker=row.worker,
-                duration=timedelta(seconds=row.duration_seconds),
-                delay=None if row.delay_seconds is None else timedelta(seconds=row.delay_seconds),
-                error_class=row.error_class, error=row.error, explanation=row.explanation, stack=stacks.get(name, ()),
-            )
-            for row, name in zip(rows, named, strict=True)
-        ]  # fmt: skip
+        return [attempt_of_row(row, stacks.get(name, ())) for row, name in zip(rows, named, strict=True)]
 
     async def deeds(self, id: TaskId) -> list[Deed]:
         """See `LedgerReader.deeds`."""
@@ -193,3 +185,14 @@ def _text(text: str) -> str:
     if "\0" in text:
         raise ValueError("PostgreSQL takes none in a text")
     return text
+
+
+def attempt_of_row(row: Any, stack: Sequence[Raised] = ()) -> Attempt:
+    """The try that a row of the history stands for; the row has the columns of the table by name."""
+    return Attempt(
+        claim_id=row.claim_id, number=row.number, started_at=row.started_at, ended_at=row.ended_at,
+        outcome=row.outcome, state=State(row.state), worker=row.worker,
+        duration=timedelta(seconds=row.duration_seconds),
+        delay=None if row.delay_seconds is None else timedelta(seconds=row.delay_seconds),
+        error_class=row.error_class, error=row.error, explanation=row.explanation, stack=stack,
+    )  # fmt: skip

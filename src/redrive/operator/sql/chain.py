@@ -7,9 +7,11 @@ one, the second takes everything back and comes again.
 
 import hashlib
 import json
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
+from uuid import uuid4
 
 from sqlalchemy import Connection, bindparam, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
@@ -83,9 +85,12 @@ class SqlChain(OnDatabase):
     async def prune(self, older_than: timedelta, *, by: Actor) -> int:
         """See `Chain.prune`."""
         gone, tries = 0, 0
+        before = await self._database.read(self._database.present) - older_than
+        by = replace(by, whole=WholeAct(id=uuid4().hex))
+        await self.link()
         while True:
             try:
-                some = await self._prune(older_than, by)
+                some = await self._prune(before, by)
             except IntegrityError:  # a linker was quicker, which it hardly is twice
                 tries += 1
                 if tries == ROUNDS_MAX:
@@ -111,13 +116,13 @@ class SqlChain(OnDatabase):
         return _linked(connection, after, READ_AT_ONCE)
 
     @writes
-    def _prune(self, connection: Connection, older_than: timedelta, by: Actor) -> int:
+    def _prune(self, connection: Connection, before: datetime, by: Actor) -> int:
         """Delete the oldest lines up to the first that is young enough, and write down where the chain begins now, in its place."""
         now = self._database.present(connection)
         places = select(_a.c.number, _a.c.hash, _a.c.at).where(_a.c.number.is_not(None)).order_by(_a.c.number)
         old: list[Any] = []
         for row in connection.execute(places.limit(PRUNED_AT_ONCE)):
-            if row.at > now - older_than:
+            if row.at >= before:
                 break
             old.append(row)
         if not old:

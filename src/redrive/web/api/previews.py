@@ -94,12 +94,15 @@ class PolicyBody(Body):
 @router.post("/preview", summary="When a task that always fails would be tried under a policy")
 async def preview(body: PolicyBody) -> dict[str, Any]:
     """The very times that would happen, on any machine. Nothing is stored."""
-    policy = _policy(body) if body.policy is None else PUBLISHED[body.policy]
+    policy = policy_of(body)
     start = body.start or datetime.now(UTC)
     return preview_json(policy, body.key, start, tries_of(policy, body.key, start))
 
 
-def _policy(body: PolicyBody) -> Policy:
+def policy_of(body: PolicyBody) -> Policy:
+    """The policy that a body names or describes."""
+    if body.policy is not None:
+        return PUBLISHED[body.policy]
     assert body.backoff is not None, "one of both is there"
     return Policy(
         _backoff(body.backoff), retries=body.retries, attempts=body.attempts, jitter=_jitter(body.jitter),
