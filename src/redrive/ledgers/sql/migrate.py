@@ -63,6 +63,12 @@ async def migrate(database: Database, systems: Iterable[str] = ()) -> tuple[Vers
         _one_at_a_time.release()
 
 
+def upgrade_on(connection: Connection, database: Database) -> Versions:
+    """The same for the engine's own tables on somebody's connection, in their transaction; the versions that are there now."""
+    with _one_at_a_time:
+        return _upgrade(connection, database, _branches(()))[1]
+
+
 async def check(database: Database, systems: Iterable[str] = ()) -> None:
     """Raise unless the database has the versions of this code, or newer ones that this code may work with."""
     current = await database.read(_current, database.dialect)

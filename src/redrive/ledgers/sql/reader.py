@@ -139,9 +139,10 @@ class Reading(LedgerBase):
 
     async def attempts(self, id: TaskId) -> list[Attempt]:
         """See `LedgerReader.attempts`."""
-        return await self.database.read(self._attempts, id)
+        return await self.database.read(self.attempts_on, id)
 
-    def _attempts(self, connection: Connection, id: TaskId) -> list[Attempt]:
+    def attempts_on(self, connection: Connection, id: TaskId) -> list[Attempt]:
+        """The same on somebody's connection."""
         t = schema.attempt
         found = select(t).where(t.c.ledger == self.name, t.c.task_id == str(id)).order_by(t.c.ended_at, t.c.number)
         found = found.order_by(t.c.started_at)  # a run that was lost, and the next one of the same number

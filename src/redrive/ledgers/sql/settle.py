@@ -143,12 +143,13 @@ class Settling(LedgerBase):
         return NewStacks()
 
     @cached_property
-    def _results(self) -> Results:
+    def results(self) -> Results:
+        """What handlers returned."""
         return Results(self.database, self.name)
 
     async def result(self, id: TaskId) -> Any:
         """See `OperatorLedger.result`."""
-        return await self.database.read(self._results.read, id)
+        return await self.database.read(self.results.read, id)
 
     @cached_property
     def _tells_settled(self) -> bool:
@@ -221,7 +222,7 @@ class Settling(LedgerBase):
         if self._tells_settled and len(rest) < len(settlements):  # what it writes beside is its own kind of result
             self.beside.settled(connection, _without(settlements, rest) if rest else settlements)
         elif Results.any_in(settlements):
-            self._results.write(connection, _without(settlements, rest) if rest else settlements)
+            self.results.write(connection, _without(settlements, rest) if rest else settlements)
         return self._fences.why(connection, [one.claim for one in rest])
 
     async def settled_by(self, claims: Sequence[Claim], worker: str) -> list[Claim]:

@@ -1,0 +1,1 @@
+"""The app with the shop's models and tasks."""
