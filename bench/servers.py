@@ -28,7 +28,7 @@ PGBOUNCER = Path("/usr/sbin/pgbouncer")
 PROGRAMS = {"rabbitmq-server": RABBITMQ, "pgbouncer": PGBOUNCER, "etcd-server": Path("/usr/bin/etcd")}
 """What Debian's packages bring."""
 FOR_TESTS = ("rabbitmq-server", "pgbouncer")
-START_SECONDS_MAX = 60
+START_SECONDS_MAX = 300
 STATED_SETTINGS = ("server_version", "fsync", "synchronous_commit", "wal_sync_method", "shared_buffers", "max_wal_size")
 
 

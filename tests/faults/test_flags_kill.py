@@ -17,7 +17,7 @@ from tests import forks
 from .processes import Ground
 
 KILLS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 1)
-SCHEDULES_PER_KILL = 400
+SCHEDULES_PER_KILL = 200
 LEASE_SECONDS = 1
 PATIENCE_SECONDS = 150
 
