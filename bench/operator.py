@@ -182,7 +182,7 @@ def _fill_kinds(connection: Connection, now: object) -> None:
 
 @contextlib.asynccontextmanager
 async def client_of(app: Redrive) -> AsyncIterator[httpx.AsyncClient]:
-    service = Service(app, Settings(_env_file=None))  # type: ignore[call-arg]
+    service = Service(app, Settings(_env_file=None, http_trust_loopback=True))  # type: ignore[call-arg]
     service.is_open = True  # the routes alone: no worker may change what is measured
     transport = httpx.ASGITransport(make_web(service), client=("127.0.0.1", 1))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=60) as client:

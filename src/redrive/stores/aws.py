@@ -38,7 +38,17 @@ from redrive.operator.aws.roster import ItemRoster
 from redrive.operator.aws.search import ItemSearch
 from redrive.operator.aws.turns import ItemTurns
 from redrive.operator.no_operations import NoOperations
-from redrive.operator.ports import Alerts, Audit, Chain, Figures, Kinds, Operations, OperatorLedger, Roster, Turns
+from redrive.operator.ports import (
+    Alerts,
+    Audit,
+    Chain,
+    CountedKinds,
+    Figures,
+    Operations,
+    OperatorLedger,
+    Roster,
+    Turns,
+)
 from redrive.ports import Clock, Filter
 from redrive.stores.port import NO_TASKS, ON_ITEMS
 
@@ -70,7 +80,7 @@ class ItemStore:
         self.alerts: Alerts = ItemAlerts(self.dynamo, clock=self.clock)
         self.turns: Turns = ItemTurns(self.dynamo, clock=self.clock)
         self.roster: Roster = ItemRoster(self.dynamo, clock=self.clock)
-        self.kinds: Kinds = NoKinds()
+        self.kinds: CountedKinds = NoKinds()
         self.operations: Operations = NoOperations()
 
     @property

@@ -18,10 +18,10 @@ from redrive.operator.ports import (
     Audit,
     Census,
     Chain,
+    CountedKinds,
     Figures,
     Gates,
     History,
-    Kinds,
     Operations,
     OperatorLedger,
     Roster,
@@ -52,7 +52,7 @@ class Store(Protocol):
     alerts: Alerts
     turns: Turns
     roster: Roster
-    kinds: Kinds
+    kinds: CountedKinds
     operations: Operations
 
     @property

@@ -16,7 +16,17 @@ from redrive.ledgers.sql import migrate
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
-from redrive.operator.ports import Alerts, Audit, Chain, Figures, Kinds, Operations, OperatorLedger, Roster, Turns
+from redrive.operator.ports import (
+    Alerts,
+    Audit,
+    Chain,
+    CountedKinds,
+    Figures,
+    Operations,
+    OperatorLedger,
+    Roster,
+    Turns,
+)
 from redrive.operator.sql.alerts import SqlAlerts
 from redrive.operator.sql.audit import SqlAudit
 from redrive.operator.sql.census import SqlCensus
@@ -48,7 +58,7 @@ class SqlStore:
         self.alerts: Alerts = SqlAlerts(database)
         self.turns: Turns = SqlTurns(database)
         self.roster: Roster = SqlRoster(database)
-        self.kinds: Kinds = SqlKinds(database)
+        self.kinds: CountedKinds = SqlKinds(database)
         self.operations: Operations = SqlOperations(database)
 
     @property

@@ -12,7 +12,7 @@ from redrive.operator.figures import Group, States
 from redrive.operator.gates import GateDoes
 from redrive.operator.headcount import Headcount
 from redrive.operator.kinds import LATELY, CauseSeen, KindSeen, WaitingKind
-from redrive.operator.ports import Census, Figures, Gates, Kinds, OperatorLedger, Roster
+from redrive.operator.ports import Census, CountedKinds, Figures, Gates, OperatorLedger, Roster
 from redrive.operator.verdict.facts import CauseFacts, Facts, HeldFacts, KindFacts, LedgerNow, StoreNow
 from redrive.operator.verdict.judge import FAILURES_MIN, SHARE_MIN
 from redrive.operator.verdict.values import KindPoint
@@ -32,7 +32,7 @@ class AskedStore(Protocol):
     def figures(self) -> Figures: ...
 
     @property
-    def kinds(self) -> Kinds: ...
+    def kinds(self) -> CountedKinds: ...
 
     @property
     def roster(self) -> Roster: ...
