@@ -33,6 +33,7 @@ from sqlalchemy import Connection, text
 from bench.servers import servers
 from bench.venv import BUILD
 from redrive import Redrive
+from redrive.core.histograms import RAN
 from redrive.ledgers.rollup import COUNTED
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.migrate import migrate
@@ -48,6 +49,7 @@ BOUND_MS = 100.0
 KINDS = 20
 RARE_KIND_EVERY, CANCELLED_EVERY = 100_000, 50_000
 CAUSES = 26
+FAILING = 5
 PAGES_DEEP = 10
 HEADERS = {"Host": "127.0.0.1"}
 
@@ -108,6 +110,7 @@ async def fill(app: Redrive, total: int, console: Console, calm: Callable[[], No
 
         await app.database.write(insert)
     await app.database.write(_fill_minutes, now)
+    await app.database.write(_fill_kinds, now)
     calm()
     console.print(f"{app.database.dialect.name}: {total:,} tasks stored in {time.monotonic() - began:.0f} s")
     began = time.monotonic()
@@ -138,9 +141,48 @@ def _fill_minutes(connection: Connection, now: object) -> None:
     connection.execute(schema.sample.insert(), samples)
 
 
+def _fill_kinds(connection: Connection, now: object) -> None:
+    """Two days of what workers count: five minutes by workers, the rest folded; some kinds fail, since an hour."""
+    assert hasattr(now, "replace")
+    whole, rows = now.replace(second=0, microsecond=0), []
+    for age in range(2 * 24 * 60):
+        minute = whole - timedelta(minutes=age)
+        for kind in range(KINDS):
+            causes = ["", f"cause-{kind}"] if age < 60 and kind < FAILING else [""]
+            for cause in causes:
+                failed = minute if cause or len(causes) > 1 else None
+                counted = dict.fromkeys(("begun", "tries", "failures", "done", "dead", *RAN), 7)
+                rows += [
+                    {
+                        "ledger": "redrive_task", "kind": f"kind-{kind}", "cause": cause, "minute": minute, "version": "4f2a", "worker": worker,
+                        "first_failure": failed, "last_failure": failed, "first_success": minute, "last_success": minute, **counted,
+                    }
+                    for worker in ([f"worker-{at}" for at in range(20)] if age < 6 else [""])
+                ]  # fmt: skip
+    for start in range(0, len(rows), 500):
+        connection.execute(schema.kind_minute.insert(), rows[start : start + 500])
+    since = whole - timedelta(minutes=59)
+    failing = {
+        "text": "x",
+        "sample": "ValueError: x",
+        "at": "shop/x.py:1 in x",
+        "first_seen": since,
+        "since": since,
+        "last_seen": whole,
+    }
+    hour = since.replace(minute=0)
+    connection.execute(
+        schema.failing.insert(),
+        [
+            {"ledger": "redrive_task", "id": f"cause-{kind}", "kind": f"kind-{kind}", "since_hour": hour, **failing}
+            for kind in range(FAILING)
+        ],
+    )
+
+
 @contextlib.asynccontextmanager
 async def client_of(app: Redrive) -> AsyncIterator[httpx.AsyncClient]:
-    service = Service(app, Settings(_env_file=None))  # type: ignore[call-arg]
+    service = Service(app, Settings(_env_file=None, http_trust_loopback=True))  # type: ignore[call-arg]
     service.is_open = True  # the routes alone: no worker may change what is measured
     transport = httpx.ASGITransport(make_web(service), client=("127.0.0.1", 1))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=60) as client:
@@ -148,6 +190,7 @@ async def client_of(app: Redrive) -> AsyncIterator[httpx.AsyncClient]:
 
 
 REQUESTS = {
+    "verdict: the whole": "/api/status",
     **{f"chart: {name} {span}": f"/api/{name}?range={span}" for name in ("overview", "series") for span in ("1h", "24h", "7d")},
     "chart: groups": "/api/groups",
     "page: all": "/api/tasks?newest_first=true",

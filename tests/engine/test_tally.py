@@ -11,7 +11,7 @@ from redrive.core.policy import Policy
 from redrive.core.states import State
 from redrive.core.task import Claim, Task
 from redrive.engine.handlers import Handlers, make_handler
-from redrive.engine.tally import CAUSES_MAX, KINDS_MAX, MINUTES_MAX, OTHER, WHOLE, KindMinute, Tally
+from redrive.engine.tally import CAUSES_MAX, KINDS_MAX, MINUTES_MAX, OTHER, WHOLE, KindMinute, KindTally
 from redrive.errors import PermanentError
 
 START = datetime(2026, 3, 15, 21, 35, 40, tzinfo=UTC)
@@ -26,10 +26,10 @@ def settled(
     return decide(claim, outcome, POLICY, elapsed=timedelta(seconds=ran))
 
 
-def tally() -> Tally:
+def tally() -> KindTally:
     handlers = Handlers()
     handlers.add(make_handler("mail", lambda task: None, POLICY))
-    return Tally("redrive_task", handlers)
+    return KindTally("redrive_task", handlers)
 
 
 def row(rows: list[KindMinute], kind: str, cause: str = WHOLE) -> KindMinute:

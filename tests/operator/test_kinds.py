@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from redrive.core.durations import days, minutes, seconds
-from redrive.engine.tally import Counts, KindMinute, SeenCause
+from redrive.engine.tally import KindCounts, KindMinute, SeenCause
 from redrive.ledgers.sql.database import Database
 from redrive.operator.kinds import EPISODE_ENDS_AFTER, KindsSeen
 from redrive.operator.sql.kinds import SqlKinds
@@ -20,7 +20,7 @@ def kinds(database: Database) -> SqlKinds:
     return SqlKinds(database)
 
 
-def failed(kind: str, amount: int, first: datetime, last: datetime, *, cause: str = "c1", dead: int = 0) -> Counts:
+def failed(kind: str, amount: int, first: datetime, last: datetime, *, cause: str = "c1", dead: int = 0) -> KindCounts:
     """So many tries of a kind that all failed of one cause, in one minute."""
     minute = first.replace(second=0, microsecond=0)
     rows = [
@@ -30,18 +30,18 @@ def failed(kind: str, amount: int, first: datetime, last: datetime, *, cause: st
         id=cause, kind=kind, text="AttributeError: <text>", sample="AttributeError: 'body'", at="shop/mail.py:23 in render",
         first_seen=first, last_seen=last, budget=(6, seconds(240)),
     )  # fmt: skip
-    return Counts(LEDGER, rows, [seen])
+    return KindCounts(LEDGER, rows, [seen])
 
 
-def done(kind: str, amount: int, first: datetime, last: datetime) -> Counts:
+def done(kind: str, amount: int, first: datetime, last: datetime) -> KindCounts:
     minute = first.replace(second=0, microsecond=0)
     ran = [0, 0, 0, amount, *[0] * 10]
-    return Counts(
+    return KindCounts(
         LEDGER, [KindMinute(minute, kind, "", amount, amount, 0, amount, 0, None, None, first, last, ran)], []
     )
 
 
-async def write(kinds: SqlKinds, *counts: Counts, worker: str = WORKER, version: str = "4f2a") -> KindsSeen:
+async def write(kinds: SqlKinds, *counts: KindCounts, worker: str = WORKER, version: str = "4f2a") -> KindsSeen:
     for one in counts:
         await kinds.write([one], worker=worker, version=version)
     return await kinds.look()

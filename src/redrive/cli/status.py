@@ -175,7 +175,7 @@ def _kinds(verdict: Verdict) -> Table:
         table.add_row(
             escape(one.kind), Text(one.health, style=COLOURS[one.rank] if one.rank else ""), _bars([point.tries for point in one.trend]),
             f"{one.tries:,}", share_words(one.failures, one.tries), _took(one.p50), _took(one.p95),
-            "–" if one.oldest_due is None else span_said(one.oldest_due), f"{one.waiting:,}", f"{one.parked:,}", f"{one.dead:,}",
+            "–" if one.oldest_due is None else span_said(one.oldest_due), f"{one.waiting:,}{'+' if one.waiting_more else ''}", f"{one.parked:,}", f"{one.dead:,}",
         )  # fmt: skip
     if (left := len(verdict.kinds) - KINDS_SHOWN) > 0:
         table.add_row(Text(f"{left:,} more kinds", style="dim"))

@@ -16,7 +16,7 @@ from redrive.core.decide import Settlement
 from redrive.core.failure import describe_error
 from redrive.core.task import Claim, ClaimLocked, ClaimLost, TaskId, Unwritten
 from redrive.engine.patience import Patience
-from redrive.engine.tally import Tally
+from redrive.engine.tally import KindTally
 from redrive.events import AttemptEnded, Event, SettleFailed, SettleLost
 from redrive.ports import Ledger
 
@@ -49,7 +49,7 @@ class Settler:
         batch: int,
         observed: bool = True,
         plan: Callable[[timedelta], None] | None = None,
-        tally: Tally | None = None,
+        tally: KindTally | None = None,
     ) -> None:
         self._ledger = ledger
         self._worker = worker

@@ -83,7 +83,7 @@ class SeenCause:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class KindCounts:
     """What is to be written of one ledger."""
 
     ledger: str
@@ -100,8 +100,8 @@ _Row = tuple[datetime, str, str]
 """A minute, a kind and a cause."""
 
 
-class Tally:
-    """Counts the settlements of one worker. Nothing here waits for anybody, and everything is bounded."""
+class KindTally:
+    """KindCounts the settlements of one worker. Nothing here waits for anybody, and everything is bounded."""
 
     def __init__(self, ledger: str, handlers: Handlers) -> None:
         self._ledger = ledger
@@ -193,7 +193,7 @@ class Tally:
 
     # --- taking -----------------------------------------------------------------------------------------------------
 
-    def take(self) -> Counts:
+    def take(self) -> KindCounts:
         """What has changed since the last taking: say afterwards whether it was written."""
         for (kind, error, line), noted in self._errors.items():
             shown = redact(error or "")
@@ -211,9 +211,11 @@ class Tally:
         self._errors.clear()
         changed = [self._minutes[minute][kind, cause] for minute, kind, cause in sorted(self._changed)]
         self._changed.clear()
-        return Counts(self._ledger, [replace(row, ran=list(row.ran)) for row in changed], list(self._causes.values()))
+        return KindCounts(
+            self._ledger, [replace(row, ran=list(row.ran)) for row in changed], list(self._causes.values())
+        )
 
-    def wrote(self, counts: Counts) -> None:
+    def wrote(self, counts: KindCounts) -> None:
         """That is written. What may still grow is kept: the last minute, and what has changed meanwhile."""
         last, grow = max(self._minutes, default=None), {row[0] for row in self._changed}
         for minute in [one for one in self._minutes if one != last and one not in grow]:
@@ -222,7 +224,7 @@ class Tally:
             if self._causes.get(cause.id) is cause:
                 del self._causes[cause.id]
 
-    def not_written(self, counts: Counts) -> None:
+    def not_written(self, counts: KindCounts) -> None:
         """That could not be written: it is handed out again."""
         self._changed |= {(row.minute, row.kind, row.cause) for row in counts.minutes if row.minute in self._minutes}
 

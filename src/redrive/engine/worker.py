@@ -35,7 +35,7 @@ from redrive.engine.places import Places
 from redrive.engine.reserve import Reserve
 from redrive.engine.run import Around, Runner
 from redrive.engine.settler import Settler
-from redrive.engine.tally import Tally
+from redrive.engine.tally import KindTally
 from redrive.engine.watchdog import Watchdog
 from redrive.errors import LedgerAwayError, SettingsError
 from redrive.events import AttemptEnded, AttemptStarted, Event, LoopBlocked, SettleLost, ThreadsLeft
@@ -154,7 +154,7 @@ class Worker:
         self._kinds = Kinds(ledger, handlers, self._pauses)
         self._looks = GateLooks(ledger)
         self._runner = Runner(ledger, self.name, self._threads, around)
-        self.tally = Tally(ledger.name, handlers)
+        self.tally = KindTally(ledger.name, handlers)
         """What it has counted of each kind, for whoever writes it down."""
         self._settler = Settler(
             ledger, self.name, self._patience, self._tell,

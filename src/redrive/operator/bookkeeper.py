@@ -10,7 +10,7 @@ from typing import Protocol
 
 from redrive.errors import UsageError
 from redrive.operator.headcount import Headcount
-from redrive.operator.ports import Census, Figures, Gates, Kinds, OperatorLedger, Roster, Turns
+from redrive.operator.ports import Census, CountedKinds, Figures, Gates, OperatorLedger, Roster, Turns
 
 EVERY = timedelta(seconds=1)
 """How often a bookkeeper looks whether something is due."""
@@ -31,7 +31,7 @@ class Books(Protocol):
         ...
 
     @property
-    def kinds(self) -> Kinds:
+    def kinds(self) -> CountedKinds:
         """What is counted of kinds."""
         ...
 

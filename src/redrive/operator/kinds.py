@@ -26,13 +26,15 @@ NOT_COUNTED = "Kinds are not counted on DynamoDB, where all tasks are deliveries
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingKind:
-    """How many tasks of a kind wait, counted up to ten thousand."""
+    """How many tasks of a kind wait, counted up to a limit."""
 
     waiting: int
     behind_gates: int
     """Those that have a gate, whether it lets them through or not."""
     oldest_due: timedelta | None
     """How long the oldest due one waits that has no gate."""
+    more: bool = False
+    """Whether there are more than that."""
 
 
 @dataclass(frozen=True, slots=True)

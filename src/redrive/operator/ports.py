@@ -9,7 +9,7 @@ from redrive.core.gates import GateRule
 from redrive.core.states import State
 from redrive.core.table import LedgerTable
 from redrive.core.task import Added, NewTask, Task, TaskId
-from redrive.engine.tally import Counts
+from redrive.engine.tally import KindCounts
 from redrive.operator.alerts import Alert, News
 from redrive.operator.audit import AuditEntry
 from redrive.operator.figures import SUMMED, Depth, Group, Point, States
@@ -273,13 +273,13 @@ class Roster(Protocol):
         ...
 
 
-class Kinds(Protocol):
+class CountedKinds(Protocol):
     """What workers have counted of each kind and of each cause. However many tasks there are, a look costs the same."""
 
     note: str | None
     """Why nothing is counted here, in a sentence; None where it is."""
 
-    async def write(self, counts: Sequence[Counts], *, worker: str, version: str | None) -> None:
+    async def write(self, counts: Sequence[KindCounts], *, worker: str, version: str | None) -> None:
         """Write down what a worker has counted. A second time changes nothing, and nobody waits for another worker's rows."""
         ...
 

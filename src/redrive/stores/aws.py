@@ -36,7 +36,7 @@ from redrive.operator.aws.pages import ItemTaskPages
 from redrive.operator.aws.roster import ItemRoster
 from redrive.operator.aws.search import ItemSearch
 from redrive.operator.aws.turns import ItemTurns
-from redrive.operator.ports import Alerts, Audit, Figures, Kinds, OperatorLedger, Roster, Turns
+from redrive.operator.ports import Alerts, Audit, CountedKinds, Figures, OperatorLedger, Roster, Turns
 from redrive.ports import Clock, Filter
 from redrive.stores.port import NO_TASKS, ON_ITEMS
 
@@ -66,7 +66,7 @@ class ItemStore:
         self.alerts: Alerts = ItemAlerts(self.dynamo, clock=self.clock)
         self.turns: Turns = ItemTurns(self.dynamo, clock=self.clock)
         self.roster: Roster = ItemRoster(self.dynamo, clock=self.clock)
-        self.kinds: Kinds = NoKinds()
+        self.kinds: CountedKinds = NoKinds()
 
     @property
     def database(self) -> NoReturn:

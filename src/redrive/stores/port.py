@@ -17,9 +17,9 @@ from redrive.operator.ports import (
     Alerts,
     Audit,
     Census,
+    CountedKinds,
     Figures,
     Gates,
-    Kinds,
     OperatorLedger,
     Roster,
     Search,
@@ -48,7 +48,7 @@ class Store(Protocol):
     alerts: Alerts
     turns: Turns
     roster: Roster
-    kinds: Kinds
+    kinds: CountedKinds
 
     @property
     def url(self) -> str:

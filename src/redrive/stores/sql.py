@@ -16,7 +16,7 @@ from redrive.ledgers.sql import migrate
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
-from redrive.operator.ports import Alerts, Audit, Figures, Kinds, OperatorLedger, Roster, Turns
+from redrive.operator.ports import Alerts, Audit, CountedKinds, Figures, OperatorLedger, Roster, Turns
 from redrive.operator.sql.alerts import SqlAlerts
 from redrive.operator.sql.audit import SqlAudit
 from redrive.operator.sql.census import SqlCensus
@@ -44,7 +44,7 @@ class SqlStore:
         self.alerts: Alerts = SqlAlerts(database)
         self.turns: Turns = SqlTurns(database)
         self.roster: Roster = SqlRoster(database)
-        self.kinds: Kinds = SqlKinds(database)
+        self.kinds: CountedKinds = SqlKinds(database)
 
     @property
     def url(self) -> str:

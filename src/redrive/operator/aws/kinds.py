@@ -3,22 +3,22 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from redrive.engine.tally import Counts
+from redrive.engine.tally import KindCounts
 from redrive.operator.kinds import NOT_COUNTED, KindsSeen
 
 
 class NoKinds:
-    """See `Kinds`: none are counted."""
+    """See `CountedKinds`: none are counted."""
 
     note: str | None = NOT_COUNTED
 
-    async def write(self, counts: Sequence[Counts], *, worker: str, version: str | None) -> None:
-        """See `Kinds.write`: nothing is kept."""
+    async def write(self, counts: Sequence[KindCounts], *, worker: str, version: str | None) -> None:
+        """See `CountedKinds.write`: nothing is kept."""
 
     async def look(self) -> KindsSeen:
-        """See `Kinds.look`."""
+        """See `CountedKinds.look`."""
         return KindsSeen()
 
     async def fold(self, now: datetime) -> int:  # noqa: ARG002
-        """See `Kinds.fold`."""
+        """See `CountedKinds.fold`."""
         return 0

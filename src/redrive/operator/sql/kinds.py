@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, and_, bindparam, case, delete, func, literal_column, or_, select
 
 from redrive.core.histograms import RAN, RAN_SECONDS, percentile
-from redrive.engine.tally import WHOLE, Counts, SeenCause
+from redrive.engine.tally import WHOLE, KindCounts, SeenCause
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.on_database import OnDatabase, reads, writes
 from redrive.ledgers.sql.times import EpochSeconds
@@ -36,13 +36,13 @@ LASTS = ("last_failure", "last_success")
 
 
 class SqlKinds(OnDatabase):
-    """The counts of one database; see `Kinds`."""
+    """The counts of one database; see `CountedKinds`."""
 
     note: str | None = None
 
     @writes
-    def write(self, connection: Connection, counts: Sequence[Counts], *, worker: str, version: str | None) -> None:
-        """See `Kinds.write`. Each worker has rows of its own, so none waits for another."""
+    def write(self, connection: Connection, counts: Sequence[KindCounts], *, worker: str, version: str | None) -> None:
+        """See `CountedKinds.write`. Each worker has rows of its own, so none waits for another."""
         m = schema.kind_minute
         rows = [
             {
@@ -86,7 +86,7 @@ class SqlKinds(OnDatabase):
 
     @reads
     def look(self, connection: Connection) -> KindsSeen:
-        """See `Kinds.look`."""
+        """See `CountedKinds.look`."""
         now = self._database.present(connection)
         return KindsSeen(kinds=_kinds(connection, now), causes=_causes(connection, now))
 
@@ -94,7 +94,7 @@ class SqlKinds(OnDatabase):
 
     @writes
     def fold(self, connection: Connection, now: datetime) -> int:
-        """See `Kinds.fold`."""
+        """See `CountedKinds.fold`."""
         m, f = schema.kind_minute, schema.failing
         whole = now.replace(second=0, microsecond=0)
         folded = self._fold(connection, and_(m.c.minute < whole - FOLD_AFTER, m.c.worker != FOLDED), hours=False)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Select, Text, bindparam, func, literal_column, select
+from sqlalchemy import Connection, Integer, Select, Text, bindparam, func, literal_column, select
 
 from redrive.errors import TooSlowError
 from redrive.ledgers.sql.ledger import SqlLedger
@@ -12,10 +12,13 @@ from redrive.operator.kinds import WaitingKind
 from redrive.operator.sql.reads import LOOK_WITHIN
 
 KINDS_MAX = 50
+CLOSELY_MAX = 5
+"""So many are counted up to ten thousand, the others up to a thousand: fifty times ten thousand would be a wait."""
+ROUGHLY_MAX = 1_000
 
 
 async def waiting_of(ledger: SqlLedger, kinds: Iterable[str]) -> Mapping[str, WaitingKind]:
-    """Those of these kinds of which any task waits, as far as a look for somebody who waits goes."""
+    """Those of these kinds of which any task waits, as far as a look for somebody who waits goes; the first ones are counted closely."""
     if ledger.table.kind is None:
         return {}
     try:
@@ -26,12 +29,16 @@ async def waiting_of(ledger: SqlLedger, kinds: Iterable[str]) -> Mapping[str, Wa
 
 def _look(connection: Connection, ledger: SqlLedger, kinds: list[str]) -> dict[str, WaitingKind]:
     statement, found = _statement(ledger), {}
-    for kind in kinds:
-        amounts = connection.execute(statement, {"kind": kind}).one()
+    for position, kind in enumerate(kinds):
+        most = PARKED_MAX if position < CLOSELY_MAX else ROUGHLY_MAX
+        amounts = [int(one) for one in connection.execute(statement, {"kind": kind, "most": most + 1}).one()]
         if any(amounts):
-            free, behind_gates = int(amounts[0]) + int(amounts[1]), int(amounts[2])
-            oldest = ledger.oldest_due_of(connection, [kind]) if free else None
-            found[kind] = WaitingKind(waiting=free, behind_gates=behind_gates, oldest_due=oldest)
+            first, again, behind_gates = amounts
+            oldest = ledger.oldest_due_of(connection, [kind]) if first or again else None
+            found[kind] = WaitingKind(
+                waiting=min(first + again, most), behind_gates=min(behind_gates, most), more=max(first + again, behind_gates) > most,
+                oldest_due=oldest,
+            )  # fmt: skip
     return found
 
 
@@ -42,7 +49,10 @@ def _statement(ledger: SqlLedger) -> Select[Any]:
 
     def few(which: Any) -> Any:
         some: Select[Any] = (
-            select(literal_column("1")).select_from(ledger.sql_table).where(this, which).limit(PARKED_MAX + 1)
+            select(literal_column("1"))
+            .select_from(ledger.sql_table)
+            .where(this, which)
+            .limit(bindparam("most", type_=Integer))
         )
         return select(func.count()).select_from(some.subquery()).scalar_subquery()
 

@@ -49,6 +49,8 @@ class KindFacts:
     p50: timedelta | None = None
     p95: timedelta | None = None
     waiting: int = 0
+    waiting_more: bool = False
+    """Whether more wait than were counted."""
     parked: int = 0
     dead: int = 0
     oldest_due: timedelta | None = None
@@ -86,6 +88,7 @@ class CauseFacts:
     dead_to: datetime | None = None
     waiting: int = 0
     """How many tasks of its kind wait."""
+    waiting_more: bool = False
     tries_max: int | None = None
     """How many tries a task of the kind has."""
     lasts: timedelta | None = None

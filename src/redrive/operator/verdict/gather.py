@@ -12,7 +12,7 @@ from redrive.operator.figures import Group, States
 from redrive.operator.gates import GateDoes
 from redrive.operator.headcount import Headcount
 from redrive.operator.kinds import LATELY, CauseSeen, KindSeen, WaitingKind
-from redrive.operator.ports import Census, Figures, Gates, Kinds, OperatorLedger, Roster
+from redrive.operator.ports import Census, CountedKinds, Figures, Gates, OperatorLedger, Roster
 from redrive.operator.verdict.facts import CauseFacts, Facts, HeldFacts, KindFacts, LedgerNow, StoreNow
 from redrive.operator.verdict.judge import FAILURES_MIN, SHARE_MIN
 from redrive.operator.verdict.values import KindPoint
@@ -32,7 +32,7 @@ class AskedStore(Protocol):
     def figures(self) -> Figures: ...
 
     @property
-    def kinds(self) -> Kinds: ...
+    def kinds(self) -> CountedKinds: ...
 
     @property
     def roster(self) -> Roster: ...
@@ -191,7 +191,8 @@ def _fact(
         points=tuple(by_minute.get(start, 0) for start in starts),
         first_version=cause.first_version, last_version=cause.last_version, dead=amount + later,
         dead_from=_first(group, cause), dead_to=cause.last_seen if later else None if group is None else group.last_seen,
-        waiting=0 if waits is None else waits.waiting + waits.behind_gates, tries_max=cause.tries_max, lasts=cause.lasts,
+        waiting=0 if waits is None else waits.waiting + waits.behind_gates,
+        waiting_more=waits is not None and waits.more, tries_max=cause.tries_max, lasts=cause.lasts,
         arrives=0 if of_kind is None else of_kind.begun_a_minute, recovered_at=cause.recovered_at,
         tries_since=cause.tries_since, failures_since=cause.failures_since, paused=pausing(paused, cause.kind) is not None,
         held_by=next((gate.name for gate in gates if gate.does is GateDoes.HOLDING and cause.kind in gate.kinds), None),
@@ -255,7 +256,7 @@ def _kind(
     parked = min(behind, sum(gate.parked or 0 for gate in of_gates))
     return KindFacts(
         ledger=ledger, kind=kind, dead=sum(one.dead for one in causes if (one.ledger, one.kind) == (ledger, kind)),
-        waiting=(0 if waits is None else waits.waiting) + behind - parked, parked=parked,
+        waiting=(0 if waits is None else waits.waiting) + behind - parked, waiting_more=waits is not None and waits.more, parked=parked,
         oldest_due=None if waits is None else waits.oldest_due,
         tries=0 if seen is None else seen.tries, failures=0 if seen is None else seen.failures,
         p50=None if seen is None else seen.p50, p95=None if seen is None else seen.p95,

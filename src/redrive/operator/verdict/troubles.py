@@ -67,9 +67,13 @@ def _dead(cause: CauseFacts) -> Piece:
     return Piece(f"{cause.dead:,} dead", Target(to=LinkTo.TASKS, ledger=cause.ledger, state="dead", cause=cause.id))
 
 
+def _many(cause: CauseFacts) -> str:
+    return f"{cause.waiting:,}{'+' if cause.waiting_more else ''}"
+
+
 def _waiting(cause: CauseFacts) -> Piece:
     return Piece(
-        f"{cause.waiting:,} waiting", Target(to=LinkTo.TASKS, ledger=cause.ledger, state="waiting", kind=cause.kind)
+        f"{_many(cause)} waiting", Target(to=LinkTo.TASKS, ledger=cause.ledger, state="waiting", kind=cause.kind)
     )
 
 
@@ -134,7 +138,7 @@ def _a_minute(cause: CauseFacts) -> int:
 
 def _those(cause: CauseFacts) -> str:
     """Those that wait."""
-    return "the one waiting" if cause.waiting == 1 else f"the {cause.waiting:,} waiting"
+    return "the one waiting" if cause.waiting == 1 else f"the {_many(cause)} waiting"
 
 
 def _are(cause: CauseFacts) -> str:

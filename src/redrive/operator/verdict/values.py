@@ -242,6 +242,8 @@ class KindHealth:
     """Within how long half of the runs, and 95 of 100, came back."""
     oldest_due: timedelta | None
     waiting: int
+    waiting_more: bool = False
+    """Whether more wait than were counted: write `1,000+`."""
     parked: int
     dead: int
     trend: tuple[KindPoint, ...]

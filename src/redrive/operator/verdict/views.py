@@ -75,6 +75,7 @@ def kind_json(one: KindHealth) -> dict[str, Any]:
         "p95_seconds": _seconds(one.p95),
         "oldest_due_seconds": _seconds(one.oldest_due),
         "waiting": one.waiting,
+        "waiting_more": one.waiting_more,
         "parked": one.parked,
         "dead": one.dead,
         "trend": [

@@ -7,8 +7,9 @@ from fastapi import APIRouter, Request
 from redrive.http.guard import KeyFirstRoute
 from redrive.operator.verdict import Verdict, gather, judge, verdict_json
 from redrive.web.answers import answers_of
+from redrive.web.api import overview
 from redrive.web.api.common import LOOKING, app_of, lanes_of
-from redrive.web.api.overview import FRESH_SECONDS, LedgerQuery
+from redrive.web.api.overview import LedgerQuery
 from redrive.web.service import running_of
 
 router = APIRouter(prefix="/api", route_class=KeyFirstRoute, tags=["overview"], dependencies=LOOKING)
@@ -31,4 +32,4 @@ async def verdict_of(request: Request, ledger: str | None = None) -> Verdict:
     async def make() -> Verdict:
         return judge(await gather(store, lanes, proof.now()))
 
-    return await answers_of(request).get(("status", ledger or None), FRESH_SECONDS, make)
+    return await answers_of(request).get(("status", ledger or None), overview.FRESH_SECONDS, make)
