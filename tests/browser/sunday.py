@@ -19,6 +19,7 @@ from redrive.core.cause import cause_of
 from redrive.core.histograms import RAN
 from redrive.ledgers.sql import schema
 from redrive.operator.roster import WorkerSign
+from redrive.signs import build
 
 from .site import Site, serving
 
@@ -56,12 +57,14 @@ async def sunday(folder: Path) -> AsyncIterator[Site]:
     (folder / "shop" / "mail.py").write_text(MAIL)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REDRIVE_VERSION", "4f2a")
+        build.cache_clear()
         patch.syspath_prepend(str(folder))
         try:
             async with serving(folder, join=_join) as site:
                 await _stage(site)
                 yield site
         finally:
+            build.cache_clear()
             for name in ("shop.mail", "shop"):
                 sys.modules.pop(name, None)
 

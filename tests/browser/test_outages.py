@@ -17,6 +17,7 @@ from sqlalchemy import update
 from redrive import Fixed, Policy, Redrive, Schedule, Task, minutes, seconds
 from redrive.ledgers.sql import schema
 from redrive.operator.roster import WorkerSign
+from redrive.signs import build
 
 from .conftest import log_in, refresh
 from .site import Site, serving
@@ -55,10 +56,12 @@ async def shop(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
     """A service at work, in a version that has a name, that notices a locked store within seconds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REDRIVE_VERSION", VERSION)
+        build.cache_clear()
         patch.setattr("redrive.chores.PROOF_MAX_AGE", timedelta(seconds=1))
         patch.setattr("redrive.wiring.PROVE_EVERY", timedelta(seconds=0.2))
         async with serving(tmp_path_factory.mktemp("outages"), join=join) as running:
             yield running
+    build.cache_clear()
 
 
 async def row_of(page: Page, site: Site, words: str) -> Locator:

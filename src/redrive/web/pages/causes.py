@@ -24,6 +24,7 @@ from redrive.web.api.overview import FRESH_SECONDS
 from redrive.web.api.status import verdict_of
 from redrive.web.pages.drawing import Chart, Series, per_step
 from redrive.web.pages.frame import Looker, page_router, render
+from redrive.web.pages.kinds import pause_of
 from redrive.web.pages.verdict import MINUTE, place_of
 
 TASKS_SHOWN = 10
@@ -76,7 +77,7 @@ async def cause_page(
         ledger=ledger, cause=cause, kind=kind, error=error, at=(group and group["at"]) or (trouble and trouble.at), group=group, trouble=trouble,
         how=_how(trouble), amount=group["amount"] if group else 0, tasks=[shown(task, ledger) for task in tasks], are_dead=bool(dead), sample=sample, raised=trace == "raised",
         chart=None if trouble is None else _chart(trouble, verdict), verdict=verdict, place_of=place_of, seen=next((one for one in seen.causes if (one.ledger, one.id) == (ledger, cause)), None), warning=_warning(trouble),
-        is_paused=kind is not None and await _is_paused(lane, kind),
+        is_paused=kind is not None and await pause_of(lane, kind) is not None,
     )  # fmt: skip
 
 
@@ -119,14 +120,6 @@ async def _sample(lane: Lane, tasks: list[Task]) -> Sample | None:
     return Sample(
         task=shown(task, lane.name), attempt=None if failed is None else attempt_json(failed), payload=payload
     )
-
-
-async def _is_paused(lane: Lane, kind: str) -> bool:
-    try:
-        view = await (await lane.gate_reader(limited=True)).one(f"kind:{kind}")
-    except (UsageError, TooSlowError):
-        return False
-    return view is not None and view.does == "paused"
 
 
 def _how(trouble: Trouble | None) -> tuple[str, str, str]:

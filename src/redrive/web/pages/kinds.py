@@ -33,7 +33,7 @@ async def kind_page(request: Request, visitor: Looker, ledger: str, kind: str) -
     return render(
         request, "kind.html", visitor, title=kind, here="/",
         ledger=ledger, kind=kind, verdict=verdict, row=None if health is None else kind_row(health, verdict.at), troubles=troubles, place_of=place_of,
-        causes=[one for one in await groups(request, ledger) if one["kind"] == kind], policy=_policy(lane, kind, verdict), pause=await _pause(lane, kind),
+        causes=[one for one in await groups(request, ledger) if one["kind"] == kind], policy=_policy(lane, kind, verdict), pause=await pause_of(lane, kind),
         chart=None if health is None else _chart(health, verdict),
     )  # fmt: skip
 
@@ -52,7 +52,8 @@ def _policy(lane: Lane, kind: str, verdict: Verdict) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-async def _pause(lane: Lane, kind: str) -> GateView | None:
+async def pause_of(lane: Lane, kind: str) -> GateView | None:
+    """The pause of a kind, if somebody has paused it."""
     try:
         view = await (await lane.gate_reader(limited=True)).one(f"kind:{kind}")
     except (UsageError, TooSlowError):
