@@ -159,7 +159,10 @@ class Lane:
     @property
     def refused_edit(self) -> str | None:
         """Why no payload here may be changed; None where nothing is against it."""
-        return None if self._beside is None else self._beside.refused_edit
+        beside: Beside | None = self._beside or getattr(
+            self._ledger, "beside", None
+        )  # a system may bring a ledger with its own
+        return None if beside is None else beside.refused_edit
 
     @property
     def operations(self) -> LaneOperations:

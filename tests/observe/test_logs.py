@@ -8,6 +8,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from redrive.core.operation import OperationState
 from redrive.core.outcome import Cancelled, Done, Failed, LeaseExpired, Released, Snoozed
 from redrive.core.states import Act
 from redrive.errors import PermanentError, SettingsError
@@ -17,6 +18,7 @@ from redrive.events import (
     LedgerAway,
     LedgerBack,
     LoopBlocked,
+    OperationChanged,
     SettleFailed,
     SettleLost,
     TaskAdded,
@@ -103,6 +105,8 @@ def test_all_other_facts_are_one_line_each(make_settlement, make_claim):
         SettleLost("work", settlement),
         SettleFailed("work", settlement, "ValueError: odd"),
         TasksChanged("work", Act.REDRIVE, (1, 2, 3), "ada", "the bank is back"),
+        OperationChanged("work", "7c2f", OperationState.RUNNING, "go", "ada"),
+        OperationChanged("work", "7c2f", OperationState.HALTED, "too many failed", "redrive"),
         TasksPruned("work", 5),
         ThreadsLeft("work", ("mail", "print"), 3),
         LoopBlocked("work", ("pay",), timedelta(seconds=7.612)),
@@ -118,6 +122,14 @@ def test_all_other_facts_are_one_line_each(make_settlement, make_claim):
         {
             "event": "tasks_changed", "log_level": "info", "ledger": "work", "act": "redrive", "amount": 3,
             "actor": "ada", "reason": "the bank is back",
+        },
+        {
+            "event": "operation_changed", "log_level": "info", "ledger": "work", "operation": "7c2f", "state": "running",
+            "why": "go", "actor": "ada",
+        },
+        {
+            "event": "operation_changed", "log_level": "warning", "ledger": "work", "operation": "7c2f", "state": "halted",
+            "why": "too many failed", "actor": "redrive",
         },
         {"event": "tasks_pruned", "log_level": "info", "ledger": "work", "amount": 5},
         {"event": "threads_left", "log_level": "warning", "ledger": "work", "kinds": "mail, print", "amount": 3},

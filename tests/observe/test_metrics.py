@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from prometheus_client import generate_latest
 
+from redrive.core.operation import OperationState
 from redrive.core.outcome import Done, Failed, LeaseExpired
 from redrive.core.states import Act
 from redrive.core.task import Abandoned
@@ -15,6 +16,7 @@ from redrive.events import (
     AttemptStarted,
     LedgerAway,
     LedgerBack,
+    OperationChanged,
     SettleFailed,
     SettleLost,
     TaskAdded,
@@ -76,6 +78,12 @@ def test_acts_are_counted_by_task(metrics):
     assert value(metrics, "redrive_tasks_changed_total", act="redrive") == 3
 
 
+def test_operations_are_counted_by_where_they_stand(metrics):
+    """An operation that halts is one more."""
+    metrics.observe([OperationChanged("work", "7c2f", OperationState.HALTED, "too many failed", "redrive")])
+    assert value(metrics, "redrive_operations_changed_total", state="halted") == 1
+
+
 def test_the_ledger_is_up_or_down(metrics):
     """An outage shows as zero, its end as one."""
     metrics.observe([LedgerAway("work", "gone")])
@@ -134,6 +142,7 @@ def test_the_names_are_a_promise(metrics):
         "redrive_gate_state",
         "redrive_ledger_up",
         "redrive_oldest_due_seconds",
+        "redrive_operations_changed",
         "redrive_retries_scheduled",
         "redrive_run_seconds",
         "redrive_settle_failed",

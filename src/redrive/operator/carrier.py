@@ -22,6 +22,8 @@ IDLE = timedelta(seconds=2)
 """How often a process without an operation looks whether there is one: a look at an index that is empty."""
 GATHERED_AT_ONCE = 1000
 WAIT_MIN = timedelta(milliseconds=5)
+LOOK_ROUNDS = 4
+"""While it releases, what has ended is looked at in one of so many rounds: that is most of what a round costs."""
 FORGET_ROUNDS = 1800
 """After so many idle looks, about an hour, what is old is forgotten."""
 
@@ -45,6 +47,8 @@ class Carrier:
         self._holder = f"{name} {uuid4()}"
         self._followed: dict[str, int] = {}
         """For each operation the position behind which to look next at what is out."""
+        self._releases: dict[str, int] = {}
+        """For each operation how many rounds in a row have released something."""
         self._idle_rounds = 0
 
     async def run(self) -> None:
@@ -79,6 +83,7 @@ class Carrier:
         ]
         if not waits:
             self._followed.clear()
+            self._releases.clear()
             self._idle_rounds += 1
             if self._idle_rounds % FORGET_ROUNDS == 0:
                 await self._operations.forget()
@@ -91,12 +96,15 @@ class Carrier:
             operation.state is not OperationState.RUNNING and not operation.tally.out
         ):
             return IDLE  # a person is asked
-        after = self._followed.get(operation.id, -1)
+        releases = self._releases.get(operation.id, 0)
+        after = self._followed.get(operation.id, -1) if releases % LOOK_ROUNDS == 0 else None
         try:
             moved = await self._operations.advance(operation.id, await lane.ledger(), self._holder, after=after)
         except TooSlowError:  # somebody has locked one of its tasks: come back
             return IDLE
-        self._followed[operation.id] = moved.followed
+        if after is not None:
+            self._followed[operation.id] = moved.followed
+        self._releases[operation.id] = releases + 1 if moved.released else 0
         _tell(lane, moved)
         return moved.wait
 

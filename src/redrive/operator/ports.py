@@ -411,8 +411,8 @@ class Operations(Protocol):
         """
         ...
 
-    async def advance(self, id: str, ledger: OperatorLedger, holder: str, *, after: int) -> Moved:
-        """See what has ended of the tasks behind this position, decide, and do it: all in one transaction.
+    async def advance(self, id: str, ledger: OperatorLedger, holder: str, *, after: int | None) -> Moved:
+        """See what has ended of the tasks behind this position, decide, and do it: all in one transaction. Without a position nobody looks what has ended.
 
         What is released is redriven and marked in the same commit: no task is released twice, and none is forgotten. While one
         holder carries an operation on, others only look.

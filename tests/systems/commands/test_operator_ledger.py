@@ -5,8 +5,11 @@ from typing import Any
 import pytest
 
 from redrive import seconds
+from redrive.errors import UsageError
+from redrive.operator.carrier import Carrier
 from redrive.operator.sql.census import SqlCensus
 from redrive.operator.sql.figures import SqlFigures
+from redrive.ports import Filter
 from redrive.systems.commands import BusinessRuleError, NewCommand, TransientCommandError
 from tests.systems.commands.conftest import BAD, DOMAIN, REPLIES, TYPE, Desk
 
@@ -175,3 +178,24 @@ async def post(desk: Desk, path: str, body: Any) -> Any:
     answer = await desk.local.post(path, json=body, headers={"X-API-Key": desk.keys["operator"]})
     assert answer.status_code == 200, answer.text
     return answer.json()
+
+
+async def test_an_operation_brings_commands_back(desk: Desk) -> None:
+    """Step by step, also where they wait in queues; what their senders asked for is not edited."""
+    await desk.troubled("dead-1", "dead-2", "dead-3")
+    bench = desk.bench
+    lane = bench.app.lanes["commands"]
+    with pytest.raises(UsageError, match="send another command instead"):
+        await lane.operations.start(Filter(), actor="ada", reason="x", payload={})
+    started = await lane.operations.start(Filter(), actor="ada", reason="the bank is back", steps="1", rate="1000/s")
+    carrier = Carrier(bench.app.store.operations, lambda: bench.app.lanes, "test")
+    operation = started
+    for _ in range(50):
+        await carrier.round()
+        await bench.work()
+        bench.advance(seconds=1)
+        operation = await lane.operations.get(started.id)
+        if operation.ended_at is not None:
+            break
+    assert (operation.state, operation.tally.done) == ("done", 3)
+    assert [step.released for step in await lane.operations.steps(started.id)] == [1, 2]

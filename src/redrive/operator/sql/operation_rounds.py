@@ -21,10 +21,10 @@ _t, _e = schema.operation_task, schema.edit
 
 
 def follow(
-    connection: Connection, ledger: SqlLedger, operation: Operation, after: int, now: datetime
+    connection: Connection, ledger: SqlLedger, operation: Operation, after: int | None, now: datetime
 ) -> tuple[FateTally, int]:
     """See what has become of some tasks that are out, mark those that have ended, and count them; and where to go on."""
-    if not operation.tally.out:
+    if not operation.tally.out or after is None:
         return operation.tally, -1
     are_out = and_(_t.c.operation == operation.id, _t.c.fate == Fate.RELEASED.value)
     some = select(_t.c.position, _t.c.task_id).where(are_out, _t.c.position > after).order_by(_t.c.position)

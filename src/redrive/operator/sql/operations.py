@@ -297,7 +297,7 @@ class SqlOperations(OnDatabase):
         write_row(connection, operation, course, tally, cursor=None, frozen_at=now, ended_at=ended, why=why)
         return get_row(connection, id)
 
-    async def advance(self, id: str, ledger: OperatorLedger, holder: str, *, after: int) -> Moved:
+    async def advance(self, id: str, ledger: OperatorLedger, holder: str, *, after: int | None) -> Moved:
         """See `Operations.advance`."""
         database, of_sql = await self._opened(), _of_sql(ledger)
         moved = await database.stand_in_line(LOCKED_WAIT, self._advance, id, of_sql, holder, after)
@@ -305,7 +305,7 @@ class SqlOperations(OnDatabase):
             database.wake(of_sql.name)
         return moved
 
-    def _advance(self, connection: Connection, id: str, ledger: SqlLedger, holder: str, after: int) -> Moved:
+    def _advance(self, connection: Connection, id: str, ledger: SqlLedger, holder: str, after: int | None) -> Moved:
         row = connection.execute(select(_o).where(_o.c.id == id).with_for_update()).one()
         operation, now = read_row(row), self._database.present(connection)
         if row.held_by not in (None, holder) and row.held_until is not None and row.held_until > now:

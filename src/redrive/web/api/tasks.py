@@ -16,6 +16,7 @@ from redrive.operator.asked import CAUSE_CHARS_MAX, TEXT_CHARS_MAX, read_filter
 from redrive.operator.json_views import attempt_json, deed_json, instant_json, parked_json
 from redrive.operator.merged_pages import merged_page
 from redrive.operator.names import find_meant, find_named
+from redrive.operator.operation_views import edit_json
 from redrive.ports import Filter
 from redrive.web.api.common import LOOKING, in_time, lane_of, lanes_of, shown
 
@@ -69,7 +70,7 @@ async def page_of(
 async def one(request: Request, ledger: str, id: str) -> dict[str, Any]:
     """By its id or its key. `preview` holds the exact times of the tries to come if each fails; empty where no handler is known here.
 
-    `parked` says what keeps it back, if anything does: its gate or the pause of its kind. Then the tries begin at the earliest that this allows.
+    `edits` are the payloads that operations have changed, as they were and as they are since. `parked` says what keeps it back, if anything does: its gate or the pause of its kind. Then the tries begin at the earliest that this allows.
     """
     lane = lane_of(request, ledger)
     task = await find_task(lane, id)
@@ -84,6 +85,7 @@ async def one(request: Request, ledger: str, id: str) -> dict[str, Any]:
         "has_handler": to_come is not None,
         "preview": [{"number": one.number, "at": instant_json(one.at)} for one in to_come or ()],
         "parked": parked_json(parked),
+        "edits": [edit_json(edited) for edited in await lane.operations.edits(task.id)],
     }
 
 

@@ -39,7 +39,7 @@ async def task(request: Request, visitor: Looker, ledger: str, id: str) -> HTMLR
         ledger=its["ledger"], task=its, acts=_acts(lane_of(request, ledger), its["state"]),
         payload=None if payload is None else json.dumps(payload, indent=2, ensure_ascii=False),
         story=told, picture=draw(told), attempts_before=said["attempts_before"],
-        more_ahead=max(0, len(preview) - AHEAD_MAX), mood=mood, ahead=ahead,
+        edits=said["edits"], more_ahead=max(0, len(preview) - AHEAD_MAX), mood=mood, ahead=ahead,
     )  # fmt: skip
 
 
