@@ -286,6 +286,26 @@ async def test_the_books_are_kept(app: Redrive, clock: VirtualClock):
     assert workers == [""]
 
 
+async def test_the_audit_is_linked_and_pruned_once_a_day(app: Redrive, clock: VirtualClock):
+    """By whichever service takes the turn; what is young enough stays, and a line says what went."""
+
+    async def ledgers() -> list[Any]:
+        return []
+
+    keepers = [Bookkeeper(app.store, ledgers, audit_kept=timedelta(days=10)) for _ in range(2)]
+    await app.store.keys.create("old", ["viewer"])
+    await keepers[0].round()
+    assert (await app.store.chain.head()).number == 1
+    clock.advance(timedelta(days=11))
+    await app.store.keys.create("young", ["viewer"])
+    for keeper in keepers:
+        await keeper.round()
+    found = await app.store.chain.verify()
+    assert (found.lines, found.begins.number, found.unlinked, found.findings) == (2, 1, 0, [])
+    acts = [(one.act, one.actor, one.reason) for one in (await app.store.audit.page("redrive_audit")).items]
+    assert acts == [("pruned", "keeper", "older than 10d")]
+
+
 @pytest.mark.every_store
 async def test_services_side_by_side_count_once(url: str, clock: VirtualClock):
     """Eight bookkeepers on one database: rows that others inserted are counted as added once."""

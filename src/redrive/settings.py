@@ -179,6 +179,9 @@ class Settings(Section):
     retention_days: float = Field(
         default=30, ge=0, le=DURATION_MAX.days, description="How long done and cancelled tasks are kept; 0: for ever"
     )
+    audit_retention_days: float = Field(
+        default=365, ge=0, le=36_500, description="How long lines of the audit are kept; 0: for ever"
+    )
 
     redrive_approvals: int = Field(
         default=0,

@@ -329,7 +329,8 @@ class Service(Running):
         self.first_key: str | None = None
         """The admin key that was made at this start, until somebody has printed it."""
         self._at_end: list[Callable[[], Awaitable[None]]] = []
-        self._bookkeeper = Bookkeeper(app.store, self._ledgers)
+        kept = timedelta(days=settings.audit_retention_days) if settings.audit_retention_days else None
+        self._bookkeeper = Bookkeeper(app.store, self._ledgers, audit_kept=kept)
         self._watch = Watch(app, settings, self.proof)
 
     def at_end(self, close: Callable[[], Awaitable[None]]) -> None:

@@ -302,6 +302,11 @@ async def test_an_act_on_many_is_one_entry_that_opens_to_its_tasks(web: Standing
     rest = await web.get(f"/api/audit/{act['id']}", limit=3, cursor=first["cursor"])
     assert first["things"] + rest["things"] == [str(id_) for id_ in ids]
     assert rest["cursor"] is None
+    looks = web.headers("viewer") | {"Accept": "text/html"}
+    assert f'<a href="/audit/{act["id"]}">5 tasks</a>' in (await web.local.get("/audit", headers=looks)).text
+    page = (await web.local.get(f"/audit/{act['id']}", headers=looks)).text
+    assert all(f'<a href="/tasks/redrive_task/{id_}">{id_}</a>' in page for id_ in ids)
+    assert (await web.local.get("/audit/999999", headers=looks)).status_code == 404
     for path, status in (("/api/audit/999999", 404), ("/api/audit/x", 400), (f"/api/audit/{act['id']}?cursor=x", 400)):
         assert (await web.local.get(path, headers=web.headers("viewer"))).status_code == status
 

@@ -201,7 +201,7 @@ def _say_verdict(found: ChainVerdict) -> None:
 
 @audit.command("prune")
 def prune(
-    older_than: Annotated[timedelta, duration_option("--older-than", "How old the lines are that go, such as 400d.")],
+    older_than: Annotated[timedelta, duration_option("--older-than", "How old the lines are that go, such as 90d.")],
     reason: Annotated[str, typer.Option(help="Why; it is kept in the audit.")],
     database: DatabaseOption = None,
     app: AppOption = None,
@@ -209,7 +209,7 @@ def prune(
 ) -> None:
     """Delete old lines. A line says so, and the chain can be verified as before; a head from before them cannot be compared any more.
 
-    Example: [cyan]redrive audit prune --older-than 400d --reason "kept for a year"[/]
+    Example: [cyan]redrive audit prune --older-than 90d --reason "kept for a quarter"[/]
     """
 
     async def work() -> int:

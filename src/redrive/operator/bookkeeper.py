@@ -8,13 +8,17 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from redrive.core.durations import format_duration
 from redrive.errors import UsageError
 from redrive.operator.headcount import Headcount
 from redrive.operator.ports import Census, Chain, CountedKinds, Figures, Gates, OperatorLedger, Roster, Turns
+from redrive.ports import Actor
 
 EVERY = timedelta(seconds=1)
 """How often a bookkeeper looks whether something is due."""
 FOLD_EVERY = timedelta(minutes=1)
+PRUNE_AUDIT_EVERY = timedelta(days=1)
+"""Each time leaves a line."""
 
 
 class Books(Protocol):
@@ -59,13 +63,21 @@ class Books(Protocol):
 
 
 class Bookkeeper:
-    """The books of one store. `ledgers` gives those that are worked on here, each with what is counted there besides its tasks."""
+    """The books of one store. `ledgers` gives those that are worked on here, each with what is counted there besides its tasks.
+
+    Lines of the audit go when they are older than `audit_kept`; None keeps them for ever.
+    """
 
     def __init__(
-        self, books: Books, ledgers: Callable[[], Awaitable[Sequence[tuple[OperatorLedger, Headcount | None]]]]
+        self,
+        books: Books,
+        ledgers: Callable[[], Awaitable[Sequence[tuple[OperatorLedger, Headcount | None]]]],
+        *,
+        audit_kept: timedelta | None = None,
     ) -> None:
         self._books = books
         self._ledgers = ledgers
+        self._audit_kept = audit_kept
 
     async def round(self) -> int:
         """Do what is due; how many ledgers were counted. One that cannot be counted does not keep the others waiting."""
@@ -82,7 +94,7 @@ class Bookkeeper:
             except Exception as error:  # told after the others had their turn
                 problem = error
         try:
-            await self._books.chain.link()
+            await self._keep_audit()
         except Exception as error:
             problem = error
         if await self._books.turns.take("fold", FOLD_EVERY):
@@ -93,3 +105,10 @@ class Bookkeeper:
         if problem is not None:
             raise problem
         return counted
+
+    async def _keep_audit(self) -> None:
+        await self._books.chain.link()
+        if self._audit_kept is not None and await self._books.turns.take("prune audit", PRUNE_AUDIT_EVERY):
+            by = Actor(name="keeper", reason=f"older than {format_duration(self._audit_kept)}")
+            with suppress(UsageError):  # there is no chain here
+                await self._books.chain.prune(self._audit_kept, by=by)

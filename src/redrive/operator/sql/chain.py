@@ -9,7 +9,7 @@ import hashlib
 import json
 from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Any
 from uuid import uuid4
 
@@ -120,13 +120,10 @@ class SqlChain(OnDatabase):
         """Delete the oldest lines up to the first that is young enough, and write down where the chain begins now, in its place."""
         now = self._database.present(connection)
         places = select(_a.c.number, _a.c.hash, _a.c.at).where(_a.c.number.is_not(None)).order_by(_a.c.number)
-        old: list[Any] = []
-        for row in connection.execute(places.limit(PRUNED_AT_ONCE)):
-            if row.at >= before:
-                break
-            old.append(row)
-        if not old:
+        oldest = connection.execute(places.limit(1)).first()
+        if oldest is None or oldest.at >= before:
             return 0
+        old = list(takewhile(lambda row: row.at < before, connection.execute(places.limit(PRUNED_AT_ONCE))))
         place = ChainHead(old[-1].number, old[-1].hash)
         write_line(connection, ledger=AUDITED, act=PRUNED, things=[str(place)], amount=len(old), actor=by, at=now)
         while _link(connection):
