@@ -2,6 +2,9 @@
 
 import json
 import re
+import shutil
+import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +132,76 @@ def test_no_share_is_of_tries():
         if " / " in expression:
             assert 'outcome=~"done|failed' not in expression, where
             assert "lease_expired" not in expression, where
+
+
+# --- containers and hosts ---------------------------------------------------------------------------------------------
+
+ROOT = DEPLOY.parent
+
+
+def test_a_container_is_not_root_and_says_whether_it_is_well() -> None:
+    """The image drops root, keeps its state in one folder, and has a health check that asks the real route."""
+    told = (ROOT / "Dockerfile").read_text()
+    assert "USER 10001" in told
+    assert "VOLUME /data" in told
+    assert "DATABASE_URL=sqlite:////data/" in told
+    assert "8086/health" in told
+    extras = re.search(r"'\.\[(.*?)\]'", told)
+    assert extras is not None
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(extras[1].split(",")) <= set(known)
+
+
+def test_compose_makes_the_tables_before_anybody_works() -> None:
+    """Service and workers start when the migration is done; nothing of redrive may write to its own file system."""
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    for name in ("serve", "worker"):
+        assert services[name]["depends_on"]["migrate"]["condition"] == "service_completed_successfully"
+        assert services[name]["read_only"] is True
+        assert services[name]["cap_drop"] == ["ALL"]
+
+
+def pods() -> list[tuple[str, dict[str, Any]]]:
+    """The pods of the YAML for Kubernetes."""
+    made = yaml.safe_load_all((DEPLOY / "kubernetes" / "redrive.yaml").read_text())
+    return [(one["metadata"]["name"], one["spec"]["template"]["spec"]) for one in made if "template" in one["spec"]]
+
+
+@pytest.mark.parametrize(("name", "pod"), pods())
+def test_a_pod_has_no_more_rights_than_it_needs(name: str, pod: dict[str, Any]) -> None:
+    """Not root, nothing writable, no token of the cluster; what stays up has probes of routes that are there."""
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["automountServiceAccountToken"] is False
+    [container] = pod["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    if name != "redrive-migrate":
+        assert container["livenessProbe"]["httpGet"]["path"] == "/health"
+        assert container["readinessProbe"]["httpGet"]["path"] == "/ready"
+
+
+def test_the_autoscaler_asks_for_a_metric_that_is_there(metrics: dict[str, set[str]]) -> None:
+    """Its query and its metric are what the service exposes."""
+    told = (DEPLOY / "kubernetes" / "redrive.yaml").read_text()
+    [scaler] = [one for one in yaml.safe_load_all(told) if one["kind"] == "HorizontalPodAutoscaler"]
+    [metric] = scaler["spec"]["metrics"]
+    name = metric["external"]["metric"]["name"]
+    assert f"max({name}{{ledger=" in told
+    assert "ledger" in metrics[name]
+
+
+@pytest.mark.parametrize("unit", sorted((DEPLOY / "systemd").glob("*.service")), ids=lambda unit: unit.name)
+def test_a_unit_is_what_systemd_takes(unit: Path, tmp_path: Path) -> None:
+    """`systemd-analyze verify` is silent where it is installed: it exits with 0 for wrong values too, and only says so."""
+    told = unit.read_text()
+    assert "DynamicUser=yes" in told
+    assert "ProtectSystem=strict" in told
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        return
+    copied = tmp_path / unit.name
+    copied.write_text(
+        told.replace("/opt/redrive/bin/redrive", "/bin/true").replace("/etc/redrive.env", "-/etc/redrive.env")
+    )
+    ran = subprocess.run([analyze, "verify", str(copied)], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")
