@@ -7,7 +7,7 @@ route, or the statement and the kind of database. Nor does what the command line
 
 from copy import copy
 from dataclasses import fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import FunctionType
 from typing import Any, get_args
 
@@ -26,6 +26,9 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.util import LRUCache
 
 import redrive.ledgers.adopt.check as check
+import redrive.ledgers.pgmq.statements  # noqa: F401 - they begin with those of tables, as they are
+from redrive.ledgers.sql import acts, add, base, claim, due, gates, ledger, settle
+from redrive.ledgers.sql.mapped import KEPT_BY
 
 STATEMENTS_MAX = 4_000
 
@@ -155,6 +158,65 @@ check._reflect = reflect
 for kind in (PGDialect_asyncpg, SQLiteDialect_pysqlite):
     kind.__eq__ = lambda self, other: _alike(self) == _alike(other)  # type: ignore[assignment,method-assign]
     kind.__hash__ = lambda self: hash(type(self))  # type: ignore[method-assign]
+
+# --- the statements of ledgers ---------------------------------------------------------------------------------------
+
+_Mapped: Any = ledger.Mapped
+
+
+def mapped(ledger_table: Any, table: Table, dialect: Any) -> Any:
+    """The mapping that was made before for the same table on the same kind of database, and with it the statements that it led to.
+
+    A new ledger would put forty statements together again, in a quarter of the time of many a test. Kept by the table itself, so
+    that what was made for one test alone goes with it.
+    """
+    clock, schema = getattr(dialect, "_server_clock", None), getattr(dialect, "_schema", None)
+    kept_by = str(table.info.get(KEPT_BY, ()))
+    known = repr(ledger_table), type(dialect), clock, schema, _alike(dialect.sqlalchemy), kept_by
+    made = table.__dict__.setdefault("_made_for_tests", {})
+    if known not in made:
+        made[known] = _Mapped(ledger_table, table, dialect)
+    return made[known]
+
+
+def once(kind: Any) -> Any:
+    """Statements that depend on nothing but the mapping."""
+
+    def make(mapped: Any, **given: Any) -> Any:
+        made = mapped.__dict__.setdefault("_made_for_tests", {})
+        known = kind, *given.items()
+        if known not in made:
+            made[known] = kind(mapped, **given)
+        return made[known]
+
+    return make
+
+
+def once_for_all_alike(kind: Any, name: str, *, unless: str | None = None) -> None:
+    """A property of ledgers that depends on nothing but the mapping and their kind."""
+    build = kind.__dict__[name].func
+
+    def find(self: Any) -> Any:
+        if unless is not None and getattr(self, unless) is not None:
+            return build(self)
+        made = self._mapped.__dict__.setdefault("_made_for_tests", {})
+        known = name, type(self)
+        if known not in made:
+            made[known] = build(self)
+        return made[known]
+
+    shared = cached_property(find)
+    shared.__set_name__(kind, name)
+    setattr(kind, name, shared)
+
+
+ledger.Mapped = mapped  # type: ignore[assignment,misc]
+for module, name in (
+    (acts, "ActStatements"), (add, "AddStatements"), (base, "Fences"), (claim, "ClaimStatements"), (due, "DueStatements"),
+):  # fmt: skip
+    setattr(module, name, once(getattr(module, name)))
+once_for_all_alike(gates.Gating, "_gate_claim")
+once_for_all_alike(settle.Settling, "_settle_writer", unless="_extra")
 
 # --- settings --------------------------------------------------------------------------------------------------------
 
