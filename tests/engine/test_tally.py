@@ -3,6 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
+import pytest
+
 from redrive.core.backoff import Fixed
 from redrive.core.decide import Settlement, decide
 from redrive.core.durations import seconds
@@ -103,3 +105,12 @@ def test_what_is_kept_is_bounded() -> None:
     for minute in range(60):
         counted.add([settled(Failed(ValueError("x")), at=START + timedelta(minutes=minute))])
     assert len({one.minute for one in counted.take().minutes}) <= MINUTES_MAX
+
+
+def test_what_cannot_be_counted_stops_no_work(caplog: pytest.LogCaptureFixture) -> None:
+    """The settlement is written: whatever is wrong here is logged, and the next ones are counted."""
+    counted = tally()
+    counted.add([None])  # type: ignore[list-item]
+    assert "could not be counted" in caplog.text
+    counted.add([settled(Done())])
+    assert row(list(counted.take().minutes), "mail").done == 1

@@ -5,6 +5,7 @@ minute are those since it began, so that writing them twice changes nothing. A p
 the last writing with it: seconds of figures, and never a task.
 """
 
+import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,8 @@ WHOLE = ""
 """The cause of a row that counts all tries of a kind."""
 _RELEASED = "released"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_log = logging.getLogger("redrive")
 
 
 @dataclass(slots=True)
@@ -114,7 +117,14 @@ class KindTally:
         self._budgets: dict[str, tuple[int, timedelta] | None] = {}
 
     def add(self, settled: Iterable[Settlement]) -> None:
-        """Count what was written. All of a group ended at about the same time: that of the last one stands for all."""
+        """Count what was written. It is done, whatever goes wrong here."""
+        try:
+            self._add(settled)
+        except Exception:
+            _log.exception("what was settled in %s could not be counted", self._ledger)
+
+    def _add(self, settled: Iterable[Settlement]) -> None:
+        """All of a group ended at about the same time: that of the last one stands for all."""
         alike: dict[tuple[str, str, State, bool, bool, int], int] = {}
         failed: dict[tuple[str, str | None, str | None, bool], int] = {}
         claim, elapsed, dead = None, ZERO, State.DEAD

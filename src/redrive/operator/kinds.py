@@ -17,6 +17,8 @@ FOLD_AFTER = timedelta(minutes=5)
 """Then the workers of a minute become one row."""
 FOLD_MINUTES_AFTER = timedelta(days=2)
 """Then the minutes of an hour become one."""
+FOLD_REACH = timedelta(days=7)
+"""Older minutes that nobody has folded stay as they are until they are forgotten."""
 FORGET_AFTER = timedelta(days=30)
 FOLDED = ""
 FOLD_MAX = 5_000

@@ -228,7 +228,15 @@ kind_minute = Table(
     *(Column(name, BigInteger, nullable=False) for name in ("begun", "tries", "failures", "done", "dead")),
     *(Column(name, Instant) for name in ("first_failure", "last_failure", "first_success", "last_success")),
     *(Column(name, BigInteger, nullable=False) for name in RAN),
-    Index("redrive_kind_minute_minute_idx", "minute"),
+    # A look asks for the last minutes of all kinds, or of some causes. Without the cause in front SQLite went through the whole table.
+    Index("redrive_kind_minute_cause_idx", "cause", "minute"),
+    # What is not folded yet.
+    Index(
+        "redrive_kind_minute_worker_idx",
+        "minute",
+        sqlite_where=text("worker <> ''"),
+        postgresql_where=text("worker <> ''"),
+    ),
 )
 """What each worker counted of each kind in each minute, and with a cause what failed of it. Written every few seconds, not with each task."""
 

@@ -18,6 +18,7 @@ from redrive.operator.kinds import (
     FOLD_AFTER,
     FOLD_MAX,
     FOLD_MINUTES_AFTER,
+    FOLD_REACH,
     FOLDED,
     FORGET_AFTER,
     KINDS_SHOWN_MAX,
@@ -97,13 +98,19 @@ class SqlKinds(OnDatabase):
         """See `CountedKinds.fold`."""
         m, f = schema.kind_minute, schema.failing
         whole = now.replace(second=0, microsecond=0)
-        folded = self._fold(connection, and_(m.c.minute < whole - FOLD_AFTER, m.c.worker != FOLDED), hours=False)
+        # Written out, not bound: then the index of what is not folded serves it.
+        unfolded = m.c.worker != literal_column("''")
+        folded = self._fold(connection, and_(m.c.minute < whole - FOLD_AFTER, unfolded), hours=False)
         old = whole.replace(minute=0) - FOLD_MINUTES_AFTER
         # Workers' rows of that age are folded first. Rows that stand for an hour already are left alone.
         within_an_hour = EpochSeconds(m.c.minute) % literal_column("3600", BigInteger) != literal_column(
             "0", BigInteger
         )
-        folded += self._fold(connection, and_(m.c.minute < old, m.c.worker == FOLDED, within_an_hour), hours=True)
+        folded += self._fold(
+            connection,
+            and_(m.c.minute < old, m.c.minute >= old - FOLD_REACH, m.c.worker == FOLDED, within_an_hour),
+            hours=True,
+        )
         folded += connection.execute(delete(m).where(m.c.minute < now - FORGET_AFTER)).rowcount
         return folded + connection.execute(delete(f).where(f.c.last_seen < now - FORGET_AFTER)).rowcount
 

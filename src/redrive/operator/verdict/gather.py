@@ -8,7 +8,7 @@ from typing import Protocol
 
 from redrive.core.pauses import pausing
 from redrive.errors import LedgerAwayError, TooSlowError, UsageError
-from redrive.operator.figures import Group, States
+from redrive.operator.figures import HOUR, MINUTE, Group, States
 from redrive.operator.gates import GateDoes
 from redrive.operator.headcount import Headcount
 from redrive.operator.kinds import LATELY, CauseSeen, KindSeen, WaitingKind
@@ -22,7 +22,6 @@ GROUPS_MAX = 50
 COUNTED_MAX = 100_000
 """How far tasks are counted where no census was ever taken."""
 MINUTES = 60
-HOUR = timedelta(hours=1)
 
 
 class AskedStore(Protocol):
@@ -105,11 +104,12 @@ async def _ledger(store: AskedStore, lane: AskedLane, counted: States | None, no
         amounts = await (await lane.census()).amounts_now(counted)
     else:
         amounts = dict(await ledger.counts(counted_max=COUNTED_MAX))
-    hour = await store.figures.sums([lane.counted_as], now - HOUR)
-    lately = await store.figures.sums([lane.counted_as], (now - LATELY).replace(second=0, microsecond=0))
+    points = await store.figures.series([lane.counted_as], now - HOUR, MINUTE, ("done", "dead"))
+    lately = (now - LATELY).replace(second=0, microsecond=0)
     return LedgerNow(
         ledger=lane.name, amounts=amounts, oldest_due=await ledger.oldest_due(),
-        done_lately=int(hour["done"]), dead_lately=int(lately["dead"]),
+        done_lately=int(sum(point.sums["done"] for point in points)),
+        dead_lately=int(sum(point.sums["dead"] for point in points if point.start >= lately)),
     )  # fmt: skip
 
 

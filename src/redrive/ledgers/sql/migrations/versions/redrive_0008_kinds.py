@@ -25,7 +25,15 @@ def upgrade() -> None:
             "ledger", "kind", "cause", "minute", "version", "worker", name="redrive_kind_minute_pkey"
         ),
     )
-    op.create_index("redrive_kind_minute_minute_idx", "redrive_kind_minute", ["minute"])
+    op.create_index("redrive_kind_minute_cause_idx", "redrive_kind_minute", ["cause", "minute"])
+    unfolded = sa.text("worker <> ''")
+    op.create_index(
+        "redrive_kind_minute_worker_idx",
+        "redrive_kind_minute",
+        ["minute"],
+        sqlite_where=unfolded,
+        postgresql_where=unfolded,
+    )
     op.create_table(
         "redrive_failing",
         *(sa.Column(name, sa.Text(), nullable=False) for name in ("ledger", "id", "kind", "text", "sample")),
