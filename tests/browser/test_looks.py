@@ -15,6 +15,7 @@ from sqlalchemy import Connection, delete, insert
 
 from redrive import State
 from redrive.ledgers.sql import schema
+from redrive.ports import Filter
 
 from .conftest import log_in
 from .gated import guard
@@ -36,6 +37,8 @@ PAGES = {
     "dead": "/dead",
     "cause": "/causes/redrive_task/{cause}",
     "kind": "/kinds/redrive_task/broken.import",
+    "operations": "/operations",
+    "operation": "/operations/{operation}",
     "charts": "/charts",
     "gates": "/gates",
     "workers": "/workers",
@@ -61,11 +64,24 @@ async def path_of(name: str, site: Site, known: dict[str, str]) -> str:
         )
         known["dead"] = str((await site.app.tasks.get("import-1")).id)
         known["waiting"] = str((await site.app.tasks.get("slow-1")).id)
+        known["operation"] = await halted(site)
         await site.count()
         [known["cause"]] = [
             one.id for one in await site.app.store.figures.groups(["redrive_task"]) if one.kind == "broken.import"
         ]
     return PAGES[name].format(**known)
+
+
+async def halted(site: Site) -> str:
+    """An operation that brought one task back, which failed again."""
+    operations = site.app.tasks.operations
+    started = await operations.start(Filter(kind="broken.card"), actor="ada", reason="the bank is back")
+
+    async def is_halted() -> bool:
+        return (await operations.get(started.id)).state == "halted"
+
+    await site.until(is_halted)
+    return started.id
 
 
 async def show(page: Page, site: Site, name: str, known: dict[str, str]) -> None:

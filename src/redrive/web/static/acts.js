@@ -33,7 +33,8 @@ let asked = null;
  * Count, ask for a reason, do it. `question` says:
  * `title`, `confirm` (the words of the button, if they are others), `button` (its class), `warning`, `facts`, `after`; `look` answers how many it is about; `sentence` says what will happen to so many, and
  * `nothing` that there are none; `run(reason, seen, text, isLeft)` does it and answers with the sentence that tells of it. A long
- * one asks `isLeft` between two pages: whether this question was left, also where another one is asked meanwhile.
+ * one asks `isLeft` between two pages: whether this question was left, also where another one is asked meanwhile. `goes` is the page
+ * that follows, if it is another one.
  */
 export async function askBefore(question) {
   asked = question;
@@ -159,7 +160,8 @@ async function send(question) {
   }
   if (isLeft() && asked) return tell(said); // somebody reads another question: the page stays
   tellLater(said);
-  location.reload();
+  if (question.goes) location.assign(question.goes);
+  else location.reload();
 }
 
 function refuse(error) {

@@ -28,7 +28,7 @@ function steer({ operation, steer: act, title, means }) {
 /** One task first, then the others in steps: count what would be taken, ask why, start it, and go to its page. */
 function start({ ledger, filter, more }) {
   const what = { ledger, filter: JSON.parse(filter) };
-  return askBefore({
+  const question = {
     title: "Bring them back step by step",
     confirm: "Start with one task",
     button: "main-act",
@@ -39,10 +39,11 @@ function start({ ledger, filter, more }) {
     nothing: "None of them is dead now, so there is nothing to bring back.",
     run: async (reason) => {
       const { id } = await post("/api/operations", { ...what, reason });
-      location.assign(`/operations/${id}`);
+      question.goes = `/operations/${id}`;
       return "It has begun.";
     },
-  });
+  };
+  return askBefore(question);
 }
 
 document.addEventListener("click", (event) => {
