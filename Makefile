@@ -2,21 +2,23 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
+INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes
 PYTEST := $(BIN)/python -m pytest
 # Tests start hundreds of processes, and each would compile redrive anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run demo test check tests coverage bench proof soak pictures format proto lock clean
+.PHONY: help run demo test check tests coverage bench proof soak pictures format proto lock dist newcomer clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk 'BEGIN {FS = ":.*## "} {printf "  make %-9s %s\n", $$1, $$2}'
 
-run: $(READY)  ## set up and serve on http://127.0.0.1:8086 with SQLite, a sample application and all systems
+run: $(RUNS)  ## set up and serve on http://127.0.0.1:8086 with SQLite, a sample application and all systems
 	@HTTP_TRUST_LOOPBACK=$${HTTP_TRUST_LOOPBACK:-true} REDRIVE_SYSTEMS=$${REDRIVE_SYSTEMS:-all} $(BIN)/redrive serve --app examples.sample:app
 
-demo: $(READY)  ## the same with sample traffic in demo.db: flaky destinations, poison, an outage that heals
+demo: $(RUNS)  ## the same with sample traffic in demo.db: flaky destinations, poison, an outage that heals
 	@rm -f demo.db demo.db-wal demo.db-shm
 	@HTTP_TRUST_LOOPBACK=$${HTTP_TRUST_LOOPBACK:-true} DATABASE_URL=$${DATABASE_URL:-sqlite:///demo.db} $(BIN)/python -m examples.demo
 
@@ -73,21 +75,36 @@ lock: $(READY)  ## choose new versions for requirements.lock
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
 		--all-extras --group dev pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate -c requirements.lock \
+		--group build --extra postgres --extra service --extra rabbitmq --extra commands --extra traces --extra uvloop \
+		pyproject.toml -o requirements-run.lock
+
+dist: $(READY)  ## build wheel and sdist, and follow the tutorial with the wheel in an empty environment
+	$(BIN)/python -m bench.dist
+
+newcomer:  ## from clone to the first retry seen, in an empty folder with an empty HOME: how long it takes
+	@$(PYTHON) bench/newcomer.py
 
 clean:  ## forget the virtual environment and all that was built
 	rm -rf $(VENV) build dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-$(READY): requirements.lock pyproject.toml client/pyproject.toml
+$(READY): requirements.lock $(RUNS)
+	@echo "installing what tests need (once, about a minute)"
+	@# Unpacking keeps one core busy, so each of two installs every other package: all are named with their hashes, and none asks for another.
+	@awk '/^[^ #]/ {n++} {print > ("$(VENV)/lock-" n % 2)}' requirements.lock
+	@$(INSTALL) -r $(VENV)/lock-0 & $(INSTALL) -r $(VENV)/lock-1; second=$$?; wait $$! && exit $$second
+	@touch $@
+
+# What `make run` needs and no more: a third of the packages.
+$(RUNS): requirements-run.lock pyproject.toml client/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "redrive needs Python 3.11 or later: make PYTHON=/path/to/python3 $(MAKECMDGOALS)"; exit 1; }
-	@echo "setting up $(VENV) (once, about a minute)"
+	@echo "setting up $(VENV) (once)"
 	@$(PYTHON) -m venv --clear $(VENV) 2>/dev/null || { rm -rf $(VENV); $(MAKE) --no-print-directory python-venv; $(PYTHON) -m venv $(VENV); }
 	@# An older pip does it too, in more than twice the time; and the lock names all that is needed.
 	@$(BIN)/pip install --quiet --disable-pip-version-check 'pip>=25' || true
-	@# Unpacking keeps one core busy, so each of two installs every other package: all are named with their hashes, and none asks for another.
-	@awk '/^[^ #]/ {n++} {print > ("$(VENV)/lock-" n % 2)}' requirements.lock
-	@install="$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes"; \
-		$$install -r $(VENV)/lock-0 & $$install -r $(VENV)/lock-1; second=$$?; wait $$! && exit $$second
+	@awk '/^[^ #]/ {n++} {print > ("$(VENV)/lock-" n % 2)}' requirements-run.lock
+	@$(INSTALL) -r $(VENV)/lock-0 & $(INSTALL) -r $(VENV)/lock-1; second=$$?; wait $$! && exit $$second
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable client
 	@touch $@
 

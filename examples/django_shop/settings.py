@@ -1,6 +1,7 @@
 """The settings of the shop. What redrive needs is marked; the database is a file, or PostgreSQL where SHOP_POSTGRES says so."""
 
 import os
+from typing import Any
 
 import django
 from sqlalchemy import make_url
@@ -40,7 +41,7 @@ TEMPLATES = [
 TASKS = {"default": {"BACKEND": "redrive.django.backend.RedriveBackend", "OPTIONS": {"retries": 3}}}  # redrive
 REDRIVE_DASHBOARD_URL = "http://127.0.0.1:8086"  # redrive
 
-DATABASES = {
+DATABASES: dict[str, dict[str, Any]] = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ.get("SHOP_FILE", "shop.db"),

@@ -3,7 +3,7 @@
 from django.apps import AppConfig
 
 
-class ShopConfig(AppConfig):  # type: ignore[misc]  # Django ships no types
+class ShopConfig(AppConfig):
     """The shop."""
 
     name = "examples.django_shop.shop"

@@ -3,13 +3,13 @@
 from django.db import models
 
 
-class Order(models.Model):  # type: ignore[misc]  # Django ships no types
+class Order(models.Model):
     """An order."""
 
     number = models.IntegerField(unique=True)
 
 
-class Mail(models.Model):  # type: ignore[misc]  # Django ships no types
+class Mail(models.Model):
     """A mail, with the columns that many have for retries, and the two that redrive needs."""
 
     class Status(models.TextChoices):

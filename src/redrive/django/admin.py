@@ -12,7 +12,7 @@ with needs_extra("redrive.django", "django"):
 
 
 @admin.register(RedriveTask)
-class RedriveTaskAdmin(admin.ModelAdmin):  # type: ignore[misc]  # Django ships no types
+class RedriveTaskAdmin(admin.ModelAdmin):
     """Read only. `REDRIVE_DASHBOARD_URL` says where `redrive serve` is."""
 
     list_display = ("kind", "key", "state", "failures", "dashboard")

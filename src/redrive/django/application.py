@@ -9,7 +9,7 @@ from typing import Any
 from redrive.app import Redrive
 from redrive.core.policy import read_policy
 from redrive.django.policies import policies
-from redrive.django.run import KIND, Runner
+from redrive.django.run import KIND, DjangoRunner
 from redrive.errors import SettingsError, needs_extra
 from redrive.ledgers.sql.borrowed import borrowed
 from redrive.ledgers.sql.ledger import SqlLedger
@@ -42,7 +42,7 @@ def handle_tasks(app: Redrive, options: Mapping[str, Any]) -> Redrive:
     autodiscover_modules("tasks")
     words = {name: value for name, value in options.items() if name != "database"}
     for kind, policy in {**policies(), "*": read_policy(None, **words)}.items():
-        app.handler(f"{KIND}{kind}", policy=policy)(Runner(policy))
+        app.handler(f"{KIND}{kind}", policy=policy)(DjangoRunner(policy))
     return app
 
 

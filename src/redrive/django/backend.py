@@ -35,7 +35,7 @@ _STATUSES = {
 """Dead and cancelled are FAILED: Django has no other word for what will not be tried again."""
 
 
-class RedriveBackend(BaseTaskBackend):  # type: ignore[misc]  # Django ships no types
+class RedriveBackend(BaseTaskBackend):
     """Durable retries for Django's tasks, on a database that Django has already.
 
     OPTIONS: `database`, the alias of the database (`default`), and the words of `Redrive.handler` for tasks that do not say

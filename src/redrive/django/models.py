@@ -8,7 +8,7 @@ with needs_extra("redrive.django", "django"):
     from django.db import models
 
 
-class RedriveTask(models.Model):  # type: ignore[misc]  # Django ships no types
+class RedriveTask(models.Model):
     """A task, to look at."""
 
     id = models.BigAutoField(primary_key=True)

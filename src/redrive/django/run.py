@@ -22,7 +22,7 @@ KIND = "django:"
 """What the kinds of Django's tasks begin with; the path of the task follows."""
 
 
-class Runner:
+class DjangoRunner:
     """Calls the functions of tasks, under the policy that decides whether a failure is the last."""
 
     def __init__(self, policy: Policy) -> None:

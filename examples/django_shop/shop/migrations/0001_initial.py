@@ -3,7 +3,7 @@
 from django.db import migrations, models
 
 
-class Migration(migrations.Migration):  # type: ignore[misc]  # Django ships no types
+class Migration(migrations.Migration):
     """See above."""
 
     initial = True

@@ -10,7 +10,7 @@ from redrive.django.compat import task_backends
 from redrive.errors import RedriveError
 
 
-class Command(BaseCommand):  # type: ignore[misc]  # Django ships no types
+class RedriveCommand(BaseCommand):
     """See above."""
 
     help = "Durable retries: `redrive worker` runs tasks until SIGTERM or Ctrl-C."
@@ -35,3 +35,7 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django ships no types
             run_worker(handle_tasks(get_app(backend.database), backend.options), concurrency=options["concurrency"])
         except RedriveError as error:
             raise CommandError(str(error)) from error
+
+
+Command = RedriveCommand
+"""The name that Django looks for."""
