@@ -27,7 +27,19 @@ from redrive.wiring import Service
 
 from .conftest import client_of, running
 
-PAGES = ("/", "/tasks", "/dead", "/charts", "/operations", "/gates", "/workers", "/systems", "/audit", "/docs", "/login")
+PAGES = (
+    "/",
+    "/tasks",
+    "/dead",
+    "/charts",
+    "/operations",
+    "/gates",
+    "/workers",
+    "/systems",
+    "/audit",
+    "/docs",
+    "/login",
+)
 HTML = {"Accept": "text/html"}
 
 

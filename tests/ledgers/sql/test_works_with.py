@@ -167,14 +167,20 @@ async def work_side_by_side(old: Any, new: Any) -> None:
     assert sorted(ran) == sorted(f"both-{who}-{n}" for who in ("old", "new") for n in range(5))
 
 
+async def upgraded_beside(session: Open, older: Path, url: str) -> Session:
+    """This code, after its migration came while older code ran, which works on beside it."""
+    old = await session(older, url, migrates=True)
+    await old.say("add early")
+    new = await session(ROOT / "src", url, migrates=True)
+    assert len(await new.say("run")) == 5
+    await work_side_by_side(old.say, new.say)
+    return new
+
+
 async def test_code_that_runs_goes_on_while_newer_code_migrates(empty_url: str, session: Open, tmp_path: Path) -> None:
     """The code before the promise works on beside this one, whose migration comes in between; once it is started anew it is refused."""
     code_before = code_of(BEFORE, tmp_path)
-    old = await session(code_before, empty_url, migrates=True)
-    await old.say("add early")
-    new = await session(ROOT / "src", empty_url, migrates=True)
-    assert len(await new.say("run")) == 5
-    await work_side_by_side(old.say, new.say)
+    await upgraded_beside(session, code_before, empty_url)
     with pytest.raises(AssertionError, match="upgrade redrive"):
         await session(code_before, empty_url)
 
@@ -183,11 +189,7 @@ async def test_code_that_runs_goes_on_while_newer_code_migrates(empty_url: str, 
 async def test_the_last_code_starts_and_works_on_tables_of_this(empty_url: str, session: Open, tmp_path: Path) -> None:
     """N runs while N+1 migrates, and goes on; N that is started anew works beside it, too, as far as the tables say that it may."""
     last = code_of(LAST, tmp_path)
-    running = await session(last, empty_url, migrates=True)
-    await running.say("add early")
-    new = await session(ROOT / "src", empty_url, migrates=True)
-    assert len(await new.say("run")) == 5
-    await work_side_by_side(running.say, new.say)
+    new = await upgraded_beside(session, last, empty_url)
     if _scripts(ENGINE).get_revision(heads()[ENGINE]).module.works_with > LAST_VERSION:
         with pytest.raises(AssertionError, match="upgrade redrive"):
             await session(last, empty_url)
