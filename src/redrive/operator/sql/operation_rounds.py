@@ -11,7 +11,7 @@ from redrive.errors import EditError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.operator.operations import Operation, read_asked
-from redrive.ports import Actor
+from redrive.ports import Actor, WholeAct
 
 FOLLOWED_AT_ONCE = 500
 LOOKED_AT_MIN = 20
@@ -58,7 +58,11 @@ def release(
     rows = connection.execute(some.order_by(_t.c.position).limit(max(amount, LOOKED_AT_MIN))).all()
     ids = {row.position: ledger.read_id(row.task_id) for row in rows}
     frozen = ledger.unchanged(connection, read_asked({}, operation.until, None), list(ids.values()))
-    actor = Actor(name=operation.started_by, reason=f"operation {operation.id}: {operation.reason}")
+    actor = Actor(
+        name=operation.started_by,
+        reason=f"operation {operation.id}: {operation.reason}",
+        whole=WholeAct(id=operation.id, asked=operation.asked),
+    )
     chosen: dict[TaskId, int] = {}
     skipped: dict[int, str] = {}
     unfit: dict[int, str] = {}

@@ -4,12 +4,13 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, insert, select, update
+from sqlalchemy import Connection, Row, Select, select, update
 
 from redrive.core.edit import read_edit
 from redrive.core.operation import Course, Fate, FateTally, OperationState, Ramp
 from redrive.errors import UsageError
 from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.audit_lines import record as record_act
 from redrive.operator.operations import Operation, SetTask
 from redrive.ports import Actor
 
@@ -45,8 +46,8 @@ def write_row(connection: Connection, operation: Operation, course: Course, tall
 
 def record(connection: Connection, operation: Operation, act: str, actor: Actor, now: datetime) -> None:
     """Write down who did what to an operation."""
-    deed = {"ledger": operation.ledger, "task_id": f"operation:{operation.id}", "act": f"operation {act}", "at": now}
-    connection.execute(insert(schema.deed).values(**deed, actor=actor.name, reason=actor.reason))
+    things = [f"operation:{operation.id}"]
+    record_act(connection, ledger=operation.ledger, act=f"operation {act}", things=things, actor=actor, at=now)
 
 
 def read_row(row: Row[Any]) -> Operation:
