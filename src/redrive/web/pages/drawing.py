@@ -114,7 +114,7 @@ class Gauge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trend:
+class SmallPicture:
     """A small picture without axes, as wide as it has minutes."""
 
     shapes: Sequence[tuple[str, bool, str]]
@@ -190,7 +190,9 @@ def gauge(share: float, mark: float, said: str) -> Gauge:
     )
 
 
-def trend(tries: Sequence[float], failed: Sequence[float], sentence: str, *, height: int = TREND_HEIGHT) -> Trend:
+def trend(
+    tries: Sequence[float], failed: Sequence[float], sentence: str, *, height: int = TREND_HEIGHT
+) -> SmallPicture:
     """Tries a minute, with those that failed at the foot of each bar; small amounts of failures stay visible."""
     most, room = max([*tries, 1]), height - 4
     foot = [max(bad / most * room, 1.5) if bad else 0.0 for bad in failed]
@@ -198,14 +200,14 @@ def trend(tries: Sequence[float], failed: Sequence[float], sentence: str, *, hei
     return _small([("soft2", foot, whole), ("bad", [0.0] * len(foot), foot)], sentence, height)
 
 
-def spark(points: Sequence[float], look: str, sentence: str, *, height: int = SPARK_HEIGHT) -> Trend:
+def spark(points: Sequence[float], look: str, sentence: str, *, height: int = SPARK_HEIGHT) -> SmallPicture:
     """Amounts minute by minute."""
     most, room = max([*points, 1]), height - 5
     tops = [max(amount / most * room, 1.5) if amount else 0.0 for amount in points]
     return _small([(look, [0.0] * len(tops), tops)], sentence, height)
 
 
-def _small(layers: Sequence[tuple[str, Sequence[float], Sequence[float]]], sentence: str, height: int) -> Trend:
+def _small(layers: Sequence[tuple[str, Sequence[float], Sequence[float]]], sentence: str, height: int) -> SmallPicture:
     """Bars from one height to another, all of one look in one path; the running minute in a pale one."""
     width = max((len(tops) for _, _, tops in layers), default=1) or 1
     shapes = []
@@ -217,7 +219,7 @@ def _small(layers: Sequence[tuple[str, Sequence[float], Sequence[float]]], sente
             for at, (foot, top) in enumerate(zip(feet, tops, strict=True))
         ]
         shapes += [(look, pale, "".join(some)) for pale, some in ((False, bars[:-1]), (True, bars[-1:])) if any(some)]
-    return Trend(shapes=shapes, sentence=sentence, width=width, height=height)
+    return SmallPicture(shapes=shapes, sentence=sentence, width=width, height=height)
 
 
 def scale(most: float) -> tuple[float, list[Mark]]:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from redrive.http.panel import query_of
 from redrive.operator.verdict.values import Figure, KindHealth, LinkTo, Rank, Target, Tone, Trouble, Verdict
 from redrive.operator.verdict.words import share_words, took_words
-from redrive.web.pages.drawing import SPARK_HEIGHT, Chart, Series, Trend, few, per_step, spark, trend
+from redrive.web.pages.drawing import SPARK_HEIGHT, Chart, Series, SmallPicture, few, per_step, spark, trend
 from redrive.web.pages.frame import cause_path, instant_of, kind_path
 from redrive.web.pages.widgets import rates
 
@@ -45,7 +45,7 @@ class TroubleRow:
     trouble: Trouble
     mood: str
     icon: str
-    spark: Trend | None
+    spark: SmallPicture | None
     view: str | None
     view_words: str
 
@@ -57,7 +57,7 @@ class KindRow:
     kind: KindHealth
     mood: str
     icon: str
-    trend: Trend
+    trend: SmallPicture
     share: str
     p50: str
     p95: str
