@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 IMPORTED = ("redrive.cli", "redrive.web.app", "redrive.wiring", "redrive.ledgers.sqlite.database",
             "redrive.ledgers.postgres.database", "redrive.systems.commands", "redrive.systems.relay.system", "uvicorn",
-            "uvicorn.protocols.http.httptools_impl", "aio_pika", "httpx", "plotly",
+            "uvicorn.protocols.http.httptools_impl", "aio_pika", "httpx",
             "redrive.ledgers.aws.ledger", "tests.faults.aws_session")  # fmt: skip
 LOOK_SECONDS = 0.01
 PR_SET_PDEATHSIG = 1

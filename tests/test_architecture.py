@@ -25,7 +25,7 @@ KINDS_OF_TESTS = {"browser", "examples", "faults"}
 """Folders of tests that ask the whole of redrive, from outside."""
 HEAVY = {
     "aio_pika", "aiobotocore", "alembic", "apprise", "asyncpg", "botocore", "cryptography", "fastapi", "httpx", "jinja2", "pgmq",
-    "plotly", "re2", "starlette", "uvicorn",
+    "re2", "starlette", "uvicorn",
 }  # fmt: skip
 """What only some commands need, and takes long to import."""
 NOT_FOR_A_LIBRARY = {"prometheus_client", "pydantic", "pydantic_settings", "rich", "structlog", "typer"}
