@@ -94,10 +94,10 @@ def test_every_rule_says_what_to_do():
     ]
     assert len({rule["alert"] for rule in rules}) == len(rules) >= 6
     for rule in rules:
-        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert rule["labels"]["severity"] in ("info", "warning", "critical")
         assert set(rule["annotations"]) == {"summary", "description"}
         for label in re.findall(r"\$labels\.(\w+)", str(rule["annotations"])):
-            assert label == "ledger"
+            assert label in ("ledger", "kind")
 
 
 def test_the_scrape_configuration_names_the_rules():

@@ -155,7 +155,8 @@ class Outline(HTMLParser):
         self.tags: list[tuple[str, dict[str, str | None]]] = []
 
     def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
+        if "svg" not in self.open:  # a picture has a title of its own
+            self.tags.append((tag, dict(attrs)))
         if tag not in ("meta", "link", "br", "img", "input"):
             self.open.append(tag)
 

@@ -139,10 +139,12 @@ def _head(connection: Connection) -> ChainHead:
 
 
 def _link(connection: Connection) -> int:
+    # Before the lines: whoever links in between then takes the very place that is taken here, and one of both is refused.
+    head = _head(connection)
     rows = connection.execute(select(*_TOLD).where(_UNLINKED).order_by(_a.c.id).limit(LINKED_AT_ONCE))
     lines = [_line(row) for row in rows]
     if lines:
-        linked = link(_head(connection), lines)
+        linked = link(head, lines)
         connection.execute(
             _PLACE,
             [

@@ -87,8 +87,10 @@ async def page(
 ) -> dict[str, Any]:
     """Those that ended are kept for 90 days."""
     store = app_of(request).store
+    if ledger:
+        lane_of(request, ledger)  # refuses what is none
     async with in_time():
-        found = await store.operations.page(ledger=ledger, state=state, cursor=cursor or None, limit=limit)
+        found = await store.operations.page(ledger=ledger or None, state=state, cursor=cursor or None, limit=limit)
     now = await store.present()
     return {"operations": [operation_json(one, now) for one in found.items], "cursor": found.cursor}
 
