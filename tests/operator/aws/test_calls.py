@@ -96,7 +96,7 @@ async def test_nothing_is_ever_scanned(home: ItemHome, monkeypatch: Any) -> None
             "page": lambda: audit.page(name), "get": lambda: audit.get("a/b"), "things": lambda: audit.things("a/b"),
         },
         ports.Census: {
-            "take_if_due": census.take_if_due, "take": census.take, "hurry": census.hurry,
+            "waiting": lambda: census.waiting(["mail"]), "take_if_due": census.take_if_due, "take": census.take, "hurry": census.hurry,
             "amounts_now": lambda: census.amounts_now(next(iter(states.values()))) if states else pages.present(),
         },
         ports.Figures: {
