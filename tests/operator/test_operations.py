@@ -13,6 +13,7 @@ from redrive.errors import PermanentError, TransitionError, UsageError
 from redrive.events import OperationChanged, TasksChanged
 from redrive.operator.carrier import Carrier
 from redrive.operator.operating import LaneOperations
+from redrive.operator.sql.census import SqlCensus
 from redrive.operator.sql.operations import HOLD, SqlOperations
 from redrive.operator.sql.pages import SqlTaskPages
 from redrive.ports import Actor, Filter
@@ -387,3 +388,14 @@ async def test_everybody_says_who_and_why(bench):
         await bench.operations.start(Filter(), actor="ada", reason="")
     with pytest.raises(UsageError, match="there is no operation"):
         await bench.operations.pause("nothing", **WHO)
+
+
+async def test_a_dry_run_names_a_real_error(bench):
+    """What tasks died of is said with the words of one of them, never with placeholders alone."""
+    await add(bench._ledger, "a")
+    await bench.work(
+        works=lambda task: False, error=lambda _: PermanentError("'None' has no attribute 'body', order 4711")
+    )
+    await SqlCensus(bench._ledger).take()
+    [(_, said, amount)] = (await bench.operations.plan(Filter())).dead.causes
+    assert (said, amount) == ("PermanentError: 'None' has no attribute 'body', order 4711", 1)

@@ -175,7 +175,7 @@ class DeadSet:
     amount: int
     kinds: Sequence[tuple[str, int]] = ()
     causes: Sequence[tuple[str, str, int]] = ()
-    """What they died of: the cause, its text, how many; as of the last census."""
+    """What they died of: the cause, one of its errors, how many; as of the last census."""
     oldest: datetime | None = None
     newest: datetime | None = None
 

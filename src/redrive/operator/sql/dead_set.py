@@ -25,12 +25,12 @@ def dead_set(connection: Connection, ledger: SqlLedger, asked: Filter) -> DeadSe
     ids = select(cast(rows.column("id"), Text)).where(*where)
     died = select(d.c.cause, func.count()).where(d.c.ledger == ledger.name, d.c.task_id.in_(ids)).group_by(d.c.cause)
     amounts = connection.execute(died.order_by(func.count().desc()).limit(GROUPS_MAX)).all()
-    known = select(c.c.id, c.c.text).where(c.c.ledger == ledger.name, c.c.id.in_([cause for cause, _ in amounts]))
-    texts = {row.id: row.text for row in connection.execute(known)}
+    known = select(c.c.id, c.c.sample).where(c.c.ledger == ledger.name, c.c.id.in_([cause for cause, _ in amounts]))
+    samples = {row.id: row.sample for row in connection.execute(known)}
     return DeadSet(
         amount=sum(row[1] for row in kinds),
         kinds=[(row[0] or ledger.table.name, row[1]) for row in kinds[:GROUPS_MAX]],
-        causes=[(cause, texts.get(cause, ""), amount) for cause, amount in amounts],
+        causes=[(cause, samples.get(cause, ""), amount) for cause, amount in amounts],
         oldest=min((row[2] for row in kinds if row[2] is not None), default=None),
         newest=max((row[3] for row in kinds if row[3] is not None), default=None),
     )
