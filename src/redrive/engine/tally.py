@@ -104,7 +104,7 @@ _Row = tuple[datetime, str, str]
 
 
 class KindTally:
-    """KindCounts the settlements of one worker. Nothing here waits for anybody, and everything is bounded."""
+    """Counts the settlements of one worker. Nothing here waits for anybody, and everything is bounded."""
 
     def __init__(self, ledger: str, handlers: Handlers) -> None:
         self._ledger = ledger
