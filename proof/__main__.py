@@ -60,7 +60,7 @@ def _write(results: list[tuple[Scenario, list[Found]]], *, short: bool) -> None:
     kept = [line for line in docs.read_text().splitlines() if line.startswith(tuple(f"| {one} |" for one in left))]
     docs.write_text(
         "# Proof\n\n"
-        f"Written by `make proof` with Python {platform.python_version()} and {os.cpu_count()} cores; the short form of it writes nothing here.\n\n"
+        f"Found by the scenarios of `make proof`, some of them run alone and each at the size that its line says, with Python {platform.python_version()} and {os.cpu_count()} cores; the short form of it writes nothing here.\n\n"
         "| promise | how it was tried | what was found | holds | on |\n| --- | --- | --- | --- | --- |\n"
         + "\n".join([*kept, *rows])
         + "\n"
