@@ -49,10 +49,10 @@ async def _lately(request: Request) -> list[dict[str, Any]]:
     told = [
         {
             "at": one["at"],
-            "text": f"{one['actor']}: {one['act']} {one.get('task_id') or one.get('amount', '')}",
+            "text": f"{one['actor']}: {one['act']} {one['task_id'] or format(one['amount'], ',')}",
             "place": "/audit",
         }
-        for one in found.get("acts", found.get("deeds", ()))
+        for one in found["acts"]
     ]
     first: dict[str, str] = {}
     for one in await workers(request):
