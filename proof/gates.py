@@ -27,6 +27,8 @@ from tests.faults.processes import Ground, WorkerProcess
 STORES = ("postgres", "sqlite")
 OBEYED_SECONDS_MAX = 1.0
 ADA = Actor(name="ada", reason="a proof")
+RUN_MILLISECONDS = 300
+"""So long that a gate is full while one of its tasks is settled and the next claimed, on a slow disk, too: else nobody would see that it may hold more."""
 
 
 @contextmanager
@@ -136,7 +138,9 @@ async def _feed(app: Redrive, kinds: Sequence[str]) -> None:
     """There is always something to do; and to add goes on, whatever is paused."""
     for number in count():
         for kind in kinds:
-            tasks = [make_task(kind, 40, key=f"{kind}/{number}-{n}", gate=f"bank:{kind}") for n in range(10)]
+            tasks = [
+                make_task(kind, RUN_MILLISECONDS, key=f"{kind}/{number}-{n}", gate=f"bank:{kind}") for n in range(10)
+            ]
             await app.add_many(tasks)
         await asyncio.sleep(0.2)
 

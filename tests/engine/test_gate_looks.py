@@ -53,21 +53,21 @@ async def test_a_ledger_without_gates_is_not_asked() -> None:
     assert look.take(10)
 
 
-async def test_an_empty_look_is_followed_by_the_next_after_a_second() -> None:
-    """A claim behind gates that gave nothing is not repeated with the next claim, but once a second."""
+async def test_an_empty_look_is_followed_by_the_next_after_half_a_second() -> None:
+    """A claim behind gates that gave nothing is not repeated with the next claim, but twice a second."""
     look, clock, _ = await looks()
     assert look.take(10)
     look.answered([claim_of()])
     assert not look.take(10)
     look.answered([])  # it did not look, so it learned nothing
-    clock.at += 0.99
+    clock.at += 0.49
     assert not look.take(10)
     clock.at += 0.02
     assert look.take(10)
 
 
 async def test_claims_that_are_filled_by_what_has_no_gate_do_not_look_each_time() -> None:
-    """What is behind gates goes first, so a claim that was full of others has looked: the next look is a second later."""
+    """What is behind gates goes first, so a claim that was full of others has looked: the next look is half a second later."""
     look, clock, _ = await looks()
     assert look.take(2)
     look.answered([claim_of(), claim_of()])

@@ -76,6 +76,22 @@ async def test_a_wake_up_counts_only_while_something_is_paused() -> None:
     assert await kinds.to_claim() == ["mail"]
 
 
+async def test_a_resume_is_told_to_who_looks_behind_gates() -> None:
+    """Looks there are rare while they give nothing: without it a resume would wait for the next of them, after the look that found it."""
+    ledger, clock, told = Asked("kind:mail", "kind:call"), Ticks(), []
+    pauses = Pauses(ledger, resumed=lambda: told.append(clock.at), clock=clock)  # type: ignore[arg-type]
+    await pauses.look()
+    ledger.names = ["kind:mail", "kind:send"]
+    await pauses.look()
+    assert len(told) == 1, "one was resumed, though another was paused meanwhile"
+    ledger.names = ["kind:mail", "kind:send", "kind:*"]
+    await pauses.look()
+    assert len(told) == 1
+    ledger.names = []
+    await pauses.look()
+    assert len(told) == 2
+
+
 async def test_what_waits_waits_and_adding_goes_on(url: str, clock: VirtualClock) -> None:
     """A paused kind is left alone by handlers of every sort, others run; what was added meanwhile runs after the resume."""
     ran: list[str] = []

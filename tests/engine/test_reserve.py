@@ -25,13 +25,13 @@ def test_a_tenant_has_its_share_of_the_reserve() -> None:
     assert reserve.portion(25, [claim_of(), claim_of(gate="g")]) == (25, [])
 
 
-def test_the_reserve_is_looked_for_after_wake_ups_and_once_a_second() -> None:
+def test_the_reserve_is_looked_for_after_wake_ups_and_twice_a_second() -> None:
     """An empty look is not repeated at once, however often somebody is woken; one that gave something is."""
     clock = Ticks()
     reserve = Reserve(4, clock=clock)
     assert reserve.wait_seconds == 0
     reserve.looked([])
-    assert reserve.wait_seconds == 1
+    assert reserve.wait_seconds == 0.5
     reserve.soon()
     assert 0 < reserve.wait_seconds <= 0.02
     clock.at += 0.02

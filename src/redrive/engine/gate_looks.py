@@ -1,8 +1,9 @@
 """When a worker looks behind gates: a claim there is a statement of its own, sent only when something says that it may find work.
 
 That is after a wake-up (an add, a settlement of a task that has a gate, a change of limits), after a claim behind gates that gave
-something, at the instant at which the ledger said that a gate is to be looked at, and once a second. Where there is no gate at all it is
-never sent: then all that gates cost is one look a second whether there are some now (`Ledger.uses_gates`).
+something, after a kind was resumed, at the instant at which the ledger said that a gate is to be looked at, and twice a second: so a
+change that nobody told of holds within a second, too. Where there is no gate at all it is never sent: then all that gates cost is one look
+a second whether there are some now (`Ledger.uses_gates`).
 """
 
 import math
@@ -14,7 +15,7 @@ from redrive.core.gates import mostly_gated
 from redrive.core.task import Claim
 from redrive.ports import Ledger
 
-EVERY_SECONDS = 1.0
+EVERY_SECONDS = 0.5
 LIVELY_SECONDS = 0.05
 DISCOVER_SHARE = 50
 DISCOVER_FREE_SECONDS = 0.02

@@ -14,7 +14,7 @@ from redrive.engine.gate_looks import EVERY_SECONDS, WOKEN_EVERY_SECONDS
 
 
 class Reserve:
-    """The reserve of one worker, and when it looks for who may use it: after a wake-up, and once a second."""
+    """The reserve of one worker, and when it looks for who may use it: after a wake-up, and twice a second."""
 
     def __init__(self, slots: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.size = max(1, slots // 4)

@@ -49,8 +49,9 @@ AHEAD_FROM = 500
 """The smallest batch that is worth a claim of its own while another runs."""
 UNWRITTEN_BATCHES_MAX = 4
 """How far the settler may be behind before no more is claimed: what is not written yet is kept in memory."""
-PAUSE_LOOK = timedelta(seconds=1)
-"""How long a worker naps at most while kinds are paused: nobody tells of a pause that ends by itself."""
+CHANGE_LOOK = timedelta(seconds=0.5)
+"""How long a worker naps at most while there are gates or pauses: nobody tells of a pause that ends by itself, and what a person changes holds
+within a second though word of it was lost."""
 CANCEL_PATIENCE_SECONDS = 2.0
 STOP_LOOK_SECONDS = 0.5
 
@@ -150,9 +151,9 @@ class Worker:
             self._settings.concurrency + self._reserve.size, thread_name_prefix="redrive-handler"
         )
         self._patience = Patience(ledger.name, self._tell)
-        self._pauses = Pauses(ledger)
-        self._kinds = Kinds(ledger, handlers, self._pauses)
         self._looks = GateLooks(ledger)
+        self._pauses = Pauses(ledger, resumed=self._looks.soon)
+        self._kinds = Kinds(ledger, handlers, self._pauses)
         self._runner = Runner(ledger, self.name, self._threads, around)
         self.tally = KindTally(ledger.name, handlers)
         """What it has counted of each kind, for whoever writes it down."""
@@ -479,7 +480,9 @@ class Worker:
 
     async def _idle_time(self, waiter: Waiter) -> timedelta:
         """How long there is nothing to do: until the next task is due, at most the poll interval."""
-        poll = min(self._settings.poll, PAUSE_LOOK) if self._pauses.any else self._settings.poll
+        poll = self._settings.poll
+        if self._pauses.any or self._looks.in_use:
+            poll = min(poll, CHANGE_LOOK)
         if waiter.hears_due:
             return poll
         try:
