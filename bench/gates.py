@@ -181,11 +181,11 @@ async def _work(ledger: SqlLedger, tasks: int, round_: int) -> None:
 # --- a tenant that hangs --------------------------------------------------------------------------------------------------
 
 
-async def tenant_ms(url: str, hanging: int, tries: int) -> tuple[float, float]:
+async def tenant_ms(url: str, hanging: int, tries: int) -> tuple[list[float], list[float]]:
     """From adding a task of one tenant to its start: on an idle worker, and while all slots hang with another tenant's."""
     starts: dict[str, asyncio.Future[float]] = {}
     ended = asyncio.Event()
-    medians = []
+    found = []
     async with Redrive(url) as app:
         app.gate("endpoint:*", concurrency=10)
 
@@ -215,11 +215,11 @@ async def tenant_ms(url: str, hanging: int, tries: int) -> tuple[float, float]:
                 await app.add("deliver", key=key, gate="endpoint:other", tenant="other")
                 late.append((await asyncio.wait_for(starts[key], 30) - began) * 1000)
                 await asyncio.sleep(0.05)
-            medians.append(statistics.median(late))
+            found.append(late)
         ended.set()
         workers.stop()
         await running
-    return medians[0], medians[1]
+    return found[0], found[1]
 
 
 # --- together -------------------------------------------------------------------------------------------------------------
@@ -269,8 +269,9 @@ def measure(options: argparse.Namespace, console: Console) -> list[Limit]:
             keep(f"work without a gate, table with gates / without ({plain:.0f} µs)", store, gated, "×", UNGATED_BOUND)
             keep("the control: two tables without", store, control, "×", CONTROL_BOUND)
             idle, late = uvloop.run(tenant_ms(fresh(store, "gates_tenant"), options.hanging, 20))
-            keep(f"start of a tenant's task while {options.hanging:,} of another hang (idle {idle:.1f} ms)", store, late, "ms",
-                 2 * idle + TENANT_BOUND_MS)  # fmt: skip
+            for which, of in (("usual", statistics.median), ("slowest", max)):
+                keep(f"{which} start of a tenant's task while {options.hanging:,} of another hang (idle {of(idle):.1f} ms)", store,
+                     of(late), "ms", 2 * of(idle) + TENANT_BOUND_MS)  # fmt: skip
     return limits
 
 

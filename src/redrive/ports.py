@@ -203,10 +203,11 @@ class Ledger(Protocol):
         """
         ...
 
-    async def discover(self) -> int:
+    async def discover(self, *, lately: bool = False) -> int:
         """Make or wake gates that nobody has told of, because their tasks came in a caller's transaction or from a stranger.
 
-        How many there were.
+        How many there were. With `lately` it looks at those alone that went to sleep a moment ago, perhaps while a task was added that
+        their claim could not see yet: that costs the same however many gates there are.
         """
         ...
 

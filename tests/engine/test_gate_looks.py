@@ -138,7 +138,9 @@ async def test_discovery_takes_a_fiftieth_of_the_time() -> None:
         scans = 0
         seconds = 0.1
 
-        async def discover(self) -> int:
+        async def discover(self, *, lately: bool = False) -> int:
+            if lately:
+                return 0
             self.scans += 1
             clock.at += self.seconds
             return 1
@@ -152,6 +154,10 @@ async def test_discovery_takes_a_fiftieth_of_the_time() -> None:
     ledger.seconds = 0.001
     assert [await discovery.look(), await discovery.look()] == [1, 1]
     assert ledger.scans == 3
+    ledger.seconds = 13.0
+    await discovery.look()
+    clock.at += 60
+    assert await discovery.look() == 1, "however long one took"
 
 
 async def test_workers_obey_a_gate(tmp_path: Path) -> None:

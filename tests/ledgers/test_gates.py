@@ -419,6 +419,21 @@ async def test_what_nobody_told_of_is_discovered(home: Home) -> None:
     assert await home.ledger.discover() == 0
 
 
+async def test_what_came_while_its_gate_fell_asleep_is_found_at_once(home: Home) -> None:
+    """A claim does not see a task that is added beside it, and who adds it sees a gate that is awake: so it is looked for, among few gates.
+
+    On SQLite nobody adds while somebody claims.
+    """
+    [late] = await put(home, delay=days(1))
+    assert await home.ledger.claim(1, LEASE) == []
+    assert await home.ledger.discover(lately=True) == 0
+    await home.change(late, due=home.clock.now())
+    assert await home.ledger.claim(10, LEASE) == []
+    assert await home.ledger.discover(lately=home.store != "sqlite") == 1
+    assert [claim.task.id for claim in await home.ledger.claim(10, LEASE)] == [late]
+    assert await home.ledger.discover(lately=True) == 0
+
+
 async def test_a_ledger_knows_whether_it_uses_gates(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """None at first, and whoever asks again soon costs no statement; the ledger's own add is known at once, and a stranger's row is seen
     by the next look."""

@@ -18,6 +18,8 @@ from redrive.ports import Ledger
 EVERY_SECONDS = 0.5
 LIVELY_SECONDS = 0.05
 DISCOVER_SHARE = 50
+DISCOVER_SECONDS_MAX = 60.0
+"""How long nobody looks at most, though one look took long: a database may be slow once."""
 DISCOVER_FREE_SECONDS = 0.02
 """A scan that takes no longer, as with a thousand gates, may be made whenever somebody asks."""
 WOKEN_EVERY_SECONDS = 0.02
@@ -35,14 +37,14 @@ class Discovery:
         self._at = -math.inf
 
     async def look(self) -> int:
-        """How many gates were found; none if the last look was too long and too short ago."""
+        """How many gates were found. If the last look was too long and too short ago, among those alone that fell asleep just now."""
         begun = self._clock()
         if begun < self._at:
-            return 0
+            return await self._ledger.discover(lately=True)
         found = await self._ledger.discover()
         ended = self._clock()
         if ended - begun > DISCOVER_FREE_SECONDS:
-            self._at = ended + (ended - begun) * DISCOVER_SHARE
+            self._at = ended + min((ended - begun) * DISCOVER_SHARE, DISCOVER_SECONDS_MAX)
         return found
 
 

@@ -101,7 +101,7 @@ class ItemGating(ItemBase):
         """See `Ledger.uses_gates`: each target is a gate."""
         return True
 
-    async def discover(self) -> int:
+    async def discover(self, *, lately: bool = False) -> int:  # noqa: ARG002
         """See `Ledger.discover`: a gate needs no row before it is limited."""
         return 0
 

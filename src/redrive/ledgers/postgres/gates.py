@@ -29,19 +29,17 @@ from sqlalchemy import (
     cast,
     func,
     literal_column,
-    null,
     or_,
     select,
     text,
     true,
-    tuple_,
     union_all,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, array
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import TypeEngine
 
 from redrive.core.gates import BANDS, SURE_PERCENT, TENANTS, BreakerState
-from redrive.ledgers.sql import schema
+from redrive.ledgers.postgres.overlooked import found_gates, heads_of_kinds, missed, overlooked
 from redrive.ledgers.sql.gate_rows import GateAsk, GateRows, NamedGate
 from redrive.ledgers.sql.predicates import as_text, quoted
 from redrive.ledgers.sql.seam import Dialect, Parameters
@@ -341,6 +339,7 @@ class PostgresGateClaim:
         self._rows = rows
         self._statement = self._build()
         self._overlooked = overlooked(dialect, rows)
+        self._missed = missed(dialect, rows)
 
     def ask(self, connection: Connection, ask: GateAsk) -> tuple[Any, Parameters]:  # noqa: ARG002 - one statement, run by who asks
         """See `GateClaim.ask`."""
@@ -350,8 +349,11 @@ class PostgresGateClaim:
 
     def discover(self, connection: Connection, ledger: str, times: Parameters) -> list[NamedGate]:
         """See `GateClaim.discover`: a loose scan over the gates and kinds of the index, one probe for each."""
-        found = connection.execute(self._overlooked, {"ledger": ledger, **times}).all()
-        return [NamedGate(gate, kind, str(tenant or "")) for gate, kind, tenant in found]
+        return found_gates(connection, self._overlooked, ledger, times)
+
+    def discover_lately(self, connection: Connection, ledger: str, times: Parameters) -> list[NamedGate]:
+        """See `GateClaim.discover_lately`."""
+        return found_gates(connection, self._missed, ledger, times)
 
     def _build(self) -> Any:
         rows, limit = self._rows, bindparam("limit", type_=Integer)
@@ -501,61 +503,6 @@ class PostgresGateClaim:
             .select_from(roomy.join(counts, true()))
             .cte("counted")
         )  # fmt: skip
-
-
-def heads(rows: GateRows, gate: ColumnElement[str], kind: ColumnElement[str] | None) -> tuple[FromClause, Select[Any]]:
-    """The waiting rows of a gate, a kind and a band, in the order in which they are due; and the table of bands."""
-    bands = func.unnest(literal_column(f"'{{{','.join(map(str, rows.bands))}}}'::integer[]")).table_valued("band")
-    bands = bands.render_derived(name="bands")
-    where = [rows.gate == gate, rows.band == bands.c.band, rows.waiting]
-    if rows.kind is not None:
-        where.append(rows.kind == kind)
-    return bands, select(rows.id.label("id"), rows.due.label("due"), bands.c.band).where(*where).order_by(rows.due)
-
-
-def heads_of_kinds(
-    rows: GateRows, gate: ColumnElement[str], kinds: ColumnElement[Any] | None
-) -> tuple[list[FromClause], Select[Any]]:
-    """The same for several kinds; and the tables of bands and kinds."""
-    if rows.kind is None:
-        bands, found = heads(rows, gate, None)
-        return [bands], found
-    assert kinds is not None
-    each = func.unnest(kinds, type_=Text).table_valued("kind").render_derived(name="each_kind")
-    bands, found = heads(rows, gate, each.c.kind)
-    return [bands, each], found
-
-
-def overlooked(dialect: Dialect, rows: GateRows) -> Select[Any]:
-    """A loose scan over the gates and kinds of the index: see `GateClaim.discover`."""
-    g = schema.gate
-    kind: Any = null() if rows.kind is None else rows.kind
-    columns = [
-        rows.gate.label("gate"),
-        cast(kind, Text).label("kind"),
-        cast(null() if rows.tenant is None else rows.tenant, Text).label("tenant"),
-    ]
-    order = [rows.gate] if rows.kind is None else [rows.gate, rows.kind]
-    head = select(*columns).where(rows.waiting).order_by(*order).limit(1)
-    scan = select(head.subquery("head")).cte("scan", recursive=True)
-    before = [scan.c.gate] if rows.kind is None else [scan.c.gate, scan.c.kind]
-    following = head.where(tuple_(*order) > tuple_(*before)).correlate(scan).lateral("following")
-    scan = scan.union_all(select(*following.c).select_from(scan.join(following, true())))
-    sources, first = heads_of_kinds(rows, scan.c.gate, None if rows.kind is None else array([scan.c.kind]))
-    now = dialect.now()
-    one = first.where(rows.due <= dialect.present(rows.due_column)).correlate(scan, *sources).limit(1)
-    joined: Any = sources[0]
-    for source in [*sources[1:], one.lateral("one")]:
-        joined = joined.join(source, true())
-    due = select(literal_column("1")).select_from(joined).correlate(scan).exists()
-    asleep = and_(g.c.waits_for == quoted("due"), func.coalesce(g.c.wake_at > now, true()), due)
-    unknown = [] if rows.kind is None else [scan.c.kind != all_(g.c.kinds)]
-    mine = and_(g.c.ledger == bindparam("ledger", type_=Text), g.c.name == scan.c.gate)
-    return (
-        select(scan.c.gate, scan.c.kind, scan.c.tenant)
-        .select_from(scan.outerjoin(g, mine))
-        .where(or_(g.c.name.is_(None), *unknown, asleep))
-    )
 
 
 def settle_gates(dialect: Dialect, settled: CTE) -> tuple[CTE, ...]:

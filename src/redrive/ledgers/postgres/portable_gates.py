@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Integer, Select, Text, any_, bindparam, func,
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from redrive.core.gates import Gate
-from redrive.ledgers.postgres.gates import heads, overlooked
+from redrive.ledgers.postgres.overlooked import found_gates, heads, missed, overlooked
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.gate_reading import ReadingGateClaim
@@ -27,11 +27,15 @@ class PortableGateClaim(ReadingGateClaim):
         super().__init__(dialect, rows)
         self._batch = Batch(dialect, {"gate": Text(), "kind": Text()})
         self._overlooked = overlooked(dialect, rows)
+        self._missed = missed(dialect, rows)
 
     def discover(self, connection: Connection, ledger: str, times: Parameters) -> list[NamedGate]:
         """See `GateClaim.discover`."""
-        found = connection.execute(self._overlooked, {"ledger": ledger, **times}).all()
-        return [NamedGate(gate, kind, str(tenant or "")) for gate, kind, tenant in found]
+        return found_gates(connection, self._overlooked, ledger, times)
+
+    def discover_lately(self, connection: Connection, ledger: str, times: Parameters) -> list[NamedGate]:
+        """See `GateClaim.discover_lately`."""
+        return found_gates(connection, self._missed, ledger, times)
 
     def _present(self, connection: Connection, ask: GateAsk) -> datetime:
         now: datetime = ask.now or connection.execute(select(self._dialect.now())).scalar_one()

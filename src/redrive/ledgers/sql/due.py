@@ -301,7 +301,7 @@ class Due(Gating):
             else [(rows.held(), rows.lease_end())]
         )
         if state is State.WAITING and rows.has_gates:
-            by_index.append((rows.gated(), rows.gated_due()))
+            by_index.append((rows.parked(), rows.gated_due()))
         return [Branch(self._mapped.id, at, self.sql_table, and_(held, *conditions)) for held, at in by_index]
 
     def count_held(self, connection: Connection, counted_max: int) -> int:

@@ -85,6 +85,10 @@ class ReadingGateClaim(ABC):
         """See `GateClaim.discover`."""
 
     @abstractmethod
+    def discover_lately(self, connection: Connection, ledger: str, times: Parameters) -> list[NamedGate]:
+        """See `GateClaim.discover_lately`."""
+
+    @abstractmethod
     def _present(self, connection: Connection, ask: GateAsk) -> datetime:
         """The instant at which gates are looked at."""
 

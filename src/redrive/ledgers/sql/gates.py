@@ -228,14 +228,11 @@ class Gating(LedgerBase):
         """Hold rows: see `ClaimStatements.hold`."""
         raise NotImplementedError
 
-    async def discover(self) -> int:
-        """Make or wake gates that nobody has told of: tasks that strangers inserted, or that came in a caller's transaction.
-
-        How many there were.
-        """
+    async def discover(self, *, lately: bool = False) -> int:
+        """See `Ledger.discover`."""
         if not self.has_gates:
             return 0
-        found = await self.database.read(self._overlooked)
+        found = await self.database.read(self._missed if lately else self._overlooked)
         if not found:
             return 0
         made = await self.database.write(self.make_gates, found)
@@ -244,6 +241,9 @@ class Gating(LedgerBase):
 
     def _overlooked(self, connection: Connection) -> list[NamedGate]:
         return self._gate_claim.discover(connection, self.name, self._times())
+
+    def _missed(self, connection: Connection) -> list[NamedGate]:
+        return self._gate_claim.discover_lately(connection, self.name, self._times())
 
     async def overdue_behind_gates(self, *, limit: int = IDS_MAX) -> list[TaskId]:
         """Tasks that wait behind a gate past their deadline; nobody claims them, so nobody else would see it."""

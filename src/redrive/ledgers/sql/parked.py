@@ -54,7 +54,7 @@ class Parking(LedgerBase):
         rows, branches = self._mapped.rows, []
         held = [(rows.first_due(), rows.first_tries()), (rows.retry_due(), rows.retries())]
         if rows.has_gates:
-            held.append((rows.gated_due(), rows.gated()))
+            held.append((rows.gated_due(), rows.parked()))
         for due, where in held:
             branch = select(due.label("due")).where(where)
             if kind is not None and self._mapped.has("kind"):

@@ -451,6 +451,14 @@ gate = Table(
     Index(
         "redrive_gate_wake_idx", "ledger", "wake_at", sqlite_where=text("NOT ready"), postgresql_where=text("NOT ready")
     ),
+    # What fell asleep just now: a task may have come meanwhile.
+    Index(
+        "redrive_gate_asleep_idx",
+        "ledger",
+        "turn_at",
+        sqlite_where=text("waits_for = 'due'"),
+        postgresql_where=text("waits_for = 'due'"),
+    ),
     # For people, and for workers that ask which kinds are paused.
     Index("redrive_gate_holds_idx", "ledger", "name", sqlite_where=text(GATE_HOLDS), postgresql_where=text(GATE_HOLDS)),
     postgresql_with={"fillfactor": 50},

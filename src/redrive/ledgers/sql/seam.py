@@ -80,6 +80,10 @@ class GateClaim(Protocol):
         """Gates that tasks name and that are not there, do not know their kind, or sleep though something is due."""
         ...
 
+    def discover_lately(self, connection: Connection, ledger: str, times: Parameters) -> list[NamedGate]:
+        """Gates that sleep since a moment ago though something is due."""
+        ...
+
 
 class Dialect(Protocol):
     """One database, as far as statements must know it."""

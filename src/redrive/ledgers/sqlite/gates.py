@@ -70,6 +70,10 @@ class SqliteGateClaim(ReadingGateClaim):
         due = {gate for gate, *_ in connection.execute(self._due_rows, asked)} if asleep else frozenset()
         return missing + [one for one in asleep if one.gate in due]
 
+    def discover_lately(self, connection: Connection, ledger: str, times: Parameters) -> list[NamedGate]:  # noqa: ARG002
+        """See `GateClaim.discover_lately`: nobody adds while somebody claims, so each sees what the other has done."""
+        return []
+
     @cached_property
     def _all_named(self) -> Select[Any]:
         """Gates and kinds of waiting rows, each with what its gate knows: a loose scan, one probe of the index for each."""

@@ -56,5 +56,5 @@ def _statement(ledger: SqlLedger) -> Select[Any]:
         )
         return select(func.count()).select_from(some.subquery()).scalar_subquery()
 
-    gated = few(rows.gated()) if rows.has_gates else literal_column("0")
+    gated = few(rows.parked()) if rows.has_gates else literal_column("0")
     return select(few(rows.first_tries()), few(rows.retries()), gated)

@@ -38,7 +38,8 @@ class GateColumn:
         band = f"{level} + CASE WHEN ({self.tried}) THEN 0 ELSE 1 END"
         where = f"gate IS NOT NULL AND {self.waiting} AND lease_until IS NULL"
         self._create("gate", ["gate", *self._kind, band if _sqlite() else f"({band})", self._instant(self.due)], where)
-        self._create("parked", [*self._kind, self._instant(self.due)], where)
+        due = self._instant(self.due)
+        self._create("parked", [*self._kind, due], f"{where} AND {due} >= {_earliest()}")
 
     def drop(self) -> None:
         """Take the column away. What waits behind a gate waits without one then."""
@@ -60,11 +61,14 @@ class GateColumn:
 
     def _instant(self, columns: Sequence[str]) -> str:
         compared = [f"julianday({name})" for name in columns] if _sqlite() and self.times_are_text else columns
-        earliest = "0" if _sqlite() else "'-infinity'::timestamptz"
-        return f"coalesce({', '.join([*compared, earliest])})"
+        return f"coalesce({', '.join([*compared, _earliest()])})"
 
     def _create(self, name: str, columns: Sequence[str], where: str) -> None:
         op.execute(f"CREATE INDEX {self.table}_{name}_idx ON {self.table} ({', '.join(columns)}) WHERE {where}")
+
+
+def _earliest() -> str:
+    return "0" if _sqlite() else "'-infinity'::timestamptz"
 
 
 def _sqlite() -> bool:

@@ -21,7 +21,8 @@ def upgrade() -> None:
     band = sa.text(_BAND if _sqlite() else f"({_BAND})")
     _create_index("gate", ["endpoint_id", band, _due()], _GATED)
     _create_index("turn", ["endpoint_id", sa.text("coalesce(user_id, '')"), band, _due()], _GATED)
-    _create_index("parked", [_due()], _GATED)
+    earliest = "0" if _sqlite() else "'-infinity'::timestamptz"
+    _create_index("parked", [_due()], f"{_GATED} AND {_due()} >= {earliest}")
 
 
 def downgrade() -> None:

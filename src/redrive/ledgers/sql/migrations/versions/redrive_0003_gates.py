@@ -23,7 +23,7 @@ def upgrade() -> None:
     _create_index("gate", ["gate", "kind", band, _due()], _GATED)
     turn = sa.text("coalesce(tenant, '')")
     _create_index("turn", ["gate", turn, "kind", band, _due()], _GATED)
-    _create_index("parked", ["kind", _due()], _GATED)
+    _create_index("parked", ["kind", _due()], f"{_GATED} AND {_due()} >= {_earliest()}")
     _create_index("deadline", ["deadline_at"], f"{_GATED} AND deadline_at IS NOT NULL")
     _create_rules()
     _create_gates()
@@ -91,6 +91,7 @@ def _create_gates() -> None:
     for name, columns, where in (
         ("ready", ["ledger", "tenant", "turn_at"], "ready"),
         ("wake", ["ledger", "wake_at"], "NOT ready"),
+        ("asleep", ["ledger", "turn_at"], "waits_for = 'due'"),
         ("holds", ["ledger", "name"], _HOLDS),
     ):
         op.create_index(
@@ -116,8 +117,11 @@ def _create_spans() -> None:
 
 
 def _due() -> sa.TextClause:
-    earliest = "0" if op.get_context().dialect.name == "sqlite" else "'-infinity'::timestamptz"
-    return sa.text(f"coalesce(due_at, {earliest})")
+    return sa.text(f"coalesce(due_at, {_earliest()})")
+
+
+def _earliest() -> str:
+    return "0" if op.get_context().dialect.name == "sqlite" else "'-infinity'::timestamptz"
 
 
 def _index_waiting(which: str) -> None:
