@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest
 # Tests start hundreds of processes, and each would compile redrive anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run demo test check tests coverage bench proof soak pictures format proto lock dist newcomer clean
+.PHONY: help run demo test check tests coverage bench proof soak pictures docs format proto lock dist newcomer clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -63,6 +63,9 @@ soak: $(READY)  ## all tests in every home, and some of them with hundreds of ki
 
 pictures: $(READY)  ## make the pictures of the docs anew, from the pages in a real browser
 	REDRIVE_TEST_PICTURES=1 $(PYTEST) tests/browser/test_looks.py -k picture
+
+docs:  ## build the site of the docs into build/site, with search and an API reference, and follow every link
+	@$(PYTHON) -m bench.site
 
 format: $(READY)  ## put the code into shape
 	$(BIN)/ruff check --fix .

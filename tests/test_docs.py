@@ -18,6 +18,7 @@ import redrive
 import redrive.app
 import redrive.lane
 import redrive.policies
+from bench.site import broken
 from redrive import extend, items, queues, sql
 from redrive.core.states import TRANSITIONS
 
@@ -154,3 +155,27 @@ def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
     run(bring_back)
     run_worker_until(work_again, "sent invoice 13 at try 3")
     assert "6" in run(foresee.strip())
+
+
+def test_every_page_is_on_the_site() -> None:
+    """The table of contents names each page once; the site is built by `make docs`."""
+    text = (ROOT / "mkdocs.yml").read_text()
+    named = re.findall(r"^ +- (?:[\w ]+: )?(\S+\.md)$", text, re.MULTILINE)
+    assert sorted(named) == sorted(
+        page.relative_to(ROOT / "docs").as_posix() for page in PAGES if page.name != "README.md"
+    )
+
+
+def test_broken_links_of_the_site_are_found(tmp_path: Path) -> None:
+    """A page or a heading that is not there, and a part that somebody else's server would have to give."""
+    (tmp_path / "guides").mkdir()
+    (tmp_path / "guides" / "index.html").write_text('<h1 id="top">x</h1><a href="../">back</a>')
+    (tmp_path / "index.html").write_text(
+        '<a href="guides/#top">a</a><a href="guides/#down">b</a><a href="gone/">c</a><a href="https://elsewhere.example/">d</a>'
+        '<script src="https://elsewhere.example/x.js"></script>'
+    )
+    assert list(broken(tmp_path)) == [
+        "index.html loads https://elsewhere.example/x.js from somebody else",
+        "index.html links to guides/#down, but nothing there has that name",
+        "index.html links to gone/, which is not there",
+    ]
