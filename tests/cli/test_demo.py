@@ -157,6 +157,7 @@ async def running(app: demo.DemoApp) -> AsyncIterator[None]:
         await work
 
 
+@pytest.mark.long_on("sqlite")
 async def test_it_forgets_what_has_ended(empty_url: str, monkeypatch: pytest.MonkeyPatch):
     """In every table that grows, but for the audits of flags and commands, which are for ever: it must not fill the disk over night."""
     monkeypatch.setattr(traffic, "SPEED", 20.0)

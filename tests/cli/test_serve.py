@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import httpx
+import pytest
 
 from .said import Said, Started, until
 
@@ -62,6 +63,7 @@ def is_ready(client: httpx.Client) -> bool:
         return False
 
 
+@pytest.mark.long_on("postgres")
 def test_serve_from_start_to_end(start: Start, stored: Run, url: str):
     """It starts, says what it is, does work that is added, shows it, and ends on SIGTERM."""
     service = start("serve", "--app", "examples.sample:app", "--port", "0", DATABASE_URL=url, LOG_FORMAT="json")

@@ -72,6 +72,7 @@ def states(folder: Path) -> dict[str, tuple[str, int]]:
         }
 
 
+@pytest.mark.long_on("sqlite")
 def test_worker_runs_and_stops_gracefully(start: Start, stored: Run, shop: str):
     """Tasks are run, SIGTERM lets what runs finish, and the exit code is 0."""
     worker = start("worker", shop, "--concurrency", "4", "--grace", "60s")
@@ -164,6 +165,7 @@ async def put(url: str, amount: int) -> None:
         await app.add_many([make_task("quick", number) for number in range(amount)])
 
 
+@pytest.mark.long_on("postgres")
 def test_two_processes_share_the_work(start: Start, url: str, shop: str):
     """`--processes 2` runs two children; SIGTERM ends all gracefully with exit code 0."""
     worker = start("worker", shop, "--processes", "2", "--concurrency", "1")

@@ -25,7 +25,7 @@ from tests.ledgers.aws.servers import AWS, aws_server
 from . import evidence
 from .aws_worker import HANGING, ledger_of
 
-KILLS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 4)
+KILLS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 2)
 WORKERS = 2 if KILLS < 100 else 4
 EVENTS_PER_ROUND = 3 if KILLS < 100 else 1
 SERVER = os.environ.get("REDRIVE_TEST_AWS", "moto")

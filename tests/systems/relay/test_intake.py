@@ -199,6 +199,7 @@ async def test_the_same_message_many_times_at_once(app: Redrive, broker: Broker)
     assert out == [1, 2, 3]
 
 
+@pytest.mark.long_on("postgres")
 async def test_two_relays_side_by_side(url: str, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two relays on one queue and one database share the work: each message, sent twice, is one row and goes out once.
 
@@ -339,7 +340,7 @@ async def test_poison_does_not_slow_the_good(tmp_path: Path, broker: Broker) -> 
     """
     app = Redrive(f"sqlite:///{tmp_path / 'relay.db'}", durable=False)
     relay = Relay(app, settings := broker.settings(base_delay_ms=60_000, max_delay_ms=60_000))
-    amount = 1200
+    amount = 600
     poison = [
         (body, given) for _, body, given in POISON.values() if len(body) < 10_000 and set(given) <= {"content_type"}
     ]
