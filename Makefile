@@ -35,9 +35,10 @@ check: $(READY)  ## style, types, import laws and the template for AWS
 tests: $(READY)  ## the tests alone
 	@$(BIN)/python -W ignore -m bench.servers
 	@$(BIN)/python tests/browser/chromium.py
-	@# In a fresh clone once before: four processes would otherwise compile the same files at the same time.
+	@# In a fresh clone once before: the processes would otherwise compile the same files at the same time.
 	@[ -d .pytest_cache ] || $(PYTEST) tests --collect-only -qq >/dev/null 2>&1 || true
-	$(PYTEST) tests --numprocesses 4 --dist worksteal
+	@# One more than cores, since some of the tests wait. Each more would start servers of its own and prepare what others have prepared.
+	$(PYTEST) tests --numprocesses 3 --dist worksteal
 
 coverage: $(READY)  ## which lines the tests reach; half as long again as the tests alone
 	@rm -f .coverage .coverage.*

@@ -28,7 +28,7 @@ from .test_serve import address
 Start = Callable[..., Started]
 
 LEDGERS = {"redrive_task", "demo_invoice", "commands", "feature_flag_schedules", "trigger_deliveries", "events"}
-SPEED = "6"
+SPEED = "12"
 """Beats, waits and outages are a sixth as long."""
 LOOK_EVERY_SECONDS = 0.5
 """Looking costs, too: up to two dozen requests at a time."""
