@@ -186,7 +186,7 @@ def test_a_child_that_dies_is_started_again(start: Start, redrive: Run, file_sho
     redrive("tasks", "add", "crash", "--attempts", "1", "--key", "crash", "--app", file_shop)
     worker.wait_for("was ended by SIGKILL; a new one starts in")
     worker.wait_for("working on", times=3)
-    until(lambda: redrive("tasks", "show", "crash", "--app", file_shop, "--json").json["state"] == "dead")
+    until(lambda: redrive("tasks", "show", "crash", "--app", file_shop, "--json").json["state"] == "dead", every=0.3)
     assert worker.end(signal.SIGTERM) == 0
 
 
