@@ -63,7 +63,7 @@ soak: $(READY)  ## all tests in every home, and some of them with hundreds of ki
 	REDRIVE_TEST_ROUNDS=600 REDRIVE_TEST_ROWS=1000000 REDRIVE_SIMULATION_SEEDS=1000 REDRIVE_TEST_EXAMPLES=1000 $(PYTEST) tests/core tests/faults tests/engine tests/ledgers/sql/test_plans.py -o timeout=3600
 
 pictures: $(READY)  ## make the pictures of the docs anew, from the pages in a real browser
-	REDRIVE_TEST_PICTURES=1 $(PYTEST) tests/browser/test_looks.py -k picture
+	REDRIVE_TEST_WIDE=1 REDRIVE_TEST_PICTURES=1 $(PYTEST) tests/browser/test_looks.py -k picture
 
 format: $(READY)  ## put the code into shape
 	$(BIN)/ruff check --fix .

@@ -95,6 +95,7 @@ async def test_pages_fit_and_are_accessible(page: Page, site: Site, known: dict[
     await looks_well(page, name, widths=WIDTHS, impacts=("minor", "moderate", *GRAVE))
 
 
+@pytest.mark.wide
 async def test_the_pictures_of_the_docs(page: Page, site: Site, known: dict[str, str], tmp_path: Path):
     """From the pages as they are: a Sunday night on the first screen, and on the page of its cause."""
     SHOTS.mkdir(parents=True, exist_ok=True)
