@@ -35,9 +35,10 @@ check: $(READY)  ## style, types, import laws and the template for AWS
 tests: $(READY)  ## the tests alone
 	@$(BIN)/python -W ignore -m bench.servers
 	@$(BIN)/python tests/browser/chromium.py
-	@# In a fresh clone once before: four processes would otherwise compile the same files at the same time.
+	@# In a fresh clone once before: the processes would otherwise compile the same files at the same time.
 	@[ -d .pytest_cache ] || $(PYTEST) tests --collect-only -qq >/dev/null 2>&1 || true
-	$(PYTEST) tests --numprocesses 4 --dist worksteal
+	@# One more than cores, since some of the tests wait. Each more would start servers of its own and prepare what others have prepared.
+	$(PYTEST) tests --numprocesses 3 --dist worksteal
 
 coverage: $(READY)  ## which lines the tests reach; half as long again as the tests alone
 	@rm -f .coverage .coverage.*
@@ -62,7 +63,7 @@ soak: $(READY)  ## all tests in every home, and some of them with hundreds of ki
 	REDRIVE_TEST_ROUNDS=600 REDRIVE_TEST_ROWS=1000000 REDRIVE_SIMULATION_SEEDS=1000 REDRIVE_TEST_EXAMPLES=1000 $(PYTEST) tests/core tests/faults tests/engine tests/ledgers/sql/test_plans.py -o timeout=3600
 
 pictures: $(READY)  ## make the pictures of the docs anew, from the pages in a real browser
-	REDRIVE_TEST_PICTURES=1 $(PYTEST) tests/browser/test_looks.py -k picture
+	REDRIVE_TEST_WIDE=1 REDRIVE_TEST_PICTURES=1 $(PYTEST) tests/browser/test_looks.py -k picture
 
 docs:  ## build the site of the docs into build/site, with search and an API reference, and follow every link
 	@$(PYTHON) -m bench.site

@@ -2,9 +2,10 @@
 
 A claim about tables, locks or statements runs on every kind of ledger. A shape of table is then there once, on the database
 where it differs most from our own: `NARROW` says where. What stands above the stores (routes, pages, commands, log lines, what
-systems deliver and decide) asks ports that are shown to be alike on SQLite and PostgreSQL elsewhere, so it runs on SQLite, and
-the first test of each file on PostgreSQL too: `ABOVE_STORES` says which files these are. There a test that asks for its `store`, or has the mark
-`every_store`, still runs on both. What has the mark `wide` shows in a long way what others show in short ones.
+systems deliver and decide) asks ports that are shown to be alike in all stores elsewhere, so it runs on SQLite, and
+the first test of each file on the others too: `ABOVE_STORES` says which files these are. There a test that asks for its `store`, or has the mark
+`every_store`, still runs on both. What has the mark `wide` shows in a long way what others show in short ones; what has the mark
+`long_on` is such a way that is gone once, on the store that it names.
 """
 
 import os
@@ -25,10 +26,12 @@ NARROW = {
     # Instants in text beside columns of time; a schema, an enum and names in quotes; queues of PGMQ.
     "postgres": (OWN, EVENTS, LEGACY, COMMANDS),
 }
+OTHER_STORES = ("postgres", "dynamodb")
 ABOVE_STORES = (
     "tests/cli/test_commands.py",
     "tests/cli/test_gates.py",
     "tests/cli/test_tasks.py",
+    "tests/engine/test_worker.py",
     "tests/systems/*/test_cache.py",
     "tests/systems/*/test_logs.py",
     "tests/systems/*/test_policy.py",
@@ -38,6 +41,7 @@ ABOVE_STORES = (
     "tests/systems/relay/test_broker.py",
     "tests/systems/relay/test_dead_letters.py",
     "tests/systems/relay/test_flow.py",
+    "tests/systems/relay/test_intake.py",
     "tests/systems/relay/test_system.py",
     "tests/systems/triggers/test_client.py",
     "tests/systems/triggers/test_delivery.py",
@@ -72,7 +76,7 @@ def _usual(home: Chosen) -> bool:
 
 
 def without_repeats(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """Which tests run, and which show on PostgreSQL again what they show on SQLite."""
+    """Which tests run, and which show in another store what they show on SQLite."""
     if WIDE:
         return list(items), []
     on_sqlite = {_named(item) for item in items if _store(item) == "sqlite"}
@@ -80,10 +84,10 @@ def without_repeats(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], li
     run: list[pytest.Item] = []
     left: list[pytest.Item] = []
     for item in items:
-        if item.get_closest_marker("wide"):
+        if item.get_closest_marker("wide") or _is_long_elsewhere(item):
             left.append(item)
             continue
-        repeats = _store(item) == "postgres" and _named(item) in on_sqlite and _stands_above(item)
+        repeats = _store(item) in OTHER_STORES and _named(item) in on_sqlite and _stands_above(item)
         # The first test of a file, in all its cases.
         (left if repeats and first.setdefault(item.path, _named(item)[1]) != _named(item)[1] else run).append(item)
     return run, left
@@ -96,6 +100,11 @@ def _named(item: pytest.Item) -> tuple[Path, str]:
 def _store(item: pytest.Item) -> str | None:
     given = getattr(item, "callspec", None)
     return None if given is None else given.params.get("store")
+
+
+def _is_long_elsewhere(item: pytest.Item) -> bool:
+    mark = item.get_closest_marker("long_on")
+    return mark is not None and _store(item) != mark.args[0]
 
 
 def _stands_above(item: pytest.Item) -> bool:

@@ -48,6 +48,9 @@ os.environ["REDRIVE_SECRET_KEY"] = "A" * 43 + "="
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "every_store: run the test on both databases, though it stands above them")
     config.addinivalue_line("markers", "wide: run the test only where all homes are asked for")
+    config.addinivalue_line(
+        "markers", "long_on(store): it takes long, so it runs on this store unless all homes are asked for"
+    )
 
 
 @pytest.hookimpl(trylast=True)

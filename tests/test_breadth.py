@@ -58,6 +58,20 @@ def test_what_stands_above_runs_once_on_postgres() -> None:
     assert len(run) + len(left) == len(items)
 
 
+def test_what_takes_long_runs_on_the_store_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, wherever its file is; on all of them where all homes are asked for."""
+    marks = {"long_on": pytest.mark.long_on("postgres").mark}
+    items: Any = [item("tests/faults/test_any.py", "long", store) for store in ("sqlite", "postgres", "dynamodb")]
+    for one in items:
+        one.get_closest_marker = marks.get
+    assert [[one.callspec.params["store"] for one in some] for some in breadth.without_repeats(items)] == [
+        ["postgres"],
+        ["sqlite", "dynamodb"],
+    ]
+    monkeypatch.setattr(breadth, "WIDE", True)
+    assert breadth.without_repeats(items) == (items, [])
+
+
 def item(path: str, name: str, store: str, *marks: str, function: Any = lambda: None) -> Any:
     """As much of a test as is looked at."""
     return SimpleNamespace(

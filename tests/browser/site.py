@@ -88,7 +88,7 @@ async def serving(folder: Path, *, join: Callable[[Redrive], object] | None = No
     serve = asyncio.create_task(server.serve(sockets=[listening]))
     work = asyncio.create_task(service.run())
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(150):
             await service.opened.wait()
             await service.workers.ready.wait()
         site = Site(app, service, f"http://127.0.0.1:{listening.getsockname()[1]}")

@@ -1,27 +1,25 @@
 """The troubleshooting queue in a real browser: what waits for a person is seen, understood and acted on, and the bus has it."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 import pytest_asyncio
-from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, expect
 
 from redrive import Redrive
 from redrive.systems.commands import Commands, NewCommand, PermanentCommandError, Registry, RetryPolicy
 from redrive.systems.commands.desk import TROUBLED
 
-from .conftest import DESK, PHONE, log_in
+from .conftest import log_in
+from .looks import looks_well
 from .site import Site, serving
 from .test_acts import confirm
 from .test_hostile import CORPUS, run_nothing
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-SHOTS = Path(__file__).parent.parent.parent / "build" / "screenshots"
 PATH = "/systems/commands"
 REPLIES = "billing__replies"
 ROWS = "[aria-label='Commands that need attention'] tbody tr"
@@ -245,22 +243,10 @@ async def test_it_fits_and_is_accessible(page: Page, site: Site):
     """No serious finding by axe in either theme; nothing wider than the screen, at a desk or on a phone."""
     await troubled(site, "debit-2031-0001", "debit-2031-0002-" + "x" * 130)
     await troubled(site, "parcel-9", domain="shipping", type="Pack")
-    SHOTS.mkdir(parents=True, exist_ok=True)
     for name, path in (
         ("commands", f"{PATH}?domain=billing"),
         ("commands-domains", PATH),
         ("command", path_of("debit-2031-0001")),
     ):
         await log_in(page, site, "operator", path)
-        for theme in ("light", "dark"):
-            await page.emulate_media(color_scheme=theme)
-            await page.set_viewport_size(DESK)
-            found = await Axe().run(page)
-            grave = [one for one in found.response["violations"] if one["impact"] in ("serious", "critical")]
-            assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in grave] == []
-            await page.screenshot(path=SHOTS / f"{name}-{theme}.png", full_page=True)
-        await page.set_viewport_size(PHONE)
-        await page.emulate_media(color_scheme="light")
-        wide = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-        assert wide <= 0, name
-        await page.screenshot(path=SHOTS / f"{name}-phone.png", full_page=True)
+        await looks_well(page, name)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, expect
 from sqlalchemy import Connection, insert, select
 
@@ -17,9 +16,9 @@ from redrive.systems.flags import Flags, FlagSettings, tables
 from redrive.systems.flags.values import ScheduleStatus
 
 from .conftest import DESK, PHONE, log_in
+from .looks import looks_well
 from .site import Site, serving
 from .test_hostile import CORPUS, run_nothing
-from .test_looks import SHOTS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -301,18 +300,5 @@ async def test_strangers_texts_are_text(page: Page, shop: Shop):
 
 async def test_it_fits_and_is_accessible(page: Page, shop: Shop):
     """No serious finding by axe in either theme; nothing wider than the screen, at a desk or on a phone."""
-    SHOTS.mkdir(parents=True, exist_ok=True)
-    for theme in ("light", "dark"):
-        await page.emulate_media(color_scheme=theme)
-        await page.set_viewport_size(DESK)
-        await log_in(page, shop.site, "operator", HERE)
-        found = await Axe().run(page)
-        grave = [one for one in found.response["violations"] if one["impact"] in ("serious", "critical")]
-        assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in grave] == []
-        assert await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
-        await page.screenshot(path=SHOTS / f"flags-{theme}.png", full_page=True)
-    await page.emulate_media(color_scheme="light")
-    await page.set_viewport_size(PHONE)
-    assert await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
-    await page.screenshot(path=SHOTS / "flags-phone.png", full_page=True)
-    await page.set_viewport_size(DESK)
+    await log_in(page, shop.site, "operator", HERE)
+    await looks_well(page, "flags")

@@ -1,6 +1,6 @@
 """How the pages look and read: both themes, at a desk and on a phone, by eye, by keyboard and by ear.
 
-The screenshots go to `build/screenshots` for people to look at; those of the docs are made here too.
+The pictures of the docs are made here too.
 """
 
 import math
@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, expect
 from sqlalchemy import Connection, delete, insert
 
@@ -19,13 +18,13 @@ from redrive.ports import Filter
 
 from .conftest import log_in
 from .gated import guard
+from .looks import GRAVE, SHOTS, looks_well
 from .site import Site
 from .sunday import sunday
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 ROOT = Path(__file__).parent.parent.parent
-SHOTS = ROOT / "build" / "screenshots"
 PICTURES = ROOT / "docs" / "images" if "REDRIVE_TEST_PICTURES" in os.environ else SHOTS
 """A run of the tests leaves the pictures of the docs alone unless it is told to make them anew: `make pictures`."""
 WIDTHS = (1440, 1024, 768, 390)
@@ -91,22 +90,12 @@ async def show(page: Page, site: Site, name: str, known: dict[str, str]) -> None
 
 @pytest.mark.parametrize("name", PAGES)
 async def test_pages_fit_and_are_accessible(page: Page, site: Site, known: dict[str, str], name: str):
-    """No finding by axe in either theme; nothing wider than the screen, from a desk to a phone."""
-    SHOTS.mkdir(parents=True, exist_ok=True)
+    """No finding by axe in either theme, which differ in their colours alone; nothing wider than the screen, from a desk to a phone."""
     await show(page, site, name, known)
-    for theme in ("light", "dark"):
-        await page.emulate_media(color_scheme=theme)
-        await page.set_viewport_size({"width": WIDTHS[0], "height": 900})
-        found = await Axe().run(page)
-        assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found.response["violations"]] == []
-        for width in WIDTHS:
-            await page.set_viewport_size({"width": width, "height": 900})
-            wide = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-            assert wide <= 0, width
-            if width in (WIDTHS[0], WIDTHS[-1]):
-                await page.screenshot(path=SHOTS / f"{name}-{width}-{theme}.png", full_page=True)
+    await looks_well(page, name, widths=WIDTHS, impacts=("minor", "moderate", *GRAVE))
 
 
+@pytest.mark.wide
 async def test_the_pictures_of_the_docs(page: Page, site: Site, known: dict[str, str], tmp_path: Path):
     """From the pages as they are: a Sunday night on the first screen, and on the page of its cause."""
     SHOTS.mkdir(parents=True, exist_ok=True)

@@ -3,13 +3,11 @@
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 import pytest_asyncio
-from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, expect
 from sqlalchemy import Connection, insert, select
 
@@ -17,14 +15,14 @@ from redrive import Redrive, State, seconds
 from redrive.systems.relay import Relay, RelaySettings
 from redrive.systems.relay.tables import retry_queue
 
-from .conftest import DESK, PHONE, log_in
+from .conftest import PHONE, log_in
+from .looks import fits, looks_well
 from .site import Site, serving
 from .test_acts import confirm
 from .test_hostile import CORPUS, run_nothing
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-SHOTS = Path(__file__).parent.parent.parent / "build" / "screenshots"
 PATH = "/systems/relay"
 ROWS = "[aria-label='Messages in review'] tbody tr"
 
@@ -228,14 +226,8 @@ async def test_what_strangers_wrote_is_text(page: Page, site: Site):
         await expect(page.get_by_label("Queue", exact=True)).to_have_value(evil)
 
 
-async def fits(page: Page) -> bool:
-    """Whether nothing is wider than the screen."""
-    return await page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-
-
 async def test_it_fits_and_is_accessible(page: Page, site: Site):
     """The list and one message: no serious finding by axe in either theme, nothing wider than a desk or a phone."""
-    SHOTS.mkdir(parents=True, exist_ok=True)
     long = "x" * 400
     await in_review(site, long, original_queue=long[:255], error_reason=long, content_type=long)
     await in_review(site, *(f"order-{number}" for number in range(4)))
@@ -246,18 +238,9 @@ async def test_it_fits_and_is_accessible(page: Page, site: Site):
         await page.locator(f"{ROWS} th a", has_text=name).first.get_attribute("href") for name in ("order-3", "xxx")
     ]
     for name, path in {"list": f"{PATH}?queue=orders.paid", "message": hrefs[0]}.items():
-        for theme in ("light", "dark"):
-            await page.emulate_media(color_scheme=theme)
-            await page.set_viewport_size(DESK)
-            await page.goto(site.url + path)
-            found = await Axe().run(page)
-            grave = [one for one in found.response["violations"] if one["impact"] in ("serious", "critical")]
-            assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in grave] == []
-            await page.screenshot(path=SHOTS / f"relay-{name}-{theme}.png", full_page=True)
-        await page.set_viewport_size(PHONE)
-        await page.emulate_media(color_scheme="light")
-        assert await fits(page)
-        await page.screenshot(path=SHOTS / f"relay-{name}-phone.png", full_page=True)
+        await page.goto(site.url + path)
+        await looks_well(page, f"relay-{name}")
+    await page.set_viewport_size(PHONE)
     for path in (PATH, hrefs[1]):
         await page.goto(site.url + path)
         assert await fits(page), path

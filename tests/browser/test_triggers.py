@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Locator, Page, expect
 from sqlalchemy import insert
 
@@ -23,10 +22,10 @@ from redrive.systems.webhooks import Webhooks, WebhookSettings
 from tests.systems.triggers.receiver import Receiver, status
 
 from .conftest import DESK, PHONE, log_in
+from .looks import looks_well
 from .site import Site, serving
 from .test_acts import confirm
 from .test_hostile import CORPUS, run_nothing
-from .test_looks import SHOTS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -264,23 +263,11 @@ async def test_hostile_texts(page: Page, joined: Site):
 
 async def test_looks(page: Page, joined: Site, receiver: Receiver):
     """No serious finding by axe in either theme, nothing wider than the screen, at a desk or on a phone."""
-    SHOTS.mkdir(parents=True, exist_ok=True)
     await endpoint(joined, "https://shop.example/hooks", user="looks", description="the shop", event_types=["paid.*"])
     for code in (410, 503, 404):
         await failing(joined, receiver, code, "looks")
-    for theme in ("light", "dark"):
-        await page.emulate_media(color_scheme=theme)
-        await page.set_viewport_size(DESK)
-        await log_in(page, joined, "operator", f"{HERE}?user=looks")
-        found = await Axe().run(page)
-        grave = [one for one in found.response["violations"] if one["impact"] in ("serious", "critical")]
-        assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in grave] == []
-        await page.screenshot(path=SHOTS / f"triggers-{theme}.png", full_page=True)
-    await page.set_viewport_size(PHONE)
-    assert await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
-    await page.screenshot(path=SHOTS / "triggers-phone.png", full_page=True)
-    await page.emulate_media(color_scheme="light")
-    await page.set_viewport_size(DESK)
+    await log_in(page, joined, "operator", f"{HERE}?user=looks")
+    await looks_well(page, "triggers")
 
 
 async def test_a_webhook_is_a_task_like_any_other(page: Page, joined: Site):

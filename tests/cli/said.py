@@ -49,9 +49,9 @@ class Started:
         return self.process.wait(PATIENCE_SECONDS)
 
 
-def until(holds: Callable[[], bool], why: Callable[[], str] = lambda: "") -> None:
-    """Come back when it holds; what runs in other processes gives no other sign."""
+def until(holds: Callable[[], bool], why: Callable[[], str] = lambda: "", *, every: float = 0.02) -> None:
+    """Come back when it holds; what runs in other processes gives no other sign. To ask by a command costs, so ask that seldom."""
     ends = time.monotonic() + PATIENCE_SECONDS
     while not holds():
         assert time.monotonic() < ends, why()
-        time.sleep(0.02)
+        time.sleep(every)

@@ -28,7 +28,7 @@ from .test_serve import address
 Start = Callable[..., Started]
 
 LEDGERS = {"redrive_task", "demo_invoice", "commands", "feature_flag_schedules", "trigger_deliveries", "events"}
-SPEED = "6"
+SPEED = "12"
 """Beats, waits and outages are a sixth as long."""
 LOOK_EVERY_SECONDS = 0.5
 """Looking costs, too: up to two dozen requests at a time."""
@@ -157,6 +157,7 @@ async def running(app: demo.DemoApp) -> AsyncIterator[None]:
         await work
 
 
+@pytest.mark.long_on("sqlite")
 async def test_it_forgets_what_has_ended(empty_url: str, monkeypatch: pytest.MonkeyPatch):
     """In every table that grows, but for the audits of flags and commands, which are for ever: it must not fill the disk over night."""
     monkeypatch.setattr(traffic, "SPEED", 20.0)

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import httpx
+import pytest
 
 from .said import Said, Started, until
 
@@ -62,6 +63,7 @@ def is_ready(client: httpx.Client) -> bool:
         return False
 
 
+@pytest.mark.long_on("postgres")
 def test_serve_from_start_to_end(start: Start, stored: Run, url: str):
     """It starts, says what it is, does work that is added, shows it, and ends on SIGTERM."""
     service = start("serve", "--app", "examples.sample:app", "--port", "0", DATABASE_URL=url, LOG_FORMAT="json")
@@ -78,7 +80,9 @@ def test_serve_from_start_to_end(start: Start, stored: Run, url: str):
         stored("tasks", "add", "plain.hello", "--key", "plain")
         until(lambda: bool(client.get("/api/tasks", params={"kind": "poison.hello"}).json()["tasks"]))
         for name, state, failures in (("plain", "done", 0), ("flaky", "done", 2), ("poison", "dead", 4)):
-            until(lambda name=name, state=state: stored("tasks", "show", name, "--json").json["state"] == state)
+            until(
+                lambda name=name, state=state: stored("tasks", "show", name, "--json").json["state"] == state, every=0.3
+            )
             assert stored("tasks", "show", name, "--json").json["failures"] == failures
         metrics = client.get("/metrics", headers={"X-API-Key": key}).text
         assert re.search(

@@ -72,6 +72,7 @@ def states(folder: Path) -> dict[str, tuple[str, int]]:
         }
 
 
+@pytest.mark.long_on("sqlite")
 def test_worker_runs_and_stops_gracefully(start: Start, stored: Run, shop: str):
     """Tasks are run, SIGTERM lets what runs finish, and the exit code is 0."""
     worker = start("worker", shop, "--concurrency", "4", "--grace", "60s")
@@ -164,6 +165,7 @@ async def put(url: str, amount: int) -> None:
         await app.add_many([make_task("quick", number) for number in range(amount)])
 
 
+@pytest.mark.long_on("postgres")
 def test_two_processes_share_the_work(start: Start, url: str, shop: str):
     """`--processes 2` runs two children; SIGTERM ends all gracefully with exit code 0."""
     worker = start("worker", shop, "--processes", "2", "--concurrency", "1")
@@ -184,7 +186,7 @@ def test_a_child_that_dies_is_started_again(start: Start, redrive: Run, file_sho
     redrive("tasks", "add", "crash", "--attempts", "1", "--key", "crash", "--app", file_shop)
     worker.wait_for("was ended by SIGKILL; a new one starts in")
     worker.wait_for("working on", times=3)
-    until(lambda: redrive("tasks", "show", "crash", "--app", file_shop, "--json").json["state"] == "dead")
+    until(lambda: redrive("tasks", "show", "crash", "--app", file_shop, "--json").json["state"] == "dead", every=0.3)
     assert worker.end(signal.SIGTERM) == 0
 
 

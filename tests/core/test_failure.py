@@ -30,6 +30,7 @@ from redrive.core.failure import (
 )
 from redrive.core.policy import Policy
 from redrive.errors import BusinessError, PermanentError, RateLimitedError, TaskError, TransientError
+from tests.breadth import WIDE
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -387,7 +388,8 @@ def test_no_neighbour_shields_a_secret(before, text, after):
     assert "X1y2Z3w4" not in redact(f"{before} {text} {after}")
 
 
-MEGABYTE = 1 << 20
+LENGTH = 1 << (20 if WIDE else 18)
+"""So long that whatever takes the square of it does not end in time."""
 HOSTILE = [
     "a", "a-", "a.", "token", "token ", "token=", 'token="', "token='", 'token=\\"', "tokens ", "token= a: ",
     "password\\", "secret:", "key", "api_", "authorization", "authorization:", 'authorization: a="',
@@ -401,12 +403,12 @@ HOSTILE = [
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("piece", HOSTILE, ids=repr)
-def test_a_megabyte_made_to_be_slow_is_not(piece):
-    """A hostile megabyte is redacted in linear time, and what is kept of it has its bound."""
-    text = (piece * (MEGABYTE // len(piece) + 1))[:MEGABYTE]
+def test_a_long_text_made_to_be_slow_is_not(piece):
+    """A hostile text is redacted in linear time, and what is kept of it has its bound."""
+    text = (piece * (LENGTH // len(piece) + 1))[:LENGTH]
     for hostile in (text, f"token{text}", f"Authorization: {text}", f"a://b:{text}", f'password="{text}'):
         assert len(safe_text(hostile)) <= ERROR_CHARS_MAX
-    assert len(redact(text)) <= 3 * MEGABYTE
+    assert len(redact(text)) <= 3 * LENGTH
 
 
 @given(st.lists(st.characters() | st.sampled_from("\0\ud800"), max_size=50).map("".join), st.integers(0, 500))
@@ -511,4 +513,4 @@ def test_an_exception_is_described_by_type_and_text():
 
 def test_a_huge_exception_is_short_when_kept():
     """A message of many megabytes is kept as two thousand characters."""
-    assert len(describe_error(ValueError("x" * (8 * MEGABYTE)))) == ERROR_CHARS_MAX
+    assert len(describe_error(ValueError("x" * (8 << 20)))) == ERROR_CHARS_MAX

@@ -37,6 +37,7 @@ def told(store: str, url: str) -> dict[str, Any]:
     return seen
 
 
+@pytest.mark.long_on("sqlite")
 def test_a_real_project_works(store: str, empty_url: str) -> None:
     """One story, told once for each database, since a project takes seconds to start. Its parts are claims of their own below."""
     seen = told(store, empty_url)

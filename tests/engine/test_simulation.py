@@ -28,7 +28,7 @@ from redrive.ledgers.sql import schema
 from redrive.ports import Actor, Filter
 from tests.engine.workbench import add, handlers_of, ignore
 
-SEEDS = int(os.environ.get("REDRIVE_SIMULATION_SEEDS", "12"))
+SEEDS = int(os.environ.get("REDRIVE_SIMULATION_SEEDS", "6"))
 STEPS = 150
 TASKS = 12
 WORKERS = 4

@@ -153,6 +153,7 @@ def with_transactional(gate, **others):
     return handlers
 
 
+@pytest.mark.every_store
 async def test_transactional_tasks_are_claimed_when_they_can_start(real_ledger, heard, gate):
     """Those for which there is no connection are left to other workers, and are claimed as soon as there is one."""
     few = Faulty(real_ledger)
@@ -299,6 +300,7 @@ async def test_a_handler_that_blocks_the_loop_is_named(real_ledger, heard, gate,
 # --- leases -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every_store
 async def test_leases_are_extended_while_a_handler_runs(real_ledger, heard, gate, monkeypatch):
     """A handler may take several leases long: it keeps its claim, and nobody charges it."""
     monkeypatch.setattr(keeper_module, "EVERY_SECONDS", 0.05)
@@ -341,6 +343,7 @@ async def test_what_is_finished_and_not_written_is_kept_alive(real_ledger, heard
     assert (ended.settlement.outcome, runs) == ("done", ["finished"])
 
 
+@pytest.mark.every_store
 async def test_a_locked_row_is_not_a_lost_claim(real_ledger, heard, gate):
     """A run whose lease cannot be extended because its row is locked goes on, and is tried again soon."""
     faulty, asked = Faulty(real_ledger), asyncio.Event()
@@ -395,6 +398,7 @@ async def test_a_run_that_was_just_written_is_not_lost(real_ledger, heard):
     assert [one.outcome for one in await real_ledger.attempts(id_)] == ["done"]
 
 
+@pytest.mark.every_store
 async def test_lost_lease_cancels_the_run(real_ledger, heard, gate):
     """A worker that learns that it lost a claim stops the handler, writes nothing and says so."""
     [id_] = await add(real_ledger, "stolen")
@@ -459,6 +463,7 @@ def give_back(connection):
     connection.execute(held.values(state="waiting", lease_until=None, claim_id=None, claimed_at=None))
 
 
+@pytest.mark.every_store
 async def test_expired_claims_of_others_are_settled_by_the_worker(real_ledger, heard, monkeypatch):
     """A worker keeps house: what a lost worker held is settled as expired and tried again here."""
     monkeypatch.setattr(keeper_module, "EVERY_SECONDS", 0.05)
@@ -700,6 +705,7 @@ async def test_a_process_that_exits_does_not_wait_for_threads(real_ledger, heard
     gate.out.set()
 
 
+@pytest.mark.every_store
 async def test_stop_gives_back_a_claim_under_way(real_ledger):
     """Tasks that are being claimed while the worker is stopped are not held until their lease ends."""
     faulty = Faulty(real_ledger)
@@ -728,6 +734,7 @@ async def test_stop_gives_back_a_claim_under_way(real_ledger):
     assert [attempt.outcome for attempt in await real_ledger.attempts(id_)] == ["released"]
 
 
+@pytest.mark.every_store
 async def test_stop_gives_back_a_claim_whose_answer_is_lost(real_ledger):
     """Also what a claim took whose answer never came goes back uncharged when the worker stops."""
     faulty = Faulty(real_ledger)
@@ -782,6 +789,7 @@ async def test_unknown_kinds_wait_for_a_worker_that_knows_them(real_ledger, hear
     assert (await real_ledger.get(unknown)).state is State.DONE
 
 
+@pytest.mark.every_store
 async def test_patterns_find_kinds_that_appear_later(real_ledger, heard):
     """A handler with a star picks up a kind that nobody had heard of when the worker started."""
     handlers = Handlers()
@@ -873,6 +881,7 @@ async def test_a_claim_whose_answer_is_lost_runs_all_the_same(real_ledger, heard
     assert [len(await real_ledger.attempts(id_)) for id_ in ids] == [1, 1]
 
 
+@pytest.mark.every_store
 @pytest.mark.parametrize("committed", [True, False])
 async def test_a_commit_whose_answer_is_lost_is_told_as_it_was(real_ledger, heard, committed):
     """Of a transactional handler the observers hear what is in the ledger: done if the commit came through, else failed."""
@@ -998,6 +1007,7 @@ async def test_a_broken_loop_does_not_pass_in_silence(real_ledger, gate):
 # --- waking up --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every_store
 async def test_the_next_due_time_needs_no_poll(real_ledger, heard):
     """A task that is due in 300 ms starts when it is due, and not at the poll, for which nobody here would wait."""
     started = []
@@ -1033,6 +1043,7 @@ async def test_a_retry_needs_no_poll(real_ledger, heard, seconds):
     assert claim.claimed_at >= claim.task.due_at
 
 
+@pytest.mark.every_store
 async def test_wake_up_from_another_application(url, real_ledger, heard):
     """Work that another process adds is seen at once, not at the next poll."""
     other = open_database(url, durable=False)
@@ -1045,6 +1056,7 @@ async def test_wake_up_from_another_application(url, real_ledger, heard):
         await other.close()
 
 
+@pytest.mark.every_store
 @pytest.mark.parametrize("store", ["postgres"])
 async def test_a_due_row_that_is_locked_is_no_hot_loop(real_ledger, heard):
     """While somebody else's transaction locks a due row, the worker looks now and then, not without a pause."""

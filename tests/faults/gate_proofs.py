@@ -30,7 +30,9 @@ PROCESSES = 4
 # --- a destination that is down -------------------------------------------------------------------------------------------
 
 
-async def outage(ground: Ground, tasks: int, *, rate: int, burst: int, most: int, speed: int) -> str:
+async def outage(
+    ground: Ground, tasks: int, *, rate: int, burst: int, most: int, speed: int, processes: int = PROCESSES
+) -> str:
     """Down for ten (faster) minutes: one try for each probe, none dead of three tries; then no second sees more than the rate, and all are done."""
     begun, up = time.time(), ground.folder / "up"
     ground.environment |= {SPEED: str(speed), BEGUN: str(begun), UP: str(up), "WORKER_POLL": "50ms"}
@@ -43,7 +45,7 @@ async def outage(ground: Ground, tasks: int, *, rate: int, burst: int, most: int
         with ExitStack() as stack:
             workers = [
                 stack.enter_context(WorkerProcess(ground, f"w{n}", lease=7200, concurrency=50, app=APP))
-                for n in range(PROCESSES)
+                for n in range(processes)
             ]
             for start in range(0, tasks, PAGE):
                 few = range(start, min(tasks, start + PAGE))
@@ -53,7 +55,7 @@ async def outage(ground: Ground, tasks: int, *, rate: int, burst: int, most: int
             up.write_text(back_at.isoformat())
             await _all_ended(app, timeout=300 + tasks / 20)
             took = time.time() - begun
-            assert [worker.stop() for worker in workers] == [0] * PROCESSES
+            assert [worker.stop() for worker in workers] == [0] * processes
         tries, charged = await app.database.read(_tries)
         done = await app.database.read(_amount_done)
     assert done == tasks, "none died of the outage"

@@ -20,12 +20,12 @@ from redrive.ledgers.aws.table import definition
 from tests import forks
 from tests.ledgers.aws.ends import check_the_end, read_all
 from tests.ledgers.aws.homes import USER, new_event
-from tests.ledgers.aws.servers import AWS, aws_server
+from tests.ledgers.aws.servers import AWS
 
 from . import evidence
 from .aws_worker import HANGING, ledger_of
 
-KILLS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 4)
+KILLS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 2)
 WORKERS = 2 if KILLS < 100 else 4
 EVENTS_PER_ROUND = 3 if KILLS < 100 else 1
 SERVER = os.environ.get("REDRIVE_TEST_AWS", "moto")
@@ -33,21 +33,21 @@ SERVER = os.environ.get("REDRIVE_TEST_AWS", "moto")
 
 @pytest.mark.timeout(900 + 10 * KILLS)
 async def test_none_is_lost_when_workers_are_killed(
-    rng: random.Random, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    aws: str, rng: random.Random, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGKILL at any moment, two calls of a hundred cut: every delivery ends, and every post is explained by an attempt.
 
     There is no fifth post without an attempt that explains it: one that failed, or one that was lost with its worker and charged
     nothing. Events, counters and indexes are in the end what the deliveries come to.
     """
-    with aws_server(SERVER) as url, ExitStack() as stack:
+    with ExitStack() as stack:
         surroundings = {
-            **AWS, "AWS_ENDPOINT_URL": url, "TEST_TABLE": "storm", "TEST_SEED": str(rng.randrange(2**31)),
+            **AWS, "AWS_ENDPOINT_URL": aws, "TEST_TABLE": "storm", "TEST_SEED": str(rng.randrange(2**31)),
             evidence.VARIABLE: str(tmp_path / "evidence.jsonl"), "PYTHONPATH": str(forks.ROOT),
         }  # fmt: skip
         for name, value in surroundings.items():
             monkeypatch.setenv(name, value)
-        async with open_clients(region="us-east-1", endpoint_url=url) as clients:
+        async with open_clients(region="us-east-1", endpoint_url=aws) as clients:
             await clients.dynamodb.create_table(**definition("storm"))
             made = await clients.sqs.create_queue(QueueName="storm", Attributes={"VisibilityTimeout": "2"})
             monkeypatch.setenv("TEST_QUEUE", made["QueueUrl"])

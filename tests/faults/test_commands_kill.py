@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from redrive import Redrive
 from redrive.systems.commands import Commands, CommandStatus, NewCommand, Registry
 from tests import forks
@@ -15,7 +17,7 @@ from .processes import STOP_SECONDS, Ground
 
 MAX_ATTEMPTS = 3
 KILLS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 2)
-COMMANDS = min(100 * KILLS, 10_000)
+COMMANDS = min(50 * KILLS, 10_000)
 
 
 @contextmanager
@@ -40,6 +42,7 @@ def starts(ground: Ground) -> Counter[str]:
     return Counter(line.split()[0] for line in file.read_text().splitlines()) if file.exists() else Counter()
 
 
+@pytest.mark.long_on("sqlite")
 async def test_a_command_that_kills_its_process(ground: Ground) -> None:
     """Lost beside others it is free, lost alone it is charged: started once more than it has attempts, then it waits for a person."""
     app = Redrive(ground.url)
@@ -75,6 +78,7 @@ async def test_a_command_that_kills_its_process(ground: Ground) -> None:
         assert await bus.take_replies("faults__replies") == []
 
 
+@pytest.mark.long_on("postgres")
 async def test_killed_workers_lose_nothing(ground: Ground) -> None:
     """Workers killed at any moment: every command is completed with one reply, and the record of each is whole."""
     app = Redrive(ground.url)

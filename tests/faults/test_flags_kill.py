@@ -18,7 +18,7 @@ from tests import forks
 from .processes import Ground
 
 KILLS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 1)
-SCHEDULES_PER_KILL = 200
+SCHEDULES_PER_KILL = 60
 LEASE_SECONDS = 1
 PATIENCE_SECONDS = 150
 
@@ -68,6 +68,7 @@ async def in_the_midst(app: Redrive, held_least: int, applied_least: int) -> boo
         return False
 
 
+@pytest.mark.long_on("postgres")
 @pytest.mark.timeout(600 + 20 * KILLS)
 async def test_each_schedule_once_though_runs_are_killed(ground: Ground) -> None:
     """SIGKILL in mid-run, with a second run right behind it: no schedule is lost, and none is applied twice.
@@ -122,13 +123,14 @@ async def test_each_schedule_once_though_runs_are_killed(ground: Ground) -> None
         assert lost > 0, "the kills hit nothing: this test shows nothing"
 
 
+@pytest.mark.long_on("sqlite")
 async def test_sigterm_charges_nothing(ground: Ground) -> None:
     """A run that is told to stop finishes what it has begun, gives the rest back, and no try is charged."""
     app = Redrive(ground.url)
     Flags(app, FlagSettings(_env_file=None))
     ends = time.monotonic() + PATIENCE_SECONDS
     async with app:
-        await app.database.write(put, 900)
+        await app.database.write(put, 400)
         run = start(ground, "run")
         try:
             while (await app.database.read(statuses))["applied"] < 10:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests import forks
+
 PAGE = Path(__file__).parents[2] / "docs" / "systems" / "flags.md"
 PATIENCE_SECONDS = 150
 
@@ -31,11 +33,8 @@ def test_the_walk_through(tmp_path: Path) -> None:
     port = free_port()
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     settings = dict(re.findall(r"(\w+)=(\S+)", serve.splitlines()[0])) | {"HTTP_PORT": port}
-    with (tmp_path / "log").open("w") as log:
-        service = subprocess.Popen(
-            ["redrive", *serve.splitlines()[1].split()[1:]], cwd=tmp_path,
-            env=environment | settings, stdout=log, stderr=log,
-        )  # fmt: skip
+    given = serve.splitlines()[1].split()[1:]
+    service = forks.run(*given, folder=tmp_path, log=tmp_path / "log", environment=environment | settings)
 
     def run(commands: str) -> list[Any]:
         commands = f"{address}\n{commands}".replace("8086", port)
@@ -53,7 +52,7 @@ def test_the_walk_through(tmp_path: Path) -> None:
         ends = time.monotonic() + PATIENCE_SECONDS
         while not seen(*(found := run(look))):
             assert time.monotonic() < ends, found
-            time.sleep(0.1)
+            time.sleep(0.3)  # each look starts a shell
         return [*said, *found]
 
     try:

@@ -46,6 +46,7 @@ def _is_locked(url: str) -> bool:
     return False
 
 
+@pytest.mark.long_on("postgres")
 @pytest.mark.parametrize(("first_ms", "ended"), [(6000, "end"), (60_000, "cancelled")])
 async def test_a_late_worker_settles_nothing(ground: Ground, first_ms: int, ended: str) -> None:
     """A worker stopped past its lease and continued settles nothing, says so, and goes on working.
@@ -84,6 +85,7 @@ async def test_a_late_worker_settles_nothing(ground: Ground, first_ms: int, ende
         assert {task.state for task in books.tasks.values()} == {State.DONE}
 
 
+@pytest.mark.long_on("sqlite")
 async def test_a_short_stop_costs_nothing(ground: Ground) -> None:
     """A worker alone that stands still past its lease keeps its own claim when it wakes: no try is charged or repeated."""
     async with Redrive(ground.url) as app:

@@ -2,6 +2,8 @@
 
 from contextlib import ExitStack
 
+import pytest
+
 from redrive import Redrive, State
 from redrive.core.decide import LEASE_EXPIRED_ERROR
 from redrive.lane import make_task
@@ -12,6 +14,7 @@ from .processes import Ground, WorkerProcess
 POISON_ATTEMPTS = 3
 
 
+@pytest.mark.long_on("postgres")
 async def test_poison_ends_dead(ground: Ground) -> None:
     """After one free run a handler that kills its process is tried as often as it may be, ends dead, and the others go on."""
     async with Redrive(ground.url) as app:
@@ -55,6 +58,7 @@ HEALTHY = 100
 PROCESSES = 4
 
 
+@pytest.mark.long_on("sqlite")
 async def test_the_neighbours_of_a_poison_are_not_charged(ground: Ground) -> None:
     """Of a hundred healthy tasks and one that kills its process all healthy ones are done with at most one extra run each.
 

@@ -21,7 +21,7 @@ from .books import until
 from .traffic import RelayProcess, Traffic
 
 ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS", "1"))
-KILLS = 3 * ROUNDS
+KILLS = 2 * ROUNDS
 DRAIN_SECONDS = 150
 
 
@@ -69,7 +69,7 @@ class Producer:
             )
             self.sent.add(message_id)
             await self._channel.default_exchange.publish(made, self._queue)
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
         self._sending.cancel()

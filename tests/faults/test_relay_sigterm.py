@@ -6,6 +6,8 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from .books import until
 from .processes import events
 from .traffic import RelayProcess, Traffic
@@ -18,9 +20,10 @@ def published(relay: RelayProcess) -> list[str]:
     return [line["message_id"] for line in events(relay.log, "retry_published")]
 
 
+@pytest.mark.long_on("postgres")
 async def test_a_deploy_costs_nothing(url: str, rabbitmq: str, tmp_path: Path, rng: random.Random) -> None:
     """SIGTERM under load, again and again: every message goes out exactly once, and each relay ends with 0."""
-    traffic = Traffic(rabbitmq, f"deploy-{secrets.token_hex(4)}", bursts_per_second=20)
+    traffic = Traffic(rabbitmq, f"deploy-{secrets.token_hex(4)}", bursts_per_second=10)
     await traffic.start()
     made: list[RelayProcess] = []
     with ExitStack() as stack:

@@ -119,6 +119,7 @@ def read(connection: Connection) -> tuple[dict[str, Any], dict[str, Counter[str]
     return events, outcomes
 
 
+@pytest.mark.long_on("postgres")
 @pytest.mark.timeout(600 + 10 * ROUNDS)
 async def test_no_accepted_event_is_lost(ground: Ground, rng: random.Random) -> None:
     """SIGKILL at any moment: every event that was accepted is delivered, and every extra delivery is explained.

@@ -23,8 +23,8 @@ from .processes import STOP_SECONDS, Ground
 
 LEASE_SECONDS = 2.0
 SERVERS = 3
-SENDERS = 12
-ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 8)
+SENDERS = 4
+ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 4)
 HANGING = "hanging"
 LATER_SECONDS = 20.0
 ON_TIME_SECONDS = 120.0
@@ -159,6 +159,7 @@ async def read_books(app: Redrive, ground: Ground) -> Books:
     return Books(tasks=tasks, attempts=attempts, runs=runs)
 
 
+@pytest.mark.long_on("sqlite")
 @pytest.mark.timeout(600 + ROUNDS * 2)
 async def test_nothing_accepted_is_lost_when_servers_are_killed(ground: Ground, store: str, rng: random.Random) -> None:
     """SIGKILL at any moment: every webhook answered with 2xx is there, and ends completed once for its key.

@@ -63,9 +63,9 @@ def test_depth_has_a_limit():
 @pytest.mark.parametrize(
     "make",  # made in the test: a million objects that live as long as the suite would slow all of it down
     [
-        lambda: {"text": "x" * (16 << 20), "more": 1},
-        lambda: [{"a": number, "b": "text"} for number in range(500_000)],
-        lambda: {f"k{number}": [number] for number in range(500_000)},
+        lambda: {"text": "x" * (4 << 20), "more": 1},
+        lambda: [{"a": number, "b": "text"} for number in range(250_000)],
+        lambda: {f"k{number}": [number] for number in range(250_000)},
     ],
     ids=["one text", "a list", "an object"],
 )

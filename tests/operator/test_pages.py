@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import itertools
 import json
 from datetime import timedelta
 
@@ -56,8 +57,7 @@ async def in_every_state(home: Home) -> dict[State, list[TaskId]]:
     return states
 
 
-@pytest.mark.parametrize("newest_first", [False, True])
-async def test_pages_of_each_state_hold_each_task_once(home: Home, newest_first: bool) -> None:
+async def test_pages_of_each_state_hold_each_task_once(home: Home) -> None:
     """However small the pages, nothing is missing and nothing comes twice, in either direction."""
     states, pages = await in_every_state(home), pages_of(home.ledger)
     for state, ids in states.items():
@@ -65,13 +65,15 @@ async def test_pages_of_each_state_hold_each_task_once(home: Home, newest_first:
             with pytest.raises(UsageError, match="ask for the inbox"):
                 await pages.page(Filter(state=state))
             continue
-        found = await walk(pages, Filter(state=state), newest_first=newest_first)
-        assert sorted(found, key=str) == sorted(ids, key=str), state
+        for newest_first in (False, True):
+            found = await walk(pages, Filter(state=state), newest_first=newest_first)
+            assert sorted(found, key=str) == sorted(ids, key=str), state
         assert await pages.count(Filter(state=state)) == len(ids)
     listed = State if home.lists_all else (State.WAITING, State.CLAIMED, State.DEAD)
     everything = [id_ for state in listed for id_ in states[state]]
-    found = await walk(pages, Filter(), newest_first=newest_first)
-    assert found == sorted(everything, reverse=newest_first)
+    for newest_first in (False, True):
+        found = await walk(pages, Filter(), newest_first=newest_first)
+        assert found == sorted(everything, reverse=newest_first)
 
 
 @pytest.mark.homes(lambda table: table.kind is not None)
@@ -271,8 +273,7 @@ LEAKED = "OperationalError: cannot log in with password=hunter2, host db1"
 
 
 @pytest.mark.homes(lambda table: table.last_error is not None)
-@pytest.mark.parametrize("limited", [True, False])
-async def test_a_hidden_text_is_not_found_by_its_error(home: Home, limited: bool) -> None:
+async def test_a_hidden_text_is_not_found_by_its_error(home: Home) -> None:
     """What an error hides from people finds nothing, by page, by count, or by the cursor of a short page; what it shows does."""
     [first, second] = sorted(await home.put(2), key=str)
     for claim in await home.ledger.claim(2, LEASE):
@@ -280,14 +281,14 @@ async def test_a_hidden_text_is_not_found_by_its_error(home: Home, limited: bool
     for id_ in (first, second):  # as somebody else has written it, who does not redact
         await home.change(id_, last_error=LEAKED)
     await census_of(home.ledger).take()
-    pages = pages_of(home.ledger, limited=limited)
-    for hidden in ("hunter2", "password=hunter2", "hunter2, host", "2, host"):
-        for state in (None, State.DEAD):
+    for pages, state in itertools.product(
+        (pages_of(home.ledger, limited=limited) for limited in (True, False)), (None, State.DEAD)
+    ):
+        for hidden in ("hunter2", "password=hunter2", "hunter2, host", "2, host"):
             page = await pages.page(Filter(error=hidden, state=state), limit=1)
             assert (page.items, page.cursor) == ([], None), hidden
             assert await pages.count(Filter(error=hidden, state=state)) == 0
-    for shown in ("cannot log in", "host db1", "password=[redacted]", "[redacted]"):
-        for state in (None, State.DEAD):
+        for shown in ("cannot log in", "host db1", "password=[redacted]", "[redacted]"):
             asked = Filter(error=shown, state=state)
             assert sorted(await walk(pages, asked, limit=1), key=str) == [first, second], shown
             assert await pages.count(asked) == 2

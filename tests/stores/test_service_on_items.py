@@ -22,6 +22,7 @@ from redrive.systems.triggers.ledger import ENDPOINTS
 from redrive.systems.triggers.settings import TriggerSettings
 from redrive.web.app import make_web
 from redrive.wiring import Service
+from tests.breadth import WIDE
 from tests.web.test_nothing_is_a_fault import WHOLE
 from tests.web.test_reads_need_no_write import routes_that_look
 
@@ -105,9 +106,9 @@ async def test_every_page_and_route_answers(site: Site):
     known = {"ledger": LEDGER, "id": dead, "task_id": dead, "name": "triggers", "event_id": dead[:-3]}
     known |= {"endpoint_id": endpoint, "key_id": key}
     faults, walked = [], 0
-    for path in routes_that_look(site.web):
+    for turn, path in enumerate(routes_that_look(site.web)):
         at = re.sub(r"{(\w+)(:\w+)?}", lambda found: known.get(found[1], "none"), path)
-        for asked in ASKED:
+        for asked in ASKED if WIDE else (*ASKED[:2], ASKED[2 + turn % 5]):
             answer = await site.client.get(at, params=asked, headers={"X-API-Key": site.secret})
             walked += 1
             is_page = "text/html" in answer.headers.get("content-type", "")
@@ -116,7 +117,7 @@ async def test_every_page_and_route_answers(site: Site):
             elif answer.status_code >= 400 and path not in NOT_RUNNING:
                 assert answer.json()["error"]["message"]
     assert faults == []
-    assert walked > 150
+    assert walked > 75
     assert site.heard.calls["query"] > 0
     assert "scan" not in site.heard.calls
 

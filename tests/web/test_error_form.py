@@ -137,7 +137,7 @@ async def test_what_does_not_fit(walk: Walk):
                 answer = await client.request(method, filled(path, value), json=None if method == "get" else {})
                 walk.check(f"{value:.10}", path, method, operation, answer)
             for parameter in operation.get("parameters", ()):
-                for value in ("nothing", "-1", "x" * 3000):
+                for value in ("nothing", "-1"):
                     if parameter["in"] == "query":
                         answer = await client.request(method, filled(path, "1"), params={parameter["name"]: value})
                         walk.check(f"{parameter['name']}={value:.10}", path, method, operation, answer)

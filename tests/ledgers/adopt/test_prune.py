@@ -81,7 +81,7 @@ async def test_a_state_without_a_time_of_its_end(
     monkeypatch.setattr(Keeper, "settle_expired", settle_expired)
     with caplog.at_level(logging.WARNING, logger="redrive"):
         keeping = asyncio.create_task(keeper_of(ledger, told).run())
-        await asyncio.wait_for(rounds.wait(), 30)
+        await asyncio.wait_for(rounds.wait(), 120)
         keeping.cancel()
     assert await left(database) == [7]
     assert not [event for event in told if isinstance(event, LedgerAway)]

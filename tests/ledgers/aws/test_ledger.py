@@ -266,7 +266,7 @@ def set_faults(url: str, **faults: float) -> None:
     """Tell the server which share of calls to refuse."""
     body = json.dumps(faults).encode()
     request = urllib.request.Request(f"{url}/faults", body, {"Content-Type": "application/json"}, method="PUT")
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=60).close()
 
 
 async def test_time_is_the_ledgers(home: ItemHome) -> None:

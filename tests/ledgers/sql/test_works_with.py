@@ -177,6 +177,7 @@ async def upgraded_beside(session: Open, older: Path, url: str) -> Session:
     return new
 
 
+@pytest.mark.long_on("postgres")
 async def test_code_that_runs_goes_on_while_newer_code_migrates(empty_url: str, session: Open, tmp_path: Path) -> None:
     """The code before the promise works on beside this one, whose migration comes in between; once it is started anew it is refused."""
     code_before = code_of(BEFORE, tmp_path)
@@ -201,6 +202,7 @@ async def test_the_last_code_starts_and_works_on_tables_of_this(empty_url: str, 
     assert len(await restarted.say("run")) == 5
 
 
+@pytest.mark.long_on("sqlite")
 async def test_this_code_starts_and_works_on_tables_of_the_next(empty_url: str, session: Open, tmp_path: Path) -> None:
     """N, started after N+1 has migrated, works beside it, and to migrate again is nothing."""
     new = await session(make_next(tmp_path, works_with=heads()[ENGINE]), empty_url, migrates=True)
@@ -218,6 +220,7 @@ async def test_this_code_starts_and_works_on_tables_of_the_next(empty_url: str, 
         await database.close()
 
 
+@pytest.mark.long_on("sqlite")
 async def test_this_code_is_refused_where_the_next_says_so(empty_url: str, session: Open, tmp_path: Path) -> None:
     """Tables that took something away name the version that their code must have."""
     await session(make_next(tmp_path, works_with="redrive_9999"), empty_url, migrates=True)

@@ -58,7 +58,7 @@ async def tell_alerts(kept: Kept) -> Any:
     return told, await kept.alerts.known()
 
 
-@pytest.mark.parametrize("where", ["before", "after"])
+@pytest.mark.parametrize("where", [pytest.param("before", marks=pytest.mark.wide), "after"])
 @pytest.mark.parametrize("story", [make_and_revoke, make_the_first, take_turns, tell_alerts])
 async def test_each_call_may_be_cut(kept_in_items: Kept, story: Callable[[Kept], Awaitable[Any]], where: str):
     """Each of them, one after the other, in a table of its own; and nothing is ever scanned."""

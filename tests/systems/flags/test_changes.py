@@ -13,7 +13,7 @@ from redrive.systems.flags.changes import FIELDS, read_values
 
 from .conftest import MINUTE, Home
 
-ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 4)
+ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 2)
 STEPS = 14
 
 

@@ -294,7 +294,7 @@ async def waits_of_the_defaults(url: str, rabbitmq: str) -> list[float]:
 
 async def thousands_at_a_start(url: str, rabbitmq: str) -> None:
     """Rows that waited before a restart, published by the relay that starts; none needs another restart."""
-    amount = int(os.environ.get("REDRIVE_TEST_ROWS", "1200"))  # more than two batches
+    amount = int(os.environ.get("REDRIVE_TEST_ROWS", "600"))  # more than a batch
     before, app = Redrive(url, durable=False), Redrive(url, durable=False)
     late: list[float] = []
     async with broker_at(rabbitmq) as broker:

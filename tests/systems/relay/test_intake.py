@@ -116,6 +116,7 @@ async def _depth(broker: Broker, queue: str, amount: int) -> bool:
     return await broker.depth(queue) == amount
 
 
+@pytest.mark.every_store
 async def test_each_state_of_a_row(relay: Relay, app: Redrive) -> None:
     """New, waiting, being published, published, failed and closed by a person: each kind of row takes its message in its own way."""
     ids = ("new", "waiting", "held", "retried", "failed", "resolved")
@@ -152,6 +153,7 @@ async def test_each_state_of_a_row(relay: Relay, app: Redrive) -> None:
     assert due["failed"] <= datetime.now(UTC), "its retries are spent: no wait"
 
 
+@pytest.mark.every_store
 async def test_headers_and_content_type_are_kept_over_all_rounds(relay: Relay, app: Redrive) -> None:
     """An upstream that sends the bare message again loses neither; what it does send is newer. The trace goes on with them."""
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -170,6 +172,7 @@ async def test_headers_and_content_type_are_kept_over_all_rounds(relay: Relay, a
         assert found["content_type"] == (content_type or "text/csv")
 
 
+@pytest.mark.every_store
 async def test_the_same_message_many_times_at_once(app: Redrive, broker: Broker) -> None:
     """From two producers at once it is one row and goes out once; a forgotten count does not start it anew."""
     settings = broker.settings(base_delay_ms=300, max_delay_ms=300)
@@ -199,6 +202,8 @@ async def test_the_same_message_many_times_at_once(app: Redrive, broker: Broker)
     assert out == [1, 2, 3]
 
 
+@pytest.mark.every_store
+@pytest.mark.long_on("postgres")
 async def test_two_relays_side_by_side(url: str, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two relays on one queue and one database share the work: each message, sent twice, is one row and goes out once.
 
@@ -268,6 +273,7 @@ async def test_a_database_that_is_away(app: Redrive, broker: Broker, monkeypatch
         assert len(acknowledged) == 30
 
 
+@pytest.mark.every_store
 async def test_one_that_cannot_be_stored(app: Redrive, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A message that the database refuses is quarantined, and keeps none of its batch from being stored."""
     relay = Relay(app, settings := broker.settings())
@@ -339,7 +345,7 @@ async def test_poison_does_not_slow_the_good(tmp_path: Path, broker: Broker) -> 
     """
     app = Redrive(f"sqlite:///{tmp_path / 'relay.db'}", durable=False)
     relay = Relay(app, settings := broker.settings(base_delay_ms=60_000, max_delay_ms=60_000))
-    amount = 1200
+    amount = 600
     poison = [
         (body, given) for _, body, given in POISON.values() if len(body) < 10_000 and set(given) <= {"content_type"}
     ]

@@ -24,7 +24,7 @@ from redrive.systems.triggers.shapes import ENDPOINT, EVENT
 from .conftest import settings as trigger_settings
 from .serving import Serving
 
-EXAMPLES = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 12)
+EXAMPLES = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 6)
 OPERATIONS = 23
 OVERSIGHT = "/api/triggers/"
 OVERSIGHT_OPERATIONS = 4
@@ -34,6 +34,7 @@ CHECKS: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.long_on("sqlite")
 def test_every_answer_is_described(url: str, store: str) -> None:
     """Fitting and unfitting requests to every operation, owners' and operators', with ids that are there and that are not."""
     with Serving(url, trigger_settings(rate_limit_per_minute=1_000_000)) as serving:

@@ -121,6 +121,7 @@ def last_json(text: str) -> Any:
     return json.loads(text[text.rindex('{"event') if '{"event' in text else text.index("{") :])
 
 
+@pytest.mark.long_on("sqlite")
 @pytest.mark.parametrize("store", ["sqlite", ITEMS])
 def test_the_examples_work_as_written(place: Place) -> None:
     """The first event, the inbox, the client, JavaScript, an endpoint, and receivers in both languages that verify."""

@@ -144,6 +144,7 @@ async def alarms(house: House) -> list[str]:
     return [alarm.text for alarm in found if alarm.rule == "failed_share"]
 
 
+@pytest.mark.long_on("sqlite")
 async def test_a_failed_try_is_no_failed_event(house: House, receiver: Receiver) -> None:
     """All are delivered at the second try: nobody is called. All fail for good: somebody is, and hears of events."""
     answers = {"again": 500, "never": 404}

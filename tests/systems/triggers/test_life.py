@@ -43,6 +43,7 @@ async def test_an_event_that_always_fails(house: House, receiver: Receiver) -> N
     assert len(receiver.received) == 4
 
 
+@pytest.mark.every_store
 async def test_a_failed_event_is_brought_back(house: House, receiver: Receiver) -> None:
     """A redrive gives a fresh budget; the event is queued again, then delivered."""
     receiver.answer = lambda _: status(404)
@@ -88,6 +89,7 @@ async def test_without_endpoints_it_waits_in_the_inbox(house: House) -> None:
     assert (await house.event(id_)).delivered_at == house.clock.now()
 
 
+@pytest.mark.every_store
 async def test_an_acknowledged_event_is_not_delivered_any_more(house: House, receiver: Receiver) -> None:
     """Acknowledging ends what waits, and what was under way cannot bring the event back."""
     receiver.answer = lambda _: status(500)
@@ -143,6 +145,7 @@ async def test_a_crash_beside_others_costs_no_attempt(house: House, receiver: Re
     assert (event.status, body(event)[1]) == ("delivered", 0)
 
 
+@pytest.mark.every_store
 @pytest.mark.on_sql
 async def test_the_store_refuses_other_words_and_counts(house: House, receiver: Receiver) -> None:
     """Four words and 0 to 3, by CHECKs of the store itself."""

@@ -85,6 +85,7 @@ async def test_the_status_of_an_event_that_fails(house: House, receiver: Receive
         error(await client.post(f"/v1/events/{id_}/retry"), 409, "CONFLICT")
 
 
+@pytest.mark.every_store
 async def test_the_same_idempotency_key_is_the_same_event(house: House) -> None:
     """One event however often and however many at once it is sent, for each user by itself."""
     async with house.client(await house.key()) as ada, house.client(await house.key(user="bob")) as bob:
@@ -118,6 +119,7 @@ async def test_a_batch_has_a_result_for_each_item(house: House) -> None:
         error(await client.post("/v1/events/batch", json={"events": []}), 400, "VALIDATION_ERROR")
 
 
+@pytest.mark.every_store
 async def test_the_inbox_pages_oldest_first(house: House) -> None:
     """Every event once, in order, with the total from counters; a filter by type has none."""
     async with house.client(await house.key()) as client:
@@ -169,6 +171,7 @@ async def test_cursors_are_bound_to_user_and_filter(house: House) -> None:
             error(await ada.get("/v1/inbox", params={"cursor": odd}), 400, "VALIDATION_ERROR")
 
 
+@pytest.mark.every_store
 async def test_retry_by_filter(house: House, receiver: Receiver, clock: VirtualClock) -> None:
     """Failed events come back by type, endpoint and time, as many as asked; a dry run only counts."""
     receiver.answer = lambda _: status(404)
@@ -246,6 +249,7 @@ async def test_a_page_ends_early_where_payloads_are_large(house: House, monkeypa
         assert ([event["event_id"] for event in few["events"]], few["pagination"]["has_more"]) == (ids[:1], True)
 
 
+@pytest.mark.every_store
 async def test_text_that_a_database_cannot_store(house: House) -> None:
     """A NUL or half a character in a description is a 400 on both databases, when it is made and when it is changed."""
     endpoint = await house.endpoint("http://127.0.0.1:9/")
@@ -358,6 +362,7 @@ async def test_what_is_no_event(house: House) -> None:
         assert error(refused, 400, "VALIDATION_ERROR")["details"][0]["where"] == ["body", "extra"]
 
 
+@pytest.mark.every_store
 async def test_payloads_come_back_as_they_were(house: House, receiver: Receiver) -> None:
     """Whatever JSON allows is stored on both databases, read again and delivered."""
     await house.endpoint(receiver.url)

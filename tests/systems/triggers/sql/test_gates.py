@@ -45,6 +45,7 @@ async def test_a_hanging_endpoint_takes_ten_slots_and_no_more(house: House) -> N
     assert all(claim.task.payload["endpoint_id"] == claim.task.gate for claim in claims)
 
 
+@pytest.mark.long_on("postgres")
 async def test_an_outage_fails_no_event(house: House, receiver: Receiver) -> None:
     """Ten minutes of 503: ten tries and one every probe, while fifty events wait and none fails; then all of them are delivered."""
     receiver.answer = lambda _: status(503)
@@ -106,6 +107,7 @@ async def _open(house: House) -> list[Any]:
     return list((await house.triggers.lane.find(Filter(state=State.WAITING), limit=100)).items)
 
 
+@pytest.mark.long_on("postgres")
 async def test_what_is_parked_is_queued(house: House, receiver: Receiver) -> None:
     """An event that a gate keeps back is `queued`, though it was never tried: one that comes while the gate holds at once, and one that
     was there before with the next look. Its next try is the gate's next look; where nothing is held, nobody looks."""
@@ -141,6 +143,7 @@ async def test_what_is_parked_is_queued(house: House, receiver: Receiver) -> Non
     assert (totals["queued"], totals["delivered"]) == (0, 31)
 
 
+@pytest.mark.long_on("sqlite")
 async def test_what_is_parked_fails_when_its_endpoint_is_disabled(house: House, receiver: Receiver) -> None:
     """No event waits for ever behind an endpoint that is switched off."""
     receiver.answer = lambda _: status(503)

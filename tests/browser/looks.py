@@ -1,0 +1,50 @@
+"""How a page looks, whichever it is: nothing that axe finds, nothing wider than the screen.
+
+The themes differ in their colours alone, so all of axe's rules are tried in one of them and those of colours in both. Where all homes are
+asked for, pictures go to `build/screenshots` for people to look at.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Page
+
+from tests.breadth import WIDE
+
+from .conftest import DESK, PHONE
+
+SHOTS = Path(__file__).parents[2] / "build" / "screenshots"
+RULES: dict[str, dict[str, list[str]]] = {"light": {}, "dark": {"runOnly": ["color-contrast"]}}
+GRAVE = ("serious", "critical")
+
+
+async def looks_well(
+    page: Page, name: str, *, widths: Sequence[int] = (DESK["width"], PHONE["width"]), impacts: Sequence[str] = GRAVE
+) -> None:
+    """The page that is open: no finding of these impacts in either theme, and it fits each width."""
+    for theme, rules in RULES.items():
+        await page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+        found = await Axe().run(page, options={"resultTypes": ["violations"], **rules})
+        wrong = [one for one in found.response["violations"] if one["impact"] in impacts]
+        assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in wrong] == [], (name, theme)
+        if WIDE:
+            await picture(page, f"{name}-{theme}")
+    await page.emulate_media(color_scheme="light")
+    for width in widths:
+        await page.set_viewport_size({"width": width, "height": 900})
+        assert await fits(page), (name, width)
+    if WIDE:
+        await picture(page, f"{name}-{widths[-1]}")
+    await page.set_viewport_size(DESK)
+
+
+async def fits(page: Page) -> bool:
+    """Whether nothing is wider than the screen."""
+    return bool(await page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"))
+
+
+async def picture(page: Page, name: str) -> None:
+    """For people to look at."""
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    await page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
