@@ -12,6 +12,7 @@ from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from redrive.core.backoff import Backoff
 from redrive.core.durations import ZERO, Span, read_span
+from redrive.core.effect import Effect
 from redrive.core.failure import Rule
 from redrive.core.gates import Breaker, GateRule, Priority, read_priority, read_rule
 from redrive.core.jitter import Jitter
@@ -61,6 +62,8 @@ RESULT_LOOKS_SECONDS = (0.02, 1.0)
 """How long whoever waits for a result pauses between two looks: at first, and at most. A look is two reads by key."""
 SEEN_KINDS_MAX = 10_000
 """How many kinds are remembered, so that each is looked up and warned of once."""
+
+NO_EFFECTS = "cannot wait for the probe of an effect: keep such tasks in a table of SQLite or PostgreSQL"
 
 _log = logging.getLogger("redrive")
 
@@ -348,6 +351,7 @@ class Lane:
         transactional: bool = False,
         timeout: Span | None = None,
         gate: str | Callable[[Any], str | None] | None = None,
+        effect: Effect | None = None,
     ) -> Callable[[F], F]: ...
 
     def handler(
@@ -358,6 +362,7 @@ class Lane:
         transactional: bool = False,
         timeout: Span | None = None,
         gate: str | Callable[[Any], str | None] | None = None,
+        effect: Effect | None = None,
         **words: Any,
     ) -> F | Callable[[F], F]:
         """Register a function, sync or async, for the tasks of a kind.
@@ -375,7 +380,8 @@ class Lane:
         `permanent`, `business`, `rate_limited`, `transient` and `deadline`, as in `Policy`; or a whole `policy`, not both.
         With `transactional` the context holds a connection whose writes commit together with the settlement. An async
         function that takes longer than `timeout` has failed. `gate` names the gate of the tasks, or makes its name from a
-        payload: `gate=lambda payload: f"bank:{payload['country']}"`. It is asked once, when a task is added.
+        payload: `gate=lambda payload: f"bank:{payload['country']}"`. It is asked once, when a task is added. `effect` says how to
+        find out whether what the handler does outside has happened, when a try ends without an answer.
         """
         if kind is not None and not isinstance(kind, str):
             return self.handler()(kind)
@@ -383,11 +389,15 @@ class Lane:
             raise UsageError(
                 f"{self.name!r} has no kind column: register its one handler with .handler, without a kind"
             )
+        if effect is not None and self._ledger is not None and self._ledger.effects is None:
+            raise UsageError(f"a queue hands the tasks of {self.name!r} out, which {NO_EFFECTS}")
         chosen = read_policy(policy, **words)
 
         def register(function: F) -> F:
             named = self._kind_of(function) if kind is None else kind
-            made = make_handler(named, function, chosen, transactional=transactional, timeout=timeout, gate=gate)
+            made = make_handler(
+                named, function, chosen, transactional=transactional, timeout=timeout, gate=gate, effect=effect
+            )
             self.handlers.add(made)
             return function
 

@@ -26,6 +26,7 @@ from uuid import UUID
 
 from redrive.core.decide import Settlement
 from redrive.core.durations import OptionalSpanField
+from redrive.core.effect_mark import EffectMark
 from redrive.core.states import State
 from redrive.core.task import Added, Attempt, Claim, Deed, NewTask, Task, TaskId, Unwritten
 from redrive.errors import UsageError
@@ -104,10 +105,30 @@ class Waiter(Protocol):
         ...
 
 
+class EffectMarks(Protocol):
+    """The durable marks of effects. They are written here when a try enters its effect, and closed with its settlement."""
+
+    in_use: bool
+    """Whether a handler here has an effect; until then nothing is asked of them."""
+
+    async def enter(self, claim: Claim) -> EffectMark | None:
+        """Write that the effect may happen from now on; durable when this returns. None if the claim was lost: nothing is written."""
+        ...
+
+    async def of(self, ids: Sequence[TaskId]) -> dict[TaskId, EffectMark]:
+        """The marks of these tasks, of those that have one."""
+        ...
+
+
 class Ledger(Protocol):
     """The durable home of tasks."""
 
     name: str
+
+    @property
+    def effects(self) -> EffectMarks | None:
+        """The marks of effects; None where none can be kept, because a queue hands tasks out again by itself."""
+        ...
 
     @property
     def has_gates(self) -> bool:

@@ -14,6 +14,7 @@ from redrive.core.failure import describe_error
 from redrive.core.outcome import LeaseExpired
 from redrive.core.states import State
 from redrive.core.task import Claim
+from redrive.engine.effects import settle_losses
 from redrive.engine.gate_looks import Discovery
 from redrive.engine.handlers import Handlers
 from redrive.engine.kinds import Kinds
@@ -111,6 +112,8 @@ class Keeper:
                 assert handler is not None, "a ledger hands out the kinds that it was asked for"
                 group.append(decide(claim, LeaseExpired(), handler.policy))
             if group:
+                if self._handlers.has_effects:
+                    group = await settle_losses(self._ledger, self._handlers, group)
                 await self._settler.write(group)
             settled += len(group)
             if len(claims) < RECLAIM_MAX:

@@ -27,6 +27,8 @@ class DynamoLedger(ItemSweeping, ItemSettling, ItemActing, ItemReading, ItemOwni
     """Heads of a table of DynamoDB as a ledger, and its reader."""
 
     transactions_max = 0
+    effects = None
+    """See `Ledger.effects`: a queue hands tasks out again by itself."""
 
     async def take(self, head: Head, *, beside: Sequence[Action] = (), counts: Mapping[str, int] | None = None) -> None:
         """Store a new head with what belongs to it, then send its message. Item first: a sweep finds what has no message.

@@ -12,6 +12,7 @@ from redrive.core.table import LedgerTable
 from redrive.errors import UsageError
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.effects import SqlEffectMarks
 from redrive.ledgers.sql.fences import Fences
 from redrive.ledgers.sql.mapped import KEPT_BY, ForeignKey, Mapped
 from redrive.ledgers.sql.minute import count_flow
@@ -47,6 +48,11 @@ class LedgerBase:
     @cached_property
     def _fences(self) -> Fences:
         return Fences(self._mapped)
+
+    @cached_property
+    def effects(self) -> SqlEffectMarks | None:
+        """See `Ledger.effects`."""
+        return SqlEffectMarks(self.database, self.name, self._fences)
 
     _gates_seen = False
     """Whether there is known to be a gate, or was."""
