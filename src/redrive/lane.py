@@ -13,12 +13,14 @@ from typing import Any, TypedDict, TypeVar, Unpack, overload
 from redrive.core.backoff import Backoff
 from redrive.core.durations import ZERO, Span, read_span
 from redrive.core.effect import Effect
+from redrive.core.effect_mark import EffectAnswer, EffectMark
 from redrive.core.failure import Rule
 from redrive.core.gates import Breaker, GateRule, Priority, read_priority, read_rule
 from redrive.core.jitter import Jitter
 from redrive.core.payload_types import as_json
 from redrive.core.policy import Policy, read_policy
 from redrive.core.preview import Try, preview
+from redrive.core.progress import Progress
 from redrive.core.states import Act, State
 from redrive.core.table import TASKS, Counts, LedgerTable
 from redrive.core.task import (
@@ -43,8 +45,10 @@ from redrive.ledgers.sql.beside import Beside
 from redrive.observe.traces import current_trace
 from redrive.operator.acts import Acted, ActOptions, Acts, Which
 from redrive.operator.backtests import TRIES_MAX, Tried, try_policy
+from redrive.operator.effects import UnknownEffect, answer_effects, cancel_running, read_answer, unknown_effects
 from redrive.operator.gates import KEEP, GateDoes, GateView, Keep, ParkedTask, changed_rule, read_does
 from redrive.operator.headcount import Headcount
+from redrive.operator.names import Names
 from redrive.operator.operating import LaneOperations
 from redrive.operator.ports import Census, Gates, OperatorLedger, ReadProgress, TaskPages
 from redrive.ports import Actor, Filter, Observer, Page, Within
@@ -615,6 +619,16 @@ class Lane:
         """Who redrove, cancelled or resolved a task, and why."""
         return await (await self.ledger()).deeds(id)
 
+    async def effect(self, id: TaskId) -> EffectMark | None:
+        """What is known of the effect of a task; None where it has not entered one."""
+        marks = (await self.ledger()).effects
+        return None if marks is None else (await marks.of([id])).get(id)
+
+    async def progress(self, id: TaskId) -> Progress | None:
+        """How far the tries of a task have come, and its checkpoint; None where they have told nothing."""
+        notes = (await self.ledger()).progress
+        return None if notes is None else await notes.read(id)
+
     def to_come(self, task: Task, *, parked: ParkedTask | None = None) -> list[Try] | None:
         """The tries still to come if each fails, the first of them included; None where no handler's policy is known here.
 
@@ -674,6 +688,28 @@ class Lane:
 
     async def _act(self, act: Act, end: State, which: Which, actor: Actor, **how: Unpack[ActOptions]) -> Acted:
         acted = await (await self.acts()).act(act, end, which, actor, **how)
+        if acted.changed:
+            await self.count_soon()
+        return acted
+
+    async def cancel_running(self, which: Names, *, actor: str, reason: str) -> Acted:
+        """Have tasks that run cancelled; `changed` are those that are asked to end.
+
+        An async handler is cancelled at its next await, a thread is told through `context.cancelled`. The task ends as cancelled by
+        this person, or as what it was if it ended first. Which of the two the history tells.
+        """
+        return await cancel_running(await self.ledger(), which, Actor(name=actor, reason=reason))
+
+    async def unknown_effects(
+        self, *, needs_person: bool = True, cursor: str | None = None, limit: int = 100
+    ) -> Page[UnknownEffect]:
+        """A page of tasks of which nobody knows whether their effects happened: those that need a person, or whose probe is asked."""
+        return await unknown_effects(await self.ledger(), needs_person=needs_person, cursor=cursor, limit=limit)
+
+    async def answer(self, which: Names, answer: EffectAnswer | str, *, actor: str, reason: str) -> Acted:
+        """Say whether the effects of tasks happened: "happened" (done), "not-happened" (retried) or "close" (cancelled)."""
+        said = answer if isinstance(answer, EffectAnswer) else read_answer(answer)
+        acted = await answer_effects(await self.ledger(), which, said, Actor(name=actor, reason=reason))
         if acted.changed:
             await self.count_soon()
         return acted

@@ -10,7 +10,6 @@ from typing import Self
 from redrive.core.decide import Settlement
 from redrive.core.effect import DEFINITE, Effect, after_try
 from redrive.core.effect_mark import EffectMark, MarkState
-from redrive.core.outcome import Cancelled, Outcome
 from redrive.core.policy import Policy
 from redrive.core.task import Claim
 from redrive.errors import NotHappened, StaleError, UsageError
@@ -58,11 +57,10 @@ class EffectEntry:
         """Whether the effect may have happened."""
         return self._mark is not None
 
-    def conclude(self, settlement: Settlement, outcome: Outcome, effect: Effect, policy: Policy) -> Settlement:
-        """The settlement with what it says of the effect."""
+    def conclude(self, settlement: Settlement, effect: Effect, policy: Policy, *, definite: bool) -> Settlement:
+        """The settlement with what it says of the effect; `definite` says that its handler has returned an answer."""
         if self._mark is not None:
-            returned = isinstance(outcome, Cancelled) and outcome.result is not STOPPED
-            definite = returned or (self._raised is not None and is_definite(self._raised, policy))
+            definite = definite or (self._raised is not None and is_definite(self._raised, policy))
             return after_try(settlement, self._mark, effect, definite=definite)
         if not self._asked:
             return settlement
@@ -70,10 +68,6 @@ class EffectEntry:
         at = self._claim.claimed_at
         mark = EffectMark(state=MarkState.INSIDE, claim_id=self._claim.claim_id, first_at=at, entered_at=at)
         return after_try(settlement, mark, effect, definite=True)
-
-
-STOPPED = object()
-"""The result of a `Cancelled` that no handler has returned: a person cancelled the try while it ran."""
 
 
 def is_definite(error: BaseException, policy: Policy) -> bool:

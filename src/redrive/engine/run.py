@@ -20,6 +20,7 @@ from redrive.core.task import Claim, Task
 from redrive.engine.context import Context
 from redrive.engine.effect_entry import EffectEntry
 from redrive.engine.handlers import Handler
+from redrive.engine.stops import Stops
 from redrive.errors import LedgerAwayError, PayloadError, PermanentError
 from redrive.ports import Ledger, Transaction
 
@@ -50,11 +51,14 @@ class Ran(NamedTuple):
 class Runner:
     """Runs the claims of one ledger."""
 
-    def __init__(self, ledger: Ledger, worker: str, threads: Executor, around: Around | None = None) -> None:
+    def __init__(
+        self, ledger: Ledger, worker: str, threads: Executor, around: Around | None = None, stops: Stops | None = None
+    ) -> None:
         self._ledger = ledger
         self._worker = worker
         self._threads = threads
         self._around = around
+        self._stops = stops or Stops()
 
     async def run(self, claim: Claim, handler: Handler, stopped: Callable[[], bool] = _was_cancelled) -> Ran:
         """Run one claim to its settlement. Never raises for what the handler does.
@@ -96,7 +100,7 @@ class Runner:
                 return answered
             claim = claim._replace(effect=answered)
         deadline = deadline_of(claim, handler.policy)
-        entry = EffectEntry(marks, claim)
+        entry, cut = EffectEntry(marks, claim), False
         if unreadable is not None:
             outcome = unreadable
         elif deadline is not None and claim.claimed_at >= deadline:
@@ -107,9 +111,10 @@ class Runner:
             except asyncio.CancelledError:
                 if not entry.entered:
                     raise
-                outcome = Released()
+                cut, outcome = True, self._stops.outcome(claim)
         settlement = decide(claim, outcome, handler.policy, elapsed=_since(started))
-        return entry.conclude(settlement, outcome, effect, handler.policy)
+        returned = isinstance(outcome, Cancelled) and not (cut or self._stops.obeyed(claim))
+        return entry.conclude(settlement, effect, handler.policy, definite=returned)
 
     async def _run_in_transaction(
         self, claim: Claim, handler: Handler, stopped: Callable[[], bool], started: int
@@ -166,7 +171,11 @@ class Runner:
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # also SystemExit: a handler does not end the worker
+            if self._stops.obeyed(claim) and transaction is None:
+                return self._stops.outcome(claim)
             return Failed(error)
+        if self._stops.obeyed(claim) and transaction is None:
+            return self._stops.outcome(claim)
         if result is None:
             return _DONE
         return result if isinstance(result, _RETURNED) else Done(result)
@@ -175,25 +184,29 @@ class Runner:
         self, claim: Claim, handler: Handler, transaction: Transaction | None, entry: EffectEntry | None = None
     ) -> Any:
         arguments: tuple[Any, ...] = (claim.task if handler.payload is None else _typed(claim.task, handler.payload),)
+        context = None
         if handler.takes_context:
-            connection = None if transaction is None else transaction.connection
-            arguments += (
-                Context(
-                    claim=claim, attempts_max=failures_max_of(claim, handler.policy), connection=connection,
-                    ledger=self._ledger, entry=entry,
-                ),
+            context = Context(
+                claim=claim, attempts_max=failures_max_of(claim, handler.policy),
+                connection=None if transaction is None else transaction.connection,
+                ledger=self._ledger, entry=entry, stops=self._stops, loop=asyncio.get_running_loop(),
             )  # fmt: skip
-        if handler.is_async:
-            if handler.timeout is None:
-                return await handler.function(*arguments)
-            return await _within_time(handler, arguments, handler.timeout)
-        if transaction is not None:
-            job = transaction.submit(self._threads, partial(_call_with_connection, handler, arguments))
-        else:
-            job = self._threads.submit(contextvars.copy_context().run, _call_in_thread, handler.function, arguments)
-        result = await _to_its_end(job)
-        # An async function behind a plain decorator or a lambda looks plain; unawaited it would pass for done.
-        return await result if inspect.isawaitable(result) else result
+            arguments += (context,)
+        try:
+            if handler.is_async:
+                if handler.timeout is None:
+                    return await handler.function(*arguments)
+                return await _within_time(handler, arguments, handler.timeout)
+            if transaction is not None:
+                job = transaction.submit(self._threads, partial(_call_with_connection, handler, arguments))
+            else:
+                job = self._threads.submit(contextvars.copy_context().run, _call_in_thread, handler.function, arguments)
+            result = await _to_its_end(job)
+            # An async function behind a plain decorator or a lambda looks plain; unawaited it would pass for done.
+            return await result if inspect.isawaitable(result) else result
+        finally:
+            if context is not None and context.told is not None:
+                await context.told.end()
 
 
 def _typed(task: Task, wanted: PayloadType) -> Task:

@@ -17,6 +17,7 @@ from redrive.ledgers.sql.fences import Fences
 from redrive.ledgers.sql.mapped import KEPT_BY, ForeignKey, Mapped
 from redrive.ledgers.sql.minute import count_flow
 from redrive.ledgers.sql.predicates import Predicates
+from redrive.ledgers.sql.progress import SqlProgress
 from redrive.ledgers.sql.rows import RowReader
 from redrive.ledgers.sql.seam import Parameters
 
@@ -53,6 +54,11 @@ class LedgerBase:
     def effects(self) -> SqlEffectMarks | None:
         """See `Ledger.effects`."""
         return SqlEffectMarks(self.database, self.name, self._fences)
+
+    @cached_property
+    def progress(self) -> SqlProgress:
+        """See `Ledger.progress`."""
+        return SqlProgress(self.database, self.name, self._fences)
 
     _gates_seen = False
     """Whether there is known to be a gate, or was."""

@@ -13,6 +13,7 @@ from redrive.core.task import Claim, TaskId
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.fences import Fences
+from redrive.ledgers.sql.predicates import quoted
 from redrive.ports import Actor
 
 _e = schema.effect
@@ -63,6 +64,21 @@ class SqlEffectMarks:
     def _read(self, connection: Connection, ids: Sequence[str]) -> dict[str, EffectMark]:
         rows = connection.execute(select(_e).where(_e.c.ledger == self._ledger, _e.c.task_id.in_(ids)))
         return {row.task_id: read_mark(row) for row in rows}
+
+    async def asked(
+        self, state: MarkState, *, cursor: str | None = None, limit: int = 100
+    ) -> list[tuple[str, EffectMark]]:
+        """See `EffectMarks.asked`."""
+        return await self._database.read(self._asked, state, cursor, limit)
+
+    def _asked(
+        self, connection: Connection, state: MarkState, cursor: str | None, limit: int
+    ) -> list[tuple[str, EffectMark]]:
+        # The state as a literal: only so a planner knows that the partial index serves.
+        some = select(_e).where(_e.c.ledger == self._ledger, _e.c.state == quoted(state.value))
+        if cursor is not None:
+            some = some.where(_e.c.task_id > cursor)
+        return [(row.task_id, read_mark(row)) for row in connection.execute(some.order_by(_e.c.task_id).limit(limit))]
 
     # --- in the commits of others -----------------------------------------------------------------------------------
 
