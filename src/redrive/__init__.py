@@ -24,8 +24,8 @@ from redrive.ports import Filter
 __all__ = [
     "Breaker",
     "BusinessError",
-    "CannotTell",
     "Cancelled",
+    "CannotTell",
     "Context",
     "Effect",
     "Exponential",
