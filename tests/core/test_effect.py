@@ -114,6 +114,8 @@ LONG = RETRY._replace(delay=hours(23))
         (Done(CannotTell("dark")), RETRY, ("failed", State.DEAD, None, MarkState.PERSON)),
         (Done(None), RETRY, ("failed", State.DEAD, None, MarkState.PERSON)),
         (Failed(ConnectionError()), RETRY, ("snoozed", State.WAITING, seconds(5), MarkState.UNKNOWN)),
+        (Released(), RETRY, ("released", State.WAITING, seconds(5), MarkState.UNKNOWN)),
+        (Cancelled("by ada"), RETRY, ("released", State.WAITING, seconds(5), MarkState.UNKNOWN)),
         (Snoozed(minutes(1)), RETRY, ("snoozed", State.WAITING, seconds(5), MarkState.UNKNOWN)),
         (Failed(PermanentError()), RETRY, ("failed", State.DEAD, None, MarkState.PERSON)),
     ],
@@ -144,6 +146,14 @@ def test_a_try_that_was_put_off_without_charge_follows_at_once() -> None:
     found = after_probe(claim(), marked(MarkState.UNKNOWN, then=Then()), Done(NotHappened()), EFFECT, ZERO)
     assert isinstance(found, EffectMark)
     assert found.answer is EffectAnswer.NOT_HAPPENED
+
+
+def test_what_is_cancelled_while_its_probe_is_asked_is_cancelled_once_it_is_known() -> None:
+    """Not before: it may have happened. If it did not, it ends as cancelled instead of being retried."""
+    asked = mark_in(probed(Cancelled("by ada"), marked(MarkState.UNKNOWN, then=RETRY)))
+    ended = probed(Done(NotHappened()), asked)
+    assert (ended.state, ended.error) == (State.CANCELLED, "by ada")
+    assert probed(Done(Happened()), asked).state is State.DONE
 
 
 def test_a_suspect_stays_one_while_its_probe_is_asked() -> None:

@@ -119,8 +119,12 @@ def after_probe(
             return _needs_person(claim, mark, "the probe cannot tell", elapsed)
         case Released() | LeaseExpired():
             return _ask_again(claim, mark, effect, mark.probes, "released", None, elapsed)
-        case Snoozed() | Cancelled():
-            why = f"the probe returned {type(answer).__name__}, which is no answer"
+        case Cancelled(reason):
+            # Whoever cancels it while the probe is asked wants no retry; whether it happened is in question all the same.
+            mark = replace(mark, then=Then(State.CANCELLED, "cancelled", None, reason or None), why=reason or None)
+            return _ask_again(claim, mark, effect, mark.probes + 1, "released", None, elapsed)
+        case Snoozed():
+            why = "the probe returned Snoozed, which is no answer"
         case Failed(error):
             why = f"the probe failed: {describe_error(error)}"
             error_class, _ = effect.policy.classify(error)

@@ -90,11 +90,14 @@ class Runner:
         marks.in_use = True
         try:
             mark = (await marks.of([claim.task.id])).get(claim.task.id)
-        except Exception:  # the store is away, and nothing was tried
+        except (Exception, asyncio.CancelledError):  # nothing was tried, and nobody may end what may be in question
             return decide(claim, Released(), handler.policy, elapsed=_since(started))
         unreadable = None if claim.unreadable is None else Failed(PermanentError(claim.unreadable))
         if mark is not None and mark.is_open:
-            outcome = unreadable or await self._call(claim, probe, None, stopped)
+            try:
+                outcome = unreadable or await self._call(claim, probe, None, stopped)
+            except asyncio.CancelledError:
+                outcome = self._stops.outcome(claim)
             answered = after_probe(claim, mark, outcome, effect, _since(started))
             if isinstance(answered, Settlement):
                 return answered
