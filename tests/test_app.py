@@ -587,7 +587,8 @@ async def test_an_observer_that_raises_does_not_fail_an_add(url, caplog):
 def test_the_public_names_are_these():
     """What a first program needs and no more; another name is a decision, not a side effect."""
     assert redrive.__all__ == [
-        "Breaker", "BusinessError", "Cancelled", "Context", "Exponential", "Filter", "Fixed", "LedgerTable", "Linear", "PermanentError",
+        "Breaker", "BusinessError", "Cancelled", "CannotTell", "Context", "Effect", "Exponential", "Filter", "Fixed", "Happened",
+        "LedgerTable", "Linear", "NotHappened", "PermanentError",
         "Policy", "RateLimitedError", "Redrive", "RedriveError", "Schedule", "Snoozed", "State", "Task",
         "TransientError", "Words", "__version__", "days", "hours", "jitter", "minutes", "seconds",
     ]  # fmt: skip

@@ -10,7 +10,7 @@ def drawn() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     above: dict[int, str] = {}
     for line in (errors.__doc__ or "").splitlines():
-        named = re.match(r"    ([│ ├└─]*)([A-Z]\w+Error)( \(also (\w+)\))?(?=\s)", line)
+        named = re.match(r"    ([│ ├└─]*)([A-Z]\w+Error|NotHappened)( \(also (\w+)\))?(?=\s)", line)
         if named is None:
             continue
         depth = len(named[1]) // 4

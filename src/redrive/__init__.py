@@ -10,26 +10,31 @@ from redrive.app import Redrive
 from redrive.core import jitter
 from redrive.core.backoff import Exponential, Fixed, Linear, Schedule
 from redrive.core.durations import days, hours, minutes, seconds
+from redrive.core.effect import CannotTell, Effect, Happened
 from redrive.core.gates import Breaker
 from redrive.core.outcome import Cancelled, Snoozed
 from redrive.core.policy import Policy
 from redrive.core.states import State
 from redrive.core.table import LedgerTable, Words
 from redrive.core.task import Task
-from redrive.engine.handlers import Context
-from redrive.errors import BusinessError, PermanentError, RateLimitedError, RedriveError, TransientError
+from redrive.engine.context import Context
+from redrive.errors import BusinessError, NotHappened, PermanentError, RateLimitedError, RedriveError, TransientError
 from redrive.ports import Filter
 
 __all__ = [
     "Breaker",
     "BusinessError",
     "Cancelled",
+    "CannotTell",
     "Context",
+    "Effect",
     "Exponential",
     "Filter",
     "Fixed",
+    "Happened",
     "LedgerTable",
     "Linear",
+    "NotHappened",
     "PermanentError",
     "Policy",
     "RateLimitedError",

@@ -24,7 +24,8 @@
     ├── TransientError                 try again with backoff, not before `retry_after`
     ├── RateLimitedError               the same, because the other side asked for patience
     ├── PermanentError                 will never work: dead at once
-    └── BusinessError                  refused by a rule of the business: dead at once
+    ├── BusinessError                  refused by a rule of the business: dead at once
+    └── NotHappened                    the effect did not happen, for certain: an ordinary failure; a probe returns it, too
 
 The second tree is yours to raise, so `except RedriveError` around a call of redrive never swallows what a handler meant to
 say. Handlers may raise anything; a policy maps foreign exceptions to the same four classes.
@@ -164,3 +165,7 @@ class PermanentError(TaskError):
 
 class BusinessError(TaskError):
     """A rule of the business says no: dead at once, and not a technical fault."""
+
+
+class NotHappened(TaskError):  # noqa: N818 - an answer as well: a probe returns it
+    """The effect did not happen, for certain: raised inside an effect it is an ordinary failure, and a probe returns it."""

@@ -12,12 +12,15 @@ from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from redrive.core.backoff import Backoff
 from redrive.core.durations import ZERO, Span, read_span
+from redrive.core.effect import Effect
+from redrive.core.effect_mark import EffectAnswer, EffectMark
 from redrive.core.failure import Rule
 from redrive.core.gates import Breaker, GateRule, Priority, read_priority, read_rule
 from redrive.core.jitter import Jitter
 from redrive.core.payload_types import as_json
 from redrive.core.policy import Policy, read_policy
 from redrive.core.preview import Try, preview
+from redrive.core.progress import Progress
 from redrive.core.states import Act, State
 from redrive.core.table import TASKS, Counts, LedgerTable
 from redrive.core.task import (
@@ -42,8 +45,10 @@ from redrive.ledgers.sql.beside import Beside
 from redrive.observe.traces import current_trace
 from redrive.operator.acts import Acted, ActOptions, Acts, Which
 from redrive.operator.backtests import TRIES_MAX, Tried, try_policy
+from redrive.operator.effects import UnknownEffect, answer_effects, cancel_running, read_answer, unknown_effects
 from redrive.operator.gates import KEEP, GateDoes, GateView, Keep, ParkedTask, changed_rule, read_does
 from redrive.operator.headcount import Headcount
+from redrive.operator.names import Names
 from redrive.operator.operating import LaneOperations
 from redrive.operator.ports import Census, Gates, OperatorLedger, ReadProgress, TaskPages
 from redrive.ports import Actor, Filter, Observer, Page, Within
@@ -61,6 +66,8 @@ RESULT_LOOKS_SECONDS = (0.02, 1.0)
 """How long whoever waits for a result pauses between two looks: at first, and at most. A look is two reads by key."""
 SEEN_KINDS_MAX = 10_000
 """How many kinds are remembered, so that each is looked up and warned of once."""
+
+NO_EFFECTS = "cannot wait for the probe of an effect: keep such tasks in a table of SQLite or PostgreSQL"
 
 _log = logging.getLogger("redrive")
 
@@ -348,6 +355,7 @@ class Lane:
         transactional: bool = False,
         timeout: Span | None = None,
         gate: str | Callable[[Any], str | None] | None = None,
+        effect: Effect | None = None,
     ) -> Callable[[F], F]: ...
 
     def handler(
@@ -358,6 +366,7 @@ class Lane:
         transactional: bool = False,
         timeout: Span | None = None,
         gate: str | Callable[[Any], str | None] | None = None,
+        effect: Effect | None = None,
         **words: Any,
     ) -> F | Callable[[F], F]:
         """Register a function, sync or async, for the tasks of a kind.
@@ -375,7 +384,8 @@ class Lane:
         `permanent`, `business`, `rate_limited`, `transient` and `deadline`, as in `Policy`; or a whole `policy`, not both.
         With `transactional` the context holds a connection whose writes commit together with the settlement. An async
         function that takes longer than `timeout` has failed. `gate` names the gate of the tasks, or makes its name from a
-        payload: `gate=lambda payload: f"bank:{payload['country']}"`. It is asked once, when a task is added.
+        payload: `gate=lambda payload: f"bank:{payload['country']}"`. It is asked once, when a task is added. `effect` says how to
+        find out whether what the handler does outside has happened, when a try ends without an answer.
         """
         if kind is not None and not isinstance(kind, str):
             return self.handler()(kind)
@@ -383,11 +393,15 @@ class Lane:
             raise UsageError(
                 f"{self.name!r} has no kind column: register its one handler with .handler, without a kind"
             )
+        if effect is not None and self._ledger is not None and self._ledger.effects is None:
+            raise UsageError(f"a queue hands the tasks of {self.name!r} out, which {NO_EFFECTS}")
         chosen = read_policy(policy, **words)
 
         def register(function: F) -> F:
             named = self._kind_of(function) if kind is None else kind
-            made = make_handler(named, function, chosen, transactional=transactional, timeout=timeout, gate=gate)
+            made = make_handler(
+                named, function, chosen, transactional=transactional, timeout=timeout, gate=gate, effect=effect
+            )
             self.handlers.add(made)
             return function
 
@@ -605,6 +619,16 @@ class Lane:
         """Who redrove, cancelled or resolved a task, and why."""
         return await (await self.ledger()).deeds(id)
 
+    async def effect(self, id: TaskId) -> EffectMark | None:
+        """What is known of the effect of a task; None where it has not entered one."""
+        marks = (await self.ledger()).effects
+        return None if marks is None else (await marks.of([id])).get(id)
+
+    async def progress(self, id: TaskId) -> Progress | None:
+        """How far the tries of a task have come, and its checkpoint; None where they have told nothing."""
+        notes = (await self.ledger()).progress
+        return None if notes is None else await notes.read(id)
+
     def to_come(self, task: Task, *, parked: ParkedTask | None = None) -> list[Try] | None:
         """The tries still to come if each fails, the first of them included; None where no handler's policy is known here.
 
@@ -664,6 +688,28 @@ class Lane:
 
     async def _act(self, act: Act, end: State, which: Which, actor: Actor, **how: Unpack[ActOptions]) -> Acted:
         acted = await (await self.acts()).act(act, end, which, actor, **how)
+        if acted.changed:
+            await self.count_soon()
+        return acted
+
+    async def cancel_running(self, which: Names, *, actor: str, reason: str) -> Acted:
+        """Have tasks that run cancelled; `changed` are those that are asked to end.
+
+        An async handler is cancelled at its next await, a thread is told through `context.cancelled`. The task ends as cancelled by
+        this person, or as what it was if it ended first. Which of the two the history tells.
+        """
+        return await cancel_running(await self.ledger(), which, Actor(name=actor, reason=reason))
+
+    async def unknown_effects(
+        self, *, needs_person: bool = True, cursor: str | None = None, limit: int = 100
+    ) -> Page[UnknownEffect]:
+        """A page of tasks of which nobody knows whether their effects happened: those that need a person, or whose probe is asked."""
+        return await unknown_effects(await self.ledger(), needs_person=needs_person, cursor=cursor, limit=limit)
+
+    async def answer(self, which: Names, answer: EffectAnswer | str, *, actor: str, reason: str) -> Acted:
+        """Say whether the effects of tasks happened: "happened" (done), "not-happened" (retried) or "close" (cancelled)."""
+        said = answer if isinstance(answer, EffectAnswer) else read_answer(answer)
+        acted = await answer_effects(await self.ledger(), which, said, Actor(name=actor, reason=reason))
         if acted.changed:
             await self.count_soon()
         return acted

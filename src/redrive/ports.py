@@ -26,7 +26,10 @@ from uuid import UUID
 
 from redrive.core.decide import Settlement
 from redrive.core.durations import OptionalSpanField
+from redrive.core.effect_mark import EffectMark, MarkState
+from redrive.core.progress import Progress
 from redrive.core.states import State
+from redrive.core.stop import Stop
 from redrive.core.task import Added, Attempt, Claim, Deed, NewTask, Task, TaskId, Unwritten
 from redrive.errors import UsageError
 from redrive.events import Event
@@ -104,10 +107,57 @@ class Waiter(Protocol):
         ...
 
 
+class EffectMarks(Protocol):
+    """The durable marks of effects. They are written here when a try enters its effect, and closed with its settlement."""
+
+    in_use: bool
+    """Whether a handler here has an effect; until then nothing is asked of them."""
+
+    async def enter(self, claim: Claim) -> EffectMark | None:
+        """Write that the effect may happen from now on; durable when this returns. None if the claim was lost: nothing is written."""
+        ...
+
+    async def of(self, ids: Sequence[TaskId]) -> dict[TaskId, EffectMark]:
+        """The marks of these tasks, of those that have one."""
+        ...
+
+    async def asked(
+        self, state: MarkState, *, cursor: str | None = None, limit: int = 100
+    ) -> list[tuple[str, EffectMark]]:
+        """Marks in this state by the texts of their tasks' ids, in the order of these texts, behind `cursor`."""
+        ...
+
+
+class ProgressNotes(Protocol):
+    """How far tries have come, and what each leaves for the next one."""
+
+    async def write(self, claim: Claim, share: float | None, words: str | None, checkpoint: str | None) -> bool:
+        """Write it down; a checkpoint is JSON, and None leaves the one that is there. Whether the claim still holds."""
+        ...
+
+    async def read(self, id: TaskId, /) -> Progress | None:
+        """What was last written of a task."""
+        ...
+
+
 class Ledger(Protocol):
     """The durable home of tasks."""
 
     name: str
+
+    async def stops_asked(self) -> list[Stop]:
+        """The tasks that run and that people want to be cancelled. Asked by every worker that runs something: it must cost next to nothing."""
+        ...
+
+    @property
+    def progress(self) -> ProgressNotes | None:
+        """How far tries have come; None where that cannot be kept."""
+        ...
+
+    @property
+    def effects(self) -> EffectMarks | None:
+        """The marks of effects; None where none can be kept, because a queue hands tasks out again by itself."""
+        ...
 
     @property
     def has_gates(self) -> bool:

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from redrive.core.policy import Policy
-from redrive.engine.handlers import Context, Handlers, make_handler
+from redrive.engine.context import Context
+from redrive.engine.handlers import Handlers, make_handler
 from redrive.errors import DurationError, HandlerError, UsageError
 
 

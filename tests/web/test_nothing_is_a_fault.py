@@ -30,6 +30,8 @@ VALUES = (
 WHOLE: dict[str, dict[str, Any]] = {
     "/api/tasks/redrive": {"reason": "x", "ids": [1]},
     "/api/tasks/cancel": {"reason": "x", "ids": [1]},
+    "/api/tasks/cancel-running": {"reason": "x", "ids": [1]},
+    "/api/effects/answer": {"reason": "x", "ids": [1], "answer": "happened"},
     "/api/tasks/resolve": {"reason": "x", "ids": [1], "state": "done"},
     "/api/preview": {"backoff": {"kind": "fixed", "wait": "10000d"}, "retries": 999},
     "/api/gates/pause": {"reason": "x", "gate": "a"},

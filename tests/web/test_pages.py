@@ -34,6 +34,7 @@ PAGES = (
     "/charts",
     "/operations",
     "/gates",
+    "/effects",
     "/workers",
     "/systems",
     "/audit",

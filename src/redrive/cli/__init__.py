@@ -9,6 +9,7 @@ import typer
 from redrive.cli import (
     audit,
     doctor,
+    effects,
     flags,
     gates,
     keys,
@@ -45,6 +46,7 @@ app.add_typer(keys.keys, name="keys")
 app.add_typer(secrets.secrets, name="secrets")
 app.add_typer(tasks.tasks, name="tasks")
 app.add_typer(gates.gates, name="gates")
+app.add_typer(effects.effects, name="effects")
 app.add_typer(operations.operations, name="operations")
 app.command("workers")(workers.workers)
 app.command("status")(status.status)

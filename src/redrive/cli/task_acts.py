@@ -149,6 +149,43 @@ class AskedAct:
             say(f"no task matches: only {before} tasks can be {PAST[self.act]}")
 
 
+def cancel_running(
+    names: list[str],
+    reason: str,
+    by: str | None,
+    database: str | None,
+    app: str | None,
+    lane: str | None,
+    *,
+    json: bool,
+) -> None:
+    """Have tasks that run cancelled, and say which of them were told to."""
+    actor = by if by is not None else os_user()
+
+    async def work() -> _Done:
+        async with opened_ledgers(database, app, lane) as ledgers:
+            done = _Done(unseen=dict(ledgers.unseen))
+            for one, given in (await by_lane(ledgers.lanes, names)).items():
+                done.by_ledger[one.name] = await one.cancel_running(given, actor=actor, reason=reason.strip())
+            return done
+
+    done = run(work())
+    if json:
+        asked = [{"ledger": ledger, "id": id_json(id_)} for ledger, id_ in done.changed]
+        print_json(
+            {"act": "cancel running", "asked": asked, "refused": {str(id_): why for _, id_, why in done.refused}}
+        )
+    else:
+        for _, id_, why in done.refused[:REFUSED_SHOWN_MAX]:
+            say(f"task {escape(str(id_))} was left alone: {escape(why)}")
+        amount = len(done.changed)
+        say(
+            f"{amount} task{'' if amount == 1 else 's'} told to end, by {escape(actor)}: `redrive tasks show` says how each ended"
+        )
+    if not done.changed:
+        raise typer.Exit(PROBLEM)
+
+
 @dataclass(slots=True)
 class _Done:
     """What an act came to, or would come to, in each ledger; and which ledgers it could not be asked of."""

@@ -29,7 +29,7 @@ from redrive.cli.common import (
     say,
     when,
 )
-from redrive.cli.task_acts import AskedAct, by_lane
+from redrive.cli.task_acts import AskedAct, by_lane, cancel_running
 from redrive.core.durations import ZERO, format_duration
 from redrive.core.failure import redact
 from redrive.core.preview import Try
@@ -367,6 +367,9 @@ def cancel(
     older_than: OlderOption = None,
     until: UntilOption = None,
     every: AllOption = False,  # noqa: FBT002
+    running: Annotated[  # noqa: FBT002
+        bool, typer.Option("--running", help="Tasks that run, by id or key: their handlers are told to end.")
+    ] = False,
     at_most: AtMostOption = None,
     dry_run: DryOption = False,  # noqa: FBT002
     reason: ReasonOption = "",
@@ -377,10 +380,17 @@ def cancel(
     app: AppOption = None,
     json: JsonOption = False,  # noqa: FBT002
 ) -> None:
-    """End waiting tasks as cancelled.
+    """End waiting tasks as cancelled; with [cyan]--running[/] those that run now.
 
     Example: [cyan]redrive tasks cancel 17 18 --reason "sent by hand"[/]
     """
+    if running:
+        if not ids or kind or key or error or older_than or until or every or dry_run or at_most is not None:
+            raise UsageError(
+                "--running takes tasks by id or key, and nothing else: redrive tasks cancel 17 --running --reason …"
+            )
+        cancel_running(ids, reason, by, database, app, lane, json=json)
+        return
     asked = read_filter(kind=kind, key=key, error=error, older_than=older_than, until=until)
     act = AskedAct(Act.CANCEL, asked, ids, every, at_most, dry_run, reason, by, yes)
     act.run(database, app, lane, json=json)

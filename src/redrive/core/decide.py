@@ -26,6 +26,8 @@ PROBE = "probe"
 """The verdict on a probe of a gate that failed: that the destination is down was known, so the task is not charged."""
 REFUSED = "refused"
 """The verdict on a task whose destination asked for a pause, which its whole gate makes: not charged."""
+UNKNOWN = "unknown"
+"""The verdict on a try of which nobody knows whether its effect happened: see `core.effect`."""
 REFUSALS_MAX = 100
 """After so many such answers of a gate in a row each is charged: a destination that only ever says so is tried for no task for ever."""
 STRETCH_MAX = 3
@@ -67,6 +69,9 @@ class Explanation(NamedTuple):
         """The same for people."""
         if self.verdict == SUSPECT:
             return f"{self.error_class} by rule {self.rule}; others ran beside it: not charged, run alone next time"
+        if self.verdict == UNKNOWN:
+            asked = "a person must answer" if self.delay is None else f"asked again after {format_duration(self.delay)}"
+            return f"nobody knows whether its effect happened: {asked}"
         why = f"{self.error_class} by rule {self.rule}; "
         if self.verdict in _SPARED:
             why += f"{_SPARED[self.verdict]} gate {self.gate}: not charged"

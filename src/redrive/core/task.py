@@ -15,6 +15,7 @@ from uuid import UUID, uuid5
 from typing_extensions import TypeVar
 
 from redrive.core.durations import ZERO, read_span
+from redrive.core.effect_mark import EffectMark
 from redrive.core.stack import Raised
 from redrive.core.states import State
 from redrive.errors import PayloadError, UsageError
@@ -143,7 +144,8 @@ class Claim(NamedTuple):
     `abandoned` holds the claim that was never settled, if there was one: such a task must be settled as
     `LeaseExpired` and not run. `suspect` says that the task's last run was lost with its worker: it must run with nothing
     beside it, under the fence of `alone`. `unreadable` says what in the row cannot be read: such a task is not run, it is dead.
-    `seen` is what is known of the task's gate, where it has one.
+    `seen` is what is known of the task's gate, where it has one. `effect` is the mark of its effect as it is to be written with
+    the settlement, where a try has entered one.
     """
 
     task: Task
@@ -153,6 +155,7 @@ class Claim(NamedTuple):
     suspect: bool = False
     unreadable: str | None = None
     seen: GateSeen | None = None
+    effect: EffectMark | None = None
 
     @property
     def number(self) -> int:

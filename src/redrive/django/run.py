@@ -10,7 +10,7 @@ from redrive.core.policy import Policy
 from redrive.core.task import Task
 from redrive.django.compat import TaskContext, TaskError, TaskResult, TaskResultStatus, task_finished, task_started
 from redrive.django.policies import path_of
-from redrive.engine.handlers import Context
+from redrive.engine.context import Context
 from redrive.errors import PermanentError, needs_extra
 
 with needs_extra("redrive.django", "django"):

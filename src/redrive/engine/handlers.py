@@ -10,27 +10,12 @@ from functools import partial
 from typing import Any
 
 from redrive.core.durations import Span, read_span
+from redrive.core.effect import Effect
 from redrive.core.payload_types import PayloadType, wanted_payload
 from redrive.core.policy import Policy
-from redrive.core.task import KIND_CHARS_MAX, Claim, P, Task, check_gate, check_text
+from redrive.core.task import KIND_CHARS_MAX, P, Task, check_gate, check_text
+from redrive.engine.context import Context
 from redrive.errors import HandlerError
-
-
-@dataclass(slots=True, kw_only=True)
-class Context:
-    """What a handler may ask for as its second parameter."""
-
-    claim: Claim
-    attempts_max: int
-    """How many tries the task has in all."""
-    connection: Any = None
-    """The open transaction's connection, for transactional handlers only."""
-
-    @property
-    def attempt(self) -> int:
-        """Which try this is, counted from one."""
-        return self.claim.number
-
 
 HandlerFunction = Callable[[Task[P]], Any] | Callable[[Task[P], Context], Any]
 
@@ -50,6 +35,10 @@ class Handler:
     """The gate of a task, from its payload; asked once, when the task is added."""
     payload: PayloadType | None = None
     """The type that its payloads are checked against and read as; None for any JSON."""
+    effect: Effect | None = None
+    """What it does outside, and how to find out whether that happened."""
+    probe: "Handler | None" = None
+    """The probe of its effect, called as a handler is."""
     is_plain: bool = False
     """Async, without context, timeout or typed payload: nothing has to be prepared for its call."""
 
@@ -78,6 +67,8 @@ class Handlers:
         """Whether some of them name the gate of their tasks."""
         self.has_typed = False
         """Whether some of them ask for payloads of a type."""
+        self.has_effects = False
+        """Whether some of them have an effect."""
 
     def __len__(self) -> int:
         return len(self._exact) + len(self._patterns)
@@ -92,6 +83,7 @@ class Handlers:
         self.has_transactional |= handler.transactional
         self.has_gates |= handler.gate is not None
         self.has_typed |= handler.payload is not None
+        self.has_effects |= handler.effect is not None
         if handler.is_pattern:
             self._patterns.append(handler)
             self._patterns.sort(key=lambda one: len(one.kind), reverse=True)
@@ -156,6 +148,7 @@ def make_handler(
     transactional: bool = False,
     timeout: Span | None = None,
     gate: str | Callable[[Any], str | None] | None = None,
+    effect: Effect | None = None,
 ) -> Handler:
     """A handler from a function, or a `HandlerError` that says what is wrong with it."""
     check_text("kind", kind, KIND_CHARS_MAX)
@@ -176,8 +169,23 @@ def make_handler(
         takes_context=takes_context,
         gate=_read_gate(kind, gate),
         payload=payload,
+        effect=effect,
+        probe=None if effect is None else _probe_of(kind, effect, takes_context=takes_context, within=transactional),
         is_plain=is_async and timeout is None and not takes_context and payload is None,
     )
+
+
+def _probe_of(kind: str, effect: Effect, *, takes_context: bool, within: bool) -> Handler:
+    if not isinstance(effect, Effect):
+        raise HandlerError(f"the effect of {kind!r} must be an Effect, such as Effect(probe=was_paid), not {effect!r}")
+    if within:
+        raise HandlerError(
+            f"the handler of {kind!r} is transactional, so its own transaction would hold the mark of its effect back: "
+            "choose one of the two"
+        )
+    if not takes_context:
+        raise HandlerError(f"the handler of {kind!r} has an effect: let it take (task, context), for context.effect()")
+    return make_handler(kind, effect.probe, effect.policy, timeout=effect.timeout)
 
 
 def _read_gate(kind: str, gate: str | Callable[[Any], str | None] | None) -> Callable[[Any], str | None] | None:

@@ -14,6 +14,7 @@ from redrive.core.failure import describe_error
 from redrive.core.outcome import LeaseExpired
 from redrive.core.states import State
 from redrive.core.task import Claim
+from redrive.engine.effects import settle_losses
 from redrive.engine.gate_looks import Discovery
 from redrive.engine.handlers import Handlers
 from redrive.engine.kinds import Kinds
@@ -106,11 +107,16 @@ class Keeper:
             kinds = await self._kinds.to_claim()
             claims = await self._ledger.reclaim(RECLAIM_MAX, LEASE, kinds=kinds)
             group = []
-            for claim in await self._lost(claims):
+            lost = await self._lost(claims)
+            stops = {(one.task_id, one.claim_id): one for one in await self._ledger.stops_asked()} if lost else {}
+            for claim in lost:
                 handler = self._handlers.find(claim.task.kind)
                 assert handler is not None, "a ledger hands out the kinds that it was asked for"
-                group.append(decide(claim, LeaseExpired(), handler.policy))
+                stop = stops.get((claim.task.id, claim.claim_id))
+                group.append(decide(claim, LeaseExpired() if stop is None else stop.outcome(), handler.policy))
             if group:
+                if self._handlers.has_effects:
+                    group = await settle_losses(self._ledger, self._handlers, group)
                 await self._settler.write(group)
             settled += len(group)
             if len(claims) < RECLAIM_MAX:

@@ -13,10 +13,14 @@ from typing import Any, NamedTuple
 
 from redrive.core.decide import Settlement, deadline_of, decide, failures_max_of
 from redrive.core.durations import format_duration
+from redrive.core.effect import Effect, after_probe
 from redrive.core.outcome import Cancelled, Done, Failed, Outcome, Released, Snoozed
 from redrive.core.payload_types import PayloadType
 from redrive.core.task import Claim, Task
-from redrive.engine.handlers import Context, Handler
+from redrive.engine.context import Context
+from redrive.engine.effect_entry import EffectEntry
+from redrive.engine.handlers import Handler
+from redrive.engine.stops import Stops
 from redrive.errors import LedgerAwayError, PayloadError, PermanentError
 from redrive.ports import Ledger, Transaction
 
@@ -47,11 +51,14 @@ class Ran(NamedTuple):
 class Runner:
     """Runs the claims of one ledger."""
 
-    def __init__(self, ledger: Ledger, worker: str, threads: Executor, around: Around | None = None) -> None:
+    def __init__(
+        self, ledger: Ledger, worker: str, threads: Executor, around: Around | None = None, stops: Stops | None = None
+    ) -> None:
         self._ledger = ledger
         self._worker = worker
         self._threads = threads
         self._around = around
+        self._stops = stops or Stops()
 
     async def run(self, claim: Claim, handler: Handler, stopped: Callable[[], bool] = _was_cancelled) -> Ran:
         """Run one claim to its settlement. Never raises for what the handler does.
@@ -60,6 +67,8 @@ class Runner:
         also one of its own task, and a failure: a handler that cancels itself would otherwise run for ever uncharged.
         """
         started = time.monotonic_ns()
+        if handler.effect is not None:
+            return Ran(await self._run_with_effect(claim, handler, handler.effect, stopped, started))
         deadline = deadline_of(claim, handler.policy)
         if claim.unreadable is not None:
             outcome: Outcome = Failed(PermanentError(claim.unreadable))
@@ -70,6 +79,45 @@ class Runner:
         else:
             outcome = await self._call(claim, handler, None, stopped)
         return Ran(decide(claim, outcome, handler.policy, elapsed=_since(started)))
+
+    async def _run_with_effect(
+        self, claim: Claim, handler: Handler, effect: Effect, stopped: Callable[[], bool], started: int
+    ) -> Settlement:
+        """The same for a handler with an effect: if nobody knows whether it happened, its probe is asked first."""
+        marks, probe = self._ledger.effects, handler.probe
+        assert marks is not None, "it was refused when it was registered"
+        assert probe is not None
+        marks.in_use = True
+        try:
+            mark = (await marks.of([claim.task.id])).get(claim.task.id)
+        except (Exception, asyncio.CancelledError):  # nothing was tried, and nobody may end what may be in question
+            return decide(claim, Released(), handler.policy, elapsed=_since(started))
+        unreadable = None if claim.unreadable is None else Failed(PermanentError(claim.unreadable))
+        if mark is not None and mark.is_open:
+            try:
+                outcome = unreadable or await self._call(claim, probe, None, stopped)
+            except asyncio.CancelledError:
+                outcome = self._stops.outcome(claim)
+            answered = after_probe(claim, mark, outcome, effect, _since(started))
+            if isinstance(answered, Settlement):
+                return answered
+            claim = claim._replace(effect=answered)
+        deadline = deadline_of(claim, handler.policy)
+        entry, cut = EffectEntry(marks, claim), False
+        if unreadable is not None:
+            outcome = unreadable
+        elif deadline is not None and claim.claimed_at >= deadline:
+            outcome = Failed(PermanentError("the deadline has passed, so it was not tried any more"))
+        else:
+            try:
+                outcome = await self._call(claim, handler, None, stopped, entry)
+            except asyncio.CancelledError:
+                if not entry.entered:
+                    raise
+                cut, outcome = True, self._stops.outcome(claim)
+        settlement = decide(claim, outcome, handler.policy, elapsed=_since(started))
+        returned = isinstance(outcome, Cancelled) and not (cut or self._stops.obeyed(claim))
+        return entry.conclude(settlement, effect, handler.policy, definite=returned)
 
     async def _run_in_transaction(
         self, claim: Claim, handler: Handler, stopped: Callable[[], bool], started: int
@@ -104,16 +152,21 @@ class Runner:
         return Ran(decide(claim, outcome, handler.policy, elapsed=_since(started)), perhaps=committing)
 
     async def _call(
-        self, claim: Claim, handler: Handler, transaction: Transaction | None, stopped: Callable[[], bool]
+        self,
+        claim: Claim,
+        handler: Handler,
+        transaction: Transaction | None,
+        stopped: Callable[[], bool],
+        entry: EffectEntry | None = None,
     ) -> Outcome:
         try:
             if self._around is not None:
                 with self._around(self._ledger.name, claim):
-                    result = await self._invoke(claim, handler, transaction)
+                    result = await self._invoke(claim, handler, transaction, entry)
             elif handler.is_plain:  # the common case, spared one coroutine
                 result = await handler.function(claim.task)
             else:
-                result = await self._invoke(claim, handler, transaction)
+                result = await self._invoke(claim, handler, transaction, entry)
         except asyncio.CancelledError as error:
             if stopped():
                 raise
@@ -121,29 +174,42 @@ class Runner:
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # also SystemExit: a handler does not end the worker
+            if self._stops.obeyed(claim) and transaction is None:
+                return self._stops.outcome(claim)
             return Failed(error)
+        if self._stops.obeyed(claim) and transaction is None:
+            return self._stops.outcome(claim)
         if result is None:
             return _DONE
         return result if isinstance(result, _RETURNED) else Done(result)
 
-    async def _invoke(self, claim: Claim, handler: Handler, transaction: Transaction | None) -> Any:
+    async def _invoke(
+        self, claim: Claim, handler: Handler, transaction: Transaction | None, entry: EffectEntry | None = None
+    ) -> Any:
         arguments: tuple[Any, ...] = (claim.task if handler.payload is None else _typed(claim.task, handler.payload),)
+        context = None
         if handler.takes_context:
-            connection = None if transaction is None else transaction.connection
-            arguments += (
-                Context(claim=claim, attempts_max=failures_max_of(claim, handler.policy), connection=connection),
-            )
-        if handler.is_async:
-            if handler.timeout is None:
-                return await handler.function(*arguments)
-            return await _within_time(handler, arguments, handler.timeout)
-        if transaction is not None:
-            job = transaction.submit(self._threads, partial(_call_with_connection, handler, arguments))
-        else:
-            job = self._threads.submit(contextvars.copy_context().run, _call_in_thread, handler.function, arguments)
-        result = await _to_its_end(job)
-        # An async function behind a plain decorator or a lambda looks plain; unawaited it would pass for done.
-        return await result if inspect.isawaitable(result) else result
+            context = Context(
+                claim=claim, attempts_max=failures_max_of(claim, handler.policy),
+                connection=None if transaction is None else transaction.connection,
+                ledger=self._ledger, entry=entry, stops=self._stops, loop=asyncio.get_running_loop(),
+            )  # fmt: skip
+            arguments += (context,)
+        try:
+            if handler.is_async:
+                if handler.timeout is None:
+                    return await handler.function(*arguments)
+                return await _within_time(handler, arguments, handler.timeout)
+            if transaction is not None:
+                job = transaction.submit(self._threads, partial(_call_with_connection, handler, arguments))
+            else:
+                job = self._threads.submit(contextvars.copy_context().run, _call_in_thread, handler.function, arguments)
+            result = await _to_its_end(job)
+            # An async function behind a plain decorator or a lambda looks plain; unawaited it would pass for done.
+            return await result if inspect.isawaitable(result) else result
+        finally:
+            if context is not None and context.told is not None:
+                await context.told.end()
 
 
 def _typed(task: Task, wanted: PayloadType) -> Task:

@@ -22,6 +22,7 @@ from redrive.core.decide import decide
 from redrive.core.durations import ZERO, SpanField, read_span
 from redrive.core.outcome import LeaseExpired, Released
 from redrive.core.states import TERMINAL, State
+from redrive.core.stop import Stop
 from redrive.core.task import Claim, ClaimLocked, ClaimLost, TaskId
 from redrive.engine.announce import announce
 from redrive.engine.gate_looks import LOOK_AGAIN as GATE_LOOK_AGAIN
@@ -35,6 +36,7 @@ from redrive.engine.places import Places
 from redrive.engine.reserve import Reserve
 from redrive.engine.run import Around, Runner
 from redrive.engine.settler import Settler
+from redrive.engine.stops import Stops
 from redrive.engine.tally import KindTally
 from redrive.engine.watchdog import Watchdog
 from redrive.errors import LedgerAwayError, SettingsError
@@ -154,7 +156,8 @@ class Worker:
         self._looks = GateLooks(ledger)
         self._pauses = Pauses(ledger, resumed=self._looks.soon)
         self._kinds = Kinds(ledger, handlers, self._pauses)
-        self._runner = Runner(ledger, self.name, self._threads, around)
+        self._stops = Stops()
+        self._runner = Runner(ledger, self.name, self._threads, around, self._stops)
         self.tally = KindTally(ledger.name, handlers)
         """What it has counted of each kind, for whoever writes it down."""
         self._settler = Settler(
@@ -230,6 +233,9 @@ class Worker:
                 asyncio.create_task(self._settler.run(), name="redrive-settle"),
                 asyncio.create_task(self._extend_for_ever(), name="redrive-extend"),
                 asyncio.create_task(self._keeper.run(), name="redrive-keep"),
+                asyncio.create_task(
+                    self._stops.watch(self._ledger, lambda: bool(self._running), self._stop_asked), name="redrive-stops"
+                ),
             ]
             claiming = asyncio.create_task(self._claim_for_ever(), name="redrive-claim")
             stopping = asyncio.create_task(self._stopping.wait())
@@ -340,6 +346,7 @@ class Worker:
             self._looks.soon()
             self._reserve.soon()
             self._pauses.woken()
+            self._stops.soon()
 
     async def _ask_for_reserve(self) -> None:
         """Send for tasks of tenants that have less than their share of this worker, though no slot is free."""
@@ -575,7 +582,7 @@ class Worker:
         try:
             ran = await self._runner.run(claim, running.handler, running.is_stopped)
         except asyncio.CancelledError:
-            released = decide(claim, Released(), running.handler.policy)
+            released = decide(claim, self._stops.outcome(claim), running.handler.policy)
             if running.lost:
                 self._tell([SettleLost(self._ledger.name, released)])
             else:  # stopped before the end
@@ -595,9 +602,18 @@ class Worker:
                 self._settler.put(ran.settlement, perhaps=ran.perhaps)
         finally:
             self._running.discard(running)
+            self._stops.forget(claim)
             self._slot_freed.set()
             if running.handler.transactional and self._places.give_back():
                 self._plan_retry(ZERO)
+
+    def _stop_asked(self, stop: Stop) -> None:
+        """Cancel the run that a person wants to end. A thread is told when it looks; what has not begun yet begins and is told."""
+        for one in self._running:
+            if (one.claim.task.id, one.claim.claim_id) == (stop.task_id, stop.claim_id):
+                if self._stops.note(stop) and one.handler.is_async:
+                    one.stop()
+                return
 
     async def _extend_for_ever(self) -> None:
         lease = self._settings.lease

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from typing import TypedDict
 
+from redrive.core.effect_mark import EffectMark
 from redrive.core.states import Act, State, check_transition
 from redrive.core.task import Task, TaskId
 from redrive.errors import TooSlowError, UsageError
@@ -22,6 +23,8 @@ from redrive.ports import Actor, Filter, Page, WholeAct
 
 CHUNK = 500
 PAST = {Act.REDRIVE: "redriven", Act.CANCEL: "cancelled", Act.RESOLVE: "resolved"}
+
+UNANSWERED = "nobody knows whether its effect happened: answer that first"
 
 Which = Filter | Names
 """The tasks to act on: an id, a key, several of either, or a filter."""
@@ -209,7 +212,12 @@ class Acts:
         for start in range(0, len(ids), CHUNK):
             some = ids[start : start + CHUNK]
             found |= {task.id: task for task in (await self._ledger.find(Filter(ids=some), limit=CHUNK)).items}
-        return {id_: _reason(act, before, found.get(id_)) for id_ in ids}
+        marks: dict[TaskId, EffectMark] = {}
+        if act is Act.REDRIVE and self._ledger.effects is not None:
+            for start in range(0, len(ids), CHUNK):
+                marks |= await self._ledger.effects.of(ids[start : start + CHUNK])
+        unanswered = {id_ for id_, mark in marks.items() if mark.is_open}
+        return {id_: UNANSWERED if id_ in unanswered else _reason(act, before, found.get(id_)) for id_ in ids}
 
 
 def _reason(act: Act, before: State, task: Task | None) -> str:

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from redrive.core.durations import Span
+from redrive.core.effect_mark import EffectAnswer
 from redrive.core.gates import GateRule
 from redrive.core.operation import Fate, OperationAct, OperationState
 from redrive.core.states import State
@@ -38,6 +39,20 @@ class OperatorLedger(Ledger, LedgerReader, Protocol):
 
     async def result(self, id: TaskId) -> Any:
         """What the handler of a task returned when it was done; None where it returned nothing, or the store keeps no results."""
+        ...
+
+    async def answer(self, ids: Sequence[TaskId], answer: EffectAnswer, actor: Actor) -> list[TaskId]:
+        """Say of dead tasks whether their effects happened: done, waiting again, or cancelled. Returns those that changed.
+
+        Only tasks whose question is open are changed. `UsageError` where no marks are kept.
+        """
+        ...
+
+    async def ask_to_stop(self, ids: Sequence[TaskId], actor: Actor) -> list[TaskId]:
+        """Have tasks that run now cancelled by the workers that hold them. Returns those that are asked.
+
+        Each ends as cancelled, or as what it was if it ended first. `UsageError` where workers cannot be asked.
+        """
         ...
 
     async def oldest_due(self) -> timedelta | None:

@@ -206,7 +206,7 @@ async def test_a_claimed_retry_sees_the_newer_change_itself(home: Home) -> None:
     await home.flags.put("broken", enabled=False, actor="bob")
     assert (await home.row(made.id))["status"] == "failed"
     async with ledger.transaction() as transaction:
-        from redrive.engine.handlers import Context
+        from redrive.engine.context import Context
 
         context = Context(claim=claim, attempts_max=4)
 

@@ -1,4 +1,4 @@
-"""redrive's own tables, up to `redrive_0009`. The model is there for the admin alone, and no table of Django's."""
+"""redrive's own tables, up to `redrive_0010`. The model is there for the admin alone, and no table of Django's."""
 
 from django.db import migrations, models
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import NoReturn
 
+from redrive.core.effect_mark import EffectAnswer
+from redrive.core.stop import Stop
 from redrive.core.task import Added, NewTask, TaskId
 from redrive.errors import UsageError
 from redrive.ledgers.aws.acts import ItemActing
@@ -20,13 +22,34 @@ from redrive.ledgers.aws.owner import ItemOwning
 from redrive.ledgers.aws.reader import ItemReading
 from redrive.ledgers.aws.settle import ItemSettling
 from redrive.ledgers.aws.sweep import ItemSweeping
-from redrive.ports import Page, Transaction, Within
+from redrive.ports import Actor, Page, Transaction, Within
 
 
 class DynamoLedger(ItemSweeping, ItemSettling, ItemActing, ItemReading, ItemOwning):
     """Heads of a table of DynamoDB as a ledger, and its reader."""
 
     transactions_max = 0
+    effects = None
+    """See `Ledger.effects`: a queue hands tasks out again by itself."""
+
+    progress = None
+    """See `Ledger.progress`: a delivery is one request, and there is nothing to tell of it."""
+
+    async def stops_asked(self) -> list[Stop]:
+        """See `Ledger.stops_asked`: nobody can ask."""
+        return []
+
+    async def ask_to_stop(self, ids: Sequence[TaskId], actor: Actor) -> list[TaskId]:  # noqa: ARG002
+        """See `OperatorLedger.ask_to_stop`: refused."""
+        raise UsageError(
+            f"{self.name!r} is kept in DynamoDB, where a delivery that runs cannot be cancelled: let it end"
+        )
+
+    async def answer(self, ids: Sequence[TaskId], answer: EffectAnswer, actor: Actor) -> list[TaskId]:  # noqa: ARG002
+        """See `OperatorLedger.answer`: refused."""
+        raise UsageError(
+            f"{self.name!r} is kept in DynamoDB, which keeps no marks of effects: there is nothing to answer"
+        )
 
     async def take(self, head: Head, *, beside: Sequence[Action] = (), counts: Mapping[str, int] | None = None) -> None:
         """Store a new head with what belongs to it, then send its message. Item first: a sweep finds what has no message.

@@ -61,6 +61,11 @@ class PgmqLedger(SqlLedger):
         self._queued = PgmqStatements(self._mapped, layout, self._fences)
         self.queues = queues or Queues(layout.kind_field)
 
+    @property
+    def effects(self) -> None:
+        """See `Ledger.effects`: a queue hands tasks out again by itself, so nobody could ask the probe before."""
+        return None
+
     def _check_gated(self) -> None:
         raise UsageError(
             f"{self.name!r} waits in queues of PGMQ, which hand tasks out and know no gates: pause its kinds instead, or limit "

@@ -31,6 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError
 
+from redrive.core.effect_mark import EffectAnswer
 from redrive.core.states import TERMINAL, Act, State, check_transition, sources
 from redrive.core.task import TaskId
 from redrive.errors import StaleError, UsageError
@@ -63,6 +64,12 @@ LOCKED_SECONDS_MAX = 10.0
 _HISTORY_KEPT = select(schema.partition.c.name).where(
     schema.partition.c.name == schema.attempt.name, schema.partition.c.keep_seconds.is_not(None)
 )
+
+
+_OF_TASKS = (
+    schema.deed, schema.dead, schema.edit, schema.result, schema.effect, schema.stop, schema.progress,
+)  # fmt: skip
+"""What goes with a task, beside its history."""
 
 
 class ActStatements:
@@ -250,9 +257,12 @@ class Acting(Gating):
         alone: bool = True,
     ) -> list[TaskId]:
         """`alone` says that the commit follows at once: else nobody may wait for a counter that is written here."""
+        if state is State.WAITING:
+            ids = self._answered(connection, ids)
         statement = self._acting.act(act, state)
         changed: list[TaskId] = list(connection.execute(statement, {"ids": ids, **self._times()}).scalars())
         self._record(connection, act, changed, actor)
+        self._close_effects(connection, act, state, changed, actor)
         if act is not Act.CANCEL:
             self._forget(connection, [str(id_) for id_ in changed], schema.dead)
         if changed and act in ENDING_ACTS:
@@ -265,6 +275,21 @@ class Acting(Gating):
         if changed and state is State.WAITING:
             self.database.announce(connection, self.name, soon=True)
         return changed
+
+    def _answered(self, connection: Connection, ids: Sequence[TaskId]) -> Sequence[TaskId]:
+        """Those that may run: no redrive runs a task before it is known whether its effect happened."""
+        opened = set() if self.effects is None else set(self.effects.open_among(connection, ids))
+        return [id_ for id_ in ids if id_ not in opened] if opened else ids
+
+    def _close_effects(
+        self, connection: Connection, act: Act, state: State, ids: Sequence[TaskId], actor: Actor
+    ) -> None:
+        """Whoever ends tasks closes the questions whether their effects happened."""
+        if self.effects is None or not ids or state is State.WAITING or act is Act.BURY:
+            return
+        if opened := self.effects.open_among(connection, ids):
+            answer = EffectAnswer.HAPPENED if state is State.DONE else EffectAnswer.CLOSED
+            self.effects.answer(connection, opened, answer, actor)
 
     def _wake_gates_of(self, connection: Connection, ids: Sequence[TaskId]) -> None:
         """Have the gates looked at of tasks that wait again.
@@ -363,9 +388,7 @@ class Acting(Gating):
                 raise
         # A history that is kept for a time of its own goes by partitions, which is the point of them.
         history = () if connection.execute(_HISTORY_KEPT).first() else (schema.attempt,)
-        self._forget(
-            connection, [str(id_) for id_ in gone], *history, schema.deed, schema.dead, schema.edit, schema.result
-        )
+        self._forget(connection, [str(id_) for id_ in gone], *history, *_OF_TASKS)
         if gone:
             self._count_flow(connection, "pruned", len(gone), self._adder)
         return len(gone)

@@ -12,10 +12,12 @@ from redrive.core.table import LedgerTable
 from redrive.errors import UsageError
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.effects import SqlEffectMarks
 from redrive.ledgers.sql.fences import Fences
 from redrive.ledgers.sql.mapped import KEPT_BY, ForeignKey, Mapped
 from redrive.ledgers.sql.minute import count_flow
 from redrive.ledgers.sql.predicates import Predicates
+from redrive.ledgers.sql.progress import SqlProgress
 from redrive.ledgers.sql.rows import RowReader
 from redrive.ledgers.sql.seam import Parameters
 
@@ -47,6 +49,16 @@ class LedgerBase:
     @cached_property
     def _fences(self) -> Fences:
         return Fences(self._mapped)
+
+    @cached_property
+    def effects(self) -> SqlEffectMarks | None:
+        """See `Ledger.effects`."""
+        return SqlEffectMarks(self.database, self.name, self._fences)
+
+    @cached_property
+    def progress(self) -> SqlProgress:
+        """See `Ledger.progress`."""
+        return SqlProgress(self.database, self.name, self._fences)
 
     _gates_seen = False
     """Whether there is known to be a gate, or was."""

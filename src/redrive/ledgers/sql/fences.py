@@ -24,6 +24,7 @@ class Fences:
         self.free = still if unlocked is None else unlocked
         """Which rows an update finds: of the claims that hold those that nobody else has locked."""
         self._held = select(mapped.id, fence).where(still)
+        self._locked = self._held.with_for_update(of=mapped.table)
         self._endings = Batch(mapped.dialect, {"task_id": Text(), "claim_id": Uuid()})
         a, ended = schema.attempt.c, self._endings.rows.c
         self._ended_by = select(a.task_id, a.claim_id).where(
@@ -36,6 +37,10 @@ class Fences:
     def parameters(self, claims: Iterable[Claim]) -> dict[str, object]:
         """These claims, for `free`."""
         return self._batch.parameters((claim.task.id, claim.claim_id) for claim in claims)
+
+    def hold(self, connection: Connection, claim: Claim) -> bool:
+        """Whether the claim holds, and until the commit nobody can take it: what is written meanwhile is written under its fence."""
+        return connection.execute(self._locked, self.parameters([claim])).first() is not None
 
     def why(self, connection: Connection, claims: Sequence[Claim]) -> list[Unwritten]:
         """Why these were not written."""

@@ -11,8 +11,8 @@ from contextlib import AbstractAsyncContextManager
 from sqlalchemy import Table
 
 from redrive.core.table import LedgerTable
-from redrive.ledgers.sql.acts import Acting
 from redrive.ledgers.sql.add import Adding
+from redrive.ledgers.sql.answers import Answering
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.claim import Claiming
 from redrive.ledgers.sql.database import Database
@@ -24,7 +24,7 @@ from redrive.ledgers.sql.settle import ExtraColumns, Settling
 from redrive.ports import Transaction
 
 
-class SqlLedger(Adding, Claiming, Settling, Acting, Gating, Parking, Reading):
+class SqlLedger(Adding, Claiming, Settling, Answering, Gating, Parking, Reading):
     """A table of a database as a ledger, and its reader.
 
     `beside` writes what else must be in the same commits; where it does not listen to claims or settlements, these stay one

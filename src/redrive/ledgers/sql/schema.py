@@ -51,6 +51,9 @@ FATES_COUNTED = tuple(field.name for field in fields(FateTally))
 OPEN = "ended_at IS NULL OR released > done + failed + ended"
 """Whether an operation has anything to do, or to wait for."""
 
+EFFECT_ASKED = "state IN ('unknown', 'person')"
+"""Marks of effects of which nobody knows whether they happened."""
+
 task = Table(
     "redrive_task",
     metadata,
@@ -357,6 +360,58 @@ result = Table(
     Column("at", Instant, nullable=False),
 )
 """What handlers returned, as JSON. A task whose handler returned nothing has no row."""
+
+effect = Table(
+    "redrive_effect",
+    metadata,
+    Column("ledger", Text, primary_key=True),
+    Column("task_id", Text, primary_key=True),
+    Column("state", Text, nullable=False),
+    Column("claim_id", Uuid, nullable=False),
+    Column("first_at", Instant, nullable=False),
+    Column("entered_at", Instant, nullable=False),
+    Column("changed_at", Instant, nullable=False),
+    Column("probes", Integer, nullable=False),
+    Column("error", Text),
+    Column("why", Text),
+    Column("came_to", JSON(none_as_null=True)),
+    Column("answer", Text),
+    Column("answered_by", Text),
+    Index(
+        "redrive_effect_open_idx",
+        "ledger",
+        "state",
+        "task_id",
+        sqlite_where=text(EFFECT_ASKED),
+        postgresql_where=text(EFFECT_ASKED),
+    ),
+)
+"""The marks of effects: written before anything is done outside, so that whoever comes next knows that it may have happened."""
+
+stop = Table(
+    "redrive_stop",
+    metadata,
+    Column("ledger", Text, primary_key=True),
+    Column("task_id", Text, primary_key=True),
+    Column("claim_id", Uuid, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("at", Instant, nullable=False),
+)
+"""Tasks that run and that a person wants to be cancelled: the worker that holds the claim looks here."""
+
+progress = Table(
+    "redrive_progress",
+    metadata,
+    Column("ledger", Text, primary_key=True),
+    Column("task_id", Text, primary_key=True),
+    Column("claim_id", Uuid, nullable=False),
+    Column("at", Instant, nullable=False),
+    Column("share", Float),
+    Column("words", Text),
+    Column("checkpoint", Text),
+)
+"""How far the tries of tasks have come, and what each leaves for the next one."""
 
 key = Table(
     "redrive_key",

@@ -179,6 +179,7 @@ class Settling(LedgerBase):
             if wait is not None:
                 return await self.database.stand_in_line(wait, self._settle_in_line, ordered, worker)
             alone = self._settle_writer.one_statement and not self._tells_settled and not Results.any_in(ordered)
+            alone = alone and (self.effects is None or not self.effects.any_in(ordered))
             run = self.database.statement if alone else self.database.write
             unwritten = await run(self._settle, ordered, worker, wait=False)
         except StillLocked:
@@ -223,6 +224,8 @@ class Settling(LedgerBase):
             self.beside.settled(connection, _without(settlements, rest) if rest else settlements)
         elif Results.any_in(settlements):
             self.results.write(connection, _without(settlements, rest) if rest else settlements)
+        if self.effects is not None and self.effects.any_in(settlements):
+            self.effects.write(connection, _without(settlements, rest) if rest else settlements)
         return self._fences.why(connection, [one.claim for one in rest])
 
     async def settled_by(self, claims: Sequence[Claim], worker: str) -> list[Claim]:

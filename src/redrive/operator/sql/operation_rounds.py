@@ -10,6 +10,7 @@ from redrive.core.task import TaskId
 from redrive.errors import EditError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.ledger import SqlLedger
+from redrive.operator.acts import UNANSWERED
 from redrive.operator.operations import Operation, read_asked
 from redrive.ports import Actor, WholeAct
 
@@ -63,6 +64,9 @@ def release(
         reason=f"operation {operation.id}: {operation.reason}",
         whole=WholeAct(id=operation.id, asked=operation.asked),
     )
+    unanswered = (
+        set[TaskId]() if ledger.effects is None else set(ledger.effects.open_among(connection, [*ids.values()]))
+    )
     chosen: dict[TaskId, int] = {}
     skipped: dict[int, str] = {}
     unfit: dict[int, str] = {}
@@ -71,6 +75,8 @@ def release(
             break
         if id_ not in frozen:
             skipped[position] = CHANGED_SINCE
+        elif id_ in unanswered:
+            skipped[position] = UNANSWERED
         elif (
             operation.edit is not None
             and (wrong := _edited(connection, ledger, operation, id_, actor, now)) is not None

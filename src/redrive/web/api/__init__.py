@@ -2,13 +2,14 @@
 
 `status` says how things are, `overview` gives numbers, `tasks` pages and single tasks, `acts` changes them, `groups` the failure causes, `searches` text
 search in the background, `previews` the timeline of a policy, `audit` who did what, `alarms` what needs attention, `gates` what
-stands in front of destinations, `operations` brings dead tasks back step by step, `workers` who works.
+stands in front of destinations, `effects` of which nobody knows whether they happened, `operations` brings dead tasks back step by step, `workers` who works.
 """
 
 from redrive.web.api import (
     acts,
     alarms,
     audit,
+    effects,
     gates,
     groups,
     operations,
@@ -23,5 +24,5 @@ from redrive.web.api import (
 # `acts` before `tasks`: `/api/tasks/redrive` does not name a ledger.
 routers = (
     status.router, overview.router, groups.router, acts.router, tasks.router, searches.router, previews.router, audit.router, alarms.router,
-    gates.router, operations.router, workers.router,
+    gates.router, effects.router, operations.router, workers.router,
 )  # fmt: skip

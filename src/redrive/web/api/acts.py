@@ -63,10 +63,15 @@ class ActBody(ReasonBody):
         return self
 
 
-class ResolveBody(ReasonBody):
-    """Which dead tasks end how."""
+class NamedBody(ReasonBody):
+    """Which tasks, one by one."""
 
     ids: Ids
+
+
+class ResolveBody(NamedBody):
+    """Which dead tasks end how."""
+
     state: Literal["done", "cancelled"]
 
 
@@ -82,24 +87,32 @@ async def cancel(request: Request, body: ActBody, key: Operator) -> dict[str, An
     return await _act(request, Act.CANCEL, State.CANCELLED, body, key)
 
 
+@router.post("/cancel-running", summary="Have tasks that run cancelled by the workers that hold them")
+async def cancel_running(request: Request, body: NamedBody, key: Operator) -> dict[str, Any]:
+    """Handlers are cancelled at their next await, threads are told. `changed` says how many were asked; each ends as cancelled, or as what it was if it ended first."""
+    lane = lane_of(request, body.ledger)
+    acted = await lane.cancel_running(await named_ids(lane, body.ids), actor=key.owner, reason=body.reason)
+    return {"matched": len(body.ids), "changed": len(acted.changed), "refused": refused_of(acted)}
+
+
 @router.post("/resolve", summary="End dead tasks as done or cancelled, because a person has dealt with them")
 async def resolve(request: Request, body: ResolveBody, key: Operator) -> dict[str, Any]:
     """Says how many changed; tasks that are no longer dead do not."""
     lane = lane_of(request, body.ledger)
-    ids = await _read_names(lane, body.ids)
+    ids = await named_ids(lane, body.ids)
     acted = await _acted(lane, Act.RESOLVE, State(body.state), Filter(ids=ids), body, key)
-    return {"matched": len(ids), "changed": len(acted.changed), "refused": _refused(acted)}
+    return {"matched": len(ids), "changed": len(acted.changed), "refused": refused_of(acted)}
 
 
 async def _act(request: Request, act: Act, end: State, body: ActBody, key: ApiKey) -> dict[str, Any]:
     lane = lane_of(request, body.ledger)
-    asked = Filter(ids=await _read_names(lane, body.ids)) if body.filter is None else body.filter.filter()
+    asked = Filter(ids=await named_ids(lane, body.ids)) if body.filter is None else body.filter.filter()
     async with in_time():
         acted = await _acted(lane, act, end, asked, body, key, dry_run=body.dry_run, at_most=body.at_most)
     return {
         "matched": acted.matched,
         "changed": len(acted.changed),
-        "refused": _refused(acted),
+        "refused": refused_of(acted),
         "until": instant_json(acted.until),
         "complete": acted.complete,
     }
@@ -114,7 +127,7 @@ async def _acted(lane: Lane, act: Act, end: State, asked: Filter, body: ReasonBo
     return acted
 
 
-async def _read_names(lane: Lane, given: Sequence[int | str] | None) -> list[TaskId]:
+async def named_ids(lane: Lane, given: Sequence[int | str] | None) -> list[TaskId]:
     """The ids that are meant. A text that means no task, or two, is a mistake, and nothing is done at all."""
     ids, refused = await read_names(await lane.ledger(), given or ())
     if refused:
@@ -122,5 +135,6 @@ async def _read_names(lane: Lane, given: Sequence[int | str] | None) -> list[Tas
     return ids
 
 
-def _refused(acted: Acted) -> dict[str, str]:
+def refused_of(acted: Acted) -> dict[str, str]:
+    """Why some were left alone, by their ids."""
     return {str(id_): reason for id_, reason in [*acted.refused.items()][:IDS_MAX]}

@@ -13,6 +13,7 @@ from redrive.http.errors import ApiError
 from redrive.http.guard import KeyFirstRoute
 from redrive.lane import Lane
 from redrive.operator.asked import CAUSE_CHARS_MAX, TEXT_CHARS_MAX, read_filter
+from redrive.operator.effects import effect_json, progress_json
 from redrive.operator.json_views import attempt_json, deed_json, instant_json, parked_json
 from redrive.operator.merged_pages import merged_page
 from redrive.operator.names import find_meant, find_named
@@ -70,13 +71,14 @@ async def page_of(
 async def one(request: Request, ledger: str, id: str) -> dict[str, Any]:
     """By its id or its key. `preview` holds the exact times of the tries to come if each fails; empty where no handler is known here.
 
-    `edits` are the payloads that operations have changed, as they were and as they are since. `parked` says what keeps it back, if anything does: its gate or the pause of its kind. Then the tries begin at the earliest that this allows.
+    `effect` is what is known of what it does outside, where its handler has an effect; `progress` how far its tries have come. `edits` are the payloads that operations have changed, as they were and as they are since. `parked` says what keeps it back, if anything does: its gate or the pause of its kind. Then the tries begin at the earliest that this allows.
     """
     lane = lane_of(request, ledger)
     task = await find_task(lane, id)
     attempts = await lane.attempts(task.id)
     parked = await lane.parked(task)
     to_come = lane.to_come(task, parked=parked)
+    mark = await lane.effect(task.id)
     return {
         "task": shown(task, lane.name, payload=True),
         "attempts": [attempt_json(attempt) for attempt in attempts[-ATTEMPTS_MAX:]],
@@ -85,6 +87,8 @@ async def one(request: Request, ledger: str, id: str) -> dict[str, Any]:
         "has_handler": to_come is not None,
         "preview": [{"number": one.number, "at": instant_json(one.at)} for one in to_come or ()],
         "parked": parked_json(parked),
+        "effect": None if mark is None else effect_json(lane.name, task, mark),
+        "progress": progress_json(await lane.progress(task.id)),
         "edits": [edit_json(edited) for edited in await lane.operations.edits(task.id)],
     }
 

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 
+from redrive.core.effect_mark import OPEN
 from redrive.lane import Lane
 from redrive.web.api.common import lane_of
 from redrive.web.api.tasks import one as told_of
@@ -20,8 +21,20 @@ ACTS = {
         ("cancelled", "Resolve as cancelled", ""),
     ),
     "waiting": (("cancel", "Cancel", ""),),
+    "claimed": (("cancel-running", "Cancel while it runs", ""),),
+    "unknown": (
+        ("happened", "It happened", "main-act"),
+        ("not-happened", "It did not happen", ""),
+        ("close", "Close it", ""),
+    ),
 }
 """What may be done to a task in this state: the act, the button, its look."""
+
+UNKNOWN = {
+    "dead": "nothing by itself. Nobody knows whether its effect happened: look where it would show, and answer. Until then nothing runs it.",
+    "waiting": "its probe is asked whether its effect happened. Nothing else is done before that is known.",
+}
+"""What to say of a task whose effect may have happened."""
 
 router = page_router()
 
@@ -33,10 +46,16 @@ async def task(request: Request, visitor: Looker, ledger: str, id: str) -> HTMLR
     its, preview = said["task"], said["preview"]
     told = story(its, said["attempts"], said["deeds"], preview)
     mood, ahead = _ahead(its, preview, said["parked"], has_handler=said["has_handler"])
+    asked = said["effect"] is not None and said["effect"]["state"] in OPEN
+    unknown = asked and its["state"] == "dead"
+    if asked and its["state"] in ("dead", "waiting"):
+        mood, ahead = "alarm" if unknown else "warn", UNKNOWN[its["state"]]
     payload = its["payload"]
     return render(
         request, "task.html", visitor, title=f"Task {its['id']}", here="/tasks",
-        ledger=its["ledger"], task=its, acts=_acts(lane_of(request, ledger), its["state"]),
+        ledger=its["ledger"], task=its, acts=_acts(lane_of(request, ledger), "unknown" if unknown else its["state"]),
+        effect=said["effect"], progress=said["progress"],
+        checkpoint=json.dumps(said["progress"]["checkpoint"], ensure_ascii=False) if said["progress"] else None,
         payload=None if payload is None else json.dumps(payload, indent=2, ensure_ascii=False),
         story=told, picture=draw(told), attempts_before=said["attempts_before"],
         edits=said["edits"], more_ahead=max(0, len(preview) - AHEAD_MAX), mood=mood, ahead=ahead,
@@ -47,7 +66,7 @@ def _acts(lane: Lane, state: str) -> list[tuple[str, str, str]]:
     """What may be done here: a table without a word for cancelled has no such end, and others are never taken from people."""
     without = {str(end) for end in lane.refused_ends}
     if lane.table.words.cancelled is None:
-        without |= {"cancel", "cancelled"}
+        without |= {"cancel", "cancelled", "cancel-running", "close"}
     return [act for act in ACTS.get(state, ()) if act[0] not in without]
 
 

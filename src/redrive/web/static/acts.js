@@ -10,10 +10,21 @@ const WORDS = {
   cancel: { title: "Cancel", done: "cancelled", from: "waiting", button: "", sentence: (amount) => `${tasks(amount)} will end as cancelled and will not be tried again.` },
   done: { title: "Resolve as done", done: "resolved as done", from: "dead", button: "", sentence: (amount) => `${tasks(amount)} will end as done, because you have dealt with it.` },
   cancelled: { title: "Resolve as cancelled", done: "resolved as cancelled", from: "dead", button: "", sentence: (amount) => `${tasks(amount)} will end as cancelled, because you have dealt with it.` },
+  "cancel-running": { title: "Cancel while it runs", done: "told to end", from: "running", button: "", sentence: (amount) => `${tasks(amount)} will be told to end: an async handler at its next await, a thread when it looks. What ends first stays as it ended.` },
+  happened: { title: "It happened", done: "answered and done", from: "in question", button: "main-act", sentence: (amount) => `${tasks(amount)} will end as done, because you know that the effect happened.` },
+  "not-happened": { title: "It did not happen", done: "answered and retried", from: "in question", button: "", sentence: (amount) => `${tasks(amount)} will be tried again at once, because you know that the effect did not happen.` },
+  close: { title: "Close it", done: "closed", from: "in question", button: "", sentence: (amount) => `${tasks(amount)} will end as cancelled. Whether the effect happened stays open.` },
 };
 
-/** Ways to resolve, which are no dry run's business: the tasks are named. */
-const RESOLVES = { done: true, cancelled: true };
+/** Acts on tasks that are named, which are no dry run's business: the path, and what the body says beside. */
+const NAMED = {
+  done: ["/api/tasks/resolve", { state: "done" }],
+  cancelled: ["/api/tasks/resolve", { state: "cancelled" }],
+  "cancel-running": ["/api/tasks/cancel-running", {}],
+  happened: ["/api/effects/answer", { answer: "happened" }],
+  "not-happened": ["/api/effects/answer", { answer: "not-happened" }],
+  close: ["/api/effects/answer", { answer: "close" }],
+};
 
 const dialog = document.getElementById("act");
 const title = document.getElementById("act-title");
@@ -84,8 +95,8 @@ function list(element, named) {
  */
 export function act(name, targets, description, more = {}) {
   const words = WORDS[name];
-  const path = name in RESOLVES ? "/api/tasks/resolve" : `/api/tasks/${name}`;
-  const count = (what) => (name in RESOLVES ? { matched: what.ids.length } : post(path, { ...what, reason: "count before acting", dry_run: true }));
+  const path = name in NAMED ? NAMED[name][0] : `/api/tasks/${name}`;
+  const count = (what) => (name in NAMED ? { matched: what.ids.length } : post(path, { ...what, reason: "count before acting", dry_run: true }));
   return askBefore({
     ...words,
     description,
@@ -124,7 +135,7 @@ async function change(name, path, each, matched, why, isLeft) {
   for (const { what, seen } of each) {
     if (left || !seen.matched) continue;
     const body = { ...what, reason: why };
-    if (name in RESOLVES) body.state = name;
+    if (name in NAMED) Object.assign(body, NAMED[name][1]);
     else if (what.filter) [body.filter, body.at_most] = [{ ...what.filter, until: seen.until }, seen.matched];
     // A large act comes back between two pages; sent again with the same instant it goes on where it was.
     for (let complete = false; !complete && !left;) {

@@ -1,0 +1,191 @@
+"""What follows from a try that entered its effect: one table for its end, one for the probe's answer."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from redrive.core.backoff import Fixed
+from redrive.core.decide import Explanation, Settlement, decide
+from redrive.core.durations import ZERO, hours, minutes, seconds
+from redrive.core.effect import CannotTell, Effect, Happened, after_loss, after_probe, after_try, effect_key
+from redrive.core.effect_mark import EffectAnswer, EffectMark, MarkState, Then, read_then
+from redrive.core.failure import ErrorClass
+from redrive.core.jitter import none
+from redrive.core.outcome import Cancelled, Done, Failed, LeaseExpired, Outcome, Released, Snoozed
+from redrive.core.policy import Policy
+from redrive.core.states import State
+from redrive.core.task import Claim, Task
+from redrive.errors import NotHappened, PermanentError
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+PAY = Policy(Fixed(minutes(1)), attempts=3, jitter=none)
+EFFECT = Effect(print, key_window=hours(24), policy=Policy(Fixed(seconds(5)), attempts=3, jitter=none))
+TASK = Task(7, "a", "pay", None, State.CLAIMED, 0)
+
+
+def claim(*, failures: int = 0, suspect: bool = False) -> Claim:
+    """A claim of the task after so many failures."""
+    return Claim(TASK._replace(failures=failures), uuid4(), NOW, suspect=suspect)
+
+
+def marked(state: MarkState = MarkState.INSIDE, *, then: Then | None = None, probes: int = 0) -> EffectMark:
+    """A mark that was made an hour ago."""
+    at = NOW - hours(1)
+    return EffectMark(state=state, claim_id=uuid4(), first_at=at, entered_at=at, then=then, probes=probes)
+
+
+def after(outcome: Outcome, *, failures: int = 0, definite: bool = False) -> Settlement:
+    """The settlement of a try that came to this."""
+    return after_try(decide(claim(failures=failures), outcome, PAY), marked(), EFFECT, definite=definite)
+
+
+def probed(outcome: Any, mark: EffectMark, *, suspect: bool = False) -> Settlement:
+    """The settlement after the probe came to this."""
+    settlement = after_probe(claim(failures=1, suspect=suspect), mark, outcome, EFFECT, ZERO)
+    assert isinstance(settlement, Settlement)
+    return settlement
+
+
+def mark_in(settlement: Settlement) -> EffectMark:
+    """The mark that is written with it."""
+    assert settlement.claim.effect is not None
+    return settlement.claim.effect
+
+
+@pytest.mark.parametrize(
+    ("outcome", "failures", "then"),
+    [
+        (Failed(TimeoutError("late")), 0, (State.WAITING, minutes(1), "retry")),
+        (Failed(TimeoutError("late")), 2, (State.DEAD, None, "exhausted")),
+        (Failed(PermanentError("after it")), 0, (State.DEAD, None, "permanent")),
+        (Released(), 0, (State.WAITING, ZERO, "retry")),
+        (Snoozed(minutes(3)), 0, (State.WAITING, minutes(3), "retry")),
+        (Cancelled("by ada"), 0, (State.CANCELLED, None, "retry")),
+        (LeaseExpired(), 0, (State.WAITING, ZERO, "suspect")),
+    ],
+)
+def test_an_end_without_an_answer_waits_for_the_probe(outcome: Outcome, failures: int, then: tuple[Any, ...]) -> None:
+    """Whatever it would have come to is kept for later, and nothing ends before the probe is asked."""
+    settlement = after(outcome, failures=failures)
+    assert (settlement.state, settlement.delay) == (State.WAITING, seconds(5))
+    assert settlement.explanation is not None
+    assert settlement.explanation.verdict == "unknown"
+    mark = mark_in(settlement)
+    assert mark.state is MarkState.UNKNOWN
+    assert mark.then is not None
+    assert (mark.then.state, mark.then.delay, mark.then.verdict) == then
+    assert read_then(mark.then.as_json()) == mark.then
+
+
+@pytest.mark.parametrize(
+    ("outcome", "definite", "state", "answer"),
+    [
+        (Done(1), False, State.DONE, EffectAnswer.HAPPENED),
+        (Failed(NotHappened("no")), True, State.WAITING, EffectAnswer.NOT_HAPPENED),
+        (Failed(PermanentError("no")), True, State.DEAD, EffectAnswer.NOT_HAPPENED),
+        (Cancelled("no"), True, State.CANCELLED, EffectAnswer.NOT_HAPPENED),
+    ],
+)
+def test_an_end_that_is_an_answer_is_an_ordinary_end(
+    outcome: Outcome, definite: bool, state: State, answer: EffectAnswer
+) -> None:
+    """The settlement stays as it was decided, and the mark is closed with it."""
+    settlement = after(outcome, definite=definite)
+    assert settlement._replace(claim=claim()).state is state
+    assert (mark_in(settlement).state, mark_in(settlement).answer) == (MarkState.ANSWERED, answer)
+
+
+RETRY = Then(delay=minutes(1), outcome="failed", error="late")
+LONG = RETRY._replace(delay=hours(23))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "then", "came_to"),
+    [
+        (Done(Happened("proof")), RETRY, ("done", State.DONE, None, MarkState.ANSWERED)),
+        (Done(NotHappened("no")), RETRY, ("snoozed", State.WAITING, minutes(1), MarkState.ANSWERED)),
+        (Done(NotHappened), RETRY, ("snoozed", State.WAITING, minutes(1), MarkState.ANSWERED)),
+        (Failed(NotHappened("no")), RETRY, ("snoozed", State.WAITING, minutes(1), MarkState.ANSWERED)),
+        (Done(NotHappened()), Then(State.DEAD, verdict="exhausted"), ("failed", State.DEAD, None, MarkState.ANSWERED)),
+        (Done(NotHappened()), Then(State.CANCELLED), ("cancelled", State.CANCELLED, None, MarkState.ANSWERED)),
+        (Done(NotHappened()), LONG, ("failed", State.DEAD, None, MarkState.PERSON)),
+        (Done(CannotTell("dark")), RETRY, ("failed", State.DEAD, None, MarkState.PERSON)),
+        (Done(None), RETRY, ("failed", State.DEAD, None, MarkState.PERSON)),
+        (Failed(ConnectionError()), RETRY, ("snoozed", State.WAITING, seconds(5), MarkState.UNKNOWN)),
+        (Released(), RETRY, ("released", State.WAITING, seconds(5), MarkState.UNKNOWN)),
+        (Cancelled("by ada"), RETRY, ("released", State.WAITING, seconds(5), MarkState.UNKNOWN)),
+        (Snoozed(minutes(1)), RETRY, ("snoozed", State.WAITING, seconds(5), MarkState.UNKNOWN)),
+        (Failed(PermanentError()), RETRY, ("failed", State.DEAD, None, MarkState.PERSON)),
+    ],
+)
+def test_the_answer_of_the_probe_says_what_is_written(outcome: Outcome, then: Then, came_to: tuple[Any, ...]) -> None:
+    """Happened is done; not happened is what the try came to, within the window of the key; the rest is for a person, in the end."""
+    settlement = probed(outcome, marked(MarkState.UNKNOWN, then=then))
+    assert (settlement.outcome, settlement.state, settlement.delay, mark_in(settlement).state) == came_to
+    assert settlement.failures == 1
+
+
+def test_a_probe_that_keeps_failing_is_given_up() -> None:
+    """As often as its policy says, each counted, and none charged to the task."""
+    mark = marked(MarkState.UNKNOWN)
+    for number in (1, 2):
+        mark = mark_in(probed(Failed(ConnectionError("down")), mark))
+        assert (mark.state, mark.probes) == (MarkState.UNKNOWN, number)
+    last = probed(Failed(ConnectionError("down")), mark)
+    assert (last.state, mark_in(last).state) == (State.DEAD, MarkState.PERSON)
+    assert (
+        last.error
+        == "nobody knows whether it happened: the probe was asked 3 times: the probe failed: ConnectionError: down"
+    )
+
+
+def test_a_try_that_was_put_off_without_charge_follows_at_once() -> None:
+    """Released or lost beside others, and not happened: the try begins under the same claim, so a suspect runs alone."""
+    found = after_probe(claim(), marked(MarkState.UNKNOWN, then=Then()), Done(NotHappened()), EFFECT, ZERO)
+    assert isinstance(found, EffectMark)
+    assert found.answer is EffectAnswer.NOT_HAPPENED
+
+
+def test_what_is_cancelled_while_its_probe_is_asked_is_cancelled_once_it_is_known() -> None:
+    """Not before: it may have happened. If it did not, it ends as cancelled instead of being retried."""
+    asked = mark_in(probed(Cancelled("by ada"), marked(MarkState.UNKNOWN, then=RETRY)))
+    ended = probed(Done(NotHappened()), asked)
+    assert (ended.state, ended.error) == (State.CANCELLED, "by ada")
+    assert probed(Done(Happened()), asked).state is State.DONE
+
+
+def test_a_suspect_stays_one_while_its_probe_is_asked() -> None:
+    """Its run was only put off: a release ends nothing, and the last error stays that of the lost worker."""
+    settlement = probed(Failed(ConnectionError()), marked(MarkState.UNKNOWN), suspect=True)
+    assert (settlement.outcome, settlement.error) == ("released", None)
+
+
+@pytest.mark.parametrize("state", [MarkState.UNKNOWN, MarkState.ANSWERED])
+def test_a_claim_that_is_lost_outside_its_effect(state: MarkState) -> None:
+    """While the probe was asked: asked again, and not charged to the task. Without a question: as any lost claim."""
+    lost = decide(claim().alone(), LeaseExpired(), PAY)
+    settlement = after_loss(lost, marked(state), EFFECT)
+    if state is MarkState.ANSWERED:
+        assert settlement is lost
+    else:
+        assert (settlement.outcome, settlement.failures, mark_in(settlement).probes) == ("lease_expired", 0, 1)
+
+
+def test_the_key_is_the_same_for_every_try_and_for_no_other_task() -> None:
+    """It depends on the ledger, the id and the key alone."""
+    key = effect_key("redrive_task", TASK)
+    assert key == effect_key("redrive_task", TASK._replace(failures=3, redrives=1))
+    others = [
+        effect_key("mail", TASK),
+        *(effect_key("redrive_task", TASK._replace(**one)) for one in ({"id": 8}, {"key": "b"})),
+    ]
+    assert len({key, *others}) == 4
+
+
+def test_what_is_not_known_is_said_in_a_sentence() -> None:
+    """For the history of the task."""
+    said = Explanation(ErrorClass.TRANSIENT, "otherwise", "", 1, 3, "unknown", delay=timedelta(seconds=5))
+    assert said.sentence() == "nobody knows whether its effect happened: asked again after 5s"
+    assert said._replace(delay=None).sentence().endswith("a person must answer")

@@ -1,0 +1,137 @@
+"""What a running handler tells of itself, and leaves for the next try."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from redrive import Context, Redrive, Snoozed, State, Task, seconds
+from redrive.core.decide import decide
+from redrive.core.outcome import Released
+from redrive.core.policy import Policy
+from redrive.engine.progress import RunProgress
+from redrive.testing import VirtualClock, drain
+
+
+@pytest.fixture
+async def app(url: str, clock: VirtualClock) -> AsyncIterator[Redrive]:
+    async with Redrive(url, clock=clock, durable=False) as made:
+        yield made
+
+
+async def test_the_next_try_reads_what_this_one_left(app: Redrive, clock: VirtualClock) -> None:
+    """Page by page: a try that fails goes on where it was, and what it told is to be seen."""
+    began = list[Any]()
+
+    @app.handler("import", retries=3)
+    async def read_pages(_task: Task, context: Context) -> None:
+        page = await context.checkpoint or 0
+        began.append(page)
+        await context.progress(page / 4, f"page {page} of 4")
+        context.checkpoint = page + 2
+        assert await context.checkpoint == page + 2
+        if page < 4:
+            raise ConnectionError("cut")
+
+    added = await app.add("import", key="a")
+    await drain(app, clock=clock)
+    assert began == [0, 2, 4]
+    progress = await app.tasks.progress(added.id)
+    assert progress is not None
+    assert (progress.share, progress.words, progress.checkpoint) == (1.0, "page 4 of 4", 6)
+    ledger = await app.tasks.ledger()
+    assert await ledger.prune([State.DONE], seconds(0)) == 1
+    assert await app.tasks.progress(added.id) is None
+
+
+async def test_a_plain_handler_tells_from_its_thread(app: Redrive) -> None:
+    """It calls instead of awaiting."""
+
+    @app.handler("import")
+    def read_pages(_task: Task, context: Context) -> Any:
+        assert threading.current_thread() is not threading.main_thread()
+        if context.checkpoint.get() == {"page": 3}:
+            return "the rest"
+        context.progress(0.5, "half")
+        context.checkpoint = {"page": 3}
+        return Snoozed(0)
+
+    await app.add("import", key="a")
+    await drain(app)
+    assert await app.result("a") == "the rest"
+
+
+async def test_a_late_worker_changes_nothing(app: Redrive) -> None:
+    """Its fence is gone: the checkpoint is that of whoever holds the task now."""
+    ledger = await app.tasks.ledger()
+    notes = ledger.progress
+    assert notes is not None
+    await app.add("import", key="a")
+    [late] = await ledger.claim(1, seconds(30))
+    assert await notes.write(late, 0.5, "half", "1")
+    await ledger.settle([decide(late, Released(), Policy())], worker="keeper")
+    assert not await notes.write(late, 0.9, "nearly", "2")
+    progress = await notes.read(late.task.id)
+    assert progress is not None
+    assert (progress.share, progress.checkpoint) == (0.5, 1)
+
+
+class Notes:
+    """Progress that is counted, and written when the test says so."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[Any, ...]] = []
+        self.away = False
+
+    async def write(self, _claim: Any, *told: Any) -> bool:
+        self.written.append(told)
+        if self.away:
+            raise ConnectionError("away")
+        return True
+
+    async def read(self, _id: Any) -> None:
+        return None
+
+
+async def test_it_is_written_at_most_once_a_second_and_at_the_end() -> None:
+    """A thousand pages are two writes, and the last word is kept; a store that is away costs nobody the run."""
+    for away in (False, True):
+        notes = Notes()
+        notes.away = away
+        progress = RunProgress(notes, None, asyncio.get_running_loop())  # type: ignore[arg-type]
+        for page in range(1000):
+            await progress.tell(page / 1000, f"page {page}")
+            progress.save(page)
+        await progress.end()
+        assert len(notes.written) == 2
+        assert notes.written[-1] == (0.999, "page 999", "999")
+
+
+@pytest.mark.parametrize("store", ["sqlite"])
+async def test_what_cannot_be_kept_is_said(app: Redrive) -> None:
+    """No share, too large, not JSON, or in a transaction: the handler hears it, and the task has failed of it."""
+
+    @app.handler("wrong", attempts=1)
+    async def wrong(task: Task, context: Context) -> None:
+        match task.key:
+            case "share":
+                await context.progress(40)
+            case "large":
+                context.checkpoint = "x" * 70_000
+            case _:
+                context.checkpoint = object()
+
+    @app.handler("within", attempts=1, transactional=True)
+    async def within(_task: Task, context: Context) -> None:
+        await context.progress(0.5)
+
+    said = {"share": "from 0 to 1", "large": "more than 65,536", "object": "not JSON", "within": "no progress to keep"}
+    for key in said:
+        await app.add("within" if key == "within" else "wrong", key=key)
+    await drain(app)
+    for key, part in said.items():
+        task = await app.tasks.get(key)
+        assert task is not None
+        assert part in str(task.last_error)
