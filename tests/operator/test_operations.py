@@ -125,6 +125,25 @@ async def test_a_cause_that_is_not_mended_stops_it(bench):
     assert (operation.tally.failed, operation.state) == (1, OperationState.RUNNING)
 
 
+async def test_those_that_failed_again_tell_of_what(bench, clock):
+    """Of the same cause as before, or of a new one; and at which pace tasks end, as long as enough have."""
+    await bench.dead(*(f"k{number}" for number in range(6)))
+    clock.advance(timedelta(minutes=1))
+    operation = await frozen(bench, steps="6", rate="1000/s", halt=1.0)
+    await bench.carrier.round()
+    assert await bench.operations.pace(operation.id) is None
+    await bench.work(works=lambda task: task.key != "k1", error=lambda _: PermanentError("quite another one"))
+    await bench.carry(operation.id)
+    [new] = await bench.operations.failed_again(operation.id)
+    assert (new.same, new.step, new.error) == (False, 1, "PermanentError: quite another one")
+    assert await bench.operations.pace(operation.id) == 6
+    again = await frozen(bench, steps="1", halt=1.0)
+    await bench.carrier.round()
+    await bench.work(works=lambda _: False, error=lambda _: PermanentError("quite another one"))
+    await bench.carry(again.id)
+    assert [one.same for one in await bench.operations.failed_again(again.id)] == [True]
+
+
 async def test_waiting_for_a_second_try_ends_a_step(bench):
     """A task that fails and has tries left has failed again: the brake does not wait until it is dead."""
     await bench.dead("a", "b")

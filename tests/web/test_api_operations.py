@@ -4,8 +4,10 @@ from datetime import timedelta
 
 import pytest
 
+from redrive.engine.tally import KindCounts, KindMinute
 from redrive.operator.alert_rules import halted_operations
 from redrive.operator.carrier import Carrier
+from redrive.operator.roster import WorkerSign
 
 from .standing import Standing, standing
 
@@ -108,6 +110,22 @@ async def test_its_page_says_what_it_does_next_and_why_it_stopped(web: Standing)
     assert missing.status_code == 404
 
 
+async def test_its_page_says_which_version_runs_and_in_which_they_failed(web: Standing):
+    """The version of the workers that are there, beside the last one that failed before the operation began."""
+    now = web.clock.now()
+    minute = KindMinute(now.replace(second=0), "mail", "", 3, 3, 3, 0, 3, now, now, ran=[3, *[0] * 13])
+    await web.app.store.kinds.write([KindCounts("redrive_task", [minute], [])], worker="old", version="9c1e")
+    web.clock.advance(timedelta(minutes=5))
+    for name, version, ago in (("old", "9c1e", 600), ("new", "4f31", 60)):
+        started = web.clock.now() - timedelta(seconds=ago)
+        sign = WorkerSign(name=name, host="h", pid=1, started_at=started, version=version, stops=name == "old")
+        await web.app.store.roster.sign(sign)
+    operation = await web.post("/api/operations", WHY | {"filter": {"kind": "mail"}})
+    await carried(web)
+    text = (await web.local.get(f"/operations/{operation['id']}")).text
+    assert "4f31 runs now; last failed in 9c1e" in text
+
+
 async def test_an_alert_starts_when_it_halts_itself(web: Standing):
     """And ends when a person has done something about it."""
     started = await web.post("/api/operations", WHY | {"filter": {}, "steps": [1]})
@@ -116,6 +134,11 @@ async def test_an_alert_starts_when_it_halts_itself(web: Standing):
     [claim] = await ledger.claim(5, timedelta(seconds=30))
     await ledger.settle([_failed(claim)], worker="test")
     await carried(web)
+    text = (await web.local.get(f"/operations/{started['id']}", headers=web.headers())).text
+    assert "The one released task failed again, more than 10%: it stopped by itself." in text
+    assert "1 of the same cause" in text
+    [again] = (await web.get(f"/api/operations/{started['id']}"))["failed_tasks"]
+    assert (again["same"], again["error"]) == (True, "PermanentError: no")
     [alarm] = halted_operations(await web.app.store.operations.open())
     assert alarm.text.startswith(f"redrive_task: operation {started['id']} has halted with 2 tasks to come: the one")
     await web.post(f"/api/operations/{started['id']}/give-back", WHY)

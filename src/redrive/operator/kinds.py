@@ -100,6 +100,22 @@ class CauseSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VersionSeen:
+    """What one version of the user's code has tried of a kind in the last seven days, and how much of it failed."""
+
+    version: str | None
+    """None where its workers did not say."""
+    tries: int
+    failures: int
+    """Of the cause that was asked for, else of any."""
+    dead: int
+    first_tried: datetime
+    """The minute of its first try; the hour where that is long ago."""
+    last_failure: datetime | None
+    last_success: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KindsSeen:
     """All kinds, and the causes that were seen lately, the latest first."""
 

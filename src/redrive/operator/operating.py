@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from redrive.core.edit import Edit, difference
 from redrive.core.operation import Fate, OperationAct, OperationState, read_ramp
+from redrive.core.operation_ahead import LATELY, ends_a_second
 from redrive.core.preview import Try
 from redrive.core.states import State
 from redrive.core.table import LedgerTable
@@ -14,6 +15,7 @@ from redrive.core.task import Task, TaskId
 from redrive.errors import EditError, UsageError
 from redrive.events import Event, OperationChanged
 from redrive.operator.acts import Which
+from redrive.operator.failed_again import FailedAgain
 from redrive.operator.names import read_names
 from redrive.operator.operations import (
     SAMPLE,
@@ -192,6 +194,15 @@ class LaneOperations:
     async def steps(self, id: str) -> Sequence[StepTally]:
         """What became of the tasks of each step."""
         return await self._kept.steps(id)
+
+    async def pace(self, id: str) -> float | None:
+        """How many of its tasks have ended in a second lately; None where too few have to tell."""
+        now = await (await self._lane.pages()).present()
+        return ends_a_second((await self._kept.moved_since(id, now - LATELY)).ended, now)
+
+    async def failed_again(self, id: str, *, limit: int = 100) -> Sequence[FailedAgain]:
+        """The last that failed again, each with whether that was of the same cause as before."""
+        return await self._kept.failed_again(id, limit=limit)
 
     async def tasks(
         self, id: str, *, fate: Fate | str | None = None, cursor: int | None = None, limit: int = 50

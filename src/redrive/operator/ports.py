@@ -14,11 +14,21 @@ from redrive.engine.tally import KindCounts
 from redrive.operator.alerts import Alert, News
 from redrive.operator.audit import AuditEntry
 from redrive.operator.chain import ChainHead, ChainVerdict
+from redrive.operator.failed_again import FailedAgain
 from redrive.operator.figures import SUMMED, Depth, Group, Point, States
 from redrive.operator.found import Chunk
 from redrive.operator.gates import GateDoes, GateSpan, GateSums, GateView, ParkedTask, RuleView
-from redrive.operator.kinds import KindsSeen, WaitingKind
-from redrive.operator.operations import DeadSet, EditedTask, Moved, NewOperation, Operation, SetTask, StepTally
+from redrive.operator.kinds import KindsSeen, VersionSeen, WaitingKind
+from redrive.operator.operations import (
+    DeadSet,
+    EditedTask,
+    LatelyMoved,
+    Moved,
+    NewOperation,
+    Operation,
+    SetTask,
+    StepTally,
+)
 from redrive.operator.roster import SHOWN_MAX, WorkerSeen, WorkerSign
 from redrive.ports import Actor, Filter, Ledger, LedgerReader, Page, Within
 
@@ -344,6 +354,12 @@ class CountedKinds(Protocol):
         """The kinds of the last hour, and the causes that tries fail of or failed of lately."""
         ...
 
+    async def versions(
+        self, ledger: str, kind: str, *, cause: str | None = None, until: datetime | None = None
+    ) -> list[VersionSeen]:
+        """What each version has tried of a kind, and how much of it failed of this cause, or of any; the latest first."""
+        ...
+
     async def fold(self, now: datetime) -> int:
         """Fold what is old and forget what is older; how many rows went. One service at a time."""
         ...
@@ -427,8 +443,12 @@ class Operations(Protocol):
         """What became of the tasks of each step so far."""
         ...
 
-    async def released_since(self, id: str, since: datetime) -> list[datetime]:
-        """When tasks were released since then, up to some thousands of them; in no order."""
+    async def moved_since(self, id: str, since: datetime) -> LatelyMoved:
+        """When tasks were released and when they ended since then, up to some thousands of them."""
+        ...
+
+    async def failed_again(self, id: str, *, limit: int = 100) -> list[FailedAgain]:
+        """The last of those that failed again, each with whether that was of the same cause as before."""
         ...
 
     async def tasks(

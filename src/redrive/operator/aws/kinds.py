@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from redrive.engine.tally import KindCounts
-from redrive.operator.kinds import NOT_COUNTED, KindsSeen
+from redrive.operator.kinds import NOT_COUNTED, KindsSeen, VersionSeen
 
 
 class NoKinds:
@@ -18,6 +18,10 @@ class NoKinds:
     async def look(self) -> KindsSeen:
         """See `CountedKinds.look`."""
         return KindsSeen()
+
+    async def versions(self, ledger: str, kind: str, **_: object) -> list[VersionSeen]:  # noqa: ARG002
+        """See `CountedKinds.versions`."""
+        return []
 
     async def fold(self, now: datetime) -> int:  # noqa: ARG002
         """See `CountedKinds.fold`."""

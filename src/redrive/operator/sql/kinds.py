@@ -29,10 +29,12 @@ from redrive.operator.kinds import (
     KindSeen,
     KindsSeen,
     MinuteOfKind,
+    VersionSeen,
 )
 
 SUMS = ("begun", "tries", "failures", "done", "dead", *RAN)
 FIRSTS = ("first_failure", "first_success")
+VERSIONS_SHOWN_MAX = 20
 LASTS = ("last_failure", "last_success")
 
 
@@ -90,6 +92,20 @@ class SqlKinds(OnDatabase):
         """See `CountedKinds.look`."""
         now = self._database.present(connection)
         return KindsSeen(kinds=_kinds(connection, now), causes=_causes(connection, now))
+
+    @reads
+    def versions(
+        self,
+        connection: Connection,
+        ledger: str,
+        kind: str,
+        *,
+        cause: str | None = None,
+        until: datetime | None = None,
+    ) -> list[VersionSeen]:
+        """See `CountedKinds.versions`."""
+        now = self._database.present(connection)
+        return _versions(connection, ledger, kind, cause, until or now, now - SEEN_SPAN)
 
     # --- keeping ----------------------------------------------------------------------------------------------------
 
@@ -192,6 +208,33 @@ def _kind(key: tuple[str, str], rows: list[Any], ran: list[int], running: dateti
         last_ended=max((row.ended for row in rows if row.ended is not None), default=None),
         points=[MinuteOfKind(row.minute, int(row.tries), int(row.failures)) for row in rows],
     )  # fmt: skip
+
+
+def _versions(
+    connection: Connection, ledger: str, kind: str, cause: str | None, until: datetime, since: datetime
+) -> list[VersionSeen]:
+    """By the key of the table: minutes of two days and hours of five, of one kind and one cause."""
+    m = schema.kind_minute
+    of_kind, failed = m.c.cause == WHOLE, m.c.cause == (cause or WHOLE)
+
+    def total(column: Any, when: Any) -> Any:
+        return func.coalesce(func.sum(case((when, column), else_=0)), 0)
+
+    asked = select(
+        m.c.version, total(m.c.tries, of_kind).label("tries"), total(m.c.failures, failed).label("failures"),
+        total(m.c.dead, failed).label("dead"), func.min(m.c.minute).label("first"),
+        func.max(case((failed, m.c.last_failure))).label("last_failure"), func.max(case((of_kind, m.c.last_success))).label("last_success"),
+    )  # fmt: skip
+    these = (m.c.ledger == ledger, m.c.kind == kind, m.c.cause.in_(sorted({WHOLE, cause or WHOLE})))
+    found = asked.where(*these, m.c.minute >= since, m.c.minute <= until).group_by(m.c.version)
+    rows = connection.execute(found.order_by(func.min(m.c.minute).desc()).limit(VERSIONS_SHOWN_MAX))
+    return [
+        VersionSeen(
+            version=row.version or None, tries=int(row.tries), failures=int(row.failures), dead=int(row.dead), first_tried=row.first,
+            last_failure=row.last_failure, last_success=row.last_success,
+        )
+        for row in rows
+    ]  # fmt: skip
 
 
 def _causes(connection: Connection, now: datetime) -> list[CauseSeen]:

@@ -15,7 +15,14 @@ from redrive.errors import TransitionError, UsageError
 from redrive.http.errors import ApiError, refusals
 from redrive.http.guard import KeyFirstRoute, require
 from redrive.lane import Lane
-from redrive.operator.operation_views import edit_json, operation_json, plan_json, set_task_json, step_json
+from redrive.operator.operation_views import (
+    edit_json,
+    failed_again_json,
+    operation_json,
+    plan_json,
+    set_task_json,
+    step_json,
+)
 from redrive.operator.operations import Operation
 from redrive.ports import Filter
 from redrive.web.api.acts import Ids, ReasonBody
@@ -114,7 +121,7 @@ async def start(request: Request, body: StartBody, key: Operator) -> dict[str, A
     "/{id}", summary="One operation: its steps, its brake, what it does next and why it stopped", dependencies=LOOKING
 )
 async def one(request: Request, id: str) -> dict[str, Any]:
-    """`by_step` counts what became of the tasks of each step; `failed_tasks` are the first that failed again."""
+    """`by_step` counts what became of the tasks of each step; `failed_tasks` are the last that failed again, each of the `same` cause as before or of a new one."""
     return await one_of(request, id)
 
 
@@ -124,10 +131,11 @@ async def one_of(request: Request, id: str) -> dict[str, Any]:
     operations = lane.operations
     async with in_time():
         steps = await operations.steps(id)
-        failed = await operations.tasks(id, fate=Fate.FAILED, limit=FAILED_SHOWN)
-    return operation_json(operation, await app_of(request).store.present()) | {
+        failed = await operations.failed_again(id, limit=FAILED_SHOWN)
+        pace = await operations.pace(id)
+    return operation_json(operation, await app_of(request).store.present(), pace) | {
         "by_step": [step_json(step) for step in steps],
-        "failed_tasks": [set_task_json(task) for task in failed.items],
+        "failed_tasks": [failed_again_json(task) for task in failed],
     }
 
 
