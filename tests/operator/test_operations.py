@@ -144,6 +144,21 @@ async def test_those_that_failed_again_tell_of_what(bench, clock):
     assert [one.same for one in await bench.operations.failed_again(again.id)] == [True]
 
 
+async def test_one_is_tried_and_the_others_stay_dead(bench, clock):
+    """The oldest of those that match. It failed again, and that is all: there is nothing that a brake could hold back."""
+    ids = await bench.dead("a", "b", "c")
+    clock.advance(timedelta(minutes=1))
+    operation = await frozen(bench, Filter(kind="job"), at_most=1)
+    assert (operation.tally.total, operation.asked) == (1, {"kind": "job", "ids": [str(ids[0])]})
+    operation = await bench.carry(operation.id, works=lambda task: False)
+    assert (operation.state, operation.why) == (OperationState.DONE, "all 1 are through: 1 failed again")
+    assert [await state_of(bench, id_) for id_ in ids] == ["dead"] * 3
+    plan = await bench.operations.plan(Filter(kind="job"), at_most=2)
+    assert plan.dead.amount == 2
+    with pytest.raises(UsageError, match="at most 1 to 10,000 tasks, not 0"):
+        await bench.operations.start(Filter(), at_most=0, **WHO)
+
+
 async def test_waiting_for_a_second_try_ends_a_step(bench):
     """A task that fails and has tries left has failed again: the brake does not wait until it is dead."""
     await bench.dead("a", "b")
@@ -258,7 +273,7 @@ async def test_another_person_approves(bench):
 
 async def test_who_did_what_is_in_the_audit_log(bench):
     """Also what it did by itself, and each task knows the operation that brought it back."""
-    [id_] = await bench.dead("a")
+    id_, _ = await bench.dead("a", "b")
     operation = await frozen(bench)
     await bench.carry(operation.id, works=lambda task: False)
     deeds = await bench._ledger.deeds(f"operation:{operation.id}")

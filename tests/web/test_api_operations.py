@@ -4,12 +4,15 @@ from datetime import timedelta
 
 import pytest
 
+from redrive.core.decide import decide
+from redrive.core.outcome import Done, Failed
 from redrive.engine.tally import KindCounts, KindMinute
+from redrive.errors import PermanentError
 from redrive.operator.alert_rules import halted_operations
 from redrive.operator.carrier import Carrier
 from redrive.operator.roster import WorkerSign
 
-from .standing import Standing, standing
+from .standing import POLICY, Standing, standing
 
 WHY = {"reason": "the bank is back"}
 PATCH = [{"op": "replace", "path": "/country", "value": "DE"}]
@@ -126,6 +129,29 @@ async def test_its_page_says_which_version_runs_and_in_which_they_failed(web: St
     assert "4f31 runs now; last failed in 9c1e" in text
 
 
+async def test_one_is_tried_first_and_its_page_offers_the_others(web: Standing):
+    """Causes and the first screen start operations; when the one has worked, its page leads to the rest of its cause."""
+    await web.count()
+    [group] = await web.get("/api/groups")
+    await web.local.post("/login", data={"key": web.secrets["operator"]})
+    listed = (await web.local.get("/dead")).text
+    assert "data-start" in listed
+    assert 'data-act="redrive"' not in listed
+    cause = {"filter": {"cause": group["cause"]}}
+    assert (await web.post("/api/operations", WHY | cause | {"dry_run": True}))["matched"] == 3
+    started = await web.post("/api/operations", WHY | cause | {"at_most": 1})
+    assert started["asked_words"] == f"the first 1 of cause {group['cause']}"
+    await carried(web)
+    ledger = await web.app.tasks.ledger()
+    [claim] = await ledger.claim(5, timedelta(seconds=30))
+    await ledger.settle([decide(claim, Done(), POLICY)], worker="test")
+    await carried(web)
+    text = (await web.local.get(f"/operations/{started['id']}")).text
+    assert "Brought back 1 task" in text
+    assert "Bring back the others…" in text
+    await web.post("/api/operations", WHY | cause | {"at_most": 0}, status=422)
+
+
 async def test_an_alert_starts_when_it_halts_itself(web: Standing):
     """And ends when a person has done something about it."""
     started = await web.post("/api/operations", WHY | {"filter": {}, "steps": [1]})
@@ -146,10 +172,4 @@ async def test_an_alert_starts_when_it_halts_itself(web: Standing):
 
 
 def _failed(claim):
-    from redrive.core.decide import decide
-    from redrive.core.outcome import Failed
-    from redrive.errors import PermanentError
-
-    from .standing import POLICY
-
     return decide(claim, Failed(PermanentError("no")), POLICY)

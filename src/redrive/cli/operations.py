@@ -38,7 +38,7 @@ from redrive.operator.operation_views import (
     set_task_json,
     step_json,
 )
-from redrive.operator.operations import Operation, Plan, ramp_words
+from redrive.operator.operations import IDS_MAX, Operation, Plan, ramp_words
 from redrive.ports import Filter, Page
 from redrive.settings import Settings, load
 
@@ -79,6 +79,10 @@ def start(
     rate: RateOption = None,
     halt: HaltOption = None,
     all_now: AllNowOption = False,  # noqa: FBT002
+    at_most: Annotated[
+        int | None,
+        typer.Option("--at-most", help="No more than the first so many; 1 tries one.", min=1, max=IDS_MAX),
+    ] = None,
     patch: Annotated[
         str | None, typer.Option("--patch", help="A JSON Patch (RFC 6902) for each payload: JSON, or @FILE.")
     ] = None,
@@ -108,6 +112,7 @@ def start(
         raise UsageError("say why: --reason is kept with the operation and with each task")
     over = load(Settings).redrive_approvals
     how: dict[str, Any] = {"steps": steps, "rate": rate, "halt": halt, "all_now": all_now, "approval_over": over}
+    how["at_most"] = at_most
     how |= {
         name: _given(f"--{name}", text) for name, text in (("patch", patch), ("payload", payload)) if text is not None
     }

@@ -347,9 +347,9 @@ def braking(course: Course, tally: FateTally) -> tuple[int, int]:
 
 
 def brake_says(course: Course, tally: FateTally) -> str | None:
-    """Why the brake is pulled; None if it is not."""
+    """Why the brake is pulled; None if it is not. A set of one has nothing that it could hold back."""
     released, failed = braking(course, tally)
-    if failed <= course.ramp.halt * released:
+    if failed <= course.ramp.halt * released or tally.total == 1:
         return None
     again = "the one released task" if released == 1 else f"{failed:,} of {released:,} released tasks"
     return f"{again} failed again, more than {share_words(course.ramp.halt)}: it stopped by itself"

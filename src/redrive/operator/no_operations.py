@@ -10,6 +10,8 @@ from redrive.ports import Page
 class NoOperations:
     """See `Operations`."""
 
+    note: str | None = NO_OPERATIONS
+
     async def get(self, id: str) -> Operation | None:  # noqa: ARG002
         """See `Operations.get`."""
         return None

@@ -268,7 +268,10 @@ def asked_words(asked: Mapping[str, Any]) -> str:
     if "older_than_seconds" in asked:
         words.append(f"older than {timedelta(seconds=asked['older_than_seconds'])}")
     if "ids" in asked:
-        words.append(f"{len(asked['ids']):,} named tasks")
+        amount = len(asked["ids"])
+        named = f"{amount:,} named {'task' if amount == 1 else 'tasks'}"
+        words.insert(0, f"the first {amount:,} of" if words else named)
+        return " ".join([words[0], ", ".join(words[1:])]).strip()
     return ", ".join(words) or "all dead tasks"
 
 

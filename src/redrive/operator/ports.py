@@ -387,6 +387,9 @@ class Turns(Protocol):
 class Operations(Protocol):
     """Redrive operations: kept where their tasks are, so that a release is one commit. Any number of processes may carry them on."""
 
+    note: str | None
+    """Why there are none here, in a sentence; None where there are."""
+
     async def start(self, new: NewOperation) -> Operation:
         """Store what is asked for, and nothing else: its set is gathered later. However many tasks match, this takes no longer."""
         ...

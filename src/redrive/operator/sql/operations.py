@@ -79,6 +79,8 @@ _MET = ("done", "failed", "ended", "skipped", "unfit")
 class SqlOperations(OnDatabase):
     """The operations of one database; see `Operations`."""
 
+    note: str | None = None
+
     # --- people ---------------------------------------------------------------------------------------------------------
 
     @writes

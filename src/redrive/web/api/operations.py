@@ -23,7 +23,7 @@ from redrive.operator.operation_views import (
     set_task_json,
     step_json,
 )
-from redrive.operator.operations import Operation
+from redrive.operator.operations import IDS_MAX, Operation
 from redrive.ports import Filter
 from redrive.web.api.acts import Ids, ReasonBody
 from redrive.web.api.common import LOOKING, NO_LEDGER, FilterBody, app_of, in_time, lane_of
@@ -59,6 +59,9 @@ class StartBody(ReasonBody):
         default=None, max_length=OPS_MAX, description="A JSON Patch (RFC 6902) for each payload"
     )
     payload: Any = Field(default=None, description="A new payload for each task, if it is given")
+    at_most: int | None = Field(
+        default=None, ge=1, le=IDS_MAX, description="No more than the first so many that match; the others stay dead"
+    )
     dry_run: bool = Field(default=False, description="Only say what would be taken")
 
     @model_validator(mode="after")
@@ -69,7 +72,7 @@ class StartBody(ReasonBody):
 
     def how(self, approval_over: int) -> dict[str, Any]:
         """All that is said beside which tasks, who and why."""
-        given = {name: getattr(self, name) for name in ("steps", "rate", "halt", "all_now", "patch")}
+        given = {name: getattr(self, name) for name in ("steps", "rate", "halt", "all_now", "patch", "at_most")}
         if "payload" in self.model_fields_set:
             given["payload"] = self.payload
         return given | {"approval_over": approval_over}

@@ -48,7 +48,7 @@ async def operations(
     async with in_time():
         found = await store.operations.page(cursor=cursor or None, limit=LIMIT)
     at = await store.present()
-    rows = [(one, MOODS[one.state], _title(one), redact(one.says(at))) for one in found.items]
+    rows = [(one, _mood(one), _title(one), redact(one.says(at))) for one in found.items]
     return render(
         request, "operations.html", visitor, title="Operations", rows=rows, at=at,
         **turns("/operations", {}, cursor=cursor or None, following=None if found.cursor is None else str(found.cursor)),
@@ -72,7 +72,7 @@ async def operation(request: Request, visitor: Looker, id: str) -> HTMLResponse:
         parked = await _parked(lane, one) if one.tally.out and not moved.ended else None
     pace = ends_a_second(moved.ended, at)
     pictures = draw_steps(one, steps, pace)
-    colour, icon, word = MOODS[one.state]
+    colour, icon, word = _mood(one)
     if one.state is OperationState.RUNNING:
         word = f"Running, step {min(one.course.step + 1, len(pictures) or 1)} of {len(pictures) or 1}"
     return render(
@@ -81,8 +81,15 @@ async def operation(request: Request, visitor: Looker, id: str) -> HTMLResponse:
         brake=draw_brake(one), rate=draw_rate(one, moved.released, at), rate_words=one.course.ramp.rate_words,
         asked=asked_words(one.asked), ramp=ramp_words(one.course.ramp), failed=await _failed(lane, again[:FAILED_SHOWN]), split=split_words(again, one.tally.failed), runs=runs,
         unfit=unfit.items, edited=[edit_json(edit) for edit in edited], log=_log(one, steps, deeds), acts=_acts(one, visitor.name or ""),
-        ended=one.state in ENDED,
+        ended=one.state in ENDED, tried_one=one.state is OperationState.DONE and {"cause", "ids"} <= one.asked.keys() and one.tally.done == one.tally.total > 0,
     )  # fmt: skip
+
+
+def _mood(one: Operation) -> tuple[str, str, str]:
+    """How worried to be; where all is through and something failed again, that is said."""
+    if one.state is OperationState.DONE and one.tally.failed:
+        return "warn", "warn", f"Through, {one.tally.failed:,} failed again"
+    return MOODS[one.state]
 
 
 def _title(one: Operation) -> str:
@@ -90,6 +97,8 @@ def _title(one: Operation) -> str:
     kind = one.asked.get("kind")
     tasks = f"{one.tally.total:,} {kind + ' ' if kind else ''}{'task' if one.tally.total == 1 else 'tasks'}"
     if one.state is OperationState.DONE:
+        if one.tally.failed:
+            return f"Brought back {one.tally.done:,} of {tasks}"
         return f"Brought back {tasks}" if one.tally.total else "Nothing to bring back"
     return f"Bringing back {tasks}" if one.state is not OperationState.GIVEN_BACK else f"Gave back {tasks}"
 
