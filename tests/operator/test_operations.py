@@ -144,6 +144,24 @@ async def test_those_that_failed_again_tell_of_what(bench, clock):
     assert [one.same for one in await bench.operations.failed_again(again.id)] == [True]
 
 
+async def test_a_gate_that_is_shut_holds_it_back(bench, clock):
+    """What is parked has not failed: the step waits, the brake counts nothing, and it goes on when the gate lets through."""
+    await bench.dead(*(f"k{number}" for number in range(6)), gate="bank")
+    clock.advance(timedelta(minutes=1))
+    assert await bench._ledger.pause_gate("bank", Actor(name="ada", reason="they call us"))
+    operation = await frozen(bench, steps="1", rate="1000/s")
+    for _ in range(5):
+        await bench.carrier.round()
+        assert await bench.work() == 0
+        clock.advance(timedelta(hours=1))
+    held = await bench.kept.get(operation.id)
+    assert (held.state, held.tally.released, held.tally.failed) == (OperationState.RUNNING, 1, 0)
+    assert held.says(clock.now()) == "waits for the last 1 of step 1"
+    assert await bench._ledger.resume_gate("bank", Actor(name="ada", reason="go on"))
+    through = await bench.carry(operation.id, works=lambda task: True)
+    assert (through.state, through.tally.done) == (OperationState.DONE, 6)
+
+
 async def test_one_is_tried_and_the_others_stay_dead(bench, clock):
     """The oldest of those that match. It failed again, and that is all: there is nothing that a brake could hold back."""
     ids = await bench.dead("a", "b", "c")

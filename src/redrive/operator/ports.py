@@ -9,14 +9,14 @@ from redrive.core.gates import GateRule
 from redrive.core.operation import Fate, OperationAct, OperationState
 from redrive.core.states import State
 from redrive.core.table import LedgerTable
-from redrive.core.task import Added, Attempt, NewTask, Task, TaskId
+from redrive.core.task import Added, NewTask, Task, TaskId
 from redrive.engine.tally import KindCounts
 from redrive.operator.alerts import Alert, News
 from redrive.operator.audit import AuditEntry
 from redrive.operator.chain import ChainHead, ChainVerdict
 from redrive.operator.failed_again import FailedAgain
 from redrive.operator.figures import SUMMED, Depth, Group, Point, States
-from redrive.operator.found import Chunk
+from redrive.operator.found import Chunk, PastTries
 from redrive.operator.gates import GateDoes, GateSpan, GateSums, GateView, ParkedTask, RuleView
 from redrive.operator.kinds import KindsSeen, VersionSeen, WaitingKind
 from redrive.operator.operations import (
@@ -255,10 +255,10 @@ class Chain(Protocol):
 class History(Protocol):
     """The tries of one ledger that are on record, for whoever goes through all of them."""
 
-    async def tries(self, since: datetime, *, after: str | None = None) -> Page[tuple[str, list[Attempt]]]:
-        """Some tasks by their ids, each with its tries since then, the oldest first; the cursor is the id to go on behind.
+    async def tries(self, since: datetime, *, after: str | None = None) -> PastTries:
+        """Some tasks by their ids, each with its tries since then, without their stacks.
 
-        A page may be empty and still have a cursor: what is older is passed over. Tries come without their stacks.
+        There may be none, and still a cursor: what is older is passed over.
         """
         ...
 
