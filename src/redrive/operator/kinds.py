@@ -62,7 +62,6 @@ class KindSeen:
     dead: int
     p50: timedelta | None
     p95: timedelta | None
-    last_ended: datetime | None
     points: Sequence[MinuteOfKind]
 
 
@@ -121,8 +120,5 @@ class KindsSeen:
 
     kinds: Sequence[KindSeen] = ()
     causes: Sequence[CauseSeen] = ()
-
-    @property
-    def settled_at(self) -> datetime | None:
-        """When the last try ended that is counted."""
-        return max((one.last_ended for one in self.kinds if one.last_ended is not None), default=None)
+    settled_at: datetime | None = None
+    """When the last try of the last hour ended that is counted."""
