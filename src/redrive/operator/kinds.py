@@ -66,6 +66,16 @@ class KindSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KindSums:
+    """What one kind did over some time."""
+
+    tries: int
+    failures: int
+    p50: timedelta | None
+    p95: timedelta | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CauseSeen:
     """One cause that tries fail of, or failed of lately."""
 

@@ -18,7 +18,7 @@ from redrive.operator.failed_again import FailedAgain
 from redrive.operator.figures import SUMMED, Depth, Group, Point, States
 from redrive.operator.found import Chunk, PastTries
 from redrive.operator.gates import GateDoes, GateSpan, GateSums, GateView, ParkedTask, RuleView
-from redrive.operator.kinds import KindsSeen, VersionSeen, WaitingKind
+from redrive.operator.kinds import KindsSeen, KindSums, VersionSeen, WaitingKind
 from redrive.operator.operations import (
     DeadSet,
     EditedTask,
@@ -352,6 +352,10 @@ class CountedKinds(Protocol):
 
     async def look(self) -> KindsSeen:
         """The kinds of the last hour, and the causes that tries fail of or failed of lately."""
+        ...
+
+    async def sums(self, span: timedelta) -> Mapping[tuple[str, str], KindSums]:
+        """What each kind did over this span until now, by ledger and kind; `TooSlowError` where that is too much to read at once."""
         ...
 
     async def versions(

@@ -9,7 +9,7 @@ from sqlalchemy import BigInteger, Connection, and_, bindparam, case, delete, fu
 from redrive.core.histograms import RAN, RAN_SECONDS, percentile
 from redrive.engine.tally import WHOLE, KindCounts, SeenCause
 from redrive.ledgers.sql import schema
-from redrive.ledgers.sql.on_database import OnDatabase, reads, writes
+from redrive.ledgers.sql.on_database import OnDatabase, looks, reads, writes
 from redrive.ledgers.sql.times import EpochSeconds
 from redrive.ledgers.sql.upsert import upsert
 from redrive.operator.kinds import (
@@ -28,9 +28,11 @@ from redrive.operator.kinds import (
     CauseSeen,
     KindSeen,
     KindsSeen,
+    KindSums,
     MinuteOfKind,
     VersionSeen,
 )
+from redrive.operator.sql.reads import LOOK_WITHIN
 
 SUMS = ("begun", "tries", "failures", "done", "dead", *RAN)
 FIRSTS = ("first_failure", "first_success")
@@ -94,6 +96,21 @@ class SqlKinds(OnDatabase):
         return KindsSeen(
             kinds=_kinds(connection, now), causes=_causes(connection, now), settled_at=_settled_at(connection, now)
         )
+
+    @looks(LOOK_WITHIN)
+    def sums(self, connection: Connection, span: timedelta) -> dict[tuple[str, str], KindSums]:
+        """See `CountedKinds.sums`."""
+        m = schema.kind_minute
+        since = self._database.present(connection) - span
+        names = ("tries", "failures", *RAN)
+        asked = select(m.c.ledger, m.c.kind, *(func.sum(m.c[name]).label(name) for name in names))
+        asked = asked.where(m.c.cause == WHOLE, m.c.minute >= since).group_by(m.c.ledger, m.c.kind)
+        found = {}
+        for row in connection.execute(asked.order_by(func.sum(m.c.tries).desc()).limit(KINDS_SHOWN_MAX)):
+            ran = [int(getattr(row, name)) for name in RAN]
+            p50, p95 = (_span(percentile(ran, share, RAN_SECONDS)) for share in (0.5, 0.95))
+            found[row.ledger, row.kind] = KindSums(tries=int(row.tries), failures=int(row.failures), p50=p50, p95=p95)
+        return found
 
     @reads
     def versions(

@@ -1,11 +1,20 @@
 """The first screen: how things are, in sentences; figures, kinds and charts below. All of it is in the first response."""
 
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Query, Request
 from fastapi.responses import HTMLResponse
 
+from redrive.core.durations import parse_duration
+from redrive.errors import TooSlowError
+from redrive.operator.kinds import KindSums
+from redrive.web.answers import answers_of
 from redrive.web.api.audit import audit
+from redrive.web.api.common import app_of
 from redrive.web.api.overview import Range, overview, series
 from redrive.web.api.status import verdict_of
 from redrive.web.api.workers import workers
@@ -14,6 +23,33 @@ from redrive.web.pages.verdict import charts_of, dot_of, figure_look, kind_rows,
 from redrive.web.service import service_of
 
 LATELY_MAX = 6
+SUMS_FRESH_SECONDS = 20.0
+"""A week of all kinds is more to read than the verdict; so long everybody gets the same."""
+
+
+class KindsOver(StrEnum):
+    """Over how long the table of kinds sums up."""
+
+    MINUTES = "5m"
+    HOUR = "1h"
+    DAY = "24h"
+    WEEK = "7d"
+
+    @property
+    def span(self) -> timedelta:
+        """How long that is."""
+        return parse_duration(self.value)
+
+    @property
+    def words(self) -> str:
+        """`last 5 minutes`."""
+        return {"5m": "last 5 minutes", "1h": "last hour", "24h": "last 24 hours", "7d": "last 7 days"}[self]
+
+    @property
+    def label(self) -> str:
+        """`5 min`."""
+        return {"5m": "5 min", "1h": "1 h", "24h": "24 h", "7d": "7 d"}[self]
+
 
 router = page_router()
 
@@ -24,6 +60,7 @@ async def first_screen(
     visitor: Looker,
     ledger: Annotated[str, Query(max_length=200)] = "",
     kinds: Annotated[str, Query(max_length=10, description="`all` shows every kind")] = "",
+    over: Annotated[KindsOver, Query(description="Over how long the kinds are summed up")] = KindsOver.MINUTES,
 ) -> HTMLResponse:
     """The page."""
     service = service_of(request)
@@ -32,15 +69,27 @@ async def first_screen(
     verdict = await verdict_of(request, ledger or None)
     numbers = await overview(request, ledger or None, Range.HOUR)
     drawn = await series(request, ledger or None, Range.HOUR)
-    rows, more = kind_rows(verdict, every=kinds == "all")
+    sums = await _sums(request, over)
+    rows, more = kind_rows(verdict, every=kinds == "all", sums=sums)
     return render(
         request, "overview.html", visitor, title=verdict.title,
         verdict=verdict, ledger=ledger, ledgers=list(service.app.lanes), troubles=[trouble_row(one) for one in verdict.troubles],
-        kinds=rows, more_kinds=more, charts=charts_of(verdict, numbers, drawn), place_of=place_of, figure_look=figure_look, dot_of=dot_of,
+        kinds=rows, more_kinds=more, every=kinds, over=over if sums is not None else KindsOver.MINUTES, too_much=over is not KindsOver.MINUTES and sums is None, overs=KindsOver, charts=charts_of(verdict, numbers, drawn), place_of=place_of, figure_look=figure_look, dot_of=dot_of,
         without_handler=[kind for one in numbers["by_ledger"] for kind in one["without_handler"]],
         blocked=request.app.state.blocked_loops.said(), has_handlers=any(len(lane.handlers) for lane in service.app.lanes.values()),
         lately=await _lately(request) if verdict.is_well else [],
     )  # fmt: skip
+
+
+async def _sums(request: Request, over: KindsOver) -> Mapping[tuple[str, str], KindSums] | None:
+    """What kinds did over a longer span, made once a while; None for the last minutes, which the verdict has, and where it is too much."""
+    if over is KindsOver.MINUTES:
+        return None
+    look = partial(app_of(request).store.kinds.sums, over.span)
+    try:
+        return await answers_of(request).get(("kinds over", over), SUMS_FRESH_SECONDS, look)
+    except TooSlowError:
+        return None
 
 
 async def _lately(request: Request) -> list[dict[str, Any]]:

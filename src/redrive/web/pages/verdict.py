@@ -4,12 +4,13 @@ Pure: a `Verdict` comes in, and what the template draws goes out.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
 from redrive.http.panel import query_of
+from redrive.operator.kinds import KindSums
 from redrive.operator.verdict.values import Figure, KindHealth, LinkTo, Rank, Target, Tone, Trouble, Verdict
 from redrive.operator.verdict.words import share_words, took_words
 from redrive.web.pages.drawing import SPARK_HEIGHT, Chart, Series, SmallPicture, few, per_step, spark, trend
@@ -104,14 +105,24 @@ def trouble_row(one: Trouble) -> TroubleRow:
     )  # fmt: skip
 
 
-def kind_rows(verdict: Verdict, *, every: bool) -> tuple[list[KindRow], int]:
-    """The kinds to show, and how many more there are; those in trouble are never left out."""
+def kind_rows(
+    verdict: Verdict, *, every: bool, sums: Mapping[tuple[str, str], KindSums] | None = None
+) -> tuple[list[KindRow], int]:
+    """The kinds to show, and how many more there are; those in trouble are never left out. `sums` are those of a longer time."""
     troubled = sum(one.rank is not None for one in verdict.kinds)
     shown = len(verdict.kinds) if every else max(troubled + FINE_SHOWN, KINDS_SHOWN_MIN)
     if len(verdict.kinds) - shown == 1:
         shown += 1  # a line that says "one more" is as long as the one more
-    rows = [kind_row(one, verdict.at) for one in verdict.kinds[: min(shown, KINDS_SHOWN_MAX)]]
+    kinds = verdict.kinds[: min(shown, KINDS_SHOWN_MAX)]
+    rows = [kind_row(one if sums is None else _summed(one, sums), verdict.at) for one in kinds]
     return rows, len(verdict.kinds) - len(rows)
+
+
+def _summed(one: KindHealth, sums: Mapping[tuple[str, str], KindSums]) -> KindHealth:
+    found = sums.get((one.ledger, one.kind))
+    if found is None:
+        return replace(one, tries=0, failures=0, p50=None, p95=None)
+    return replace(one, tries=found.tries, failures=found.failures, p50=found.p50, p95=found.p95)
 
 
 def kind_row(one: KindHealth, now: datetime) -> KindRow:
