@@ -120,6 +120,13 @@ class TaskPages(Protocol):
         """How many tasks there are. Exact."""
         ...
 
+    async def due_until(self, end: datetime, *, limit: int = 2000) -> list[datetime]:
+        """When tasks that wait are due from now until then, the soonest first: the first so many. What has been due already is not in it.
+
+        None where a ledger cannot tell: a queue on AWS, and instants that are texts on SQLite.
+        """
+        ...
+
     async def present(self) -> datetime:
         """The instant, as this ledger sees it."""
         ...

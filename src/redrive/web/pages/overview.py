@@ -1,7 +1,8 @@
 """The first screen: how things are, in sentences; figures, kinds and charts below. All of it is in the first response."""
 
 from collections.abc import Mapping
-from datetime import timedelta
+from contextlib import suppress
+from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any
@@ -10,16 +11,28 @@ from fastapi import Query, Request
 from fastapi.responses import HTMLResponse
 
 from redrive.core.durations import parse_duration
-from redrive.errors import TooSlowError
+from redrive.errors import TooSlowError, UsageError
 from redrive.operator.kinds import KindSums
+from redrive.operator.verdict import Verdict
 from redrive.web.answers import answers_of
+from redrive.web.api import overview as overview_api
 from redrive.web.api.audit import audit
-from redrive.web.api.common import app_of
+from redrive.web.api.common import app_of, lanes_of
 from redrive.web.api.overview import Range, overview, series
 from redrive.web.api.status import verdict_of
 from redrive.web.api.workers import workers
 from redrive.web.pages.frame import Looker, page_router, render
-from redrive.web.pages.verdict import charts_of, dot_of, figure_look, kind_rows, place_of, trouble_row
+from redrive.web.pages.verdict import (
+    AHEAD_STEP,
+    AHEAD_STEPS,
+    DUE_SHOWN_MAX,
+    charts_of,
+    dot_of,
+    figure_look,
+    kind_rows,
+    place_of,
+    trouble_row,
+)
 from redrive.web.service import service_of
 
 LATELY_MAX = 6
@@ -74,7 +87,7 @@ async def first_screen(
     return render(
         request, "overview.html", visitor, title=verdict.title,
         verdict=verdict, ledger=ledger, ledgers=list(service.app.lanes), troubles=[trouble_row(one) for one in verdict.troubles],
-        kinds=rows, more_kinds=more, every=kinds, over=over if sums is not None else KindsOver.MINUTES, too_much=over is not KindsOver.MINUTES and sums is None, overs=KindsOver, charts=charts_of(verdict, numbers, drawn), place_of=place_of, figure_look=figure_look, dot_of=dot_of,
+        kinds=rows, more_kinds=more, every=kinds, over=over if sums is not None else KindsOver.MINUTES, too_much=over is not KindsOver.MINUTES and sums is None, overs=KindsOver, charts=charts_of(verdict, numbers, drawn, await _due(request, verdict, ledger or None)), place_of=place_of, figure_look=figure_look, dot_of=dot_of,
         without_handler=[kind for one in numbers["by_ledger"] for kind in one["without_handler"]],
         blocked=request.app.state.blocked_loops.said(), has_handlers=any(len(lane.handlers) for lane in service.app.lanes.values()),
         lately=await _lately(request) if verdict.is_well else [],
@@ -90,6 +103,22 @@ async def _sums(request: Request, over: KindsOver) -> Mapping[tuple[str, str], K
         return await answers_of(request).get(("kinds over", over), SUMS_FRESH_SECONDS, look)
     except TooSlowError:
         return None
+
+
+async def _due(request: Request, verdict: Verdict, ledger: str | None) -> list[datetime]:
+    """When what waits is tried next; only where that is drawn, and nothing where nobody can tell at once."""
+    if verdict.is_well:
+        return []
+
+    async def look() -> list[datetime]:
+        found: list[datetime] = []
+        for lane in lanes_of(request, ledger):
+            with suppress(TooSlowError, UsageError):
+                pages = await lane.pages()
+                found += await pages.due_until(await pages.present() + AHEAD_STEP * AHEAD_STEPS, limit=DUE_SHOWN_MAX)
+        return found
+
+    return await answers_of(request).get(("due", ledger), overview_api.FRESH_SECONDS, look)
 
 
 async def _lately(request: Request) -> list[dict[str, Any]]:

@@ -24,6 +24,9 @@ FINE_SHOWN = 4
 KINDS_SHOWN_MIN = 7
 KINDS_SHOWN_MAX = 200
 FAILING_SHOWN_MAX = 3
+AHEAD_STEP, AHEAD_STEPS = timedelta(seconds=10), 18
+"""How far what is about to run is drawn."""
+DUE_SHOWN_MAX = 2000
 BEHIND_MIN = 10
 """Fewer tasks that wait are nobody's concern."""
 MARKS = {
@@ -151,9 +154,11 @@ def minutes_of(one: KindHealth, now: datetime) -> tuple[list[int], list[int]]:
     return tries, failed
 
 
-def charts_of(verdict: Verdict, numbers: Mapping[str, Any], series: Mapping[str, Any]) -> list[Chart]:
-    """The charts that have something to say, at most three."""
-    drawn = [_failing(verdict), _keeping_up(verdict, numbers, series)]
+def charts_of(
+    verdict: Verdict, numbers: Mapping[str, Any], series: Mapping[str, Any], due: Sequence[datetime] = ()
+) -> list[Chart]:
+    """The charts that have something to say, at most three. `due` is when tasks that wait are tried next."""
+    drawn = [_failing(verdict), _keeping_up(verdict, numbers, series), _about_to_run(verdict, due)]
     return [one for one in drawn if one is not None]
 
 
@@ -215,6 +220,36 @@ def _keeping_up(verdict: Verdict, numbers: Mapping[str, Any], series: Mapping[st
     return per_step(
         "keeping-up", title, flows, starts, verdict.at, lead="Yes.", answer=f"At most {few(most)} tasks waited at once." if most else "Nothing had to wait.",
         unit="tasks a minute", lines=True,
+    )  # fmt: skip
+
+
+def _about_to_run(verdict: Verdict, due: Sequence[datetime]) -> Chart | None:
+    """What is planned for the next minutes, and what comes on top of it if a gate that holds lets through."""
+    planned, returning = [0] * AHEAD_STEPS, [0.0] * AHEAD_STEPS
+    for at in due:
+        place = (at - verdict.at) // AHEAD_STEP
+        if 0 <= place < AHEAD_STEPS:
+            planned[place] += 1
+    gate = max(verdict.returns, key=lambda one: one.parked, default=None)
+    for second, amount in enumerate(() if gate is None else gate.amounts):
+        assert gate is not None
+        place = max(timedelta(0), gate.at - verdict.at + timedelta(seconds=second)) // AHEAD_STEP
+        if place < AHEAD_STEPS:
+            returning[place] += amount
+    if verdict.is_well or not (sum(planned) or gate):
+        return None
+    series, answer = [Series(name="planned", look="warn", values=planned)], ""
+    if gate is not None:
+        series.append(Series(name=f"if {gate.gate} answers", look="parked", values=[round(one) for one in returning]))
+        spread = (
+            f" within {took_words(timedelta(seconds=len(gate.amounts)))}" if sum(gate.amounts) >= gate.parked else ""
+        )
+        answer = f"If {gate.gate} answers at its next probe, {gate.parked:,} more{spread}."
+    starts = [verdict.at + AHEAD_STEP * at for at in range(AHEAD_STEPS)]
+    lead = f"{sum(planned):,}{'+' if len(due) >= DUE_SHOWN_MAX else ''} tries in the next {took_words(AHEAD_STEP * AHEAD_STEPS)}."
+    return per_step(
+        "about-to-run", "What is about to run?", series, starts, verdict.at, lead=lead if sum(planned) else "Nothing is planned by itself.", answer=answer,
+        unit=f"tries in {AHEAD_STEP.seconds} s", ahead=True,
     )  # fmt: skip
 
 
