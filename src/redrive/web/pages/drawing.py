@@ -248,6 +248,8 @@ def times(start: datetime, end: datetime, now: datetime) -> list[Mark]:
             marks.append(Mark(x, _hour(at), "middle", at))
         at += step
     last = Mark(100, "now", "end") if end >= now else Mark(100, _hour(end), "end", end)
+    if marks[-1].label == last.label:
+        marks.pop()  # the same minute twice
     return [*marks, last]
 
 
