@@ -192,7 +192,7 @@ async def test_what_cannot_be_acted_on_is_said(page: Page, site: Site):
 
 
 async def test_redrive_a_group(page: Page, site: Site):
-    """A cause is mended, its group goes back and is done; other groups stay dead."""
+    """A cause is mended, and all of its group goes back now, as one choice of an operation; other groups stay dead."""
     keys = await dead_tasks(site, "broken.group", 4, error="disk 17 is full")
     others = await dead_tasks(site, "broken.other", 1, error="no route to host")
     await site.count()
@@ -201,9 +201,11 @@ async def test_redrive_a_group(page: Page, site: Site):
     await expect(group.locator(".amount")).to_contain_text("4")
     site.heals.set()
     try:
-        await group.get_by_role("button", name="Redrive").click()
-        await confirm(page, shown="4 tasks will go back to waiting", reason="disk replaced")
-        await expect(page.get_by_role("status").filter(has_text="4 tasks redriven.")).to_be_visible()
+        await group.get_by_role("button", name="Redrive in steps").click()
+        await expect(page.locator("#act-count")).to_contain_text("1 of 4 dead tasks runs again first.")
+        await page.locator("#act").get_by_label("All now").check()
+        await confirm(page, shown="4 dead tasks will go back to waiting at once", reason="disk replaced")
+        await expect(page.get_by_role("heading", level=1)).to_have_text("Brought back 4 tasks")
 
         async def done() -> bool:
             return await states(site, keys) == ["done"] * 4

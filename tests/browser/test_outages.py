@@ -129,7 +129,10 @@ async def test_a_deploy_broke_a_kind(page: Page, shop: Site):
     await expect(dialog.locator("#act-warning")).to_contain_text("This will most likely fail.")
     await dialog.get_by_label("Why?").fill("is it still broken?")
     await dialog.get_by_role("button", name="Try one task").click()
-    await expect(page.get_by_role("status").filter(has_text="One task runs again.")).to_be_visible()
+    await expect(page).to_have_url(re.compile("/operations/[0-9a-f]{8}$"))
+    await expect(page.locator("#says")).to_contain_text("All 1 are through: 1 failed again.")
+    await expect(page.locator("#page")).to_contain_text("1 of the same cause")
+    await expect(page.locator("#page")).to_contain_text(f"{VERSION} runs now, and they failed in it")
 
 
 async def test_a_worker_was_killed(page: Page, shop: Site):

@@ -31,7 +31,6 @@ from redrive.core.operation import (
     read_ramp,
     read_share,
     read_steps,
-    to_come,
 )
 from redrive.core.states import State
 from redrive.errors import TransitionError, UsageError
@@ -201,16 +200,3 @@ def test_shares_that_are_none(share):
     """What is not a share is refused with a sentence."""
     with pytest.raises(UsageError, match="halt is a share"):
         read_share(share)
-
-
-def test_what_it_will_do_next_in_words():
-    """The steps to come, the rest and the end, each in a line."""
-    tally = FateTally(total=1318, released=131, done=88, failed=4)
-    lines = [line for line, _ in to_come(replace(RUNNING, step=3, in_step=100), tally, NOW)]
-    assert lines == [
-        "Waits for 39 that are out",
-        "Releases the last 1,187, 20 a second",
-        "Reports what failed again, and ends",
-    ]
-    halted = to_come(replace(RUNNING, state=OperationState.HALTED), tally, NOW)
-    assert halted[1][0] == "Releases none of the 1,187 that are left"

@@ -62,6 +62,21 @@ async def test_no_more_is_read_than_was_allowed(home: Home, monkeypatch: pytest.
         await tried(home, tries_max=0)
 
 
+async def test_no_more_of_what_is_older_is_passed_over_than_was_allowed(home: Home, monkeypatch: pytest.MonkeyPatch):
+    """Years of history before the week that was asked for do not make it read for hours; what was passed over is said."""
+    monkeypatch.setattr("redrive.operator.sql.history.ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("redrive.operator.backtests.PASSED_OVER_TIMES", 2)
+    for _ in range(6):
+        await live(home, Done())
+    home.clock.advance(days(8))
+    await live(home, Done())
+    some = await tried(home, tries_max=1)
+    assert (some.complete, some.test.tasks, some.passed_over) == (False, 0, 2)
+    assert any("2 older ones passed over" in one for one in some.sentences())
+    whole = await tried(home)
+    assert (whole.complete, whole.test.tasks, whole.passed_over) == (True, 1, 6)
+
+
 async def test_what_is_older_is_left_out(home: Home):
     """Of a task that began before, only the tries since then, with the failures that it had."""
     await home.put(1)

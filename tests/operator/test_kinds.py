@@ -119,3 +119,19 @@ async def test_folding_changes_no_sum(kinds: SqlKinds, clock: VirtualClock) -> N
     clock.advance(timedelta(days=31))
     assert await kinds.fold(clock.now()) == 3
     assert await kinds.look() == KindsSeen(kinds=[], causes=[])
+
+
+async def test_tries_by_version(kinds: SqlKinds, clock: VirtualClock) -> None:
+    """Each version with its own tries, how many of them failed of the cause, and the latest first; another kind is not in it."""
+    old = clock.now()
+    await write(kinds, done("mail", 30, old, old + seconds(5)), failed("other", 9, old, old), version="9c1e")
+    clock.advance(minutes(10))
+    new = clock.now()
+    await write(kinds, failed("mail", 12, new, new + seconds(3), dead=2), version="4f2a")
+    [second, first] = await kinds.versions(LEDGER, "mail", cause="c1")
+    assert (second.version, second.tries, second.failures, second.dead) == ("4f2a", 12, 12, 2)
+    assert (second.last_failure, second.last_success) == (new + seconds(3), None)
+    assert (first.version, first.tries, first.failures, first.last_success) == ("9c1e", 30, 0, old + seconds(5))
+    assert first.first_tried == old.replace(second=0, microsecond=0)
+    [before] = await kinds.versions(LEDGER, "mail", cause="c1", until=new - minutes(5))
+    assert before == first

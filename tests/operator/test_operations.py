@@ -125,6 +125,58 @@ async def test_a_cause_that_is_not_mended_stops_it(bench):
     assert (operation.tally.failed, operation.state) == (1, OperationState.RUNNING)
 
 
+async def test_those_that_failed_again_tell_of_what(bench, clock):
+    """Of the same cause as before, or of a new one; and at which pace tasks end, as long as enough have."""
+    await bench.dead(*(f"k{number}" for number in range(6)))
+    clock.advance(timedelta(minutes=1))
+    operation = await frozen(bench, steps="6", rate="1000/s", halt=1.0)
+    await bench.carrier.round()
+    assert await bench.operations.pace(operation.id) is None
+    await bench.work(works=lambda task: task.key != "k1", error=lambda _: PermanentError("quite another one"))
+    await bench.carry(operation.id)
+    [new] = await bench.operations.failed_again(operation.id)
+    assert (new.same, new.step, new.error) == (False, 1, "PermanentError: quite another one")
+    assert await bench.operations.pace(operation.id) == 6
+    again = await frozen(bench, steps="1", halt=1.0)
+    await bench.carrier.round()
+    await bench.work(works=lambda _: False, error=lambda _: PermanentError("quite another one"))
+    await bench.carry(again.id)
+    assert [one.same for one in await bench.operations.failed_again(again.id)] == [True]
+
+
+async def test_a_gate_that_is_shut_holds_it_back(bench, clock):
+    """What is parked has not failed: the step waits, the brake counts nothing, and it goes on when the gate lets through."""
+    await bench.dead(*(f"k{number}" for number in range(6)), gate="bank")
+    clock.advance(timedelta(minutes=1))
+    assert await bench._ledger.pause_gate("bank", Actor(name="ada", reason="they call us"))
+    operation = await frozen(bench, steps="1", rate="1000/s")
+    for _ in range(5):
+        await bench.carrier.round()
+        assert await bench.work() == 0
+        clock.advance(timedelta(hours=1))
+    held = await bench.kept.get(operation.id)
+    assert (held.state, held.tally.released, held.tally.failed) == (OperationState.RUNNING, 1, 0)
+    assert held.says(clock.now()) == "waits for the last 1 of step 1"
+    assert await bench._ledger.resume_gate("bank", Actor(name="ada", reason="go on"))
+    through = await bench.carry(operation.id, works=lambda task: True)
+    assert (through.state, through.tally.done) == (OperationState.DONE, 6)
+
+
+async def test_one_is_tried_and_the_others_stay_dead(bench, clock):
+    """The oldest of those that match. It failed again, and that is all: there is nothing that a brake could hold back."""
+    ids = await bench.dead("a", "b", "c")
+    clock.advance(timedelta(minutes=1))
+    operation = await frozen(bench, Filter(kind="job"), at_most=1)
+    assert (operation.tally.total, operation.asked) == (1, {"kind": "job", "ids": [str(ids[0])]})
+    operation = await bench.carry(operation.id, works=lambda task: False)
+    assert (operation.state, operation.why) == (OperationState.DONE, "all 1 are through: 1 failed again")
+    assert [await state_of(bench, id_) for id_ in ids] == ["dead"] * 3
+    plan = await bench.operations.plan(Filter(kind="job"), at_most=2)
+    assert plan.dead.amount == 2
+    with pytest.raises(UsageError, match="at most 1 to 10,000 tasks, not 0"):
+        await bench.operations.start(Filter(), at_most=0, **WHO)
+
+
 async def test_waiting_for_a_second_try_ends_a_step(bench):
     """A task that fails and has tries left has failed again: the brake does not wait until it is dead."""
     await bench.dead("a", "b")
@@ -239,7 +291,7 @@ async def test_another_person_approves(bench):
 
 async def test_who_did_what_is_in_the_audit_log(bench):
     """Also what it did by itself, and each task knows the operation that brought it back."""
-    [id_] = await bench.dead("a")
+    id_, _ = await bench.dead("a", "b")
     operation = await frozen(bench)
     await bench.carry(operation.id, works=lambda task: False)
     deeds = await bench._ledger.deeds(f"operation:{operation.id}")

@@ -57,6 +57,21 @@ async def in_every_state(home: Home) -> dict[State, list[TaskId]]:
     return states
 
 
+async def test_what_is_due_soon(home: Home) -> None:
+    """The instants at which tasks that wait are due, the soonest first; not what is due already, and not what comes later."""
+    await home.put(2)
+    await home.put(3, delay=minutes(30))
+    await home.put(2, delay=hours(5))
+    pages = pages_of(home.ledger)
+    now = await pages.present()
+    found = await pages.due_until(now + hours(1))
+    # The queue on AWS tells of nothing before it is due; on SQLite the instants of strangers are texts.
+    tells = in_sql(home.table) and (home.store == "postgres" or home.table == OWN.table)
+    soon = 3 if tells else 0
+    assert [round((at - now) / minutes(1)) for at in found] == [30] * soon
+    assert len(await pages.due_until(now + hours(1), limit=2)) == min(2, soon)
+
+
 async def test_pages_of_each_state_hold_each_task_once(home: Home) -> None:
     """However small the pages, nothing is missing and nothing comes twice, in either direction."""
     states, pages = await in_every_state(home), pages_of(home.ledger)

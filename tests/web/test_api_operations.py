@@ -4,10 +4,15 @@ from datetime import timedelta
 
 import pytest
 
+from redrive.core.decide import decide
+from redrive.core.outcome import Done, Failed
+from redrive.engine.tally import KindCounts, KindMinute
+from redrive.errors import PermanentError
 from redrive.operator.alert_rules import halted_operations
 from redrive.operator.carrier import Carrier
+from redrive.operator.roster import WorkerSign
 
-from .standing import Standing, standing
+from .standing import POLICY, Standing, standing
 
 WHY = {"reason": "the bank is back"}
 PATCH = [{"op": "replace", "path": "/country", "value": "DE"}]
@@ -108,6 +113,45 @@ async def test_its_page_says_what_it_does_next_and_why_it_stopped(web: Standing)
     assert missing.status_code == 404
 
 
+async def test_its_page_says_which_version_runs_and_in_which_they_failed(web: Standing):
+    """The version of the workers that are there, beside the last one that failed before the operation began."""
+    now = web.clock.now()
+    minute = KindMinute(now.replace(second=0), "mail", "", 3, 3, 3, 0, 3, now, now, ran=[3, *[0] * 13])
+    await web.app.store.kinds.write([KindCounts("redrive_task", [minute], [])], worker="old", version="9c1e")
+    web.clock.advance(timedelta(minutes=5))
+    for name, version, ago in (("old", "9c1e", 600), ("new", "4f31", 60)):
+        started = web.clock.now() - timedelta(seconds=ago)
+        sign = WorkerSign(name=name, host="h", pid=1, started_at=started, version=version, stops=name == "old")
+        await web.app.store.roster.sign(sign)
+    operation = await web.post("/api/operations", WHY | {"filter": {"kind": "mail"}})
+    await carried(web)
+    text = (await web.local.get(f"/operations/{operation['id']}")).text
+    assert "4f31 runs now; last failed in 9c1e" in text
+
+
+async def test_one_is_tried_first_and_its_page_offers_the_others(web: Standing):
+    """Causes and the first screen start operations; when the one has worked, its page leads to the rest of its cause."""
+    await web.count()
+    [group] = await web.get("/api/groups")
+    await web.local.post("/login", data={"key": web.secrets["operator"]})
+    listed = (await web.local.get("/dead")).text
+    assert "data-start" in listed
+    assert 'data-act="redrive"' not in listed
+    cause = {"filter": {"cause": group["cause"]}}
+    assert (await web.post("/api/operations", WHY | cause | {"dry_run": True}))["matched"] == 3
+    started = await web.post("/api/operations", WHY | cause | {"at_most": 1})
+    assert started["asked_words"] == f"the first 1 of cause {group['cause']}"
+    await carried(web)
+    ledger = await web.app.tasks.ledger()
+    [claim] = await ledger.claim(5, timedelta(seconds=30))
+    await ledger.settle([decide(claim, Done(), POLICY)], worker="test")
+    await carried(web)
+    text = (await web.local.get(f"/operations/{started['id']}")).text
+    assert "Brought back 1 task" in text
+    assert "Bring back the others…" in text
+    await web.post("/api/operations", WHY | cause | {"at_most": 0}, status=422)
+
+
 async def test_an_alert_starts_when_it_halts_itself(web: Standing):
     """And ends when a person has done something about it."""
     started = await web.post("/api/operations", WHY | {"filter": {}, "steps": [1]})
@@ -116,6 +160,11 @@ async def test_an_alert_starts_when_it_halts_itself(web: Standing):
     [claim] = await ledger.claim(5, timedelta(seconds=30))
     await ledger.settle([_failed(claim)], worker="test")
     await carried(web)
+    text = (await web.local.get(f"/operations/{started['id']}", headers=web.headers())).text
+    assert "The one released task failed again, more than 10%: it stopped by itself." in text
+    assert "1 of the same cause" in text
+    [again] = (await web.get(f"/api/operations/{started['id']}"))["failed_tasks"]
+    assert (again["same"], again["error"]) == (True, "PermanentError: no")
     [alarm] = halted_operations(await web.app.store.operations.open())
     assert alarm.text.startswith(f"redrive_task: operation {started['id']} has halted with 2 tasks to come: the one")
     await web.post(f"/api/operations/{started['id']}/give-back", WHY)
@@ -123,10 +172,4 @@ async def test_an_alert_starts_when_it_halts_itself(web: Standing):
 
 
 def _failed(claim):
-    from redrive.core.decide import decide
-    from redrive.core.outcome import Failed
-    from redrive.errors import PermanentError
-
-    from .standing import POLICY
-
     return decide(claim, Failed(PermanentError("no")), POLICY)

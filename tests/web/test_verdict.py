@@ -61,7 +61,8 @@ def test_kinds_in_trouble_come_first_and_fine_ones_are_folded() -> None:
 
 def test_a_chart_answers_its_question() -> None:
     """In trouble it says what fails and that we fall behind; when all is well, only that we keep up."""
-    failing, behind = charts_of(judge(SUNDAY), numbers(1478), series(150, 600))
+    failing, behind, ahead = charts_of(judge(SUNDAY), numbers(1478), series(150, 600))
+    assert ahead.lead == "Nothing is planned by itself."
     assert failing.lead == "mail.send."
     assert "crm.sync" not in failing.lead
     assert behind.lead == "No: 1,478 wait,"
@@ -80,3 +81,15 @@ def test_what_people_wrote_is_not_taken_for_an_instant() -> None:
         ("“back at 21:10:00”", None),
         (".", None),
     ]
+
+
+def test_what_is_about_to_run() -> None:
+    """What is due in the next minutes, ten seconds a bar, and what a gate that holds would add; no bar is pale, for none has begun."""
+    verdict = judge(SUNDAY)
+    due = [NOW + timedelta(seconds=at) for at in (1, 2, 15, 199)]
+    [chart] = [one for one in charts_of(verdict, numbers(3), series(3, 3), due) if one.name == "about-to-run"]
+    assert chart.lead == "3 tries in the next 3 min."
+    assert chart.answer.startswith("If bank:DE answers at its next probe, 1,204 more within")
+    assert [box.title for box in chart.boxes][:2] == ["planned: 2", "planned: 1"]
+    assert not any(box.pale for box in chart.boxes)
+    assert "about-to-run" not in [one.name for one in charts_of(judge(CALM), numbers(3), series(3, 3), due)]

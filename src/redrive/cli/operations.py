@@ -30,8 +30,15 @@ from redrive.core.operation import Fate, OperationState, share_words
 from redrive.errors import UsageError
 from redrive.lane import Lane
 from redrive.operator.asked import read_filter
-from redrive.operator.operation_views import edit_json, operation_json, plan_json, set_task_json, step_json
-from redrive.operator.operations import Operation, Plan, ramp_words
+from redrive.operator.operation_views import (
+    edit_json,
+    failed_again_json,
+    operation_json,
+    plan_json,
+    set_task_json,
+    step_json,
+)
+from redrive.operator.operations import IDS_MAX, Operation, Plan, ramp_words
 from redrive.ports import Filter, Page
 from redrive.settings import Settings, load
 
@@ -72,6 +79,10 @@ def start(
     rate: RateOption = None,
     halt: HaltOption = None,
     all_now: AllNowOption = False,  # noqa: FBT002
+    at_most: Annotated[
+        int | None,
+        typer.Option("--at-most", help="No more than the first so many; 1 tries one.", min=1, max=IDS_MAX),
+    ] = None,
     patch: Annotated[
         str | None, typer.Option("--patch", help="A JSON Patch (RFC 6902) for each payload: JSON, or @FILE.")
     ] = None,
@@ -101,6 +112,7 @@ def start(
         raise UsageError("say why: --reason is kept with the operation and with each task")
     over = load(Settings).redrive_approvals
     how: dict[str, Any] = {"steps": steps, "rate": rate, "halt": halt, "all_now": all_now, "approval_over": over}
+    how["at_most"] = at_most
     how |= {
         name: _given(f"--{name}", text) for name, text in (("patch", patch), ("payload", payload)) if text is not None
     }
@@ -246,9 +258,10 @@ def show(
         async with opened_ledgers(database, app, lane) as ledgers:
             chosen, operation = await _home(ledgers.lanes, id)
             by = chosen.operations
-            told = operation_json(operation, datetime.now(UTC))
+            told = operation_json(operation, datetime.now(UTC), await by.pace(id))
             told["by_step"] = [step_json(step) for step in await by.steps(id)]
-            for fate in (Fate.FAILED, Fate.SKIPPED, Fate.UNFIT):
+            told["failed_tasks"] = [failed_again_json(one) for one in await by.failed_again(id, limit=SHOWN_MAX)]
+            for fate in (Fate.SKIPPED, Fate.UNFIT):
                 told[f"{fate}_tasks"] = [
                     set_task_json(one) for one in (await by.tasks(id, fate=fate, limit=SHOWN_MAX)).items
                 ]
@@ -272,8 +285,13 @@ def show(
         fates = ", ".join(f"{amount:,} {fate}" for fate, amount in step["fates"].items() if amount)
         console.print(f"  step {step['number']}: {fates}")
     for line in told["next"]:
-        console.print(f"  next: {escape(line['does'])} [dim]{escape(line['means'])}[/]")
-    for fate in (Fate.FAILED, Fate.SKIPPED, Fate.UNFIT):
+        when_through = f"by about {line['by']}" if line["by"] and not line["at_the_earliest"] else ""
+        means = "; ".join(filter(None, (line["means"], when_through)))
+        console.print(f"  next: {escape(line['does'])} [dim]{escape(means)}[/]")
+    for one in told["failed_tasks"]:
+        again = {True: "of the same cause", False: "of a new cause", None: "again"}[one["same"]]
+        console.print(f"  failed: task {escape(one['task_id'])} {again}: {escape(one['error'])}")
+    for fate in (Fate.SKIPPED, Fate.UNFIT):
         for one in told[f"{fate}_tasks"]:
             console.print(f"  {fate}: task {escape(one['task_id'])}{escape(': ' + one['why'] if one['why'] else '')}")
 

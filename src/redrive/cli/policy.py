@@ -126,6 +126,7 @@ def tried_json(tried: Tried) -> dict[str, Any]:
         "tasks_open": test.tasks_open,
         "tasks_gone": tried.tasks_gone,
         "complete": tried.complete,
+        "passed_over": tried.passed_over,
         "per_minute": [
             {"minute": instant_json(datetime.fromtimestamp(one * 60, UTC)),
              "happened": test.happened.load.minutes[one], "would": test.would.load.minutes[one]}

@@ -347,9 +347,9 @@ def braking(course: Course, tally: FateTally) -> tuple[int, int]:
 
 
 def brake_says(course: Course, tally: FateTally) -> str | None:
-    """Why the brake is pulled; None if it is not."""
+    """Why the brake is pulled; None if it is not. A set of one has nothing that it could hold back."""
     released, failed = braking(course, tally)
-    if failed <= course.ramp.halt * released:
+    if failed <= course.ramp.halt * released or tally.total == 1:
         return None
     again = "the one released task" if released == 1 else f"{failed:,} of {released:,} released tasks"
     return f"{again} failed again, more than {share_words(course.ramp.halt)}: it stopped by itself"
@@ -376,42 +376,3 @@ def end_says(tally: FateTally) -> str:
         if amount
     ]  # fmt: skip
     return f"all {tally.total:,} are through: {', '.join(parts)}" if parts else "no task matched"
-
-
-def to_come(course: Course, tally: FateTally, now: datetime) -> list[tuple[str, str]]:
-    """What an operation will do next, line by line: each with a word on when, or on what it means."""
-    lines: list[tuple[str, str]] = []
-    match course.state:
-        case OperationState.GATHERING:
-            return [(f"Stores its set: {tally.total:,} so far", "then it begins with the first step")]
-        case OperationState.UNAPPROVED:
-            return [("Waits for another person's approval", "nothing has been released")]
-        case OperationState.PAUSED | OperationState.HALTED:
-            if tally.out:
-                lines.append((f"{tally.out:,} that are out run on", "what was released is not taken back"))
-            lines.append(
-                (f"Releases none of the {tally.left:,} that are left", "until somebody resumes it or gives them back")
-            )
-            return lines
-        case OperationState.DONE | OperationState.GIVEN_BACK:
-            return [(f"{tally.out:,} that are out run on", "it releases nothing more")] if tally.out else []
-        case _:
-            pass
-    left, step, in_step = tally.left, course.step, course.in_step
-    if tally.out:
-        lines.append((f"Waits for {tally.out:,} that are out", "each is done, dead again, or waits for a second try"))
-    while left and step < len(course.ramp.steps):
-        amount = min(left, course.ramp.steps[step] - in_step)
-        if amount:
-            lines.append((f"Releases {amount:,} of step {step + 1}", "when the step before has ended"))
-        left, step, in_step = left - amount, step + 1, 0
-    if left:
-        last = "the last" if tally.left == left else "then the last"
-        took = "" if course.ramp.rate is None else f"ends at {_at(now + course.ramp.interval * left)} at the earliest"
-        lines.append((f"Releases {last} {left:,}, {course.ramp.rate_words}", took))
-    lines.append(("Reports what failed again, and ends", "those stay dead, each with its new cause"))
-    return lines
-
-
-def _at(instant: datetime) -> str:
-    return f"{instant:%H:%M:%S} UTC"

@@ -14,6 +14,8 @@ from redrive.operator.ports import History, OperatorLedger, ReadProgress
 from redrive.ports import Filter
 
 TRIES_MAX = 1_000_000
+PASSED_OVER_TIMES = 20
+"""For each try that may be read so many older ones are passed over; they are found by the ids of their tasks, not by their age."""
 IDS_AT_ONCE = 500
 CHARGED = ("failed", "lease_expired")
 SPARED = frozenset({"suspect", "probe", "refused"})
@@ -30,6 +32,8 @@ class Tried:
     """Tasks that are not there any more: what their key was, and so their jitter, and of which kind they were, is not known."""
     complete: bool = True
     """Whether the history was read to its end; else only so many tries of it."""
+    passed_over: int = 0
+    """Older tries that were met on the way."""
 
     def sentences(self) -> list[str]:
         """What cannot be known, and what was assumed instead."""
@@ -52,7 +56,8 @@ class Tried:
             )
         if not self.complete:
             said.append(
-                "The history is longer: only the first tries of it were read. Narrow it down with --since or --limit."
+                f"The history is longer: only the first tries of it were read, and {self.passed_over:,} older ones passed over. "
+                "A larger --limit reads more of it."
             )
         said.append(
             "What gates hold back, how long tasks wait for a free worker, and what the load itself does to the destination is not replayed."
@@ -76,7 +81,7 @@ async def try_policy(
     tried, after, read = Tried(BackTest(policy), since), None, 0
     while True:
         page = await history.tries(since, after=after)
-        tasks = dict(page.items)
+        tasks = dict(page.tasks)
         known = await _known(ledger, list(tasks))
         for id_, attempts in tasks.items():
             task = known.get(id_)
@@ -89,14 +94,15 @@ async def try_policy(
             tried.test.take(lives_of(id_ if task is None else task[0], attempts))
         amount = sum(map(len, tasks.values()))
         read += amount
+        tried.passed_over += page.passed_over
         if progress is not None:
             progress(amount)
         if page.cursor is None:
             return tried
-        if read >= tries_max:
+        if read >= tries_max or tried.passed_over >= tries_max * PASSED_OVER_TIMES:
             tried.complete = False
             return tried
-        after = str(page.cursor)
+        after = page.cursor
 
 
 def lives_of(key: str, attempts: Sequence[Attempt]) -> list[RecordedTask]:

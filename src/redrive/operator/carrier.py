@@ -11,12 +11,12 @@ from typing import Protocol
 from uuid import uuid4
 
 from redrive.core.operation import OperationState
-from redrive.core.states import Act
+from redrive.core.states import Act, State
 from redrive.errors import RedriveError, TooSlowError
 from redrive.events import Event, OperationChanged, TasksChanged
 from redrive.operator.operations import Moved, Operation, read_asked
 from redrive.operator.ports import Operations, OperatorLedger, TaskPages
-from redrive.ports import Page
+from redrive.ports import Filter, Page
 
 IDLE = timedelta(seconds=2)
 """How often a process without an operation looks whether there is one: a look at an index that is empty."""
@@ -115,7 +115,10 @@ class Carrier:
         if asked.ids is None:
             page = await pages.ids(asked, cursor=operation.cursor, limit=GATHERED_AT_ONCE)
         else:
-            page = await pages.ids(asked, limit=len(asked.ids) or 1)
+            # The ids say it all: what they were chosen by is kept for people.
+            page = await pages.ids(
+                Filter(state=State.DEAD, ids=asked.ids, until=asked.until), limit=len(asked.ids) or 1
+            )
             page = Page(items=page.items)
         gathered = await self._operations.gather(operation.id, page, after=operation.cursor)
         if gathered.state is not operation.state:

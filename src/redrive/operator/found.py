@@ -1,11 +1,11 @@
-"""What a look of a search in the background has found."""
+"""What one look of many has found: of a search in the background, or of who goes through the history."""
 
 import json
 from dataclasses import dataclass
 from typing import Any
 
 from redrive.core.failure import redact
-from redrive.core.task import Task, TaskId
+from redrive.core.task import Attempt, Task, TaskId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +15,16 @@ class Chunk:
     tasks: list[Task]
     looked_at: int
     last: TaskId | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastTries:
+    """Some tasks by their ids, each with its tries, the oldest first; and how many older tries were passed over on the way."""
+
+    tasks: list[tuple[str, list[Attempt]]]
+    passed_over: int = 0
+    cursor: str | None = None
+    """The id to go on behind; None at the end."""
 
 
 def holds_text(task: Task, text: str, shown: Any) -> bool:

@@ -62,8 +62,17 @@ class KindSeen:
     dead: int
     p50: timedelta | None
     p95: timedelta | None
-    last_ended: datetime | None
     points: Sequence[MinuteOfKind]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindSums:
+    """What one kind did over some time."""
+
+    tries: int
+    failures: int
+    p50: timedelta | None
+    p95: timedelta | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,13 +109,26 @@ class CauseSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VersionSeen:
+    """What one version of the user's code has tried of a kind in the last seven days, and how much of it failed."""
+
+    version: str | None
+    """None where its workers did not say."""
+    tries: int
+    failures: int
+    """Of the cause that was asked for, else of any."""
+    dead: int
+    first_tried: datetime
+    """The minute of its first try; the hour where that is long ago."""
+    last_failure: datetime | None
+    last_success: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KindsSeen:
     """All kinds, and the causes that were seen lately, the latest first."""
 
     kinds: Sequence[KindSeen] = ()
     causes: Sequence[CauseSeen] = ()
-
-    @property
-    def settled_at(self) -> datetime | None:
-        """When the last try ended that is counted."""
-        return max((one.last_ended for one in self.kinds if one.last_ended is not None), default=None)
+    settled_at: datetime | None = None
+    """When the last try of the last hour ended that is counted."""

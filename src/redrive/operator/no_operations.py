@@ -10,6 +10,8 @@ from redrive.ports import Page
 class NoOperations:
     """See `Operations`."""
 
+    note: str | None = NO_OPERATIONS
+
     async def get(self, id: str) -> Operation | None:  # noqa: ARG002
         """See `Operations.get`."""
         return None
@@ -36,4 +38,4 @@ class NoOperations:
     async def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise UsageError(NO_OPERATIONS)
 
-    start = act = change = gather = advance = steps = released_since = tasks = dead_set = _refuse
+    start = act = change = gather = advance = steps = moved_since = failed_again = tasks = dead_set = _refuse

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from redrive.core.edit import Edit, difference
 from redrive.core.operation import Fate, OperationAct, OperationState, read_ramp
+from redrive.core.operation_ahead import LATELY, ends_a_second
 from redrive.core.preview import Try
 from redrive.core.states import State
 from redrive.core.table import LedgerTable
@@ -14,8 +15,10 @@ from redrive.core.task import Task, TaskId
 from redrive.errors import EditError, UsageError
 from redrive.events import Event, OperationChanged
 from redrive.operator.acts import Which
+from redrive.operator.failed_again import FailedAgain
 from redrive.operator.names import read_names
 from redrive.operator.operations import (
+    IDS_MAX,
     SAMPLE,
     EditedTask,
     NewOperation,
@@ -85,6 +88,7 @@ class LaneOperations:
         all_now: bool = False,
         patch: Sequence[Mapping[str, Any]] | None = None,
         payload: Any = _NOT_GIVEN,
+        at_most: int | None = None,
         approval_over: int | None = None,
         limited: bool = False,
     ) -> Plan:
@@ -96,7 +100,7 @@ class LaneOperations:
         ramp, edit = read_ramp(steps, rate, halt, all_now=all_now), self._edit(patch, payload)
         ledger, pages = await self._lane.ledger(), await self._lane.pages(limited=limited)
         until = await pages.present()
-        asked = replace(await self._asked(ledger, which), until=until)
+        asked = await self._first(pages, replace(await self._asked(ledger, which), until=until), at_most)
         dead = await self._kept.dead_set(ledger, asked, limited=limited)
         sample = (await pages.page(asked, limit=SAMPLE)).items if dead.amount else []
         over = approvals() if approval_over is None else approval_over
@@ -122,6 +126,7 @@ class LaneOperations:
         all_now: bool = False,
         patch: Sequence[Mapping[str, Any]] | None = None,
         payload: Any = _NOT_GIVEN,
+        at_most: int | None = None,
         approval_over: int | None = None,
     ) -> Operation:
         """Start bringing dead tasks back: `which` is an id, a key, several of either, or a `Filter`.
@@ -129,13 +134,15 @@ class LaneOperations:
         The set is frozen at this instant: what dies later is not taken, and what somebody else changes meanwhile is skipped. `steps` are
         how many are released one after the other, each when the one before has ended (1, 5, 25, 100), and the rest follows at
         the `rate` ("20/s"). If more than `halt` ("10%") of what was released fails again, it stops by itself. `all_now` is
-        everything at once, without a brake. `patch` (JSON Patch) or `payload` changes what the tasks carry; the old payload is
+        everything at once, without a brake. `at_most` takes no more than the first so many: one is tried, and the others stay dead. `patch` (JSON Patch) or `payload` changes what the tasks carry; the old payload is
         kept. On more than `approval_over` tasks (by default what `REDRIVE_APPROVALS` says) it waits for another person.
         """
         _check_actor(actor, reason)
         ramp, edit = read_ramp(steps, rate, halt, all_now=all_now), self._edit(patch, payload)
         ledger = await self._lane.ledger()
         asked = await self._asked(ledger, which)
+        if at_most is not None:
+            asked = await self._first(await self._lane.pages(limited=False), asked, at_most)
         over = approvals() if approval_over is None else approval_over
         new = NewOperation(
             ledger=self._lane.name, asked=asked, ramp=ramp, actor=actor, reason=reason, edit=edit, approval_over=over or None
@@ -151,6 +158,16 @@ class LaneOperations:
                 raise UsageError("; ".join([*refused.values()][:5]))
             which = Filter(ids=ids)
         return check_asked(which)
+
+    async def _first(self, pages: TaskPages, asked: Filter, at_most: int | None) -> Filter:
+        """The filter with the ids of the first that match, where no more are wanted."""
+        if at_most is None:
+            return asked
+        if not 1 <= at_most <= IDS_MAX:
+            raise UsageError(f"at most 1 to {IDS_MAX:,} tasks, not {at_most:,}: leave it out to take all that match")
+        if asked.ids is not None:
+            return replace(asked, ids=asked.ids[:at_most])
+        return replace(asked, ids=(await pages.ids(asked, limit=at_most)).items)
 
     def _edit(self, patch: Sequence[Mapping[str, Any]] | None, payload: Any) -> Edit | None:
         if patch is None and payload is _NOT_GIVEN:
@@ -192,6 +209,15 @@ class LaneOperations:
     async def steps(self, id: str) -> Sequence[StepTally]:
         """What became of the tasks of each step."""
         return await self._kept.steps(id)
+
+    async def pace(self, id: str) -> float | None:
+        """How many of its tasks have ended in a second lately; None where too few have to tell."""
+        now = await (await self._lane.pages()).present()
+        return ends_a_second((await self._kept.moved_since(id, now - LATELY)).ended, now)
+
+    async def failed_again(self, id: str, *, limit: int = 100) -> Sequence[FailedAgain]:
+        """The last that failed again, each with whether that was of the same cause as before."""
+        return await self._kept.failed_again(id, limit=limit)
 
     async def tasks(
         self, id: str, *, fate: Fate | str | None = None, cursor: int | None = None, limit: int = 50

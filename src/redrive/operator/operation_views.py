@@ -6,6 +6,8 @@ from typing import Any
 from redrive.core.edit import PayloadChange
 from redrive.core.failure import redact
 from redrive.core.operation import Fate, Ramp, braking
+from redrive.core.operation_ahead import Ahead, time_left
+from redrive.operator.failed_again import FailedAgain
 from redrive.operator.json_views import fields_json, id_json, redacted, try_json
 from redrive.operator.operations import EditedTask, Operation, Plan, SetTask, StepTally, asked_words, ramp_words
 
@@ -16,8 +18,8 @@ OPERATION_FIELDS = (
 TALLY_FIELDS = ("total", "released", "out", "left", "done", "failed", "ended", "skipped", "unfit")
 
 
-def operation_json(operation: Operation, now: datetime) -> dict[str, Any]:
-    """One operation: how far it has come, what it does now, and what it will do next."""
+def operation_json(operation: Operation, now: datetime, pace: float | None = None) -> dict[str, Any]:
+    """One operation: how far it has come, what it does now, and what it will do next; `pace` is how many of its tasks end in a second."""
     tally, course = operation.tally, operation.course
     released, failed = braking(course, tally)
     return fields_json(operation, OPERATION_FIELDS, state=operation.state.value) | {
@@ -31,8 +33,19 @@ def operation_json(operation: Operation, now: datetime) -> dict[str, Any]:
         "brake": {"released": released, "failed": failed, "share": failed / released if released else 0.0},
         "halted_itself": operation.halted_itself,
         "says": operation.says(now),
-        "next": [{"does": does, "means": means} for does, means in operation.to_come(now)],
+        "next": [ahead_json(one) for one in operation.ahead(now, pace)],
+        "left_seconds": None if (left := time_left(course, tally, pace)) is None else round(left.total_seconds(), 1),
     }
+
+
+def ahead_json(line: Ahead) -> dict[str, Any]:
+    """One line of what comes, and about when it is through."""
+    return fields_json(line, ("does", "means", "by", "at_the_earliest"))
+
+
+def failed_again_json(one: FailedAgain) -> dict[str, Any]:
+    """One task that failed again; `same` is whether that was of the same cause as before."""
+    return fields_json(one, ("task_id", "step", "ended_at", "error", "at", "same"))
 
 
 def ramp_json(ramp: Ramp) -> dict[str, Any]:

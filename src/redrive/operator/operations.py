@@ -18,8 +18,8 @@ from redrive.core.operation import (
     Ramp,
     decide_next,
     share_words,
-    to_come,
 )
+from redrive.core.operation_ahead import Ahead, ahead
 from redrive.core.preview import Try
 from redrive.core.states import State
 from redrive.core.task import TaskId
@@ -108,9 +108,9 @@ class Operation:
             case _:
                 return self.why
 
-    def to_come(self, now: datetime) -> list[tuple[str, str]]:
-        """What it will do next, line by line."""
-        return to_come(self.course, self.tally, now)
+    def ahead(self, now: datetime, pace: float | None = None) -> list[Ahead]:
+        """What it will do next, line by line; `pace` is how many of its tasks end in a second."""
+        return ahead(self.course, self.tally, now, pace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +124,14 @@ class SetTask:
     released_at: datetime | None
     ended_at: datetime | None
     why: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatelyMoved:
+    """When tasks of an operation were released and when they ended lately, up to some thousands; in no order."""
+
+    released: Sequence[datetime] = ()
+    ended: Sequence[datetime] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +268,10 @@ def asked_words(asked: Mapping[str, Any]) -> str:
     if "older_than_seconds" in asked:
         words.append(f"older than {timedelta(seconds=asked['older_than_seconds'])}")
     if "ids" in asked:
-        words.append(f"{len(asked['ids']):,} named tasks")
+        amount = len(asked["ids"])
+        named = f"{amount:,} named {'task' if amount == 1 else 'tasks'}"
+        words.insert(0, f"the first {amount:,} of" if words else named)
+        return " ".join([words[0], ", ".join(words[1:])]).strip()
     return ", ".join(words) or "all dead tasks"
 
 

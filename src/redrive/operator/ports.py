@@ -10,16 +10,26 @@ from redrive.core.gates import GateRule
 from redrive.core.operation import Fate, OperationAct, OperationState
 from redrive.core.states import State
 from redrive.core.table import LedgerTable
-from redrive.core.task import Added, Attempt, NewTask, Task, TaskId
+from redrive.core.task import Added, NewTask, Task, TaskId
 from redrive.engine.tally import KindCounts
 from redrive.operator.alerts import Alert, News
 from redrive.operator.audit import AuditEntry
 from redrive.operator.chain import ChainHead, ChainVerdict
+from redrive.operator.failed_again import FailedAgain
 from redrive.operator.figures import SUMMED, Depth, Group, Point, States
-from redrive.operator.found import Chunk
+from redrive.operator.found import Chunk, PastTries
 from redrive.operator.gates import GateDoes, GateSpan, GateSums, GateView, ParkedTask, RuleView
-from redrive.operator.kinds import KindsSeen, WaitingKind
-from redrive.operator.operations import DeadSet, EditedTask, Moved, NewOperation, Operation, SetTask, StepTally
+from redrive.operator.kinds import KindsSeen, KindSums, VersionSeen, WaitingKind
+from redrive.operator.operations import (
+    DeadSet,
+    EditedTask,
+    LatelyMoved,
+    Moved,
+    NewOperation,
+    Operation,
+    SetTask,
+    StepTally,
+)
 from redrive.operator.roster import SHOWN_MAX, WorkerSeen, WorkerSign
 from redrive.ports import Actor, Filter, Ledger, LedgerReader, Page, Within
 
@@ -123,6 +133,13 @@ class TaskPages(Protocol):
 
     async def count(self, asked: Filter) -> int:
         """How many tasks there are. Exact."""
+        ...
+
+    async def due_until(self, end: datetime, *, limit: int = 2000) -> list[datetime]:
+        """When tasks that wait are due from now until then, the soonest first: the first so many. What has been due already is not in it.
+
+        None where a ledger cannot tell: a queue on AWS, and instants that are texts on SQLite.
+        """
         ...
 
     async def present(self) -> datetime:
@@ -260,10 +277,10 @@ class Chain(Protocol):
 class History(Protocol):
     """The tries of one ledger that are on record, for whoever goes through all of them."""
 
-    async def tries(self, since: datetime, *, after: str | None = None) -> Page[tuple[str, list[Attempt]]]:
-        """Some tasks by their ids, each with its tries since then, the oldest first; the cursor is the id to go on behind.
+    async def tries(self, since: datetime, *, after: str | None = None) -> PastTries:
+        """Some tasks by their ids, each with its tries since then, without their stacks.
 
-        A page may be empty and still have a cursor: what is older is passed over. Tries come without their stacks.
+        There may be none, and still a cursor: what is older is passed over.
         """
         ...
 
@@ -359,6 +376,16 @@ class CountedKinds(Protocol):
         """The kinds of the last hour, and the causes that tries fail of or failed of lately."""
         ...
 
+    async def sums(self, span: timedelta) -> Mapping[tuple[str, str], KindSums]:
+        """What each kind did over this span until now, by ledger and kind; `TooSlowError` where that is too much to read at once."""
+        ...
+
+    async def versions(
+        self, ledger: str, kind: str, *, cause: str | None = None, until: datetime | None = None
+    ) -> list[VersionSeen]:
+        """What each version has tried of a kind, and how much of it failed of this cause, or of any; the latest first."""
+        ...
+
     async def fold(self, now: datetime) -> int:
         """Fold what is old and forget what is older; how many rows went. One service at a time."""
         ...
@@ -385,6 +412,9 @@ class Turns(Protocol):
 
 class Operations(Protocol):
     """Redrive operations: kept where their tasks are, so that a release is one commit. Any number of processes may carry them on."""
+
+    note: str | None
+    """Why there are none here, in a sentence; None where there are."""
 
     async def start(self, new: NewOperation) -> Operation:
         """Store what is asked for, and nothing else: its set is gathered later. However many tasks match, this takes no longer."""
@@ -442,8 +472,12 @@ class Operations(Protocol):
         """What became of the tasks of each step so far."""
         ...
 
-    async def released_since(self, id: str, since: datetime) -> list[datetime]:
-        """When tasks were released since then, up to some thousands of them; in no order."""
+    async def moved_since(self, id: str, since: datetime) -> LatelyMoved:
+        """When tasks were released and when they ended since then, up to some thousands of them."""
+        ...
+
+    async def failed_again(self, id: str, *, limit: int = 100) -> list[FailedAgain]:
+        """The last of those that failed again, each with whether that was of the same cause as before."""
         ...
 
     async def tasks(

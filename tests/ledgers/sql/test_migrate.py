@@ -18,9 +18,10 @@ from redrive.errors import NewerSchemaError, NotMigratedError
 from redrive.ledgers.open import open_database, open_ledger
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.migrate import _folder, check, heads, migrate, migration_sql, systems_with_tables, versions
-from redrive.ledgers.sql.migrations.versions import redrive_0003_gates
+from redrive.ledgers.sql.migrations.versions import redrive_0003_gates, redrive_0006_audit
 from redrive.ledgers.sql.predicates import ledger_indexes
 from redrive.ledgers.sql.times import CREATE_INSTANT_FUNCTION
+from redrive.ports import Actor
 from tests.ledgers.homes import execute
 
 POSTGRES_CATALOGUE = {
@@ -181,31 +182,35 @@ async def test_two_databases_migrate_at_once(empty_url: str, tmp_path: Any) -> N
             await database.close()
 
 
-async def test_gates_can_be_taken_back(empty_url: str) -> None:
-    """Down to the version before gates and up again: the tables are the same, and what was stored is still there."""
+@pytest.mark.parametrize(("migration", "word"), [(redrive_0003_gates, "gate"), (redrive_0006_audit, "audit")])
+async def test_it_can_be_taken_back(empty_url: str, migration: Any, word: str) -> None:
+    """Down to the version before gates, or before the audit, and up again: the tables are the same, and what was stored is still there."""
     database = open_database(empty_url, durable=False)
     try:
         await migrate(database)
         ledger = await open_ledger(database)
-        await ledger.add([NewTask(kind="mail", key="a")])
+        [added] = await ledger.add([NewTask(kind="mail", key="a")])
+        await ledger.cancel([added.id], Actor(name="ada", reason="twice"))
+        await ledger.add([NewTask(kind="mail", key="b")])
         newest = await database.read(catalogue)
 
         def down(connection: Connection) -> None:
             context = MigrationContext.configure(connection, opts={"version_table": "redrive_version"})
             with Operations.context(context):
-                redrive_0003_gates.downgrade()
+                migration.downgrade()
 
         def up(connection: Connection) -> None:
             context = MigrationContext.configure(connection, opts={"version_table": "redrive_version"})
             with Operations.context(context):
-                redrive_0003_gates.upgrade()
+                migration.upgrade()
 
         await database.write(down)
         older = await database.read(catalogue)
-        assert not any("gate" in str(row) for row in older["indexes"] | older["columns"])
+        assert not any(word in str(row) for row in older["indexes"] | older["columns"])
         await database.write(up)
         assert await database.read(catalogue) == newest
-        [claim] = await ledger.claim(1, timedelta(seconds=30))
-        assert claim.task.key == "a"
+        [claim] = await ledger.claim(5, timedelta(seconds=30))
+        assert claim.task.key == "b"
+        assert [deed.actor for deed in await ledger.deeds(added.id)] == ["ada"]
     finally:
         await database.close()

@@ -1,10 +1,10 @@
 """Kinds on DynamoDB: nothing is counted of them, since all tasks there are deliveries."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from redrive.engine.tally import KindCounts
-from redrive.operator.kinds import NOT_COUNTED, KindsSeen
+from redrive.operator.kinds import NOT_COUNTED, KindsSeen, KindSums, VersionSeen
 
 
 class NoKinds:
@@ -18,6 +18,14 @@ class NoKinds:
     async def look(self) -> KindsSeen:
         """See `CountedKinds.look`."""
         return KindsSeen()
+
+    async def sums(self, span: timedelta) -> dict[tuple[str, str], KindSums]:  # noqa: ARG002
+        """See `CountedKinds.sums`."""
+        return {}
+
+    async def versions(self, ledger: str, kind: str, **_: object) -> list[VersionSeen]:  # noqa: ARG002
+        """See `CountedKinds.versions`."""
+        return []
 
     async def fold(self, now: datetime) -> int:  # noqa: ARG002
         """See `CountedKinds.fold`."""

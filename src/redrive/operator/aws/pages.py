@@ -56,6 +56,10 @@ class ItemTaskPages:
         found = await self.page(asked, cursor=cursor, limit=limit, newest_first=newest_first)
         return Page(items=[task.id for task in found.items], cursor=found.cursor)
 
+    async def due_until(self, end: datetime, *, limit: int = 2000) -> list[datetime]:  # noqa: ARG002
+        """See `TaskPages.due_until`. The queue hands deliveries out when they are due, and does not tell of them before."""
+        return []
+
     async def count(self, asked: Filter) -> int:
         """See `TaskPages.count`: page by page."""
         amount, cursor, ends = 0, None, time.monotonic() + COUNT_WITHIN.total_seconds()

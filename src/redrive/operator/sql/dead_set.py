@@ -18,9 +18,11 @@ def dead_set(connection: Connection, ledger: SqlLedger, asked: Filter) -> DeadSe
     where = ledger.conditions.of(asked, lambda: ledger.present(connection))
     role = next((one for one in ("ended_at", "updated_at", "created_at") if one in roles), None)
     at: Any = literal_column("NULL") if role is None else rows.column(role)
-    kind: Any = rows.column("kind") if "kind" in roles else literal_column("''")
+    kind: Any = rows.column("kind") if "kind" in roles else literal_column("NULL")
     counted = select(kind, func.count(), func.min(at), func.max(at)).select_from(ledger.sql_table).where(*where)
-    kinds = connection.execute(counted.group_by(kind).order_by(func.count().desc())).all()
+    if "kind" in roles:  # PostgreSQL groups by no constant
+        counted = counted.group_by(kind).order_by(func.count().desc())
+    kinds = [row for row in connection.execute(counted) if row[1]]
     d, c = schema.dead, schema.cause
     ids = select(cast(rows.column("id"), Text)).where(*where)
     died = select(d.c.cause, func.count()).where(d.c.ledger == ledger.name, d.c.task_id.in_(ids)).group_by(d.c.cause)

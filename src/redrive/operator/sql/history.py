@@ -5,11 +5,10 @@ from itertools import groupby
 
 from sqlalchemy import Connection, select
 
-from redrive.core.task import Attempt
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.reader import attempt_of_row
-from redrive.ports import Page
+from redrive.operator.found import PastTries
 
 ROWS_AT_ONCE = 2000
 
@@ -22,7 +21,7 @@ class SqlHistory:
     def __init__(self, ledger: SqlLedger) -> None:
         self._ledger = ledger
 
-    async def tries(self, since: datetime, *, after: str | None = None) -> Page[tuple[str, list[Attempt]]]:
+    async def tries(self, since: datetime, *, after: str | None = None) -> PastTries:
         """See `History.tries`."""
         rows = ROWS_AT_ONCE
         while True:
@@ -31,9 +30,7 @@ class SqlHistory:
                 return page
             rows *= 4  # one task alone has more tries than that
 
-    def _tries(
-        self, connection: Connection, since: datetime, after: str | None, limit: int
-    ) -> Page[tuple[str, list[Attempt]]] | None:
+    def _tries(self, connection: Connection, since: datetime, after: str | None, limit: int) -> PastTries | None:
         # Which tasks come next is found by an index alone; what is older than `since` is passed over within these.
         named = select(_t).where(_t.c.ledger == self._ledger.name).order_by(_t.c.task_id).limit(limit)
         if after is not None:
@@ -50,4 +47,5 @@ class SqlHistory:
             tasks.pop()  # there may be more tries of it
             last = tasks[-1][0]
         young = [(id_, [attempt_of_row(row) for row in some if row.ended_at >= since]) for id_, some in tasks]
-        return Page(items=[(id_, some) for id_, some in young if some], cursor=last)
+        passed_over = sum(len(some) for _, some in tasks) - sum(len(some) for _, some in young)
+        return PastTries(tasks=[(id_, some) for id_, some in young if some], passed_over=passed_over, cursor=last)

@@ -5,9 +5,10 @@ messages of a queue. redrive's own table has one more index for what has ended.
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, select, union_all
+from sqlalchemy import ColumnElement, Connection, Float, Select, and_, bindparam, func, select, union_all
 
 from redrive.core.states import State
 from redrive.core.table import TASKS
@@ -60,6 +61,32 @@ class IndexOrder:
         if kinds is None or len(kinds) > KINDS_PER_LOOK_MAX:
             return None
         return await self._reads.count(self._count, asked, kinds)
+
+    async def due_until(self, end: datetime, limit: int) -> list[datetime]:
+        """When waiting rows are due from now until then, the soonest first; none where there are too many kinds to look through."""
+        found: list[datetime] = []
+        kinds = await self._kinds(Filter(state=State.WAITING)) or []
+        for start in range(0, len(kinds), KINDS_PER_LOOK_MAX):
+            found += await self._reads.page(self._due_until, kinds[start : start + KINDS_PER_LOOK_MAX], end, limit)
+        return sorted(found)[:limit]
+
+    def _due_until(
+        self, connection: Connection, kinds: Sequence[str | None], end: datetime, limit: int
+    ) -> list[datetime]:
+        now, parts = self._ledger.present(connection), list[Select[Any]]()
+        for kind in kinds:
+            for branch in self._branches(connection, Filter(state=State.WAITING), kind, []):
+                at = branch.at
+                if isinstance(at.type.dialect_impl(connection.dialect), Float):
+                    return []  # texts of strangers on SQLite: they are ordered, and not read back
+                begin, last = (bindparam(None, one, type_=at.type) for one in (now, end))
+                head = select(at.label("at")).select_from(branch.source).where(branch.where, at > begin, at <= last)
+                parts.append(select(head.order_by(at).limit(limit).subquery()))
+        if not parts:
+            return []
+        rows = union_all(*parts).subquery("heads")
+        found = connection.execute(select(rows.c.at).order_by(rows.c.at).limit(limit)).scalars()
+        return [at for at in map(with_zone, found) if isinstance(at, datetime)]
 
     async def _kinds(self, asked: Filter) -> list[str | None] | None:
         """The kinds to look through, each by itself: their indexes begin with it. None if they are too many."""

@@ -9,7 +9,7 @@ from sqlalchemy import BigInteger, Connection, and_, bindparam, case, delete, fu
 from redrive.core.histograms import RAN, RAN_SECONDS, percentile
 from redrive.engine.tally import WHOLE, KindCounts, SeenCause
 from redrive.ledgers.sql import schema
-from redrive.ledgers.sql.on_database import OnDatabase, reads, writes
+from redrive.ledgers.sql.on_database import OnDatabase, looks, reads, writes
 from redrive.ledgers.sql.times import EpochSeconds
 from redrive.ledgers.sql.upsert import upsert
 from redrive.operator.kinds import (
@@ -28,11 +28,15 @@ from redrive.operator.kinds import (
     CauseSeen,
     KindSeen,
     KindsSeen,
+    KindSums,
     MinuteOfKind,
+    VersionSeen,
 )
+from redrive.operator.sql.reads import LOOK_WITHIN
 
 SUMS = ("begun", "tries", "failures", "done", "dead", *RAN)
 FIRSTS = ("first_failure", "first_success")
+VERSIONS_SHOWN_MAX = 20
 LASTS = ("last_failure", "last_success")
 
 
@@ -89,7 +93,38 @@ class SqlKinds(OnDatabase):
     def look(self, connection: Connection) -> KindsSeen:
         """See `CountedKinds.look`."""
         now = self._database.present(connection)
-        return KindsSeen(kinds=_kinds(connection, now), causes=_causes(connection, now))
+        return KindsSeen(
+            kinds=_kinds(connection, now), causes=_causes(connection, now), settled_at=_settled_at(connection, now)
+        )
+
+    @looks(LOOK_WITHIN)
+    def sums(self, connection: Connection, span: timedelta) -> dict[tuple[str, str], KindSums]:
+        """See `CountedKinds.sums`."""
+        m = schema.kind_minute
+        since = self._database.present(connection) - span
+        names = ("tries", "failures", *RAN)
+        asked = select(m.c.ledger, m.c.kind, *(func.sum(m.c[name]).label(name) for name in names))
+        asked = asked.where(m.c.cause == WHOLE, m.c.minute >= since).group_by(m.c.ledger, m.c.kind)
+        found = {}
+        for row in connection.execute(asked.order_by(func.sum(m.c.tries).desc()).limit(KINDS_SHOWN_MAX)):
+            ran = [int(getattr(row, name)) for name in RAN]
+            p50, p95 = (_span(percentile(ran, share, RAN_SECONDS)) for share in (0.5, 0.95))
+            found[row.ledger, row.kind] = KindSums(tries=int(row.tries), failures=int(row.failures), p50=p50, p95=p95)
+        return found
+
+    @reads
+    def versions(
+        self,
+        connection: Connection,
+        ledger: str,
+        kind: str,
+        *,
+        cause: str | None = None,
+        until: datetime | None = None,
+    ) -> list[VersionSeen]:
+        """See `CountedKinds.versions`."""
+        now = self._database.present(connection)
+        return _versions(connection, ledger, kind, cause, until or now, now - SEEN_SPAN)
 
     # --- keeping ----------------------------------------------------------------------------------------------------
 
@@ -156,75 +191,121 @@ def _add(into: dict[str, Any], row: dict[str, Any]) -> None:
 
 
 def _kinds(connection: Connection, now: datetime) -> list[KindSeen]:
+    """The trend has a row for each kind and minute, so it is read with as little as it needs; all else is summed up by kind."""
     m = schema.kind_minute
     running = now.replace(second=0, microsecond=0)
-    of_kinds = and_(m.c.cause == WHOLE, m.c.minute >= running - TREND + timedelta(minutes=1))
+    of_kinds = _of_kinds(now)
     grouped = (m.c.ledger, m.c.kind, m.c.minute)
-    names = ("begun", "tries", "failures", "done", "dead")
-    ended = func.max(
-        case(
-            (or_(m.c.last_failure.is_(None), m.c.last_success > m.c.last_failure), m.c.last_success),
-            else_=m.c.last_failure,
-        )
-    )
-    asked = select(*grouped, *(func.sum(m.c[name]).label(name) for name in names), ended.label("ended")).where(of_kinds)
-    rows: dict[tuple[str, str], list[Any]] = {}
-    for row in connection.execute(asked.group_by(*grouped).order_by(*grouped)):
-        rows.setdefault((row.ledger, row.kind), []).append(row)
-    lately = running - LATELY + timedelta(minutes=1)
-    ran_asked = select(m.c.ledger, m.c.kind, *(func.sum(m.c[name]).label(name) for name in RAN))
-    ran_asked = ran_asked.where(m.c.cause == WHOLE, m.c.minute >= lately).group_by(m.c.ledger, m.c.kind)
-    ran = {(row.ledger, row.kind): [int(getattr(row, name)) for name in RAN] for row in connection.execute(ran_asked)}
-    busiest = sorted(rows, key=lambda key: -sum(row.tries for row in rows[key]))[:KINDS_SHOWN_MAX]
-    return [_kind(key, rows[key], ran.get(key, []), running, lately) for key in sorted(busiest)]
+    asked = select(*grouped, func.sum(m.c.tries), func.sum(m.c.failures)).where(of_kinds).group_by(*grouped)
+    points: dict[tuple[str, str], list[MinuteOfKind]] = {}
+    for ledger, kind, minute, tries, failures in connection.execute(asked.order_by(*grouped)).all():
+        points.setdefault((ledger, kind), []).append(MinuteOfKind(minute, int(tries), int(failures)))
+    lately = _lately(connection, running)
+    busiest = sorted(points, key=lambda key: -sum(point.tries for point in points[key]))[:KINDS_SHOWN_MAX]
+    return [_kind(key, points[key], lately.get(key)) for key in sorted(busiest)]
 
 
-def _kind(key: tuple[str, str], rows: list[Any], ran: list[int], running: datetime, lately: datetime) -> KindSeen:
-    recent = [row for row in rows if row.minute >= lately]
-    whole = [row for row in rows if row.minute == running - timedelta(minutes=1)] or [
-        row for row in rows if row.minute == running
-    ]
+def _of_kinds(now: datetime) -> Any:
+    """The minutes of the last hour, of kinds as a whole."""
+    m = schema.kind_minute
+    first = now.replace(second=0, microsecond=0) - TREND + timedelta(minutes=1)
+    return and_(m.c.cause == WHOLE, m.c.minute >= first)
+
+
+def _settled_at(connection: Connection, now: datetime) -> datetime | None:
+    m = schema.kind_minute
+    ended = connection.execute(select(func.max(m.c.last_success), func.max(m.c.last_failure)).where(_of_kinds(now)))
+    return max((at for at in ended.one() if at is not None), default=None)
+
+
+def _lately(connection: Connection, running: datetime) -> dict[tuple[str, str], Any]:
+    """What each kind did in the last five minutes, and how many of its tasks were begun in the last whole one."""
+    m = schema.kind_minute
+    before, since = running - timedelta(minutes=1), running - LATELY + timedelta(minutes=1)
+    names = ("tries", "failures", "done", "dead", *RAN)
+
+    def begun(minute: datetime) -> Any:
+        return func.sum(case((m.c.minute == minute, m.c.begun)))
+
+    asked = select(
+        m.c.ledger, m.c.kind, *(func.sum(m.c[name]).label(name) for name in names),
+        begun(before).label("begun_before"), begun(running).label("begun_now"),
+    )  # fmt: skip
+    found = connection.execute(
+        asked.where(m.c.cause == WHOLE, m.c.minute >= since).group_by(m.c.ledger, m.c.kind)
+    ).all()
+    return {(row.ledger, row.kind): row for row in found}
+
+
+def _kind(key: tuple[str, str], points: list[MinuteOfKind], lately: Any) -> KindSeen:
+    def of(name: str) -> int:
+        return 0 if lately is None else int(getattr(lately, name) or 0)
+
+    ran = [of(name) for name in RAN] if lately is not None else []
+    whole = lately is not None and lately.begun_before is not None
     return KindSeen(
-        ledger=key[0], kind=key[1], begun_a_minute=sum(int(row.begun) for row in whole),
-        tries=sum(int(row.tries) for row in recent), failures=sum(int(row.failures) for row in recent),
-        done=sum(int(row.done) for row in recent), dead=sum(int(row.dead) for row in recent),
-        p50=_span(percentile(ran, 0.5, RAN_SECONDS)), p95=_span(percentile(ran, 0.95, RAN_SECONDS)),
-        last_ended=max((row.ended for row in rows if row.ended is not None), default=None),
-        points=[MinuteOfKind(row.minute, int(row.tries), int(row.failures)) for row in rows],
+        ledger=key[0], kind=key[1], begun_a_minute=of("begun_before" if whole else "begun_now"),
+        tries=of("tries"), failures=of("failures"), done=of("done"), dead=of("dead"),
+        p50=_span(percentile(ran, 0.5, RAN_SECONDS)), p95=_span(percentile(ran, 0.95, RAN_SECONDS)), points=points,
     )  # fmt: skip
 
 
+def _versions(
+    connection: Connection, ledger: str, kind: str, cause: str | None, until: datetime, since: datetime
+) -> list[VersionSeen]:
+    """By the key of the table: minutes of two days and hours of five, of one kind and one cause."""
+    m = schema.kind_minute
+    of_kind, failed = m.c.cause == WHOLE, m.c.cause == (cause or WHOLE)
+
+    def total(column: Any, when: Any) -> Any:
+        return func.coalesce(func.sum(case((when, column), else_=0)), 0)
+
+    asked = select(
+        m.c.version, total(m.c.tries, of_kind).label("tries"), total(m.c.failures, failed).label("failures"),
+        total(m.c.dead, failed).label("dead"), func.min(m.c.minute).label("first"),
+        func.max(case((failed, m.c.last_failure))).label("last_failure"), func.max(case((of_kind, m.c.last_success))).label("last_success"),
+    )  # fmt: skip
+    these = (m.c.ledger == ledger, m.c.kind == kind, m.c.cause.in_(sorted({WHOLE, cause or WHOLE})))
+    found = asked.where(*these, m.c.minute >= since, m.c.minute <= until).group_by(m.c.version)
+    rows = connection.execute(found.order_by(func.min(m.c.minute).desc()).limit(VERSIONS_SHOWN_MAX))
+    return [
+        VersionSeen(
+            version=row.version or None, tries=int(row.tries), failures=int(row.failures), dead=int(row.dead), first_tried=row.first,
+            last_failure=row.last_failure, last_success=row.last_success,
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
 def _causes(connection: Connection, now: datetime) -> list[CauseSeen]:
-    """The causes, each with what its kind has done since it began and since it was last seen: one statement for all."""
+    """The causes, each with what its kind has done since it began and since it was last seen: one statement for all sums."""
     f, m = schema.failing, schema.kind_minute
-    recent = (
-        select(f)
-        .where(f.c.last_seen >= now - SEEN_SPAN)
-        .order_by(f.c.last_seen.desc())
-        .limit(CAUSES_SHOWN_MAX)
-        .subquery("seen")
+    lately = (
+        select(f).where(f.c.last_seen >= now - SEEN_SPAN).order_by(f.c.last_seen.desc(), f.c.id).limit(CAUSES_SHOWN_MAX)
     )
+    found = connection.execute(lately).all()
+    if not found:
+        return []
+    recent = lately.subquery("seen")
     of_cause, of_kind = m.c.cause == recent.c.id, m.c.cause == WHOLE
     fails_now, succeeds_now = m.c.last_failure >= recent.c.since, m.c.last_success >= recent.c.since
 
     def total(column: Any, *when: Any) -> Any:
         return func.coalesce(func.sum(case((and_(*when), column), else_=0)), 0)
 
+    # Grouped by the key of a cause alone: to sort by all of its columns cost more than to read the minutes.
     asked = (
         select(
-            *recent.c,
+            recent.c.ledger,
+            recent.c.id,
             total(m.c.failures, of_cause, fails_now).label("failures"),
             total(m.c.dead, of_cause, fails_now).label("died"),
             total(m.c.failures, of_kind, fails_now).label("kind_failures"),
             total(m.c.done, of_kind, succeeds_now).label("kind_done"),
             total(m.c.done, of_kind, m.c.first_success > recent.c.last_seen).label("done_since"),
             total(m.c.failures, of_kind, m.c.first_failure > recent.c.last_seen).label("failures_since"),
-            func.min(case((and_(of_kind, m.c.first_success > recent.c.last_seen), m.c.first_success))).label(
-                "first_success"
-            ),
-            func.min(case((and_(of_kind, m.c.last_success > recent.c.last_seen), m.c.last_success))).label(
-                "last_success"
-            ),
+            func.min(case((and_(of_kind, m.c.first_success > recent.c.last_seen), m.c.first_success))).label("first_success"),
+            func.min(case((and_(of_kind, m.c.last_success > recent.c.last_seen), m.c.last_success))).label("last_success"),
         )
         .join(
             m,
@@ -236,12 +317,11 @@ def _causes(connection: Connection, now: datetime) -> list[CauseSeen]:
             ),
             isouter=True,
         )
-        .group_by(*recent.c)
-        .order_by(recent.c.last_seen.desc(), recent.c.id)
-    )
-    found = connection.execute(asked).all()
-    points = _points(connection, [row.id for row in found], now) if found else {}
-    return [_cause(row, points.get((row.ledger, row.id), [])) for row in found]
+        .group_by(recent.c.ledger, recent.c.id)
+    )  # fmt: skip
+    sums = {(row.ledger, row.id): row for row in connection.execute(asked)}
+    points = _points(connection, [row.id for row in found], now)
+    return [_cause(row, sums[row.ledger, row.id], points.get((row.ledger, row.id), [])) for row in found]
 
 
 def _points(connection: Connection, ids: Iterable[str], now: datetime) -> dict[tuple[str, str], list[Any]]:
@@ -256,14 +336,14 @@ def _points(connection: Connection, ids: Iterable[str], now: datetime) -> dict[t
     return found
 
 
-def _cause(row: Any, points: list[Any]) -> CauseSeen:
-    successes = [one for one in (row.first_success, row.last_success) if one is not None]
+def _cause(row: Any, sums: Any, points: list[Any]) -> CauseSeen:
+    successes = [one for one in (sums.first_success, sums.last_success) if one is not None]
     return CauseSeen(
         ledger=row.ledger, id=row.id, kind=row.kind, sample=row.sample, at=row.at, first_seen=row.first_seen, since=row.since,
         last_seen=row.last_seen, first_version=row.first_version, last_version=row.last_version, tries_max=row.tries_max,
-        lasts=_span(row.lasts_seconds), failures=int(row.failures), tries=max(int(row.failures), int(row.kind_failures) + int(row.kind_done)),
-        died=int(row.died), recovered_at=min(successes, default=None), tries_since=int(row.done_since) + int(row.failures_since),
-        failures_since=int(row.failures_since), points=[MinuteOfKind(one.minute, int(one.failures), int(one.failures)) for one in points],
+        lasts=_span(row.lasts_seconds), failures=int(sums.failures), tries=max(int(sums.failures), int(sums.kind_failures) + int(sums.kind_done)),
+        died=int(sums.died), recovered_at=min(successes, default=None), tries_since=int(sums.done_since) + int(sums.failures_since),
+        failures_since=int(sums.failures_since), points=[MinuteOfKind(one.minute, int(one.failures), int(one.failures)) for one in points],
         died_at=[(one.minute, int(one.dead)) for one in points if one.dead],
     )  # fmt: skip
 

@@ -33,17 +33,20 @@ from redrive.core.operation import (
     next_slot,
     read_share,
 )
-from redrive.core.task import TaskId
+from redrive.core.task import Attempt, TaskId
 from redrive.errors import UsageError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.on_database import OnDatabase, looks, reads, writes
+from redrive.ledgers.sql.reader import attempt_of_row
 from redrive.operator.cursors import Position, read_cursor, write_cursor
+from redrive.operator.failed_again import FailedAgain, failed_again
 from redrive.operator.operations import (
     BY_ITSELF,
     KEPT,
     DeadSet,
     EditedTask,
+    LatelyMoved,
     Moved,
     NewOperation,
     Operation,
@@ -66,7 +69,8 @@ LOOK_AGAIN = timedelta(milliseconds=250)
 """How soon somebody looks again what has ended."""
 FORGOTTEN_AT_ONCE = 2000
 OPEN_MAX = 200
-RELEASED_SHOWN_MAX = 3000
+MOVED_SHOWN_MAX = 3000
+TRIES_LOOKED_AT_MAX = 5000
 _o, _t, _e = schema.operation, schema.operation_task, schema.edit
 _TALLIED = schema.FATES_COUNTED
 _MET = ("done", "failed", "ended", "skipped", "unfit")
@@ -74,6 +78,8 @@ _MET = ("done", "failed", "ended", "skipped", "unfit")
 
 class SqlOperations(OnDatabase):
     """The operations of one database; see `Operations`."""
+
+    note: str | None = None
 
     # --- people ---------------------------------------------------------------------------------------------------------
 
@@ -223,14 +229,32 @@ class SqlOperations(OnDatabase):
         return steps
 
     @looks(LOOK_WITHIN)
-    def released_since(self, connection: Connection, id: str, since: datetime) -> list[datetime]:
-        """See `Operations.released_since`. The last of each fate: what was released last stands last in the set."""
-        found: list[datetime] = []
+    def moved_since(self, connection: Connection, id: str, since: datetime) -> LatelyMoved:
+        """See `Operations.moved_since`. The last of each fate: what was released last stands last in the set."""
+        released: list[datetime] = []
+        ended: list[datetime] = []
         for fate in (Fate.RELEASED, Fate.DONE, Fate.FAILED, Fate.ENDED):
-            last = select(_t.c.released_at).where(_t.c.operation == id, _t.c.fate == fate.value)
-            rows = connection.execute(last.order_by(_t.c.position.desc()).limit(RELEASED_SHOWN_MAX)).scalars()
-            found += [at for at in rows if at is not None and at >= since]
-        return found
+            last = select(_t.c.released_at, _t.c.ended_at).where(_t.c.operation == id, _t.c.fate == fate.value)
+            for row in connection.execute(last.order_by(_t.c.position.desc()).limit(MOVED_SHOWN_MAX)):
+                released += [row.released_at] if row.released_at is not None and row.released_at >= since else []
+                ended += [row.ended_at] if row.ended_at is not None and row.ended_at >= since else []
+        return LatelyMoved(released=released, ended=ended)
+
+    @looks(LOOK_WITHIN)
+    def failed_again(self, connection: Connection, id: str, *, limit: int = 100) -> list[FailedAgain]:
+        """See `Operations.failed_again`. Their tries are read in one statement, by the index of the history."""
+        failed = select(_t).where(_t.c.operation == id, _t.c.fate == Fate.FAILED.value)
+        rows = connection.execute(failed.order_by(_t.c.position.desc()).limit(limit)).all()
+        if not rows:
+            return []
+        ledger, a = get_row(connection, id).ledger, schema.attempt
+        told = select(a).where(
+            a.c.ledger == ledger, a.c.task_id.in_([row.task_id for row in rows]), a.c.error.is_not(None)
+        )
+        tries: dict[str, list[Attempt]] = {}
+        for row in connection.execute(told.order_by(a.c.ended_at.desc(), a.c.number.desc()).limit(TRIES_LOOKED_AT_MAX)):
+            tries.setdefault(row.task_id, []).append(attempt_of_row(row))
+        return [failed_again(read_task(row), tries.get(row.task_id, [])) for row in rows]
 
     @looks(LOOK_WITHIN)
     def tasks(

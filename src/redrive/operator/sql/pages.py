@@ -76,6 +76,10 @@ class SqlTaskPages:
             following = last.id if plain else write_cursor(last)
         return Page(items=[position.id for position in positions[:limit]], cursor=following)
 
+    async def due_until(self, end: datetime, *, limit: int = 2000) -> list[datetime]:
+        """See `TaskPages.due_until`."""
+        return await self._indexes.due_until(end, limit)
+
     async def count(self, asked: Filter) -> int:
         """See `TaskPages.count`."""
         self._ledger.conditions.check(asked)

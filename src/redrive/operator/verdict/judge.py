@@ -7,6 +7,7 @@ from redrive.operator.gates import GateDoes
 from redrive.operator.roster import WorkerSeen
 from redrive.operator.verdict import troubles as sentences
 from redrive.operator.verdict.facts import CauseFacts, Facts, KindFacts
+from redrive.operator.verdict.returning import comes_back
 from redrive.operator.verdict.strip import strip_of
 from redrive.operator.verdict.values import KindHealth, Rank, Sentence, Subject, Trouble, Verdict
 from redrive.operator.verdict.versions import Versions
@@ -39,6 +40,7 @@ def judge(facts: Facts) -> Verdict:
         at=facts.now, title=_title(found, facts), summary=_summary(found, facts, kinds),
         troubles=tuple(found[:TROUBLES_MAX]), more=max(0, len(found) - TROUBLES_MAX), quiet=tuple(quiet[:QUIET_MAX]),
         strip=strip_of(facts, versions), kinds=kinds, kinds_note=facts.kinds_note, calm_since=calm_since,
+        returns=tuple(one for held in facts.held if (one := comes_back(held)) is not None),
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from redrive.core.failure import redact
 from redrive.operator.gates import GateDoes, amount_words, span_words
 from redrive.operator.roster import LOST_AFTER, WorkerSeen
 from redrive.operator.verdict.facts import CauseFacts, HeldFacts, LedgerNow, StoreNow
+from redrive.operator.verdict.returning import drain_of
 from redrive.operator.verdict.values import (
     Button,
     ButtonAct,
@@ -300,25 +301,6 @@ def _returns(held: HeldFacts, now: datetime) -> Sentence:
     )
     every = f"One probe every {span_words(gate.limits.probe)}".replace("0s", "0 s").replace("5s", "5 s")
     return said(every, following, f". When one succeeds{through or ', it returns step by step'}.")
-
-
-def drain_of(held: HeldFacts) -> timedelta | None:
-    """How long what is parked takes once the gate returns: 1, 2, 4 … a second up to its rate. None where that is not known."""
-    gate = held.gate
-    if gate.parked is None:
-        return None
-    left, seconds, rule = float(gate.parked), 0.0, gate.limits
-    rate = None if rule.rate is None else rule.rate / rule.rate_span.total_seconds()
-    for step in range(rule.ramp_steps):
-        if left <= 0:
-            break
-        left -= 2**step
-        seconds += 1
-    if left > 0:
-        if rate is None:
-            return None
-        seconds += left / rate
-    return timedelta(seconds=seconds)
 
 
 def on_purpose(held: HeldFacts, now: datetime) -> Sentence:

@@ -256,6 +256,19 @@ class KindHealth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GateReturn:
+    """What a gate that holds would let through, if its next probe succeeds."""
+
+    ledger: str
+    gate: str
+    at: datetime
+    """When the next probe is."""
+    parked: int
+    amounts: tuple[float, ...]
+    """How many, second by second from then on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """How things are."""
 
@@ -271,6 +284,8 @@ class Verdict:
     kinds: tuple[KindHealth, ...]
     kinds_note: str | None = None
     """Why kinds are not shown, where they are not counted."""
+    returns: tuple[GateReturn, ...] = ()
+    """What gates would let through that hold now."""
     calm_since: datetime | None = None
     """When the last trouble ended; None while there is one, or where none is known."""
 

@@ -37,6 +37,22 @@ class Versions:
         """Of those that run the one that was deployed last."""
         return max(self.running, key=lambda version: self.first_seen[version], default=None)
 
+    def beside(self, failed_in: str | None) -> tuple[str, str] | None:
+        """What runs now beside the version that failed last: whether that is good to know, and a sentence. None where nobody says what runs."""
+        newest = self.newest
+        if newest is None:
+            return None
+        if failed_in is None:
+            return "plain", f"{newest} runs now"
+        if failed_in == newest:
+            return "warn", f"{newest} runs now, and they failed in it"
+        others = (
+            f" beside {failed_in}, in which they failed"
+            if failed_in in self.running
+            else f"; last failed in {failed_in}"
+        )
+        return "good" if self.newer_runs(failed_in) else "plain", f"{newest} runs now{others}"
+
     def newer_runs(self, version: str | None) -> bool:
         """Whether a version runs that was deployed after this one."""
         newest, deployed = self.newest, self.deployed(version)

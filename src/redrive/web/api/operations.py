@@ -15,8 +15,15 @@ from redrive.errors import TransitionError, UsageError
 from redrive.http.errors import ApiError, refusals
 from redrive.http.guard import KeyFirstRoute, require
 from redrive.lane import Lane
-from redrive.operator.operation_views import edit_json, operation_json, plan_json, set_task_json, step_json
-from redrive.operator.operations import Operation
+from redrive.operator.operation_views import (
+    edit_json,
+    failed_again_json,
+    operation_json,
+    plan_json,
+    set_task_json,
+    step_json,
+)
+from redrive.operator.operations import IDS_MAX, Operation
 from redrive.ports import Filter
 from redrive.web.api.acts import Ids, ReasonBody
 from redrive.web.api.common import LOOKING, NO_LEDGER, FilterBody, app_of, in_time, lane_of
@@ -52,6 +59,9 @@ class StartBody(ReasonBody):
         default=None, max_length=OPS_MAX, description="A JSON Patch (RFC 6902) for each payload"
     )
     payload: Any = Field(default=None, description="A new payload for each task, if it is given")
+    at_most: int | None = Field(
+        default=None, ge=1, le=IDS_MAX, description="No more than the first so many that match; the others stay dead"
+    )
     dry_run: bool = Field(default=False, description="Only say what would be taken")
 
     @model_validator(mode="after")
@@ -62,7 +72,7 @@ class StartBody(ReasonBody):
 
     def how(self, approval_over: int) -> dict[str, Any]:
         """All that is said beside which tasks, who and why."""
-        given = {name: getattr(self, name) for name in ("steps", "rate", "halt", "all_now", "patch")}
+        given = {name: getattr(self, name) for name in ("steps", "rate", "halt", "all_now", "patch", "at_most")}
         if "payload" in self.model_fields_set:
             given["payload"] = self.payload
         return given | {"approval_over": approval_over}
@@ -114,7 +124,7 @@ async def start(request: Request, body: StartBody, key: Operator) -> dict[str, A
     "/{id}", summary="One operation: its steps, its brake, what it does next and why it stopped", dependencies=LOOKING
 )
 async def one(request: Request, id: str) -> dict[str, Any]:
-    """`by_step` counts what became of the tasks of each step; `failed_tasks` are the first that failed again."""
+    """`by_step` counts what became of the tasks of each step; `failed_tasks` are the last that failed again, each of the `same` cause as before or of a new one."""
     return await one_of(request, id)
 
 
@@ -124,10 +134,11 @@ async def one_of(request: Request, id: str) -> dict[str, Any]:
     operations = lane.operations
     async with in_time():
         steps = await operations.steps(id)
-        failed = await operations.tasks(id, fate=Fate.FAILED, limit=FAILED_SHOWN)
-    return operation_json(operation, await app_of(request).store.present()) | {
+        failed = await operations.failed_again(id, limit=FAILED_SHOWN)
+        pace = await operations.pace(id)
+    return operation_json(operation, await app_of(request).store.present(), pace) | {
         "by_step": [step_json(step) for step in steps],
-        "failed_tasks": [set_task_json(task) for task in failed.items],
+        "failed_tasks": [failed_again_json(task) for task in failed],
     }
 
 

@@ -16,6 +16,7 @@ from redrive.http.errors import ApiError
 from redrive.lane import Lane
 from redrive.operator.json_views import attempt_json, redacted
 from redrive.operator.verdict.values import Rank, Subject, Trouble, Verdict
+from redrive.operator.verdict.versions import Versions
 from redrive.ports import Filter
 from redrive.web.answers import answers_of
 from redrive.web.api.common import app_of, lane_of, shown
@@ -26,6 +27,7 @@ from redrive.web.pages.drawing import Chart, Series, per_step
 from redrive.web.pages.frame import Looker, page_router, render
 from redrive.web.pages.kinds import pause_of
 from redrive.web.pages.verdict import MINUTE, place_of
+from redrive.web.pages.versions import version_rows, worth_trying
 
 TASKS_SHOWN = 10
 FAILING, OVER, DEAD = (
@@ -71,12 +73,15 @@ async def cause_page(
     dead = await _dead(lane, cause)
     tasks = dead or await _waiting(lane, kind, cause)
     sample = await _sample(lane, tasks)
+    known = next((one for one in seen.causes if (one.ledger, one.id) == (ledger, cause)), None)
+    versions = Versions.of(await app_of(request).store.roster.seen(), verdict.at)
+    tried = [] if kind is None else await app_of(request).store.kinds.versions(ledger, kind, cause=cause)
     error = (group and (group["sample"] or group["text"])) or (trouble and trouble.error) or "Unknown error"
     return render(
         request, "cause.html", visitor, title=error[:100], here="/dead",
         ledger=ledger, cause=cause, kind=kind, error=error, at=(group and group["at"]) or (trouble and trouble.at), group=group, trouble=trouble,
         how=_how(trouble), amount=group["amount"] if group else 0, tasks=[shown(task, ledger) for task in tasks], are_dead=bool(dead), sample=sample, raised=trace == "raised",
-        chart=None if trouble is None else _chart(trouble, verdict), verdict=verdict, place_of=place_of, seen=next((one for one in seen.causes if (one.ledger, one.id) == (ledger, cause)), None), warning=_warning(trouble),
+        chart=None if trouble is None else _chart(trouble, verdict), verdict=verdict, place_of=place_of, seen=known, versions=version_rows(tried, versions), worth=worth_trying(None if known is None else known.last_version, versions), warning=_warning(trouble),
         is_paused=kind is not None and await pause_of(lane, kind) is not None,
     )  # fmt: skip
 

@@ -127,16 +127,17 @@ class SmallPicture:
 def per_step(
     name: str, title: str, series: Sequence[Series], starts: Sequence[datetime], now: datetime, *,
     lead: str = "", answer: str = "", unit: str = "", lines: bool = False, events: Sequence[tuple[datetime, str]] = (), size: str = "", sentence: str = "",
+    ahead: bool = False,
 ) -> Chart:  # fmt: skip
-    """A chart over time: bars on top of each other, or lines. The last step is the one that still runs."""
+    """A chart over time: bars on top of each other, or lines. The last step is the one that still runs, unless all of it lies `ahead`."""
     totals = [sum(one.values[at] or 0 for one in series) for at in range(len(starts))]
     most = max((value or 0 for one in series for value in one.values), default=0) if lines else max(totals, default=0)
     top, ys = scale(most)
     step = starts[1] - starts[0] if len(starts) > 1 else timedelta(minutes=1)
     return Chart(
-        name=name, title=title, lead=lead, answer=answer, unit=unit, size=size, ys=ys, xs=times(starts[0], starts[-1] + step, now),
-        boxes=() if lines else _stacked(series, top), paths=[_path(one, top, fill=at == 0) for at, one in enumerate(series)] if lines else (),
-        events=[_event(at, label, starts[0], step * len(starts)) for at, label in events if starts[0] <= at <= now],
+        name=name, title=title, lead=lead, answer=answer, unit=unit, size=size, ys=ys, xs=times(starts[0], starts[-1] + step, now + step * len(starts) * 2 if ahead else now),
+        boxes=() if lines else _stacked(series, top, last_runs=not ahead), paths=[_path(one, top, fill=at == 0) for at, one in enumerate(series)] if lines else (),
+        events=[_event(at, label, starts[0], step * len(starts)) for at, label in events if starts[0] <= at <= (starts[-1] if ahead else now)],
         legend=[(one.look, one.name) for one in series], columns=["From", *(one.name for one in series)],
         rows=_rows(series, starts, add=not lines), sentence=sentence or f"{title} {lead} {answer}", margin=_margin(ys),
     )  # fmt: skip
@@ -247,6 +248,8 @@ def times(start: datetime, end: datetime, now: datetime) -> list[Mark]:
             marks.append(Mark(x, _hour(at), "middle", at))
         at += step
     last = Mark(100, "now", "end") if end >= now else Mark(100, _hour(end), "end", end)
+    if marks[-1].label == last.label:
+        marks.pop()  # the same minute twice
     return [*marks, last]
 
 
@@ -272,7 +275,7 @@ def _bar(value: float, top: float, below: float = 0) -> tuple[float, float]:
     return round(PLOT_TOP + PLOT_HEIGHT - PLOT_HEIGHT * below / top - height, 2), round(height, 2)
 
 
-def _stacked(series: Sequence[Series], top: float) -> list[Box]:
+def _stacked(series: Sequence[Series], top: float, *, last_runs: bool) -> list[Box]:
     boxes, amount = list[Box](), max((len(one.values) for one in series), default=0)
     wide = 100 / max(1, amount)
     for at in range(amount):
@@ -281,7 +284,9 @@ def _stacked(series: Sequence[Series], top: float) -> list[Box]:
             if value := one.values[at] or 0:
                 y, height = _bar(value, top, below)
                 x, width = round(at * wide + wide * 0.1, 2), round(wide * 0.8, 2)
-                boxes.append(Box(one.look, x, width, y, height, at == amount - 1, f"{one.name}: {few(value)}"))
+                boxes.append(
+                    Box(one.look, x, width, y, height, last_runs and at == amount - 1, f"{one.name}: {few(value)}")
+                )
                 below += value
     return boxes
 

@@ -123,6 +123,7 @@ def render(
         kind_path=kind_path,
         cause_path=cause_path,
         act_path=act_path,
+        no_operations=service.app.store.operations.note,
         **content,
     )
     return HTMLResponse(page, status_code=status, headers={"Content-Security-Policy": POLICY})

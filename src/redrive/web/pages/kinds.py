@@ -1,24 +1,37 @@
 """One kind: how it does, its failure causes, its policy, its pause, and who waits or is dead."""
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 
 from redrive.core.preview import preview
+from redrive.core.states import State
+from redrive.core.task import Task
 from redrive.errors import TooSlowError, UsageError
 from redrive.lane import Lane
 from redrive.operator.gates import GateView
 from redrive.operator.verdict.values import KindHealth, Rank, Verdict
-from redrive.web.api.common import lane_of
+from redrive.operator.verdict.versions import Versions
+from redrive.ports import Filter
+from redrive.web.api.common import app_of, lane_of
 from redrive.web.api.groups import groups
 from redrive.web.api.status import verdict_of
-from redrive.web.pages.drawing import Chart, Series, few, per_step
+from redrive.web.pages.drawing import Chart, Series, few, per_step, side_by_side
 from redrive.web.pages.frame import Looker, page_router, render
 from redrive.web.pages.timeline import span
 from redrive.web.pages.verdict import MINUTE, MINUTES, kind_row, minutes_of, place_of
+from redrive.web.pages.versions import version_rows
 
 TRIES_SHOWN = 12
+DONE_LOOKED_AT = 200
+"""So many of the last that are done tell how long it takes."""
+DONE_MIN = 5
+DONE_BARS = 7
+DONE_EDGES = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14_400, 86_400, 604_800)
+"""Where one bar ends and the next begins, in seconds."""
 
 router = page_router()
 
@@ -29,12 +42,44 @@ async def kind_page(request: Request, visitor: Looker, ledger: str, kind: str) -
     lane = lane_of(request, ledger)
     verdict = await verdict_of(request, ledger)
     health = next((one for one in verdict.kinds if (one.ledger, one.kind) == (ledger, kind)), None)
+    store = app_of(request).store
+    versions = Versions.of(await store.roster.seen(), verdict.at)
     troubles = [one for one in verdict.troubles if (one.ledger, one.kind) == (ledger, kind)]
     return render(
         request, "kind.html", visitor, title=kind, here="/",
         ledger=ledger, kind=kind, verdict=verdict, row=None if health is None else kind_row(health, verdict.at), troubles=troubles, place_of=place_of,
         causes=[one for one in await groups(request, ledger) if one["kind"] == kind], policy=_policy(lane, kind, verdict), pause=await pause_of(lane, kind),
-        chart=None if health is None else _chart(health, verdict),
+        chart=None if health is None else _chart(health, verdict), done=time_to_done(await _done(lane, kind)),
+        versions=version_rows(await store.kinds.versions(ledger, kind), versions),
+    )  # fmt: skip
+
+
+async def _done(lane: Lane, kind: str) -> list[Task]:
+    """The last that were done; none where that cannot be told at once."""
+    try:
+        return (
+            await (await lane.pages()).page(
+                Filter(state=State.DONE, kind=kind), limit=DONE_LOOKED_AT, newest_first=True
+            )
+        ).items
+    except (TooSlowError, UsageError):
+        return []
+
+
+def time_to_done(tasks: Sequence[Task]) -> Chart | None:
+    """How long the last tasks took from being added to being done, retries and waits included; None where too few tell."""
+    times = [(task.created_at, task.ended_at or task.updated_at) for task in tasks]
+    took = sorted(end - begin for begin, end in times if begin is not None and end is not None)
+    if len(took) < DONE_MIN:
+        return None
+    half, most = took[len(took) // 2], took[min(len(took) - 1, len(took) * 95 // 100)]
+    edges = [edge for edge in DONE_EDGES if edge <= took[-1].total_seconds()][-DONE_BARS:] or DONE_EDGES[:1]
+    amounts = [sum(bisect_right(edges, one.total_seconds()) == at for one in took) for at in range(len(edges) + 1)]
+    labels = [f"< {span(edges[0])}", *(f"{span(edge)}+" for edge in edges)]
+    return side_by_side(
+        "time-to-done", "How long until a task is done?", labels, Series(name="tasks", look="press", values=amounts),
+        lead=f"Half within {span(half.total_seconds())},", answer=f"95 of 100 within {span(most.total_seconds())}: the last {len(took):,}, from added to done.",
+        unit="tasks", column="Took", size="brief",
     )  # fmt: skip
 
 

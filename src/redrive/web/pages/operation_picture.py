@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from math import ceil, sqrt
 
 from redrive.core.durations import format_duration, rounded
-from redrive.core.operation import Fate, OperationState, Ramp, braking, share_words
+from redrive.core.operation import Fate, OperationState, braking, share_words
+from redrive.core.operation_ahead import LATELY, takes
 from redrive.operator.operations import Operation, StepTally
 
 SQUARE, PITCH = 8, 10
@@ -19,7 +20,6 @@ SQUARES_MAX = 1500
 """More tasks of one step than this share squares, and the picture says how many."""
 NARROW = 9
 """Steps of up to so many stand in one column."""
-RATE_SPAN = timedelta(minutes=1)
 BARS = 31
 SHOWN = (Fate.DONE, Fate.FAILED, Fate.ENDED, Fate.RELEASED)
 WORDS = {Fate.DONE: "done", Fate.FAILED: "failed again", Fate.ENDED: "ended otherwise", Fate.RELEASED: "running"}
@@ -76,8 +76,8 @@ class RateBars:
     most: int
 
 
-def draw_steps(operation: Operation, tallies: Sequence[StepTally]) -> list[StepPicture]:
-    """All steps that the set is large enough for, the rest included."""
+def draw_steps(operation: Operation, tallies: Sequence[StepTally], pace: float | None = None) -> list[StepPicture]:
+    """All steps that the set is large enough for, the rest included; `pace` is how many tasks end in a second."""
     known = {one.number: one for one in tallies}
     course, tally = operation.course, operation.tally
     left, pictures = tally.left, []
@@ -95,12 +95,18 @@ def draw_steps(operation: Operation, tallies: Sequence[StepTally]) -> list[StepP
             if index == course.step and operation.ended_at is None
             else "next"
         )
-        pictures.append(_step(index, planned, met, missing, when, operation))
+        pictures.append(_step(index, planned, met, missing, when, operation, pace))
     return pictures
 
 
 def _step(
-    index: int, planned: int | None, met: StepTally, missing: int, when: str, operation: Operation
+    index: int,
+    planned: int | None,
+    met: StepTally,
+    missing: int,
+    when: str,
+    operation: Operation,
+    pace: float | None,
 ) -> StepPicture:
     size = met.released + missing
     each = max(1, ceil(size / SQUARES_MAX))
@@ -123,7 +129,7 @@ def _step(
         width=max(1, min(columns, squares)) * PITCH - PITCH + SQUARE,
         height=lines * PITCH - PITCH + SQUARE,
         blocks=blocks,
-        told=_told(met, missing, when, operation.course.ramp, rest=planned is None),
+        told=_told(met, missing, when, operation, pace, rest=planned is None),
         tasks_per_square=each,
     )
 
@@ -151,13 +157,17 @@ def _blocks(look: str, start: int, end: int, columns: int, lines: int) -> list[B
     return found
 
 
-def _told(met: StepTally, missing: int, when: str, ramp: Ramp, *, rest: bool) -> str:
+def _told(met: StepTally, missing: int, when: str, operation: Operation, pace: float | None, *, rest: bool) -> str:
+    ramp = operation.course.ramp
     parts = [f"{met.fates[fate]:,} {WORDS[fate]}" for fate in SHOWN if met.fates.get(fate)]
     if missing and (when == "next" or rest):
         parts.append(f"{missing:,} to come, {ramp.rate_words}" if rest else f"{missing:,} to come")
     said = ", ".join(parts)
     if when == "past" and met.began_at is not None and met.ended_at is not None:
         said += f" in {format_duration(rounded(met.ended_at - met.began_at))}"
+    lasts = takes(met.fates.get(Fate.RELEASED, 0) + missing, ramp, pace)
+    if lasts and when != "past" and operation.state is OperationState.RUNNING:
+        said += f"{'; ends' if when == 'now' else ','} in about {about(lasts)}"
     skipped = met.fates.get(Fate.SKIPPED, 0)
     if skipped:
         said += f"; {skipped:,} {'was' if skipped == 1 else 'were'} changed by others meanwhile and skipped"
@@ -165,6 +175,13 @@ def _told(met: StepTally, missing: int, when: str, ramp: Ramp, *, rest: bool) ->
     if unfit:
         said += f"; {unfit:,} left as {'it was' if unfit == 1 else 'they were'}: the edit does not fit"
     return said
+
+
+def about(span: timedelta) -> str:
+    """A span as nobody knows it better: `20s`, `1m 30s`, `2h`."""
+    seconds = span.total_seconds()
+    step = 1 if seconds < 10 else 5 if seconds < 60 else 30 if seconds < 600 else 60
+    return format_duration(rounded(timedelta(seconds=max(1, step * round(seconds / step)))))
 
 
 def draw_brake(operation: Operation) -> Brake:
@@ -188,7 +205,7 @@ def draw_brake(operation: Operation) -> Brake:
 def draw_rate(operation: Operation, released_at: Sequence[datetime], now: datetime) -> RateBars:
     """How many a second were released in the last minute."""
     ramp = operation.course.ramp
-    width = RATE_SPAN / BARS
+    width = LATELY / BARS
     counts = [0] * BARS
     for at in released_at:
         index = BARS - 1 - int((now - at) / width)

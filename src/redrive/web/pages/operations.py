@@ -1,5 +1,6 @@
 """Operations: all of them, and one as a picture that stays fresh: which step, did it help, how far from the brake, what comes next."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -8,16 +9,19 @@ from fastapi.responses import HTMLResponse
 
 from redrive.core.failure import redact
 from redrive.core.operation import ENDED, Fate, OperationState
+from redrive.core.operation_ahead import LATELY, ends_a_second, time_left
 from redrive.core.states import State
 from redrive.http.panel import turns
 from redrive.lane import Lane
+from redrive.operator.failed_again import FailedAgain, split_words
 from redrive.operator.operation_views import edit_json
 from redrive.operator.operations import Operation, asked_words, ramp_words
+from redrive.operator.verdict.versions import Versions
 from redrive.ports import Filter
 from redrive.web.api.common import app_of, in_time
 from redrive.web.api.operations import CURSOR_CHARS_MAX, found_operation
 from redrive.web.pages.frame import Looker, page_router, render
-from redrive.web.pages.operation_picture import RATE_SPAN, draw_brake, draw_rate, draw_steps
+from redrive.web.pages.operation_picture import about, draw_brake, draw_rate, draw_steps
 
 LIMIT = 50
 FAILED_SHOWN = 10
@@ -44,7 +48,7 @@ async def operations(
     async with in_time():
         found = await store.operations.page(cursor=cursor or None, limit=LIMIT)
     at = await store.present()
-    rows = [(one, MOODS[one.state], _title(one), redact(one.says(at))) for one in found.items]
+    rows = [(one, _mood(one), _title(one), redact(one.says(at))) for one in found.items]
     return render(
         request, "operations.html", visitor, title="Operations", rows=rows, at=at,
         **turns("/operations", {}, cursor=cursor or None, following=None if found.cursor is None else str(found.cursor)),
@@ -59,23 +63,33 @@ async def operation(request: Request, visitor: Looker, id: str) -> HTMLResponse:
     at = await store.present()
     async with in_time():
         steps = await lane.operations.steps(id)
-        failed = await lane.operations.tasks(id, fate=Fate.FAILED, limit=FAILED_SHOWN)
+        again = await lane.operations.failed_again(id)
         unfit = await lane.operations.tasks(id, fate=Fate.UNFIT, limit=FAILED_SHOWN)
-        released_at = await store.operations.released_since(id, at - RATE_SPAN)
+        moved = await store.operations.moved_since(id, at - LATELY)
         edited = await lane.operations.edits_of(id, limit=FAILED_SHOWN) if one.edit is not None else []
-    deeds = await lane.deeds(f"operation:{id}")
-    pictures = draw_steps(one, steps)
-    colour, icon, word = MOODS[one.state]
+        deeds = await lane.deeds(f"operation:{id}")
+        runs = await _version(request, lane, one, at)
+        parked = await _parked(lane, one) if one.tally.out and not moved.ended else None
+    pace = ends_a_second(moved.ended, at)
+    pictures = draw_steps(one, steps, pace)
+    colour, icon, word = _mood(one)
     if one.state is OperationState.RUNNING:
         word = f"Running, step {min(one.course.step + 1, len(pictures) or 1)} of {len(pictures) or 1}"
     return render(
         request, "operation.html", visitor, title=f"Operation {id}", here="/operations", operation=one, at=at,
-        heading=_title(one), how=(colour, icon, word), says=redact(one.says(at)), next=one.to_come(at), steps=pictures,
-        brake=draw_brake(one), rate=draw_rate(one, released_at, at), rate_words=one.course.ramp.rate_words,
-        asked=asked_words(one.asked), ramp=ramp_words(one.course.ramp), failed=await _failed(lane, failed.items),
+        heading=_title(one), how=(colour, icon, word), says=_says(one, at, pace, parked), next=one.ahead(at, pace), steps=pictures,
+        brake=draw_brake(one), rate=draw_rate(one, moved.released, at), rate_words=one.course.ramp.rate_words,
+        asked=asked_words(one.asked), ramp=ramp_words(one.course.ramp), failed=await _failed(lane, again[:FAILED_SHOWN]), split=split_words(again, one.tally.failed), runs=runs,
         unfit=unfit.items, edited=[edit_json(edit) for edit in edited], log=_log(one, steps, deeds), acts=_acts(one, visitor.name or ""),
-        ended=one.state in ENDED,
+        ended=one.state in ENDED, tried_one=one.state is OperationState.DONE and {"cause", "ids"} <= one.asked.keys() and one.tally.done == one.tally.total > 0,
     )  # fmt: skip
+
+
+def _mood(one: Operation) -> tuple[str, str, str]:
+    """How worried to be; where all is through and something failed again, that is said."""
+    if one.state is OperationState.DONE and one.tally.failed:
+        return "warn", "warn", f"Through, {one.tally.failed:,} failed again"
+    return MOODS[one.state]
 
 
 def _title(one: Operation) -> str:
@@ -83,11 +97,51 @@ def _title(one: Operation) -> str:
     kind = one.asked.get("kind")
     tasks = f"{one.tally.total:,} {kind + ' ' if kind else ''}{'task' if one.tally.total == 1 else 'tasks'}"
     if one.state is OperationState.DONE:
+        if one.tally.failed:
+            return f"Brought back {one.tally.done:,} of {tasks}"
         return f"Brought back {tasks}" if one.tally.total else "Nothing to bring back"
     return f"Bringing back {tasks}" if one.state is not OperationState.GIVEN_BACK else f"Gave back {tasks}"
 
 
-async def _failed(lane: Lane, items: Any) -> list[dict[str, Any]]:
+def _says(one: Operation, at: datetime, pace: float | None, parked: str | None) -> str:
+    """What it does now, about how long it still takes, and what holds it up."""
+    said = redact(one.says(at)).rstrip(".")
+    if parked is not None:
+        return f"{said}. {parked}"
+    left = time_left(one.course, one.tally, pace)
+    return said if left is None else f"{said}; it ends in about {about(left)}"
+
+
+async def _version(request: Request, lane: Lane, one: Operation, at: datetime) -> tuple[str, str] | None:
+    """Which version runs now, and in which the tasks of the set failed last before it began."""
+    store = app_of(request).store
+    versions = Versions.of(await store.roster.seen(), at)
+    kind = one.asked.get("kind") or await _kind(lane, one)
+    if kind is None:
+        return versions.beside(None)
+    seen = await store.kinds.versions(one.ledger, kind, cause=one.asked.get("cause"), until=one.started_at)
+    failed = [(row.last_failure, row.version) for row in seen if row.last_failure is not None]
+    return versions.beside(max(failed)[1] if failed else None)
+
+
+async def _kind(lane: Lane, one: Operation) -> str | None:
+    """The kind of the first task of the set."""
+    first = (await lane.operations.tasks(one.id, limit=1)).items
+    task = await lane.get_by_id((await lane.ledger()).read_id(first[0].task_id)) if first else None
+    return None if task is None else task.kind
+
+
+async def _parked(lane: Lane, one: Operation) -> str | None:
+    """What keeps back the first of those that are out; None where nothing does, or nobody can tell now."""
+    out = (await lane.operations.tasks(one.id, fate=Fate.RELEASED, limit=1)).items
+    task = await lane.get_by_id((await lane.ledger()).read_id(out[0].task_id)) if out else None
+    found = None if task is None or task.state is not State.WAITING else await lane.parked(task)
+    if found is None:
+        return None
+    return f"The first of them is {found.sentence()}: that is no failure, and does not count for the brake"
+
+
+async def _failed(lane: Lane, items: Sequence[FailedAgain]) -> list[dict[str, Any]]:
     """Those that failed again, as they stand now."""
     if not items:
         return []
@@ -97,9 +151,8 @@ async def _failed(lane: Lane, items: Any) -> list[dict[str, Any]]:
     rows = []
     for one in items:
         task = found.get(one.task_id)
-        error = "" if task is None or task.last_error is None else redact(task.last_error)
         state = State.DEAD if task is None else task.state
-        rows.append({"id": one.task_id, "step": one.step, "error": error, "at": one.ended_at, "state": state.value})
+        rows.append({"task": one, "state": state.value})
     return rows
 
 

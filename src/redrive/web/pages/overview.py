@@ -1,19 +1,68 @@
 """The first screen: how things are, in sentences; figures, kinds and charts below. All of it is in the first response."""
 
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Query, Request
 from fastapi.responses import HTMLResponse
 
+from redrive.core.durations import parse_duration
+from redrive.errors import TooSlowError, UsageError
+from redrive.operator.kinds import KindSums
+from redrive.operator.verdict import Verdict
+from redrive.web.answers import answers_of
+from redrive.web.api import overview as overview_api
 from redrive.web.api.audit import audit
+from redrive.web.api.common import app_of, lanes_of
 from redrive.web.api.overview import Range, overview, series
 from redrive.web.api.status import verdict_of
 from redrive.web.api.workers import workers
 from redrive.web.pages.frame import Looker, page_router, render
-from redrive.web.pages.verdict import charts_of, dot_of, figure_look, kind_rows, place_of, trouble_row
+from redrive.web.pages.verdict import (
+    AHEAD_STEP,
+    AHEAD_STEPS,
+    DUE_SHOWN_MAX,
+    charts_of,
+    dot_of,
+    figure_look,
+    kind_rows,
+    place_of,
+    trouble_row,
+)
 from redrive.web.service import service_of
 
 LATELY_MAX = 6
+SUMS_FRESH_SECONDS = 20.0
+"""A week of all kinds is more to read than the verdict; so long everybody gets the same."""
+
+
+class KindsOver(StrEnum):
+    """Over how long the table of kinds sums up."""
+
+    MINUTES = "5m"
+    HOUR = "1h"
+    DAY = "24h"
+    WEEK = "7d"
+
+    @property
+    def span(self) -> timedelta:
+        """How long that is."""
+        return parse_duration(self.value)
+
+    @property
+    def words(self) -> str:
+        """`last 5 minutes`."""
+        return {"5m": "last 5 minutes", "1h": "last hour", "24h": "last 24 hours", "7d": "last 7 days"}[self]
+
+    @property
+    def label(self) -> str:
+        """`5 min`."""
+        return {"5m": "5 min", "1h": "1 h", "24h": "24 h", "7d": "7 d"}[self]
+
 
 router = page_router()
 
@@ -24,6 +73,7 @@ async def first_screen(
     visitor: Looker,
     ledger: Annotated[str, Query(max_length=200)] = "",
     kinds: Annotated[str, Query(max_length=10, description="`all` shows every kind")] = "",
+    over: Annotated[KindsOver, Query(description="Over how long the kinds are summed up")] = KindsOver.MINUTES,
 ) -> HTMLResponse:
     """The page."""
     service = service_of(request)
@@ -32,15 +82,43 @@ async def first_screen(
     verdict = await verdict_of(request, ledger or None)
     numbers = await overview(request, ledger or None, Range.HOUR)
     drawn = await series(request, ledger or None, Range.HOUR)
-    rows, more = kind_rows(verdict, every=kinds == "all")
+    sums = await _sums(request, over)
+    rows, more = kind_rows(verdict, every=kinds == "all", sums=sums)
     return render(
         request, "overview.html", visitor, title=verdict.title,
         verdict=verdict, ledger=ledger, ledgers=list(service.app.lanes), troubles=[trouble_row(one) for one in verdict.troubles],
-        kinds=rows, more_kinds=more, charts=charts_of(verdict, numbers, drawn), place_of=place_of, figure_look=figure_look, dot_of=dot_of,
+        kinds=rows, more_kinds=more, every=kinds, over=over if sums is not None else KindsOver.MINUTES, too_much=over is not KindsOver.MINUTES and sums is None, overs=KindsOver, charts=charts_of(verdict, numbers, drawn, await _due(request, verdict, ledger or None)), place_of=place_of, figure_look=figure_look, dot_of=dot_of,
         without_handler=[kind for one in numbers["by_ledger"] for kind in one["without_handler"]],
         blocked=request.app.state.blocked_loops.said(), has_handlers=any(len(lane.handlers) for lane in service.app.lanes.values()),
         lately=await _lately(request) if verdict.is_well else [],
     )  # fmt: skip
+
+
+async def _sums(request: Request, over: KindsOver) -> Mapping[tuple[str, str], KindSums] | None:
+    """What kinds did over a longer span, made once a while; None for the last minutes, which the verdict has, and where it is too much."""
+    if over is KindsOver.MINUTES:
+        return None
+    look = partial(app_of(request).store.kinds.sums, over.span)
+    try:
+        return await answers_of(request).get(("kinds over", over), SUMS_FRESH_SECONDS, look)
+    except TooSlowError:
+        return None
+
+
+async def _due(request: Request, verdict: Verdict, ledger: str | None) -> list[datetime]:
+    """When what waits is tried next; only where that is drawn, and nothing where nobody can tell at once."""
+    if verdict.is_well:
+        return []
+
+    async def look() -> list[datetime]:
+        found: list[datetime] = []
+        for lane in lanes_of(request, ledger):
+            with suppress(TooSlowError, UsageError):
+                pages = await lane.pages()
+                found += await pages.due_until(await pages.present() + AHEAD_STEP * AHEAD_STEPS, limit=DUE_SHOWN_MAX)
+        return found
+
+    return await answers_of(request).get(("due", ledger), overview_api.FRESH_SECONDS, look)
 
 
 async def _lately(request: Request) -> list[dict[str, Any]]:

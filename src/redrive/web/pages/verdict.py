@@ -4,12 +4,13 @@ Pure: a `Verdict` comes in, and what the template draws goes out.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
 from redrive.http.panel import query_of
+from redrive.operator.kinds import KindSums
 from redrive.operator.verdict.values import Figure, KindHealth, LinkTo, Rank, Target, Tone, Trouble, Verdict
 from redrive.operator.verdict.words import share_words, took_words
 from redrive.web.pages.drawing import SPARK_HEIGHT, Chart, Series, SmallPicture, few, per_step, spark, trend
@@ -23,6 +24,9 @@ FINE_SHOWN = 4
 KINDS_SHOWN_MIN = 7
 KINDS_SHOWN_MAX = 200
 FAILING_SHOWN_MAX = 3
+AHEAD_STEP, AHEAD_STEPS = timedelta(seconds=10), 18
+"""How far what is about to run is drawn."""
+DUE_SHOWN_MAX = 2000
 BEHIND_MIN = 10
 """Fewer tasks that wait are nobody's concern."""
 MARKS = {
@@ -104,14 +108,24 @@ def trouble_row(one: Trouble) -> TroubleRow:
     )  # fmt: skip
 
 
-def kind_rows(verdict: Verdict, *, every: bool) -> tuple[list[KindRow], int]:
-    """The kinds to show, and how many more there are; those in trouble are never left out."""
+def kind_rows(
+    verdict: Verdict, *, every: bool, sums: Mapping[tuple[str, str], KindSums] | None = None
+) -> tuple[list[KindRow], int]:
+    """The kinds to show, and how many more there are; those in trouble are never left out. `sums` are those of a longer time."""
     troubled = sum(one.rank is not None for one in verdict.kinds)
     shown = len(verdict.kinds) if every else max(troubled + FINE_SHOWN, KINDS_SHOWN_MIN)
     if len(verdict.kinds) - shown == 1:
         shown += 1  # a line that says "one more" is as long as the one more
-    rows = [kind_row(one, verdict.at) for one in verdict.kinds[: min(shown, KINDS_SHOWN_MAX)]]
+    kinds = verdict.kinds[: min(shown, KINDS_SHOWN_MAX)]
+    rows = [kind_row(one if sums is None else _summed(one, sums), verdict.at) for one in kinds]
     return rows, len(verdict.kinds) - len(rows)
+
+
+def _summed(one: KindHealth, sums: Mapping[tuple[str, str], KindSums]) -> KindHealth:
+    found = sums.get((one.ledger, one.kind))
+    if found is None:
+        return replace(one, tries=0, failures=0, p50=None, p95=None)
+    return replace(one, tries=found.tries, failures=found.failures, p50=found.p50, p95=found.p95)
 
 
 def kind_row(one: KindHealth, now: datetime) -> KindRow:
@@ -140,9 +154,11 @@ def minutes_of(one: KindHealth, now: datetime) -> tuple[list[int], list[int]]:
     return tries, failed
 
 
-def charts_of(verdict: Verdict, numbers: Mapping[str, Any], series: Mapping[str, Any]) -> list[Chart]:
-    """The charts that have something to say, at most three."""
-    drawn = [_failing(verdict), _keeping_up(verdict, numbers, series)]
+def charts_of(
+    verdict: Verdict, numbers: Mapping[str, Any], series: Mapping[str, Any], due: Sequence[datetime] = ()
+) -> list[Chart]:
+    """The charts that have something to say, at most three. `due` is when tasks that wait are tried next."""
+    drawn = [_failing(verdict), _keeping_up(verdict, numbers, series), _about_to_run(verdict, due)]
     return [one for one in drawn if one is not None]
 
 
@@ -204,6 +220,36 @@ def _keeping_up(verdict: Verdict, numbers: Mapping[str, Any], series: Mapping[st
     return per_step(
         "keeping-up", title, flows, starts, verdict.at, lead="Yes.", answer=f"At most {few(most)} tasks waited at once." if most else "Nothing had to wait.",
         unit="tasks a minute", lines=True,
+    )  # fmt: skip
+
+
+def _about_to_run(verdict: Verdict, due: Sequence[datetime]) -> Chart | None:
+    """What is planned for the next minutes, and what comes on top of it if a gate that holds lets through."""
+    planned, returning = [0] * AHEAD_STEPS, [0.0] * AHEAD_STEPS
+    for at in due:
+        place = (at - verdict.at) // AHEAD_STEP
+        if 0 <= place < AHEAD_STEPS:
+            planned[place] += 1
+    gate = max(verdict.returns, key=lambda one: one.parked, default=None)
+    for second, amount in enumerate(() if gate is None else gate.amounts):
+        assert gate is not None
+        place = max(timedelta(0), gate.at - verdict.at + timedelta(seconds=second)) // AHEAD_STEP
+        if place < AHEAD_STEPS:
+            returning[place] += amount
+    if verdict.is_well or not (sum(planned) or gate):
+        return None
+    series, answer = [Series(name="planned", look="warn", values=planned)], ""
+    if gate is not None:
+        series.append(Series(name=f"if {gate.gate} answers", look="parked", values=[round(one) for one in returning]))
+        spread = (
+            f" within {took_words(timedelta(seconds=len(gate.amounts)))}" if sum(gate.amounts) >= gate.parked else ""
+        )
+        answer = f"If {gate.gate} answers at its next probe, {gate.parked:,} more{spread}."
+    starts = [verdict.at + AHEAD_STEP * at for at in range(AHEAD_STEPS)]
+    lead = f"{sum(planned):,}{'+' if len(due) >= DUE_SHOWN_MAX else ''} tries in the next {took_words(AHEAD_STEP * AHEAD_STEPS)}."
+    return per_step(
+        "about-to-run", "What is about to run?", series, starts, verdict.at, lead=lead if sum(planned) else "Nothing is planned by itself.", answer=answer,
+        unit=f"tries in {AHEAD_STEP.seconds} s", ahead=True,
     )  # fmt: skip
 
 

@@ -36,13 +36,16 @@ const extra = document.getElementById("act-extra");
 const warning = document.getElementById("act-warning");
 const facts = document.getElementById("act-facts");
 const after = document.getElementById("act-after");
+const choice = document.getElementById("act-choice");
+const chosen = document.getElementById("act-chosen");
 
 // What the open question is about; null after somebody has left.
 let asked = null;
 
 /**
  * Count, ask for a reason, do it. `question` says:
- * `title`, `confirm` (the words of the button, if they are others), `button` (its class), `warning`, `facts`, `after`; `look` answers how many it is about; `sentence` says what will happen to so many, and
+ * `title`, `confirm` (the words of the button, if they are others), `button` (its class), `warning`, `facts`, `after`; `choice` is something else that may
+ * be chosen, with its `words` and what it changes of the question (`sets`); `look` answers how many it is about; `sentence` says what will happen to so many, and
  * `nothing` that there are none; `run(reason, seen, text, isLeft)` does it and answers with the sentence that tells of it. A long
  * one asks `isLeft` between two pages: whether this question was left, also where another one is asked meanwhile. `goes` is the page
  * that follows, if it is another one.
@@ -58,6 +61,9 @@ export async function askBefore(question) {
   count.replaceChildren("Counting…");
   extra.hidden = !question.extra;
   if (question.extra) [extra.querySelector("label").textContent, extra.querySelector("textarea").value] = [question.extra, ""];
+  choice.hidden = !question.choice;
+  chosen.checked = false;
+  choice.querySelector("span").textContent = question.choice?.words ?? "";
   warn(question.warning);
   list(facts, question.facts);
   list(after, question.after);
@@ -71,11 +77,16 @@ export async function askBefore(question) {
     return;
   }
   if (asked !== question) return; // left, or asked for something else meanwhile
-  const { matched } = question.seen;
-  count.replaceChildren(make("strong", { textContent: matched ? question.sentence(matched) : question.nothing }),
-    ...(question.description ? [make("br"), make("span", { className: "quiet small", textContent: question.description })] : []));
-  confirm.disabled = matched === 0;
+  sayHowMany(question);
+  confirm.disabled = question.seen.matched === 0;
   reason.focus();
+}
+
+function sayHowMany(question) {
+  const { matched } = question.seen;
+  const said = question.isChosen ? question.choice.sets : question;
+  count.replaceChildren(make("strong", { textContent: matched ? said.sentence(matched) : question.nothing }),
+    ...(question.description ? [make("br"), make("span", { className: "quiet small", textContent: question.description })] : []));
 }
 
 function warn(sentence) {
@@ -111,13 +122,18 @@ export function act(name, targets, description, more = {}) {
   });
 }
 
-/** One of those that match runs again; the others are counted, and stay as they are. */
+/** What is said before one of those that match is tried; the others are counted, and stay as they are. */
+export const TRY_ONE = {
+  title: "Try one first",
+  confirm: "Try one task",
+  nothing: "None of them is dead now, so there is nothing to try.",
+  sentence: (amount) => (amount === 1 ? "The only dead task of this cause runs again now." : `1 of ${tasks(amount).replace(" tasks", " dead tasks")} runs again now. The other ${number(amount - 1)} stay as they are.`),
+};
+
+/** The same where there are no operations. */
 function tryOne(target) {
   return {
-    title: "Try one first",
-    confirm: "Try one task",
-    nothing: "None of them is dead now, so there is nothing to try.",
-    sentence: (amount) => (amount === 1 ? "The only dead task of this cause runs again now." : `1 of ${tasks(amount).replace(" tasks", " dead tasks")} runs again now. The other ${number(amount - 1)} stay as they are.`),
+    ...TRY_ONE,
     run: async (why, { each: [{ seen }] }) => {
       const { changed } = await post("/api/tasks/redrive", { ...target, filter: { ...target.filter, until: seen.until }, at_most: 1, reason: why });
       return changed ? "One task runs again. Its history will say how it went." : "It had changed meanwhile, and nothing was done.";
@@ -183,6 +199,15 @@ function refuse(error) {
 dialog?.querySelector("form").addEventListener("submit", (event) => {
   event.preventDefault();
   if (asked?.seen && !confirm.disabled) send(asked);
+});
+chosen?.addEventListener("change", () => {
+  if (!asked?.choice) return;
+  asked.isChosen = chosen.checked;
+  const said = asked.isChosen ? { ...asked, ...asked.choice.sets } : asked;
+  confirm.textContent = said.confirm ?? said.title;
+  confirm.className = said.button ?? "";
+  list(after, said.after);
+  if (asked.seen) sayHowMany(asked);
 });
 dialog?.addEventListener("close", () => {
   asked = null;
