@@ -40,6 +40,7 @@ PAGES = {
     "operation": "/operations/{operation}",
     "charts": "/charts",
     "gates": "/gates",
+    "effects": "/effects",
     "workers": "/workers",
     "systems": "/systems",
     "audit": "/audit",

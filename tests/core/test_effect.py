@@ -187,5 +187,5 @@ def test_the_key_is_the_same_for_every_try_and_for_no_other_task() -> None:
 def test_what_is_not_known_is_said_in_a_sentence() -> None:
     """For the history of the task."""
     said = Explanation(ErrorClass.TRANSIENT, "otherwise", "", 1, 3, "unknown", delay=timedelta(seconds=5))
-    assert said.sentence() == "nobody knows whether its effect happened: asked again after 5s"
+    assert said.sentence() == "nobody knows whether its effect happened: its probe is asked after 5s"
     assert said._replace(delay=None).sentence().endswith("a person must answer")

@@ -12,7 +12,7 @@ from .processes import Ground
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 async def test_no_payment_is_made_twice_and_none_is_lost(ground: Ground, rng: random.Random) -> None:
     """Workers are killed while a bank drops its answers; what nobody can know is shown, and answered."""
-    print(await killed(ground, rng, payments=120, kills=4))
+    print(await killed(ground, rng, payments=60, kills=2))
 
 
 @pytest.mark.timeout(600)

@@ -126,3 +126,5 @@ async def test_pages_go_on_where_they_ended(app: Redrive) -> None:
         cursor = str(page.cursor)
     assert sorted(met) == ["a", "b", "c"]
     assert (await app.tasks.unknown_effects(needs_person=False)).items == []
+    with pytest.raises(UsageError, match="cursor holds a character that no database stores"):
+        await app.tasks.unknown_effects(cursor="a\0b")

@@ -70,7 +70,11 @@ class Explanation(NamedTuple):
         if self.verdict == SUSPECT:
             return f"{self.error_class} by rule {self.rule}; others ran beside it: not charged, run alone next time"
         if self.verdict == UNKNOWN:
-            asked = "a person must answer" if self.delay is None else f"asked again after {format_duration(self.delay)}"
+            asked = (
+                "a person must answer"
+                if self.delay is None
+                else f"its probe is asked after {format_duration(self.delay)}"
+            )
             return f"nobody knows whether its effect happened: {asked}"
         why = f"{self.error_class} by rule {self.rule}; "
         if self.verdict in _SPARED:

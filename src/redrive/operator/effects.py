@@ -9,7 +9,7 @@ from redrive.core.effect_mark import EffectAnswer, EffectMark, MarkState
 from redrive.core.failure import redact
 from redrive.core.progress import Progress
 from redrive.core.states import State
-from redrive.core.task import Task, TaskId
+from redrive.core.task import Task, TaskId, check_text
 from redrive.errors import UsageError
 from redrive.operator.acts import Acted
 from redrive.operator.json_views import instant_json, redacted, task_json
@@ -24,6 +24,7 @@ ANSWERS = {
 }
 """What people write for an answer."""
 PAGE_MAX = 500
+CURSOR_CHARS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,8 @@ async def unknown_effects(
     ledger: OperatorLedger, *, needs_person: bool = True, cursor: str | None = None, limit: int = 100
 ) -> Page[UnknownEffect]:
     """A page of those that need a person, or of those whose probe is still asked."""
+    if cursor is not None:
+        check_text("cursor", cursor, CURSOR_CHARS_MAX)
     if ledger.effects is None:
         return Page(items=[])
     state = MarkState.PERSON if needs_person else MarkState.UNKNOWN

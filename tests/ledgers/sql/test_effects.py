@@ -17,9 +17,11 @@ from redrive.core.outcome import Done, Failed
 from redrive.core.policy import Policy
 from redrive.core.states import State
 from redrive.errors import UsageError
+from redrive.ports import Actor
 from redrive.testing import drain
 from tests.ledgers.homes import BACKOFF, LEASE, POLICY, Home
 
+ADA = Actor(name="ada", reason="the books say so")
 EFFECT = Effect(print, policy=Policy(Fixed(BACKOFF), attempts=3, jitter=none))
 tables = pytest.mark.homes(lambda table: table.name not in ("command", "commandbus_command", "retry_queue"))
 """Tables in which rows wait; queues hand tasks out by themselves."""
@@ -100,3 +102,23 @@ async def test_without_effects_nothing_more_is_asked_of_the_database(url: str) -
         assert asked
         assert not [one for one in asked if any(name in one for name in ("_effect", "_stop", "_progress"))]
         assert (await app.tasks.counts())[State.DONE] == 2
+
+
+async def test_a_run_can_be_told_to_end_and_tells_how_far_it_is(home: Home) -> None:
+    """On any table, and where a queue of PGMQ hands the rows out; once it has ended, nobody is told any more."""
+    await home.put()
+    [claim] = await home.ledger.claim(1, LEASE)
+    assert await home.ledger.progress.write(claim, 0.5, "half", "1")
+    told = await home.ledger.progress.read(claim.task.id)
+    assert told is not None
+    assert (told.share, told.words, told.checkpoint) == (0.5, "half", 1)
+    if home.table.words.cancelled is None:
+        with pytest.raises(UsageError, match="no word for cancelled"):
+            await home.ledger.ask_to_stop([claim.task.id], ADA)
+        return
+    assert await home.ledger.ask_to_stop([claim.task.id], ADA) == [claim.task.id]
+    [stop] = await home.ledger.stops_asked()
+    assert (stop.task_id, stop.claim_id, stop.actor) == (claim.task.id, claim.claim_id, "ada")
+    await home.settle(claim, Done())
+    assert await home.ledger.stops_asked() == []
+    assert await home.ledger.ask_to_stop([claim.task.id], ADA) == []

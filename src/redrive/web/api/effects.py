@@ -8,11 +8,9 @@ from pydantic import Field
 from redrive.access.keys import ApiKey
 from redrive.http.errors import refusals
 from redrive.http.guard import KeyFirstRoute, require
-from redrive.operator.effects import PAGE_MAX, unknown_json
+from redrive.operator.effects import CURSOR_CHARS_MAX, PAGE_MAX, unknown_json
 from redrive.web.api.acts import NamedBody, named_ids, refused_of
 from redrive.web.api.common import LOOKING, NO_LEDGER, in_time, lane_of
-
-CURSOR_CHARS_MAX = 1000
 
 router = APIRouter(prefix="/api/effects", route_class=KeyFirstRoute, tags=["effects"], responses=refusals(NO_LEDGER))
 Operator = Annotated[ApiKey, Depends(require("operator"))]
