@@ -75,7 +75,7 @@ async def path_of(name: str, site: Site, known: dict[str, str]) -> str:
 async def halted(site: Site) -> str:
     """An operation that brought one task back, which failed again."""
     operations = site.app.tasks.operations
-    started = await operations.start(Filter(kind="broken.card"), actor="ada", reason="the bank is back")
+    started = await operations.start(Filter(kind="broken.import"), actor="ada", reason="the file is mended")
 
     async def is_halted() -> bool:
         return (await operations.get(started.id)).state == "halted"

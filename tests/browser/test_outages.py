@@ -4,20 +4,21 @@ What is wrong, since when, why with file and line, what happens by itself, and w
 """
 
 import asyncio
+import os
 import re
+import signal
 import sqlite3
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from playwright.async_api import Locator, Page, expect
-from sqlalchemy import update
 
 from redrive import Fixed, Policy, Redrive, Schedule, Task, minutes, seconds
-from redrive.ledgers.sql import schema
-from redrive.operator.roster import WorkerSign
 from redrive.signs import build
+from tests import forks
 
 from .conftest import log_in, refresh
 from .site import Site, serving
@@ -130,20 +131,32 @@ async def test_a_deploy_broke_a_kind(page: Page, shop: Site):
     await dialog.get_by_label("Why?").fill("is it still broken?")
     await dialog.get_by_role("button", name="Try one task").click()
     await expect(page).to_have_url(re.compile("/operations/[0-9a-f]{8}$"))
-    await expect(page.locator("#says")).to_contain_text("All 1 are through: 1 failed again.")
+    await expect(page.locator("#says")).to_contain_text("The one task is through: 1 failed again.")
     await expect(page.locator("#page")).to_contain_text("1 of the same cause")
     await expect(page.locator("#page")).to_contain_text(f"{VERSION} runs now, and they failed in it")
 
 
-async def test_a_worker_was_killed(page: Page, shop: Site):
-    """Who is lost, since when, what it held, and that others will take it."""
-    now = datetime.now(UTC)
-    await shop.app.store.roster.sign(
-        WorkerSign(name="app-3:2217", host="app-3", pid=2217, started_at=now - timedelta(hours=1), slots=16, holds={"redrive_task": {"mail.send": 6}})
-    )  # fmt: skip
-    gone = update(schema.worker).where(schema.worker.c.name == "app-3:2217").values(seen_at=now - timedelta(seconds=40))
-    await shop.app.database.write(lambda connection: connection.execute(gone) and None)
-    row = await row_of(page, shop, "app-3:2217")
+async def test_a_worker_was_killed(page: Page, shop: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A real one, with -9 and six tasks in its hands: who is lost, since when, what it held, and that others will take it."""
+    # Its own workers give a sign every ten seconds, so nobody else is lost.
+    monkeypatch.setattr("redrive.operator.roster.LOST_AFTER", timedelta(seconds=12))
+    for number in range(6):
+        await shop.app.add("hang", key=f"hang-{number}")
+    environment = os.environ | {"DATABASE_URL": shop.app.store.url, "REDRIVE_VERSION": VERSION}
+    worker = forks.run(
+        "worker", "tests.browser.hanging:app", folder=forks.ROOT, log=tmp_path / "worker.log", environment=environment
+    )
+    killed: list[str] = []
+
+    async def holds_six() -> bool:
+        assert worker.poll() is None, (tmp_path / "worker.log").read_text()
+        killed[:] = [one.name for one in await shop.app.store.roster.seen() if (one.pid, one.held) == (worker.pid, 6)]
+        return bool(killed)
+
+    await shop.until(holds_six)
+    worker.send_signal(signal.SIGKILL)
+    worker.wait(60)
+    row = await row_of(page, shop, killed[0])
     await expect(row).to_contain_text(re.compile(r"has been lost since .*, holding 6 tasks"))
     await expect(row.locator(".itself")).to_contain_text("take")
     await expect(row.locator(".safe")).to_contain_text("Nothing to press.")

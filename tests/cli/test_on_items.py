@@ -54,6 +54,18 @@ async def offer(url: str, *, events: int = 0) -> Any:
         return await triggers.endpoints.get("ada", made.id)
 
 
+def test_status_and_top_without_sql(redrive: Run, items: str):
+    """What stands where is told; that kinds are not counted is said, and not that there are none."""
+    asyncio.run(offer(items, events=2))
+    said = redrive("status", "--json")
+    assert (said.code, said.json["well"]) == (0, True), said.out
+    figures = {one["name"]: one["value"] for one in said.json["strip"]}
+    assert (figures["Waiting"], figures["Dead"]) == ("2", "0")
+    seen = redrive("top", "--looks", "1")
+    assert seen.code == 0, seen.err
+    assert "Kinds are not counted on DynamoDB" in " ".join(seen.out.split())
+
+
 def test_settings_alone_choose_the_table(redrive: Run, items: str):
     """Doctor, keys and tasks work on it. What it cannot do is refused with one sentence."""
     asyncio.run(offer(items, events=1))

@@ -1,5 +1,10 @@
 """`redrive status` and `redrive top`: the sentences of the first page on a terminal."""
 
+import asyncio
+
+import pytest
+
+from tests.cli.everywhere import dead_everywhere
 from tests.cli.test_tasks import Run, dead_tasks
 
 
@@ -36,3 +41,16 @@ def test_many_deaths_at_once_need_somebody(stored: Run, url: str) -> None:
     assert seen.code == 0
     assert "One thing needs you" in seen.out
     assert "100%" in seen.out
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+def test_the_ledgers_of_all_systems_are_seen(redrive: Run, url: str) -> None:
+    """A command in its PGMQ queue beside tables of others: each dead one is told, and what to type for it."""
+    ledgers = asyncio.run(dead_everywhere(url))
+    said = redrive("status", "--database", url)
+    assert said.code == 1, said.err
+    assert said.out.splitlines()[0] == f"{len(ledgers)} dead tasks are ready to come back"
+    seen = redrive("top", "--looks", "1", "--database", url)
+    assert seen.code == 0, seen.err
+    figures = redrive("status", "--json", "--database", url).json["strip"]
+    assert next(one["value"] for one in figures if one["name"] == "Dead") == str(len(ledgers))

@@ -169,7 +169,7 @@ async def test_one_is_tried_and_the_others_stay_dead(bench, clock):
     operation = await frozen(bench, Filter(kind="job"), at_most=1)
     assert (operation.tally.total, operation.asked) == (1, {"kind": "job", "ids": [str(ids[0])]})
     operation = await bench.carry(operation.id, works=lambda task: False)
-    assert (operation.state, operation.why) == (OperationState.DONE, "all 1 are through: 1 failed again")
+    assert (operation.state, operation.why) == (OperationState.DONE, "the one task is through: 1 failed again")
     assert [await state_of(bench, id_) for id_ in ids] == ["dead"] * 3
     plan = await bench.operations.plan(Filter(kind="job"), at_most=2)
     assert plan.dead.amount == 2

@@ -147,9 +147,11 @@ def _trouble(one: Trouble, verdict: Verdict) -> Iterator[Text]:
 def _command(one: Trouble) -> str | None:
     """What to type instead of the button."""
     button = one.button
-    if button is None or button.act is not ButtonAct.PAUSE_KIND:
+    if button is None:
         return None
-    return f"redrive gates pause --kind {button.kind} --lane {button.ledger} --reason WHY"
+    if button.act is ButtonAct.PAUSE_KIND:
+        return f"redrive gates pause --kind {button.kind} --lane {button.ledger} --reason WHY"
+    return f"redrive operations start --cause {button.cause} --at-most 1 --lane {button.ledger} --reason WHY"
 
 
 def screen(verdict: Verdict) -> Iterator[RenderableType]:

@@ -375,4 +375,5 @@ def end_says(tally: FateTally) -> str:
         )
         if amount
     ]  # fmt: skip
-    return f"all {tally.total:,} are through: {', '.join(parts)}" if parts else "no task matched"
+    whole = "the one task is" if tally.total == 1 else f"all {tally.total:,} are"
+    return f"{whole} through: {', '.join(parts)}" if parts else "no task matched"

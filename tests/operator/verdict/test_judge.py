@@ -1,7 +1,10 @@
 """What the first screen says of the night that the pages were drawn for."""
 
-from redrive.operator.verdict import Rank, Verdict, judge, plain, verdict_json
-from tests.operator.verdict.story import CALM, SUNDAY
+from dataclasses import replace
+
+from redrive.core.states import State
+from redrive.operator.verdict import LedgerNow, Rank, Verdict, judge, plain, verdict_json
+from tests.operator.verdict.story import CALM, LEDGER, SUNDAY
 
 
 def said(verdict: Verdict) -> list[str]:
@@ -101,3 +104,14 @@ def test_the_whole_is_json() -> None:
     }
     assert first["button"]["act"] == "pause_kind"
     assert shown["kinds"][0]["share"] == 1.0
+
+
+def test_dead_tasks_that_nobody_has_grouped_are_told() -> None:
+    """Where no service has taken a census, nobody is told that nothing is dead; one that has just counted speaks of causes."""
+    ledger = LedgerNow(ledger=LEDGER, amounts={State.DEAD: 3}, is_counted=False)
+    verdict = judge(replace(CALM, ledgers=[ledger]))
+    assert verdict.title == "3 dead tasks are ready to come back"
+    [trouble] = verdict.troubles
+    assert plain(trouble.wrong[0]) == f"3 tasks of {LEDGER} are dead."
+    assert (trouble.button, trouble.rank) == (None, Rank.READY)
+    assert judge(replace(CALM, ledgers=[replace(ledger, is_counted=True)])).is_well

@@ -36,6 +36,8 @@ class LedgerNow:
     dead_lately: int = 0
     """How many died in the last five minutes."""
     next_due: timedelta | None = None
+    is_counted: bool = True
+    """Whether a census was ever taken: only then is known what its dead tasks died of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

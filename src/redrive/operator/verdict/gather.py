@@ -107,7 +107,7 @@ async def _ledger(store: AskedStore, lane: AskedLane, counted: States | None, no
     points = await store.figures.series([lane.counted_as], now - HOUR, MINUTE, ("done", "dead"))
     lately = (now - LATELY).replace(second=0, microsecond=0)
     return LedgerNow(
-        ledger=lane.name, amounts=amounts, oldest_due=await ledger.oldest_due(),
+        ledger=lane.name, amounts=amounts, is_counted=counted is not None, oldest_due=await ledger.oldest_due(),
         done_lately=int(sum(point.sums["done"] for point in points)),
         dead_lately=int(sum(point.sums["dead"] for point in points if point.start >= lately)),
     )  # fmt: skip

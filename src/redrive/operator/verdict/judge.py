@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
+from redrive.core.states import State
 from redrive.operator.gates import GateDoes
 from redrive.operator.roster import WorkerSeen
 from redrive.operator.verdict import troubles as sentences
-from redrive.operator.verdict.facts import CauseFacts, Facts, KindFacts
+from redrive.operator.verdict.facts import CauseFacts, Facts, KindFacts, LedgerNow
 from redrive.operator.verdict.returning import comes_back
 from redrive.operator.verdict.strip import strip_of
 from redrive.operator.verdict.values import KindHealth, Rank, Sentence, Subject, Trouble, Verdict
@@ -56,6 +57,7 @@ def _troubles(facts: Facts, versions: Versions) -> tuple[list[Trouble], list[Sen
     others_fine = len({one.kind for one in bad}) == 1
     found += [sentences.failing(one, now, versions, others_fine=others_fine) for one in bad]
     found += [sentences.ready(one, now, versions) for one in facts.causes if one.dead and one not in bad]
+    found += [sentences.ungrouped(one, now) for one in _ungrouped(facts)]
     for held in facts.held:
         match held.gate.does:
             case GateDoes.PAUSED:
@@ -70,6 +72,14 @@ def _troubles(facts: Facts, versions: Versions) -> tuple[list[Trouble], list[Sen
     if not any(one.rank is Rank.STOPPED for one in found):
         found += _late(facts)
     return found, quiet
+
+
+def _ungrouped(facts: Facts) -> list[LedgerNow]:
+    """Ledgers with dead tasks that nobody has counted yet."""
+    told = {one.ledger for one in facts.causes if one.dead}
+    return [
+        one for one in facts.ledgers if not one.is_counted and one.amounts.get(State.DEAD, 0) and one.ledger not in told
+    ]
 
 
 def is_away(facts: Facts) -> bool:
@@ -154,7 +164,8 @@ def _title(found: Sequence[Trouble], facts: Facts) -> str:
 
 def _ready(found: Sequence[Trouble], facts: Facts) -> int:
     causes = {(one.ledger, one.cause) for one in found if one.subject is Subject.RECOVERED}
-    return sum(one.dead for one in facts.causes if (one.ledger, one.id) in causes)
+    alone = sum(one.amounts[State.DEAD] for one in _ungrouped(facts))
+    return alone + sum(one.dead for one in facts.causes if (one.ledger, one.id) in causes)
 
 
 def _summary(found: Sequence[Trouble], facts: Facts, kinds: Sequence[KindHealth]) -> Sentence:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from redrive.core.failure import redact
+from redrive.core.states import State
 from redrive.operator.gates import GateDoes, amount_words, span_words
 from redrive.operator.roster import LOST_AFTER, WorkerSeen
 from redrive.operator.verdict.facts import CauseFacts, HeldFacts, LedgerNow, StoreNow
@@ -219,6 +220,20 @@ def ready(cause: CauseFacts, now: datetime, versions: Versions) -> Trouble:
         moves=Trend(label="failed a minute", now=f"{_a_minute(cause):,}", points=tuple(cause.points)),
         by_itself=said("Nothing: dead tasks stay dead until a person brings them back."),
         safe=safe, told=said(head, " ", raised, ". ", facts), button=_try_one(cause, warning), **_common(cause),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def ungrouped(ledger: LedgerNow, now: datetime) -> Trouble:
+    """Tasks are dead, and nobody has grouped them by their causes yet: no service runs that would, or it has just begun."""
+    dead = ledger.amounts.get(State.DEAD, 0)
+    tasks = Target(to=LinkTo.TASKS, ledger=ledger.ledger, state="dead")
+    head = said(Piece(f"{amount(dead, 'task')} of {ledger.ledger}", tasks), f" {'is' if dead == 1 else 'are'} dead.")
+    why = said("What of is not known yet: a service that runs groups them by their causes within seconds.")
+    return Trouble(
+        rank=Rank.READY, subject=Subject.RECOVERED, since=now, wrong=(head, why), moves=Trend(label="", now="", points=()),
+        by_itself=said("Nothing: dead tasks stay dead until a person brings them back."),
+        safe=said("Looking at them. Redriving in steps, one task first, stops by itself if it fails."), told=said(head, " ", why),
+        ledger=ledger.ledger, view=tasks,
     )  # fmt: skip
 
 

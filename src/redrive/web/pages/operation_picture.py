@@ -198,7 +198,7 @@ def draw_brake(operation: Operation) -> Brake:
         filled=round(100 * min(1.0, share / end), 2),
         limit_at=round(100 * min(1.0, limit / end), 2),
         end=share_words(end),
-        halts=limit < 1,
+        halts=limit < 1 and operation.tally.total != 1,
     )
 
 
