@@ -1,7 +1,8 @@
 """Importing this lets all clients of AWS be made of one session, which is loaded once: an eighth of a second for each otherwise.
 
 So it is in a process of tests, and in those that are forked from one that has imported this. Nor need each call say anew which Python asks,
-or be signed: whoever answers here looks for the service and the region in a signature, and at nothing else.
+or be signed: whoever answers here looks for the service and the region in a signature, and at nothing else. And a server that takes
+long on a busy machine is not away.
 """
 
 from typing import Any
@@ -11,6 +12,9 @@ from botocore.auth import SigV4Auth
 from botocore.exceptions import NoCredentialsError
 from botocore.useragent import UserAgentString
 
+from redrive.ledgers.aws import open as opening
+
+opening.CONNECT_SECONDS = opening.READ_SECONDS = opening.POLL_SECONDS = 120
 SESSION = aiobotocore.session.get_session()
 for _service in ("dynamodb", "sqs"):
     for _model in ("service-2", "endpoint-rule-set-1"):

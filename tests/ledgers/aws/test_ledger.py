@@ -204,7 +204,7 @@ async def test_two_that_settle_one_event_at_once(home: ItemHome) -> None:
 async def test_a_hundred_failures_are_a_few_transactions(home: ItemHome) -> None:
     """Settlements share transactions as far as its hundred actions go, and need no read of what was just claimed, nor of its gates."""
     await home.put(99)
-    home.ledger._gates_fresh = minutes(1)
+    home.ledger._gates_fresh = minutes(60)
     client = CuttingClient(home.ledger.dynamo._client)
     home.ledger.dynamo._client, real = client, home.ledger.dynamo._client
     claims = await home.ledger.claim(99, LEASE)
