@@ -78,3 +78,34 @@ async def test_a_list_of_any_length_is_for_sqlalchemy(database: Database) -> Non
         return [list(found.rows(connection, {"fences": [uuid4() for _ in range(amount)]})) for amount in (1, 3)]
 
     assert await database.read(run) == [[], []]
+
+
+async def test_an_error_costs_only_what_it_is_in(database: Database) -> None:
+    """What was written before in the same transaction is still there for whoever goes on after the error, up to a savepoint."""
+    one = Compiled(insert(schema.stack))
+
+    def run(connection: Connection) -> list[str]:
+        one.rows(connection, {"id": "a", "frames": "[]", "seen_at": AT})
+        with pytest.raises(IntegrityError), connection.begin_nested():
+            one.rows(connection, {"id": "a", "frames": "[]", "seen_at": AT})
+        return list(connection.execute(select(schema.stack.c.id)).scalars())
+
+    assert await database.write(run) == ["a"]
+
+
+async def test_what_is_not_the_drivers_is_raised_as_it_is(database: Database) -> None:
+    """A value that no driver takes is the caller's error, and no error of the database."""
+    with pytest.raises(Exception, match=r".") as raised:
+        await database.read(lambda connection: SHOWN.rows(connection, GIVEN | {"number": 10**40}))
+    seen: list[BaseException] = []
+
+    def run(connection: Connection) -> None:
+        try:
+            connection.execute(SHOWN.statement, GIVEN | {"number": 10**40}).all()
+        except BaseException as error:
+            seen.append(error)
+            raise
+
+    with pytest.raises(Exception, match=r"."):
+        await database.read(run)
+    assert type(raised.value) is type(seen[0])

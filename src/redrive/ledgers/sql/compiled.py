@@ -34,7 +34,8 @@ class Compiled:
         if not connection.get_execution_options().get(OWN):
             return self._by_sqlalchemy(connection, parameters)
         form = self._form
-        if form is None or form.dialect is not connection.dialect:
+        # Each loop has an engine of its own, and all engines of a database write a statement in the same way.
+        if form is None or type(form.dialect) is not type(connection.dialect):
             form = self._form = _Form(self.statement, connection.dialect, parameters)
         if form.is_open or connection.dispatch.before_cursor_execute:
             return self._by_sqlalchemy(connection, parameters)
@@ -74,14 +75,18 @@ class _Form:
         given = {**self._constants, **parameters}
         for name, convert in self._binds:
             given[name] = convert(given[name])
+        if not connection.in_transaction():
+            connection.begin()  # as SQLAlchemy does by itself: an error would else roll back what it has not begun
         cursor = connection.connection.cursor()
         try:
             cursor.execute(self._text, tuple(given[name] for name in self._names))
             rows: Sequence[Row] = cursor.fetchall() if self._types else ()
             described = cursor.description
         except BaseException as error:
-            # As SQLAlchemy's own: it wraps the error, tells who listens, and leaves a connection that is broken or was interrupted.
-            connection._handle_dbapi_exception(error, self._text, None, cursor, None)  # noqa: SLF001
+            # As SQLAlchemy's own: it wraps what is the driver's, tells who listens, and leaves a connection that is broken or was
+            # interrupted. Given a text it would wrap whatever else is raised, such as a time-out or a value that cannot be read.
+            text = self._text if isinstance(error, self.dialect.loaded_dbapi.Error) else None
+            connection._handle_dbapi_exception(error, text, None, cursor, None)  # noqa: SLF001
         finally:
             cursor.close()
         return self._read(rows, described) if rows else rows

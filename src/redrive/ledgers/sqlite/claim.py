@@ -1,4 +1,4 @@
-"""Claiming on SQLite, in few steps: the due rows come as one text, and are then held.
+"""Claiming on SQLite, in three steps: which rows are due, to hold them, and to read them.
 
 Its driver gives the interpreter away for each row that it returns (see `settle.py`). So the rows are read as one JSON text, which
 also takes less time than to read them one by one. JSON cannot hold all that SQLite can: where it does not say exactly what a
@@ -32,7 +32,6 @@ class SqliteClaim:
         self._as_json = len(stored) <= COLUMNS_MAX and all(isinstance(one, _EXACT) for one in stored)
         self._is_strange = id_.table is not schema.task
         """Whether columns may hold other things than they are declared for."""
-        self._id_at = [column.name for column in rows.columns].index(id_.name)
         converts = [column.type.dialect_impl(dialect.sqlalchemy) for column in rows.columns]
         self._converts: list[tuple[int, Callable[[Any], Any]]] = [
             (at, convert)
@@ -42,42 +41,35 @@ class SqliteClaim:
         self._present = str(rows.present.element.key)
         taken = func.json_each(bindparam("taken", type_=Text)).table_valued("value", name="each")
         named = id_.in_(select(taken.c.value))
-        self._find = Compiled(select(func.json_group_array(func.json_array(*rows.columns))).where(id_.in_(ids)))
-        self._find_ids = Compiled(select(func.json_group_array(id_)).where(id_.in_(ids)))
+        self._find = Compiled(select(func.json_group_array(id_)).where(id_.in_(ids)))
         self._hold = Compiled(rows.held(named))
-        self._read = Compiled(select(*rows.columns, rows.present).where(named))
+        self._read = Compiled(select(func.json_group_array(func.json_array(*rows.columns))).where(named))
+        self._read_rows = Compiled(select(*rows.columns, rows.present).where(named))
 
     def rows(self, connection: Connection, parameters: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         """See `Runs.rows`."""
-        found = self._read_json(connection, parameters) if self._as_json else None
-        if found is None:
-            taken = self._find_ids.scalar(connection, parameters)
-        else:
-            taken = json.dumps([row[self._id_at] for row in found])
+        taken = self._find.scalar(connection, parameters)
         if taken == "[]":
             return ()
         held = {**parameters, "taken": taken}
         self._hold.rows(connection, held)
-        if found is not None:
-            columns: list[Sequence[Any]] = list(zip(*found, strict=True))
-            if not self._is_strange or not any(float in set(map(type, column)) for column in columns):
-                return self._converted(columns, parameters[self._present])
-        return self._read.rows(connection, held)
+        columns = self._read_columns(connection, held) if self._as_json else None
+        if columns is None:
+            return self._read_rows.rows(connection, held)
+        for at, convert in self._converts:
+            columns[at] = list(map(convert, columns[at]))
+        return list(zip(*columns, (parameters[self._present],) * len(columns[0]), strict=True))
 
-    def _read_json(self, connection: Connection, parameters: Mapping[str, Any]) -> list[list[Any]] | None:
-        """The rows as they are stored; None where JSON cannot hold them."""
+    def _read_columns(self, connection: Connection, held: Mapping[str, Any]) -> list[Sequence[Any]] | None:
+        """The rows as they are stored now, by columns; None where JSON does not say exactly what they have."""
         try:
-            rows: list[list[Any]] = json.loads(self._find.scalar(connection, parameters))
+            columns: list[Sequence[Any]] = list(zip(*json.loads(self._read.scalar(connection, held)), strict=True))
         except DBAPIError as error:
             if not any(said in str(error.orig) for said in _NOT_JSON):
                 raise
             return None
-        return rows
-
-    def _converted(self, columns: list[Sequence[Any]], now: Any) -> Sequence[Sequence[Any]]:
-        for at, convert in self._converts:
-            columns[at] = list(map(convert, columns[at]))
-        return list(zip(*columns, (now,) * len(columns[0]), strict=True))
+        cut = self._is_strange and any(float in set(map(type, column)) for column in columns)
+        return None if cut else columns
 
 
 def _stored(type_: TypeEngine[Any], dialect: Dialect) -> TypeEngine[Any]:
