@@ -30,6 +30,7 @@ from redrive.engine.gate_looks import GateLooks
 from redrive.engine.handlers import Handler, Handlers
 from redrive.engine.keeper import Keeper
 from redrive.engine.kinds import Kinds
+from redrive.engine.lanes import Lanes
 from redrive.engine.patience import Patience
 from redrive.engine.pauses import Pauses
 from redrive.engine.places import Places
@@ -170,6 +171,7 @@ class Worker:
             retention=self._settings.retention, prune_every=self._settings.prune_every,
         )  # fmt: skip
         self._running: set[_Running] = set()
+        self._lanes = Lanes(self._run_one)
         self._places = Places(handlers, ledger, sharers)
         self._suspects: deque[_Running] = deque()
         self._alone: asyncio.Task[None] | None = None
@@ -246,6 +248,7 @@ class Worker:
                 await asyncio.wait([claiming])
                 await self._wind_down(then_exit=then_exit)
             finally:
+                self._lanes.give_up()
                 for one in self._running:
                     one.stop()
                 for loop in (*loops, *([] if self._alone is None else [self._alone])):
@@ -520,12 +523,16 @@ class Worker:
         else:
             self._begin(running)
 
-    def _begin(self, running: _Running) -> None:
+    def _begin(self, running: _Running, *, apart: bool = False) -> None:
+        handler = running.handler
         if self._observers:
             self._tell([AttemptStarted(self._ledger.name, running.claim)])
-        if running.handler.transactional:
+        if handler.transactional:
             self._places.take()
-        running.task = asyncio.get_running_loop().create_task(self._run_one(running))
+        if apart or handler.transactional or not handler.is_async:  # those always wait
+            self._lanes.start_apart(running)
+        else:
+            self._lanes.start(running, handler.kind)
 
     async def _run_suspects(self) -> None:
         """Run tasks whose last run was lost with its worker: one after the other, each when nothing else runs here.
@@ -556,7 +563,7 @@ class Worker:
                 suspect.lost, suspect.claim = alone is None, alone or suspect.claim
             suspect.extended_at = -math.inf  # with the next round
         if not suspect.lost and not self._stopping.is_set():
-            self._begin(suspect)
+            self._begin(suspect, apart=True)
             assert suspect.task is not None
             await asyncio.wait([suspect.task])
             return
@@ -580,6 +587,8 @@ class Worker:
     async def _run_one(self, running: _Running) -> None:
         claim = running.claim
         try:
+            if running.stopped:  # before it began
+                raise asyncio.CancelledError
             ran = await self._runner.run(claim, running.handler, running.is_stopped)
         except asyncio.CancelledError:
             released = decide(claim, self._stops.outcome(claim), running.handler.policy)
@@ -665,6 +674,9 @@ class Worker:
             self._running.discard(suspect)
             self._settler.put(decide(suspect.claim, Released(), suspect.handler.policy))
         self._suspects.clear()
+        for one in self._lanes.give_up():
+            self._running.discard(one)
+            self._settler.put(decide(one.claim, Released(), one.handler.policy))
         tasks = [one.task for one in self._running if one.task is not None]
         if self._alone is not None:
             tasks.append(self._alone)

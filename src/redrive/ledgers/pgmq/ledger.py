@@ -12,7 +12,6 @@ What is read besides (tasks, attempts) is read from the table by the base class;
 they can. See ADR 10.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import timedelta
@@ -31,6 +30,7 @@ from redrive.ledgers.pgmq.queues import Queues
 from redrive.ledgers.pgmq.statements import PgmqStatements, QueueLayout, QueuePredicates
 from redrive.ledgers.sql.beside import Beside
 from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.json_text import decode_json
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import Branch
 from redrive.ledgers.sql.settle import ExtraColumns
@@ -131,7 +131,7 @@ class PgmqLedger(SqlLedger):
         if not self.queues.exists(connection, queue):
             return []
         parameters = {"limit": limit, "kinds": kinds, "fence": fence, **self._times(lease=lease)}
-        rows = connection.execute(self._queued.queue(queue).claim, parameters).all()
+        rows = self._queued.queue(queue).claim.rows(connection, parameters)
         wide = 3 + len(self._layout.same)
         id_at = wide + [column.name for column in self._queued.columns].index(self._mapped.id.name)
         held = [row for row in rows if row[id_at] is not None]
@@ -184,7 +184,7 @@ class PgmqLedger(SqlLedger):
             unread = [message_of[id_][0] for id_ in abandoned if id_ not in free]
             connection.execute(self._queued.queue(queue).unread, {"ids": unread})
         parameters = {"ids": sorted(free), "fence": fence, **self._times(lease=lease)}
-        taken = connection.execute(self._queued.take_over, parameters)
+        taken = self._queued.take_over.rows(connection, parameters)
         claims = self._claim_reader.claims(taken, fence, lease, abandoned)
         return [self._with_message(claim, message_of[claim.task.id]) for claim in claims]
 
@@ -192,7 +192,7 @@ class PgmqLedger(SqlLedger):
         """The claim with what a handler needs of its message; one that cannot be read costs no other."""
         msg_id, claim.task.payload["read_ct"], data = row[:3]
         try:
-            claim.task.payload[self._layout.data_field] = None if data is None else _decode_json(data)[0]
+            claim.task.payload[self._layout.data_field] = None if data is None else decode_json(data)
         except (RecursionError, ValueError) as error:
             said = f"message {msg_id} cannot be read ({describe_error(error)}). Correct it, then redrive the task"
             return claim._replace(unreadable=said)
@@ -250,7 +250,7 @@ class PgmqLedger(SqlLedger):
         for queue, some in self._claims_by_queue(claims).items():
             statements = self._queued.queue(queue)
             parameters = self._queued.held_batch.parameters(self._message(claim)[1:] for claim in some)
-            locked = connection.execute(statements.lock_held(wait=wait), parameters)
+            locked = statements.lock_held(wait=wait).rows(connection, parameters)
             mine = {(queue, row[0], row[1]) for row in locked}
             if len(mine) < len(some):
                 still = {(queue, row[0], row[1]) for row in connection.execute(statements.held, parameters)}
@@ -289,7 +289,7 @@ class PgmqLedger(SqlLedger):
                 self.queues.archive(connection, queue, ended)
             if delayed:
                 parameters = self._queued.delay_batch.parameters(sorted(delayed)) | self._times()
-                connection.execute(self._queued.queue(queue).delay, parameters)
+                self._queued.queue(queue).delay.rows(connection, parameters)
 
     async def extend(self, claims: Sequence[Claim], lease: timedelta) -> list[Unwritten]:
         """See `Ledger.extend`."""
@@ -303,8 +303,8 @@ class PgmqLedger(SqlLedger):
         for queue, some in self._claims_by_queue(claim for claim in claims if self._message(claim) in held).items():
             statements = self._queued.queue(queue)
             parameters = {"ids": [self._message(claim)[1] for claim in some], **self._times(lease=lease)}
-            connection.execute(statements.extend, parameters)
-            told = set(connection.execute(statements.tell_leases, self._fences.parameters(some)).scalars())
+            statements.extend.rows(connection, parameters)
+            told = {row[0] for row in statements.tell_leases.rows(connection, self._fences.parameters(some))}
             # A message that is kept is enough: its row is only told.
             rest = self._fences.why(connection, [claim for claim in some if claim.task.id not in told])
             unwritten += [one for one in rest if isinstance(one, ClaimLost)]
@@ -429,7 +429,3 @@ class PgmqLedger(SqlLedger):
         """The message of a claim, and which reading of it is the claim's."""
         row = claim.task.payload
         return row[self._layout.queue], row[self._layout.msg_id], row["read_ct"]
-
-
-_decode_json = json.JSONDecoder().raw_decode
-"""PostgreSQL writes JSON without blanks around it: `json.loads` looks for them, twice for every message."""

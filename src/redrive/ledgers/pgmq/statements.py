@@ -39,6 +39,7 @@ from redrive.core.table import LedgerTable
 from redrive.ledgers.pgmq.queues import archive_table, message_table
 from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.claim import ClaimStatements
+from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.due import KINDS_LISTED_MAX
 from redrive.ledgers.sql.fences import Fences
 from redrive.ledgers.sql.mapped import Mapped
@@ -81,7 +82,7 @@ class QueueStatements:
         self.kind = self.messages.c.message[of.layout.kind_field].astext
 
     @cached_property
-    def claim(self) -> Select[Any]:
+    def claim(self) -> Compiled:
         """Hide up to `limit` due messages of these kinds and claim their rows, those that wait."""
         c, of = self.messages.c, self._of
         limit = bindparam("limit", type_=Integer)
@@ -100,13 +101,14 @@ class QueueStatements:
         msg_id = of.table.c[self._layout.msg_id]
         mine = [of.table.c[name] == taken.c.message[name].astext for name in self._layout.same]
         held = of.hold_waiting(*mine, msg_id == taken.c.msg_id).cte("held")
-        return select(
+        shown = select(
             taken.c.msg_id,
             taken.c.read_ct,
             self._data(taken.c.message),
             *(taken.c.message[name].astext for name in self._layout.same),
             *held.c,
-        ).select_from(taken.outerjoin(held, held.c[self._layout.msg_id] == taken.c.msg_id))
+        )
+        return Compiled(shown.select_from(taken.outerjoin(held, held.c[self._layout.msg_id] == taken.c.msg_id)))
 
     @cached_property
     def lost(self) -> Any:
@@ -158,17 +160,17 @@ class QueueStatements:
             .order_by(c.msg_id)
         )
 
-    def lock_held(self, *, wait: bool) -> Select[Any]:
+    def lock_held(self, *, wait: bool) -> Compiled:
         """The same, locked: those that nobody else has locked, or all."""
         return self._lock_and_wait if wait else self._lock_free
 
     @cached_property
-    def _lock_free(self) -> Select[Any]:
-        return self.held.with_for_update(of=self.messages, skip_locked=True)
+    def _lock_free(self) -> Compiled:
+        return Compiled(self.held.with_for_update(of=self.messages, skip_locked=True))
 
     @cached_property
-    def _lock_and_wait(self) -> Select[Any]:
-        return self.held.with_for_update(of=self.messages)
+    def _lock_and_wait(self) -> Compiled:
+        return Compiled(self.held.with_for_update(of=self.messages))
 
     @cached_property
     def unread(self) -> Any:
@@ -177,25 +179,25 @@ class QueueStatements:
         return update(self.messages).where(c.msg_id == any_(_ids())).values(read_ct=c.read_ct - 1)
 
     @cached_property
-    def delay(self) -> Any:
+    def delay(self) -> Compiled:
         """Hide messages that the caller holds for the delay of each: what `set_vt` does, for many delays at once."""
         c, batch = self.messages.c, self._of.delay_batch.rows
         vt = self._of.now() + batch.c.delay
-        return update(self.messages).where(self._of.delay_batch.match("msg_id", c.msg_id)).values(vt=vt)
+        return Compiled(update(self.messages).where(self._of.delay_batch.match("msg_id", c.msg_id)).values(vt=vt))
 
     @cached_property
-    def extend(self) -> Any:
+    def extend(self) -> Compiled:
         """Hide messages that the caller holds until `lease` from now, and never for less than they are hidden already."""
         c = self.messages.c
         later = func.greatest(c.vt, self._of.later(c.vt, "lease"))
-        return update(self.messages).where(c.msg_id == any_(_ids())).values(vt=later)
+        return Compiled(update(self.messages).where(c.msg_id == any_(_ids())).values(vt=later))
 
     @cached_property
-    def tell_leases(self) -> Any:
+    def tell_leases(self) -> Compiled:
         """Write into the rows until when their messages are hidden, each only where its fence is still there."""
         of = self._of
         mine = of.table.c[self._layout.msg_id] == self.messages.c.msg_id
-        return (
+        return Compiled(
             update(of.table)
             .where(of.fences.free, mine)
             .values({of.rows.column("lease_until").name: self.messages.c.vt})

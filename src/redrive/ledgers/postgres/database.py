@@ -9,7 +9,6 @@ A connection belongs to the event loop that opened it, so each loop has pools of
 """
 
 import asyncio
-import json
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -27,8 +26,10 @@ from sqlalchemy.util import await_only
 from redrive.errors import MissingExtraError, SettingsError
 from redrive.ledgers.postgres.dialect import PostgresDialect
 from redrive.ledgers.sql.beside_the_loop import terminate_on_the_loop
+from redrive.ledgers.sql.compiled import OWN
 from redrive.ledgers.sql.database import OpenTransaction, call_all, run_collecting, user_transaction
 from redrive.ledgers.sql.forks import leave_to_parent, watch_forks
+from redrive.ledgers.sql.json_text import decode_json
 from redrive.ledgers.sql.waiters import WakeUps
 from redrive.ports import Clock
 
@@ -357,7 +358,7 @@ class PostgresDatabase:
         engine = create_async_engine(
             "postgresql+asyncpg://",  # where it goes is said when it connects
             hide_parameters=True,  # payloads and errors of strangers do not belong into tracebacks
-            json_deserializer=_decode_json,
+            json_deserializer=decode_json,
             pool_size=POOL_SIZE,
             max_overflow=POOL_SIZE,
             pool_use_lifo=True,
@@ -365,6 +366,7 @@ class PostgresDatabase:
                 "async_creator_fn": creating,
                 "command_timeout": COMMAND_TIMEOUT_SECONDS if limited else None,
             },
+            execution_options={OWN: own},
             **options,
         )
 
@@ -388,7 +390,3 @@ def _leave_spent(context: ExceptionContext) -> None:
 
 def _milliseconds(span: timedelta) -> str:
     return str(max(1, int(span.total_seconds() * 1000)))
-
-
-_decode_json = json.JSONDecoder().decode
-"""`json.loads` without its looks at what kind of text it is given: a payload is decoded in every claim."""

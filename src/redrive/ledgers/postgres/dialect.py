@@ -4,7 +4,7 @@ The present is `statement_timestamp()`: `clock_timestamp()` is evaluated per row
 Only where a test gives a clock of its own is it bound.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -40,9 +40,10 @@ from redrive.ledgers.postgres.gates import PostgresGateClaim
 from redrive.ledgers.postgres.partitions import keep_partitions
 from redrive.ledgers.postgres.settle import PostgresSettle, for_an_update
 from redrive.ledgers.sql import gate_rows
+from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.gate_rows import GateRows
 from redrive.ledgers.sql.predicates import quoted
-from redrive.ledgers.sql.seam import Columns, Parameters, SettleRows
+from redrive.ledgers.sql.seam import Columns, HeldRows, Parameters, SettleRows
 from redrive.ledgers.sql.times import Instant, IsoText
 
 PREFIX = "in_batch__"
@@ -114,23 +115,30 @@ class PostgresDialect:
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
-    def batch_rows(self, columns: Columns) -> FromClause:
+    def batch_rows(self, columns: Columns, same: Collection[str] = ()) -> FromClause:
         """See `Dialect.batch_rows`."""
-        arrays = [_array(name, type_) for name, type_ in columns.items()]
-        typed = [column(name, type_) for name, type_ in columns.items()]
-        return func.unnest(*arrays).table_valued(*typed, name="batch").render_derived()
+        apart = {name: type_ for name, type_ in columns.items() if name not in same}
+        arrays = [_array(name, type_) for name, type_ in apart.items()]
+        typed = [column(name, type_) for name, type_ in apart.items()]
+        rows = func.unnest(*arrays).table_valued(*typed, name="batch").render_derived()
+        if not same:
+            return rows
+        alike = [bindparam(f"{PREFIX}{name}", type_=columns[name]).label(name) for name in columns if name in same]
+        return select(*rows.c, *alike).select_from(rows).subquery("rows_of_batch")
 
-    def batch_writer(self, columns: Columns) -> Callable[[Iterable[Sequence[Any]]], Parameters]:
+    def batch_writer(
+        self, columns: Columns, same: Collection[str] = ()
+    ) -> Callable[[Iterable[Sequence[Any]]], Parameters]:
         """See `Dialect.batch_writer`."""
-        names = [f"{PREFIX}{name}" for name in columns]
+        names = [(f"{PREFIX}{name}", name in same) for name in columns]
 
         def write(rows: Iterable[Sequence[Any]]) -> Parameters:
             lists = zip(*rows, strict=True)
             # `unnest` fills a shorter array up with NULL: a column that says nothing, as those for errors often do, costs
             # nothing.
             return {
-                name: () if values[0] is None and values.count(None) == len(values) else values
-                for name, values in zip(names, lists, strict=True)
+                name: values[0] if alike else () if values[0] is None and values.count(None) == len(values) else values
+                for (name, alike), values in zip(names, lists, strict=True)
             }
 
         return write
@@ -168,6 +176,10 @@ class PostgresDialect:
                 used: Any = select(func.count()).select_from(taken[-1]).scalar_subquery()
                 left = select((amount - used).label("amount")).cte(f"left_after_{name}_{position}")
         return taken
+
+    def take_and_read(self, id_: ColumnElement[Any], ids: Any, rows: HeldRows) -> Compiled:
+        """See `Dialect.take_and_read`: in one statement, since others claim at the same time."""
+        return Compiled(rows.hold(self.among(id_, ids)))
 
     def unlocked(self, column: ColumnElement[Any], ids: Select[Any]) -> ColumnElement[bool]:
         """See `Dialect.unlocked`. Who never waits for a row needs no order."""

@@ -40,6 +40,7 @@ from sqlalchemy.types import TypeEngine
 
 from redrive.core.gates import BANDS, SURE_PERCENT, TENANTS, BreakerState
 from redrive.ledgers.postgres.overlooked import found_gates, heads_of_kinds, missed, overlooked
+from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.gate_rows import GateAsk, GateRows, NamedGate
 from redrive.ledgers.sql.predicates import as_text, quoted
 from redrive.ledgers.sql.seam import Dialect, Parameters
@@ -337,11 +338,11 @@ class PostgresGateClaim:
     def __init__(self, dialect: Dialect, rows: GateRows) -> None:
         self._dialect = dialect
         self._rows = rows
-        self._statement = self._build()
+        self._statement = Compiled(self._build())
         self._overlooked = overlooked(dialect, rows)
         self._missed = missed(dialect, rows)
 
-    def ask(self, connection: Connection, ask: GateAsk) -> tuple[Any, Parameters]:  # noqa: ARG002 - one statement, run by who asks
+    def ask(self, connection: Connection, ask: GateAsk) -> tuple[Compiled, Parameters]:  # noqa: ARG002 - one statement, run by who asks
         """See `GateClaim.ask`."""
         asked = {name: getattr(ask, name) for name in ("ledger", "limit", "fence", "last", "favoured")}
         kinds = None if ask.kinds is None else list(ask.kinds)

@@ -4,9 +4,10 @@ It writes all of a batch or nothing: the rollup that travels with it is that of 
 somebody has locked their rows, nothing is written, and the others are sent once more, as a batch of their own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
@@ -33,7 +34,8 @@ from redrive.errors import UsageError
 from redrive.ledgers.postgres.gates import GATE_COLUMNS, settle_gates
 from redrive.ledgers.rollup import COUNTED, MEASURED, rolled_up
 from redrive.ledgers.sql import schema
-from redrive.ledgers.sql.batches import Batch
+from redrive.ledgers.sql.batches import Batch, Shapes
+from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.minute import add_up
 from redrive.ledgers.sql.seam import Columns, Dialect, Parameters, SettleRows
 from redrive.ledgers.sql.settle import started_at
@@ -41,6 +43,15 @@ from redrive.ledgers.sql.times import Instant, comparable
 
 ROUNDS_MAX = 3
 """How often a batch is sent before what is left is for the next time: each time somebody was quicker."""
+
+
+class _Shape(NamedTuple):
+    """The statements for batches in which some columns are the same in all rows."""
+
+    batch: Batch
+    write: Compiled
+    """It writes all of them or nothing, and says how many it were."""
+    find_free: Compiled
 
 
 class PostgresSettle:
@@ -53,9 +64,13 @@ class PostgresSettle:
         self._rows = rows
         history: Columns = {"number": Integer(), "duration": Float(), "error_class": Text(), "explanation": Text()}
         start: Columns = {} if rows.started_at is not None else {"started_at": Instant()}
-        columns = {**rows.columns, **history, **start}
-        self._batches = {gated: Batch(dialect, columns | (GATE_COLUMNS if gated else {})) for gated in (False, True)}
-        self._statements: dict[tuple[bool, bool], tuple[Any, Any]] = {}
+        plain = {**rows.columns, **history, **start}
+        self._columns: Mapping[bool, Columns] = {False: plain, True: {**plain, **GATE_COLUMNS}}
+        self._shapes = {
+            (wait, gated): Shapes(self._columns[gated], partial(self._build, wait=wait, gated=gated))
+            for wait in (False, True)
+            for gated in (False, True)
+        }
 
     def write(
         self,
@@ -69,23 +84,22 @@ class PostgresSettle:
     ) -> Sequence[Settlement]:
         """See `SettleWriter.write`."""
         gated = self._rows.has_gates and any(one.claim.task.gate is not None for one in settlements)
-        if (wait, gated) not in self._statements:
-            self._statements[wait, gated] = self._build(wait=wait, gated=gated)
-        write, find_free = self._statements[wait, gated]
+        shapes = self._shapes[wait, gated]
         said = {"ledger": ledger, "worker": worker, **self._dialect.times(now)}
         rest, refused = settlements, list[Settlement]()
         for _ in range(ROUNDS_MAX):
             rows = [self._values(one, now) for one in rest]
             if gated:
                 rows = [(*row, *_on_gate(one)) for row, one in zip(rows, rest, strict=True)]
-            batch = self._batches[gated].parameters(rows)
+            shape = shapes.of(rows)
+            batch = shape.batch.parameters(rows)
             parameters = batch | _rollup(rest) | said | {"amount": len(rest)}
-            written = connection.execute(write, parameters).scalar_one()
+            written = shape.write.scalar(connection, parameters)
             if written == len(rest):
                 return refused
             if written:
                 raise _suppressed(ledger)
-            free = set(connection.execute(find_free, batch).scalars())
+            free = {row[0] for row in shape.find_free.rows(connection, batch)}
             refused += [one for one in rest if one.claim.task.id not in free]
             rest = [one for one in rest if one.claim.task.id in free]
             if not rest:
@@ -103,11 +117,13 @@ class PostgresSettle:
         values = self._rows.values(settlement, now) + history
         return values if self._rows.started_at is not None else (*values, started_at(claim))
 
-    def _build(self, *, wait: bool, gated: bool) -> tuple[Any, Any]:
+    def _build(self, same: Collection[str], *, wait: bool, gated: bool) -> "_Shape":
         """End the claims, write the history and add up the minute, if all of them are ours; and which of them are."""
-        rows, batch = self._rows, self._batches[gated].rows
+        of_batch = Batch(self._dialect, self._columns[gated], same)
+        rows, batch = self._rows, of_batch.rows
         # A batch of two columns, under the same names: to unnest all of them twice would take 1 ms for a thousand rows.
-        asked = Batch(self._dialect, {name: rows.columns[name] for name in ("id", "claim_id")})
+        fenced = {name: rows.columns[name] for name in ("id", "claim_id")}
+        asked = Batch(self._dialect, fenced, [name for name in fenced if name in same])
         found = select(rows.id).where(asked.match("id", rows.id), rows.fence == asked.rows.c.claim_id)
         free = for_an_update(found, wait=wait).cte("free")
         amount: Any = select(func.count()).select_from(free).scalar_subquery()
@@ -127,7 +143,7 @@ class PostgresSettle:
             *(GATE_COLUMNS if gated else ()),
         )
         among = self._dialect.among(rows.id, select(free))
-        updated = rows.update(batch, self._batches[gated].match("id", rows.id, among)).where(all_free)
+        updated = rows.update(batch, of_batch.match("id", rows.id, among)).where(all_free)
         settled = updated.returning(*(batch.c[name] for name in names), began.label("began")).cte("settled")
         c = settled.c
         fence = c.claim_id if isinstance(c.claim_id.type, Uuid) else cast(c.claim_id, Uuid)
@@ -151,7 +167,7 @@ class PostgresSettle:
         parts = [history, self._build_rollup(all_written).cte("rollup")]
         if gated:
             parts += settle_gates(self._dialect, settled)
-        return select(counted.c.amount).add_cte(*parts), select(free)
+        return _Shape(of_batch, Compiled(select(counted.c.amount).add_cte(*parts)), Compiled(select(free)))
 
     def _build_rollup(self, condition: ColumnElement[bool]) -> Any:
         # As one array: three dozen parameters take as long to bind as a small batch.

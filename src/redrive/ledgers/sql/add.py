@@ -29,6 +29,7 @@ from redrive.errors import KeyTakenError, LedgerError, UsageError
 from redrive.ledgers.gather import Gather
 from redrive.ledgers.sql.base import ANNOUNCE_HORIZON, IDS_MAX
 from redrive.ledgers.sql.batches import Batch
+from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.database import callers_connection, run_within
 from redrive.ledgers.sql.gate_rows import NamedGate
 from redrive.ledgers.sql.gates import Gating
@@ -84,7 +85,7 @@ class AddStatements:
         return self._mapped.rows.column("first_due" if self._mapped.ledger_table.first_due else "due")
 
     @cached_property
-    def add(self) -> Any:
+    def add(self) -> Compiled:
         """Insert new tasks; keys that are there already are left alone."""
         mapped, batch, due = self._mapped, self.batch.rows, self._first_due
         later, column = mapped.dialect.later, mapped.rows.column
@@ -113,7 +114,7 @@ class AddStatements:
         rows = (
             select(*values.values()).select_from(batch).where(true())
         )  # SQLite takes ON CONFLICT for a join without it
-        return (
+        return Compiled(
             mapped.dialect.insert(mapped.table)
             .from_select(target, rows, include_defaults=False)
             .on_conflict_do_nothing(index_elements=[column("key")])
@@ -196,7 +197,7 @@ class Adding(Gating):
         new: dict[Any, TaskId] = {}
         for portion in _portions(tasks):
             parameters = statements.batch.parameters(rows[portion]) | times
-            new |= {key: id_ for id_, key in connection.execute(statements.add, parameters)}
+            new |= {key: id_ for id_, key in statements.add.rows(connection, parameters)}
         there: dict[Any, tuple[TaskId, str | None, Any]] = {}
         missing = [key for key in keys if key not in new]
         for start in range(0, len(missing), IDS_MAX):

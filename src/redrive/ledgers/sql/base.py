@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Integer, Table, Text, Uuid, bindparam, delete
 from redrive.core.table import LedgerTable
 from redrive.errors import UsageError
 from redrive.ledgers.sql.beside import Beside
+from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.effects import SqlEffectMarks
 from redrive.ledgers.sql.fences import Fences
@@ -39,7 +40,7 @@ class LedgerBase:
         self.beside = beside or Beside()
         self._mapped = mapped
         self._reader = RowReader(self.table, mapped.table.columns)
-        self._flows: dict[str, Any] = {}
+        self._flows: dict[str, Compiled] = {}
         self._adder = f"add:{uuid4()}"
         key = mapped.rows.column("key").type
         self._key_from_text: Callable[[str], Any] = (
@@ -110,8 +111,8 @@ class LedgerBase:
     def _count_flow(self, connection: Connection, name: str, amount: int, worker: str) -> None:
         parameters = {"ledger": self.name, "worker": worker, "amount": amount, **self._times()}
         if name not in self._flows:
-            self._flows[name] = count_flow(self._mapped.dialect, name)
-        connection.execute(self._flows[name], parameters)
+            self._flows[name] = Compiled(count_flow(self._mapped.dialect, name))
+        self._flows[name].rows(connection, parameters)
 
     def _forget(self, connection: Connection, ids: Sequence[str], *tables: Table) -> None:
         """Delete what some of our tables hold about tasks."""

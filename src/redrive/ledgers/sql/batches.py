@@ -4,22 +4,28 @@ PostgreSQL takes one array per column and `unnest`s them; SQLite takes one JSON 
 the statement has the same text for one row and for five hundred, is compiled once, and costs one round trip.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, FromClause, and_
 
 from redrive.ledgers.sql.seam import Columns, Dialect, Parameters
 
+SHAPES_MAX = 16
+"""So many forms of one statement are kept."""
+
+S = TypeVar("S")
+
 
 class Batch:
     """A table-valued parameter with named and typed columns."""
 
-    def __init__(self, dialect: Dialect, columns: Columns) -> None:
+    def __init__(self, dialect: Dialect, columns: Columns, same: Collection[str] = ()) -> None:
+        """`same` are columns that have one value for all rows, see `Shapes`."""
         self._dialect = dialect
         self._columns = columns
-        self._write = dialect.batch_writer(columns)
-        self.rows: FromClause = dialect.batch_rows(columns)
+        self._write = dialect.batch_writer(columns, same)
+        self.rows: FromClause = dialect.batch_rows(columns, same)
 
     def parameters(self, rows: Iterable[Sequence[Any]]) -> Parameters:
         """The bind parameters for these rows, each with its values in the order of the columns."""
@@ -36,3 +42,34 @@ class Batch:
         if besides is None:
             besides = self._dialect.batch_match(self._columns, name, column)
         return same if besides is None else and_(same, besides)
+
+
+class Shapes(Generic[S]):
+    """One statement over batches, in a form for each set of columns that are the same in all rows of a batch.
+
+    What is settled together is mostly alike: one claim, one outcome, one count, often one error. Only the ids and how long
+    each took are then sent as lists, a fifth of what all columns would be. There are few such sets; when there are many, the form
+    without any serves them all.
+    """
+
+    def __init__(
+        self, columns: Columns, build: Callable[[frozenset[str]], S], *, apart: Collection[str] = ("id",)
+    ) -> None:
+        """`build` makes the form in which these columns are the same; columns that stand `apart` never are."""
+        self._names = tuple(columns)
+        self._apart = frozenset(apart)
+        self._build = build
+        self._forms: dict[frozenset[str], S] = {}
+
+    def of(self, rows: Sequence[Sequence[Any]]) -> S:
+        """The form for these rows."""
+        same = frozenset(
+            name
+            for name, values in zip(self._names, zip(*rows, strict=True), strict=True)
+            if name not in self._apart and values.count(values[0]) == len(values)
+        )
+        if same not in self._forms:
+            if len(self._forms) >= SHAPES_MAX:
+                same = frozenset()
+            self._forms.setdefault(same, self._build(same))
+        return self._forms[same]

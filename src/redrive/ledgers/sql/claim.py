@@ -15,6 +15,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Integer,
+    Label,
     Select,
     Update,
     bindparam,
@@ -29,6 +30,7 @@ from sqlalchemy import (
 from redrive.core.gates import FAVOURED, NO_TENANT, TENANTS, around, mostly_gated
 from redrive.core.table import Counts
 from redrive.core.task import Abandoned, Claim, ClaimLocked, TaskId, Unwritten, is_alone
+from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.database import StillLocked
 from redrive.ledgers.sql.due import Due, due_branch, kind_conditions, kind_parameters
 from redrive.ledgers.sql.fences import Fences
@@ -36,7 +38,7 @@ from redrive.ledgers.sql.gate_rows import GateAsk
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.rows import RowReader
-from redrive.ledgers.sql.seam import Parameters
+from redrive.ledgers.sql.seam import Parameters, Runs
 from redrive.ledgers.sql.sift import is_unreadable, sift
 from redrive.ledgers.sql.suspects import Suspects
 
@@ -50,9 +52,9 @@ class ClaimStatements:
 
     def __init__(self, mapped: Mapped) -> None:
         self._mapped = mapped
-        self._claims: dict[int, Update] = {}
+        self._claims: dict[int, Runs] = {}
 
-    def claim(self, kinds: int) -> Update:
+    def claim(self, kinds: int) -> Runs:
         """Take up to `limit` due rows: retries first, at least a quarter for first tries while any are due.
 
         `kinds` is how many kinds are bound as `kind_0 …`, zero for all.
@@ -61,7 +63,7 @@ class ClaimStatements:
             self._claims[kinds] = self._build_claim(kinds)
         return self._claims[kinds]
 
-    def _build_claim(self, kinds: int) -> Update:
+    def _build_claim(self, kinds: int) -> Runs:
         limit = bindparam("limit", type_=Integer)
         share = bindparam("retry_share", type_=Integer)
         due_retries = [
@@ -84,15 +86,19 @@ class ClaimStatements:
         ]
         taken = mapped.dialect.take(turns, limit, reserved)
         ids = union_all(*(select(*cte.c) for cte in taken))
-        return self.hold(mapped.dialect.among(mapped.id, ids), anew=True)
+        return mapped.dialect.take_and_read(mapped.id, ids, self)
 
     def _branches(self, name: str, kinds: int, *columns: Any) -> list[Select[Any]]:
         branch = due_branch(self._mapped.rows, name)
         where = [branch.rows, branch.due <= self._mapped.dialect.present(branch.column)]
         return [select(*columns).where(*where, *kind) for kind in kind_conditions(self._mapped.rows, kinds)]
 
-    def hold(self, where: ColumnElement[bool], *, anew: bool) -> Update:
-        """Hold rows until the lease ends: anew, or with the fence and the start that they have, if any."""
+    def hold(self, where: ColumnElement[bool], *, anew: bool = True) -> Update:
+        """Hold rows until the lease ends, and return them: anew, or with the fence and the start that they have, if any."""
+        return self.held(where, anew=anew).returning(*self.columns, self.present)
+
+    def held(self, where: ColumnElement[bool], *, anew: bool = True) -> Update:
+        """The same, without a word of them."""
         mapped, rows, table = self._mapped, self._mapped.rows, self._mapped.ledger_table
         values: dict[str, Any] = {
             "claim_id": bindparam("fence", type_=rows.column("claim_id").type),
@@ -108,7 +114,7 @@ class ClaimStatements:
             values["status"] = quoted(table.words.claimed)
         if anew and table.counts is Counts.ATTEMPTS:
             values["count"] = rows.count() + 1
-        return mapped.update(values).where(where).returning(*self.columns, self.present)
+        return mapped.update(values).where(where)
 
     @cached_property
     def columns(self) -> list[ColumnElement[Any]]:
@@ -124,7 +130,7 @@ class ClaimStatements:
         return [column for column in there if column.name in needed - known]
 
     @cached_property
-    def present(self) -> ColumnElement[Any]:
+    def present(self) -> Label[Any]:
         """The ledger's present, which stands behind each row of a claim."""
         return self._mapped.dialect.now().label("claim_now")
 
@@ -155,13 +161,13 @@ class ClaimStatements:
         return found.order_by(rows.lease_end()).with_for_update(skip_locked=True)
 
     @cached_property
-    def take_over(self) -> Update:
+    def take_over(self) -> Compiled:
         """Give rows found by `expired` or `held_under` a new lease.
 
         The fence stays the lost claim's: a keeper that is killed before it settles then leaves no trace, and whoever
         settles in the end writes the one attempt of that claim.
         """
-        return self.hold(self._mapped.id.in_(bindparam("ids", expanding=True)), anew=False)
+        return Compiled(self.hold(self._mapped.id.in_(bindparam("ids", expanding=True)), anew=False))
 
     @cached_property
     def run_alone(self) -> Update:
@@ -178,11 +184,12 @@ class ClaimStatements:
         ids = self._mapped.id.in_(bindparam("ids", expanding=True))
         return self._mapped.update({"claim_id": null()}).where(ids)
 
-    def extend(self, fences: Fences) -> Update:
+    def extend(self, fences: Fences) -> Compiled:
         """Move the end of leases, each only where its fence is still there and nobody has locked the row."""
         mapped, rows = self._mapped, self._mapped.rows
         lease = {"lease_until": mapped.later(rows.column("lease_until"), "lease")}
-        return mapped.update(lease).where(fences.free).returning(mapped.id, rows.column("claim_id"))
+        extended = mapped.update(lease).where(fences.free).returning(mapped.id, rows.column("claim_id"))
+        return Compiled(extended)
 
 
 class Claiming(Due):
@@ -205,7 +212,7 @@ class Claiming(Due):
         return ClaimStatements(self._mapped)
 
     @cached_property
-    def _extending(self) -> Update:
+    def _extending(self) -> Compiled:
         return self._claiming.extend(self._fences)
 
     @cached_property
@@ -319,7 +326,7 @@ class Claiming(Due):
     def _read_claims(
         self,
         connection: Connection,
-        statement: Update,
+        statement: Runs,
         parameters: Parameters,
         lease: timedelta,
         abandoned: Mapping[TaskId, Abandoned] | None = None,
@@ -330,8 +337,8 @@ class Claiming(Due):
         fence, reader = parameters["fence"], self._claim_reader
         try:
             if behind_gates:
-                return reader.claims_behind_gates(connection.execute(statement, parameters).all(), fence, lease)
-            return reader.claims(connection.execute(statement, parameters).all(), fence, lease, abandoned)
+                return reader.claims_behind_gates(statement.rows(connection, parameters), fence, lease)
+            return reader.claims(statement.rows(connection, parameters), fence, lease, abandoned)
         except Exception as error:
             if not is_unreadable(error):
                 raise
@@ -435,7 +442,7 @@ class Claiming(Due):
             return [*await self.extend(ordered[:half], lease), *await self.extend(ordered[half:], lease)]
 
     def _extend(self, connection: Connection, claims: list[Claim], lease: timedelta) -> list[Unwritten]:
-        rows = connection.execute(self._extending, self._fences.parameters(claims) | self._times(lease=lease))
+        rows = self._extending.rows(connection, self._fences.parameters(claims) | self._times(lease=lease))
         extended = {tuple(row) for row in rows}
         rest = [claim for claim in claims if (claim.task.id, claim.claim_id) not in extended]
         return self._fences.why(connection, rest)

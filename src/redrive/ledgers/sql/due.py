@@ -27,6 +27,7 @@ from redrive.core.states import State
 from redrive.core.task import TaskId
 from redrive.ledgers.sql.base import IDS_MAX
 from redrive.ledgers.sql.batches import Batch
+from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.gates import Gating
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import Branch, Predicates
@@ -73,9 +74,9 @@ class DueStatements:
 
     def __init__(self, mapped: Mapped) -> None:
         self._mapped = mapped
-        self._next_dues: dict[tuple[int, bool], Select[Any]] = {}
+        self._next_dues: dict[tuple[int, bool], Compiled] = {}
 
-    def next_due(self, kinds: int, *, signed: bool = False) -> Select[Any]:
+    def next_due(self, kinds: int, *, signed: bool = False) -> Compiled:
         """How many seconds until the next row is due, at least zero unless `signed`; no row where none waits."""
         if (kinds, signed) not in self._next_dues:
             heads = []
@@ -84,7 +85,8 @@ class DueStatements:
                 for at, kind in enumerate(kind_conditions(self._mapped.rows, kinds)):
                     build = self._since_due if signed else self._until_due
                     heads.append(build(branch, kind, f"{name}_{at}"))
-            self._next_dues[kinds, signed] = select(func.min(union_all(*heads).subquery("heads").c.seconds))
+            soonest = select(func.min(union_all(*heads).subquery("heads").c.seconds))
+            self._next_dues[kinds, signed] = Compiled(soonest)
         return self._next_dues[kinds, signed]
 
     def _until_due(self, branch: DueBranch, kind: list[ColumnElement[bool]], name: str) -> Select[Any]:
@@ -232,7 +234,7 @@ class Due(Gating):
         times, left = self._times(), []
         for part in parts:
             statement = self._due.next_due(len(part), signed=signed)
-            left.append(connection.execute(statement, times | kind_parameters(part)).scalar())
+            left.append(statement.scalar(connection, times | kind_parameters(part)))
         return min((float(one) for one in left if one is not None), default=None)
 
     async def overdue(self, kind: str, age: timedelta, *, limit: int = IDS_MAX) -> list[TaskId]:

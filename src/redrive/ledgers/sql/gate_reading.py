@@ -42,6 +42,7 @@ from redrive.core.gates import (
 )
 from redrive.core.task import TaskId
 from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.gate_rows import GateAsk, GateRows, NamedGate
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.seam import Dialect, Parameters
@@ -78,7 +79,7 @@ class ReadingGateClaim(ABC):
     def __init__(self, dialect: Dialect, rows: GateRows) -> None:
         self._dialect = dialect
         self._rows = rows
-        self._hold = rows.hold(rows.id.in_(bindparam("ids", expanding=True))).returning(*self._seen())
+        self._hold = Compiled(rows.hold(rows.id.in_(bindparam("ids", expanding=True))).returning(*self._seen()))
 
     @abstractmethod
     def discover(self, connection: Connection, ledger: str, times: Parameters) -> list[NamedGate]:
@@ -109,7 +110,7 @@ class ReadingGateClaim(ABC):
     def _soonest(self, connection: Connection, gates: Sequence[Gate], now: datetime) -> dict[str, datetime | None]:
         """When the first task of each gate is due, those of kinds that nobody here knows too."""
 
-    def ask(self, connection: Connection, ask: GateAsk) -> tuple[Any, Parameters] | None:
+    def ask(self, connection: Connection, ask: GateAsk) -> tuple[Compiled, Parameters] | None:
         """See `GateClaim.ask`."""
         now = self._present(connection, ask)
         names = self._looked(connection, ask, now)

@@ -51,7 +51,7 @@ class Reading(LedgerBase):
             statement = statement.where(id_ < cursor if newest_first else id_ > cursor)
         statement = statement.order_by(id_.desc() if newest_first else id_).limit(limit + 1)
         try:
-            tasks = [self._reader.task(row) for row in connection.execute(statement).all()]
+            tasks = self._reader.tasks(connection.execute(statement).all())
         except Exception as error:
             if not is_unreadable(error):
                 raise
@@ -69,8 +69,8 @@ class Reading(LedgerBase):
     def standing(self, connection: Connection, ids: Sequence[TaskId]) -> dict[TaskId, tuple[State, int]]:
         """The state and the failures of these rows, of those that are there."""
         reader, columns = self._standing
-        rows = connection.execute(select(*columns).where(self._mapped.id.in_(ids)))
-        return {task.id: (task.state, task.failures) for task in map(reader.task, rows)}
+        rows = connection.execute(select(*columns).where(self._mapped.id.in_(ids))).all()
+        return {task.id: (task.state, task.failures) for task in reader.tasks(rows)}
 
     def unchanged(self, connection: Connection, asked: Filter, ids: Sequence[TaskId]) -> set[TaskId]:
         """Those of these rows that match a filter, as it was when it was frozen."""

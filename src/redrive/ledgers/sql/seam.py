@@ -6,16 +6,17 @@ Spans are where the two differ most. PostgreSQL has a clock of its own, so a del
 server's present. SQLite has none, so the instant is computed here, and is bound in the form in which its column stores it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 import sqlalchemy
-from sqlalchemy import CTE, ColumnElement, Connection, Delete, FromClause, Insert, Select, Table, Update
+from sqlalchemy import CTE, ColumnElement, Connection, Delete, FromClause, Insert, Label, Select, Table, Update
 from sqlalchemy.types import TypeEngine
 
 from redrive.core.decide import Settlement
 from redrive.core.gates import Gate, GateRule
+from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.gate_rows import GateAsk, GateRows, NamedGate
 
 Columns = Mapping[str, TypeEngine[Any]]
@@ -69,10 +70,40 @@ class SettleWriter(Protocol):
         ...
 
 
+class Runs(Protocol):
+    """A statement, or what takes several of them."""
+
+    def rows(self, connection: Connection, parameters: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        """Run it; what it returns."""
+        ...
+
+
+class HeldRows(Protocol):
+    """How rows are held, and what is read of them: the same on every database."""
+
+    @property
+    def columns(self) -> list[ColumnElement[Any]]:
+        """What a claim reads."""
+        ...
+
+    @property
+    def present(self) -> Label[Any]:
+        """The ledger's present."""
+        ...
+
+    def hold(self, where: ColumnElement[bool]) -> Update:
+        """Hold rows and return them: the columns, and behind them the present."""
+        ...
+
+    def held(self, where: ColumnElement[bool]) -> Update:
+        """The same, without a word of them."""
+        ...
+
+
 class GateClaim(Protocol):
     """Takes what gates let through."""
 
-    def ask(self, connection: Connection, ask: GateAsk) -> tuple[Any, Parameters] | None:
+    def ask(self, connection: Connection, ask: GateAsk) -> tuple[Compiled, Parameters] | None:
         """The statement that holds it and returns it as claims are read, with its parameters; None where there is nothing."""
         ...
 
@@ -142,11 +173,13 @@ class Dialect(Protocol):
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
-    def batch_rows(self, columns: Columns) -> FromClause:
-        """A table made of one parameter, or of one for each column."""
+    def batch_rows(self, columns: Columns, same: Collection[str] = ()) -> FromClause:
+        """A table made of one parameter, or of one for each column. Columns that are the `same` in all rows are one value each."""
         ...
 
-    def batch_writer(self, columns: Columns) -> Callable[[Iterable[Sequence[Any]]], Parameters]:
+    def batch_writer(
+        self, columns: Columns, same: Collection[str] = ()
+    ) -> Callable[[Iterable[Sequence[Any]]], Parameters]:
         """What makes these parameters of rows."""
         ...
 
@@ -173,6 +206,10 @@ class Dialect(Protocol):
 
         The first turn leaves `reserved` of them to the others.
         """
+        ...
+
+    def take_and_read(self, id_: ColumnElement[Any], ids: Any, rows: HeldRows) -> Runs:
+        """Hold the rows whose ids a statement selects, which is run once, and return them as `HeldRows.hold` does."""
         ...
 
     def unlocked(self, column: ColumnElement[Any], ids: Select[Any]) -> ColumnElement[bool] | None:

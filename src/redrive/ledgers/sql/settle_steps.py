@@ -1,8 +1,9 @@
 """Settling in several statements of one transaction: the rows, then the history and the rollup of those that were written."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, and_
 
@@ -10,24 +11,40 @@ from redrive.core.decide import Settlement
 from redrive.core.task import TaskId
 from redrive.ledgers.rollup import MEASURED, rolled_up
 from redrive.ledgers.sql import schema
-from redrive.ledgers.sql.batches import Batch
+from redrive.ledgers.sql.batches import Batch, Shapes
+from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.gate_reading import settle_gates
 from redrive.ledgers.sql.minute import add_up
 from redrive.ledgers.sql.seam import Dialect, SettleRows
 
 
+class Ending(NamedTuple):
+    """How the claims of a batch are ended, where some of its columns are the same in all rows."""
+
+    batch: Batch
+    update: Any
+    """The update, which says nothing of what it wrote."""
+    written: Compiled
+    """The same, which returns the ids of what it wrote."""
+
+
 class SettleInSteps(ABC):
-    """Writes settlements in three statements, and in more where tasks have gates."""
+    """Writes settlements in three statements or four, and in more where tasks have gates."""
 
     one_statement = False
 
     def __init__(self, dialect: Dialect, rows: SettleRows) -> None:
         self._dialect = dialect
         self._rows = rows
-        self._batch = Batch(dialect, rows.columns)
-        ours = and_(self._batch.match("id", rows.id), rows.fence == self._batch.rows.c.claim_id)
-        self._update = rows.update(self._batch.rows, ours).returning(rows.id)
-        self._roll_up = add_up(dialect.insert(schema.minute), MEASURED)
+        self._endings = Shapes(rows.columns, self._ending)
+        self._roll_up = Compiled(add_up(dialect.insert(schema.minute), MEASURED))
+
+    def _ending(self, same: Collection[str]) -> Ending:
+        rows = self._rows
+        batch = Batch(self._dialect, rows.columns, same)
+        ours = and_(batch.match("id", rows.id), rows.fence == batch.rows.c.claim_id)
+        update = rows.update(batch.rows, ours)
+        return Ending(batch, update, Compiled(update.returning(rows.id)))
 
     def write(
         self,
@@ -41,16 +58,23 @@ class SettleInSteps(ABC):
     ) -> Sequence[Settlement]:
         """See `SettleWriter.write`."""
         present = self._begin(connection, now, wait=wait)
-        batch = self._batch.parameters([self._rows.values(one, now) for one in settlements])
-        written = set(connection.execute(self._update, batch | self._dialect.times(now)).scalars())
-        settled = settlements if len(written) == len(settlements) else _of(settlements, written)
+        values = [self._rows.values(one, now) for one in settlements]
+        left = self._end(connection, values, now)
+        settled = settlements if not left else [one for one in settlements if one.claim.task.id not in left]
         if settled:
             self._write_history(connection, settled, ledger, worker, present)
             minute = {"minute": present.replace(second=0, microsecond=0), "ledger": ledger, "worker": worker}
-            connection.execute(self._roll_up, {**rolled_up(settled), **minute})
+            self._roll_up.rows(connection, {**rolled_up(settled), **minute})
             if self._rows.has_gates:
                 settle_gates(connection, self._dialect, ledger, settled, present)
-        return [] if settled is settlements else [one for one in settlements if one.claim.task.id not in written]
+        return [] if not left else [one for one in settlements if one.claim.task.id in left]
+
+    def _end(self, connection: Connection, values: Sequence[Sequence[Any]], now: datetime | None) -> set[TaskId]:
+        """End the claims whose fence is still there; the ids of the others."""
+        ending = self._endings.of(values)
+        batch = ending.batch.parameters(values) | self._dialect.times(now)
+        written = {row[0] for row in ending.written.rows(connection, batch)}
+        return set() if len(written) == len(values) else {row[0] for row in values} - written
 
     @abstractmethod
     def _begin(self, connection: Connection, now: datetime | None, *, wait: bool) -> datetime:
@@ -61,7 +85,3 @@ class SettleInSteps(ABC):
         self, connection: Connection, settled: Sequence[Settlement], ledger: str, worker: str, ended_at: datetime
     ) -> None:
         """Write an attempt for each of them."""
-
-
-def _of(settlements: Sequence[Settlement], ids: set[TaskId]) -> list[Settlement]:
-    return [one for one in settlements if one.claim.task.id in ids]

@@ -1,7 +1,7 @@
 """SQLite's side of the seam: instants are bound, batches are JSON, nothing is locked row by row."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -23,6 +23,7 @@ from sqlalchemy import (
     func,
     literal_column,
     select,
+    type_coerce,
     union_all,
 )
 from sqlalchemy.dialects.sqlite import Insert, insert
@@ -30,9 +31,10 @@ from sqlalchemy.types import TypeEngine
 
 from redrive.core.gates import Gate, GateRule
 from redrive.ledgers.sql.gate_rows import GateRows
-from redrive.ledgers.sql.seam import Columns, Parameters, SettleRows
+from redrive.ledgers.sql.seam import Columns, HeldRows, Parameters, SettleRows
 from redrive.ledgers.sql.times import Instant, IsoText, comparable
 from redrive.ledgers.sqlite import gate_rows
+from redrive.ledgers.sqlite.claim import SqliteClaim
 from redrive.ledgers.sqlite.gates import SqliteGateClaim
 from redrive.ledgers.sqlite.settle import SqliteSettle
 
@@ -102,27 +104,40 @@ class SqliteDialect:
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
-    def batch_rows(self, columns: Columns) -> FromClause:
+    def batch_rows(self, columns: Columns, same: Collection[str] = ()) -> FromClause:
         """See `Dialect.batch_rows`."""
         each = func.json_each(bindparam("batch", type_=Text)).table_valued("value", name="each")
-        values = [
-            func.json_extract(each.c.value, f"$[{position}]", type_=type_).label(name)
-            for position, (name, type_) in enumerate(columns.items())
+        apart = [name for name in columns if name not in same]
+        values: list[ColumnElement[Any]] = [
+            (
+                bindparam(f"in_batch__{name}", type_=type_)
+                if name in same
+                else type_coerce(each.c.value, type_)
+                if apart == [name]
+                else func.json_extract(each.c.value, literal_column(f"'$[{apart.index(name)}]'"), type_=type_)
+            ).label(name)
+            for name, type_ in columns.items()
         ]
         return select(*values).select_from(each).subquery("batch")
 
-    def batch_writer(self, columns: Columns) -> Callable[[Iterable[Sequence[Any]]], Parameters]:
-        """See `Dialect.batch_writer`."""
+    def batch_writer(
+        self, columns: Columns, same: Collection[str] = ()
+    ) -> Callable[[Iterable[Sequence[Any]]], Parameters]:
+        """See `Dialect.batch_writer`: one text for all, or one value for all rows."""
         # Each value goes into the JSON text in the form in which the column stores it.
         dialect = self.sqlalchemy
-        processors = [type_.dialect_impl(dialect).bind_processor(dialect) for type_ in columns.values()]
+        convert = {name: type_.dialect_impl(dialect).bind_processor(dialect) for name, type_ in columns.items()}
 
         def write(rows: Iterable[Sequence[Any]]) -> Parameters:
-            stored = [
-                [value if process is None else process(value) for value, process in zip(row, processors, strict=True)]
-                for row in rows
-            ]
-            return {"batch": json.dumps(stored, ensure_ascii=False, separators=(",", ":"))}
+            given: list[Any] = list(zip(*rows, strict=True)) or [()] * len(columns)
+            alike, apart = dict[str, Any](), list[Sequence[Any]]()
+            for (name, process), values in zip(convert.items(), given, strict=True):
+                if name in same:
+                    alike[f"in_batch__{name}"] = values[0]
+                else:
+                    apart.append(values if process is None else [process(value) for value in values])
+            listed = apart[0] if len(apart) == 1 else list(zip(*apart, strict=True))
+            return {"batch": json.dumps(listed, ensure_ascii=False, separators=(",", ":")), **alike}
 
         return write
 
@@ -153,6 +168,10 @@ class SqliteDialect:
             used: Any = select(func.count()).select_from(taken[-1]).scalar_subquery() if taken else reserved
             taken.append(select(union_all(*limited).subquery(f"{name}_due")).limit(limit - used).cte(name))
         return taken
+
+    def take_and_read(self, id_: ColumnElement[Any], ids: Any, rows: HeldRows) -> SqliteClaim:
+        """See `Dialect.take_and_read`."""
+        return SqliteClaim(self, id_, ids, rows)
 
     def unlocked(self, column: ColumnElement[Any], ids: Select[Any]) -> None:
         """See `Dialect.unlocked`: whoever writes here has locked the whole database."""

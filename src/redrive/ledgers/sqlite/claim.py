@@ -1,0 +1,80 @@
+"""Claiming on SQLite, in three steps: which rows are due, to hold them, and to read them.
+
+Its driver gives the interpreter away for each row that it returns (see `settle.py`). So the rows are read as one JSON text, which
+also takes less time than to read them one by one. JSON cannot hold all that SQLite can: where it does not say exactly what a
+row has, the rows are read as they are.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Boolean, ColumnElement, Connection, Integer, String, Text, Uuid, bindparam, func, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.compiled import Compiled
+from redrive.ledgers.sql.seam import Dialect, HeldRows
+
+_EXACT = (Integer, Boolean, String, Uuid)
+"""What is stored as whole numbers or as text."""
+COLUMNS_MAX = 100
+"""So many arguments SQLite takes for one function, and some more."""
+_NOT_JSON = ("JSON cannot hold BLOB", "decode to UTF-8", "too big")
+
+
+class SqliteClaim:
+    """Holds the rows whose ids a statement selects, and returns them. Nobody else writes between its statements."""
+
+    def __init__(self, dialect: Dialect, id_: ColumnElement[Any], ids: Any, rows: HeldRows) -> None:
+        stored = [_stored(column.type, dialect) for column in rows.columns]
+        self._as_json = len(stored) <= COLUMNS_MAX and all(isinstance(one, _EXACT) for one in stored)
+        self._is_strange = id_.table is not schema.task
+        """Whether columns may hold other things than they are declared for."""
+        converts = [column.type.dialect_impl(dialect.sqlalchemy) for column in rows.columns]
+        self._converts: list[tuple[int, Callable[[Any], Any]]] = [
+            (at, convert)
+            for at, one in enumerate(converts)
+            if (convert := one.result_processor(dialect.sqlalchemy, None)) is not None
+        ]
+        self._present = str(rows.present.element.key)
+        taken = func.json_each(bindparam("taken", type_=Text)).table_valued("value", name="each")
+        named = id_.in_(select(taken.c.value))
+        self._find = Compiled(select(func.json_group_array(id_)).where(id_.in_(ids)))
+        self._hold = Compiled(rows.held(named))
+        self._read = Compiled(select(func.json_group_array(func.json_array(*rows.columns))).where(named))
+        self._read_rows = Compiled(select(*rows.columns, rows.present).where(named))
+
+    def rows(self, connection: Connection, parameters: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        """See `Runs.rows`."""
+        taken = self._find.scalar(connection, parameters)
+        if taken == "[]":
+            return ()
+        held = {**parameters, "taken": taken}
+        self._hold.rows(connection, held)
+        columns = self._read_columns(connection, held) if self._as_json else None
+        if columns is None:
+            return self._read_rows.rows(connection, held)
+        for at, convert in self._converts:
+            columns[at] = list(map(convert, columns[at]))
+        return list(zip(*columns, (parameters[self._present],) * len(columns[0]), strict=True))
+
+    def _read_columns(self, connection: Connection, held: Mapping[str, Any]) -> list[Sequence[Any]] | None:
+        """The rows as they are stored now, by columns; None where JSON does not say exactly what they have."""
+        try:
+            columns: list[Sequence[Any]] = list(zip(*json.loads(self._read.scalar(connection, held)), strict=True))
+        except DBAPIError as error:
+            if not any(said in str(error.orig) for said in _NOT_JSON):
+                raise
+            return None
+        cut = self._is_strange and any(float in set(map(type, column)) for column in columns)
+        return None if cut else columns
+
+
+def _stored(type_: TypeEngine[Any], dialect: Dialect) -> TypeEngine[Any]:
+    """What a column of this type is for SQLite."""
+    stored = type_.dialect_impl(dialect.sqlalchemy)
+    while isinstance(stored, TypeDecorator):
+        stored = stored.impl_instance
+    return stored
