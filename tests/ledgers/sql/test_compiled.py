@@ -109,3 +109,11 @@ async def test_what_is_not_the_drivers_is_raised_as_it_is(database: Database) ->
     with pytest.raises(Exception, match=r"."):
         await database.read(run)
     assert type(raised.value) is type(seen[0])
+
+
+async def test_a_parameter_that_is_missing_is_an_error(database: Database) -> None:
+    """It would else be NULL, and a condition on NULL finds nothing and says nothing."""
+    statement = Compiled(select(bindparam("one", type_=Integer), bindparam("other", type_=Integer)))
+    assert list(await database.read(statement.rows, {"one": 1, "other": None})) == [(1, None)]
+    with pytest.raises(KeyError, match="other"):
+        await database.read(statement.rows, {"one": 1})

@@ -212,7 +212,7 @@ async def test_claims_use_their_indexes_on_sqlite(tmp_path: Path, broker: Broker
         ledger = await relay.lane.ledger()
 
         def plan(connection: Connection) -> str:
-            sql = ledger._claiming.claim(0).statement.compile(dialect=connection.dialect)
+            sql = ledger._claiming.claim(0)._find.statement.compile(dialect=connection.dialect)
             asked = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", (0,) * len(sql.positiontup or ()))
             return "\n".join(str(row) for row in asked)
 

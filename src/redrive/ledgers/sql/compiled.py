@@ -62,10 +62,11 @@ class _Form:
         """Whether its text depends on its parameters, as that of a list does."""
         self._text = str(compiled)
         self._names: Sequence[str] = compiled.positiontup or ()
-        self._constants = {name: value for name, value in compiled.params.items() if name in set(self._names)}
+        names = set(self._names)
+        self._constants = {name: compiled.params[name] for name in names if not compiled.binds[name].required}
         self._binds = [
             (name, convert)
-            for name in self._constants
+            for name in names
             if (convert := compiled.binds[name].type.dialect_impl(dialect).bind_processor(dialect)) is not None
         ]
         self._types = [one.type for one in statement.exported_columns]
