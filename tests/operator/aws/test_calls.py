@@ -107,7 +107,7 @@ async def test_nothing_is_ever_scanned(home: ItemHome, monkeypatch: Any) -> None
         },
         ports.TaskPages: {
             "page": lambda: pages.page(DEAD), "ids": lambda: pages.ids(Filter(cause="x")),
-            "count": lambda: pages.count(DEAD), "present": pages.present,
+            "count": lambda: pages.count(DEAD), "present": pages.present, "due_until": lambda: pages.due_until(now + HOUR),
         },
         ports.Gates: {
             "page": gates.page, "holding": gates.holding, "one": lambda: gates.one("ep-00"), "rules": gates.rules,

@@ -5,7 +5,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Text, and_, bindparam, case, select, update
-from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
 
 from redrive.core.decide import Settlement
 from redrive.core.effect_mark import OPEN, EffectAnswer, EffectMark, MarkState, read_then
@@ -47,7 +46,7 @@ class SqlEffectMarks:
             "claim_id": claim.claim_id, "first_at": now, "entered_at": now, "changed_at": now, "probes": 0,
             **dict.fromkeys(_UNANSWERED),
         }  # fmt: skip
-        adding: PostgresInsert = self._database.insert(_e)
+        adding = self._database.insert(_e)
         # Of a question that was answered for certain nothing is left: the key counts from this try on.
         anew = and_(_e.c.state == MarkState.ANSWERED.value, ~by_probe)
         values: dict[Any, Any] = {name: adding.excluded[name] for name in row if name not in ("ledger", "task_id")}
