@@ -14,6 +14,8 @@ from botocore.useragent import UserAgentString
 
 from redrive.ledgers.aws import open as opening
 
+READ_SECONDS = opening.READ_SECONDS
+"""How long an answer is waited for outside of tests."""
 opening.CONNECT_SECONDS = opening.READ_SECONDS = opening.POLL_SECONDS = 120
 SESSION = aiobotocore.session.get_session()
 for _service in ("dynamodb", "sqs"):

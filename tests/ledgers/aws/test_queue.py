@@ -160,4 +160,8 @@ async def test_a_worker_lives_from_the_queue(home: ItemHome) -> None:
     assert {name: amount for name, amount in counters.items() if amount} == {"delivered": 5, "d_done": 10}
     for id_ in ids:
         assert [one.outcome for one in await ledger.attempts(id_)] == ["failed", "done"]
-    assert await ledger.queue.depth() == 0
+    async with asyncio.timeout(60):
+        while (
+            await ledger.queue.depth()
+        ):  # on a busy machine one may have been handed out twice: it leads to nothing, and goes
+            assert await ledger.claim(10, seconds(30)) == []

@@ -10,11 +10,12 @@ from typer.testing import CliRunner
 from redrive.cli import app as cli
 from redrive.ledgers.aws.asking import PATIENCE
 from redrive.ledgers.aws.checks import examine
-from redrive.ledgers.aws.open import READ_SECONDS, open_clients
+from redrive.ledgers.aws.open import open_clients
 from redrive.ledgers.aws.table import INDEXES, TTL, definition, problems_of, queue_problems
 from redrive.settings import Settings, load
 from redrive.stores.aws import read_url
 from redrive.systems.triggers.aws.settings import AwsSettings
+from tests.faults.aws_session import READ_SECONDS
 from tests.ledgers.aws.servers import AWS
 
 from .stack import REGION, Deed, Stack, allowed, deeds, parameters, resolved, resources, template
