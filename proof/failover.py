@@ -23,8 +23,9 @@ from sqlalchemy import Connection, func, select
 
 from bench.cluster import Cluster, cluster
 from proof.scenario import Found, scenario
-from redrive import Redrive, State
+from redrive import Redrive, State, seconds
 from redrive.errors import LedgerAwayError
+from redrive.lane import make_task
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.migrate import migrate
@@ -50,6 +51,8 @@ WAYS = [
     "machine",
 ]
 SHORT = ["postmaster", "frozen"]
+AHEAD_SECONDS = 100
+"""How long after a kill something is due, whoever can add."""
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -93,6 +96,7 @@ async def _fail_over(nodes: Cluster, folder: Path, ways: list[str]) -> list[Foun
             for number, way in enumerate(ways):
                 await asyncio.sleep(STEADY_SECONDS)
                 late = asyncio.create_task(_freeze(workers[1])) if number % 5 == 1 else None
+                await _add_ahead(app, number, added)
                 kills.append(await _kill(nodes, app, way))
                 print(
                     f"  {way}: promoted after {kills[-1].promoted:.1f} s, first claim {kills[-1].first_claim:.1f} s later"
@@ -218,6 +222,13 @@ async def _add(app: Redrive, number: int, added: Added, over: asyncio.Event) -> 
                 await asyncio.sleep(0.1)
         added.keys.append(key)
         added.longest = max(added.longest, time.monotonic() - asked_at)
+
+
+async def _add_ahead(app: Redrive, number: int, added: Added) -> None:
+    """Add what is due during the outage. Whoever adds has no worker, and may hear of a frozen primary a minute late: nothing would be there to claim."""
+    keys = [f"ahead-{number}-{turn}" for turn in range(2 * AHEAD_SECONDS)]
+    await app.add_many(make_task("work", {"ms": 5}, key=key, delay=seconds(turn / 2)) for turn, key in enumerate(keys))
+    added.keys += keys
 
 
 async def _freeze(worker: "subprocess.Popen[bytes]") -> None:
