@@ -235,3 +235,26 @@ def test_a_run_that_nobody_asked_to_end_is_released() -> None:
     stops.forget(claim)
     assert not stops.obeyed(claim)
     assert isinstance(stops.outcome(claim), Released)
+
+
+class Asked:
+    """A ledger that can only be asked who is to stop, and counts how often it was."""
+
+    looks = 0
+
+    async def stops_asked(self) -> list[Stop]:
+        self.looks += 1
+        return []
+
+
+async def test_many_wake_ups_are_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each added task wakes a worker: a statement for each of them would cost as much as the claims."""
+    monkeypatch.setattr(module, "WOKEN_EVERY_SECONDS", 3600)
+    ledger, stops = Asked(), Stops()
+    watching = asyncio.create_task(stops.watch(ledger, lambda: True, lambda _stop: None))  # type: ignore[arg-type]
+    for _ in range(100):
+        stops.soon()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    watching.cancel()
+    assert ledger.looks == 1

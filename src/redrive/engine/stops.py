@@ -1,7 +1,7 @@
 """Runs that people want to be cancelled.
 
-They ask through the ledger, from whatever process. A worker that runs something looks there once a second, and at once when it is
-woken. An async handler is cancelled at its next await, a thread is told through `context.cancelled`. Whoever ends first has the last
+They ask through the ledger, from whatever process. A worker that runs something looks there once a second, and when it is woken, but
+not for each of many wake-ups: most are for new tasks. An async handler is cancelled at its next await, a thread is told through `context.cancelled`. Whoever ends first has the last
 word: what a handler came to before it was cancelled stays.
 """
 
@@ -16,6 +16,8 @@ from redrive.core.task import Claim, TaskId
 from redrive.ports import Ledger
 
 EVERY_SECONDS = 1.0
+WOKEN_EVERY_SECONDS = 0.2
+"""How often wake-ups alone have it look."""
 
 
 class Stops:
@@ -58,7 +60,7 @@ class Stops:
             self._told.discard(key)
 
     def soon(self) -> None:
-        """Something has happened in the ledger: look at once."""
+        """Something has happened in the ledger: look soon."""
         self._look.set()
 
     async def watch(self, ledger: Ledger, runs: Callable[[], bool], found: Callable[[Stop], None]) -> None:
@@ -72,3 +74,4 @@ class Stops:
                 with suppress(Exception):  # the store is away: what runs goes on, and the next look may work
                     for stop in await ledger.stops_asked():
                         found(stop)
+                await asyncio.sleep(WOKEN_EVERY_SECONDS)
