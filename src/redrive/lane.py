@@ -300,7 +300,7 @@ class Lane:
             except StaleError:  # what is not given stays as it holds: without a version, as it holds since just now
                 if version is not None:
                     raise
-        raise StaleError(f"others change {pattern!r} all the time: try again")
+        raise StaleError(f"others keep changing {pattern!r}: try again")
 
     async def unset_gate(self, pattern: str, *, actor: str, reason: str, version: int | None = None) -> bool:
         """Take the limits of a pattern away, so that a wider one holds or none; whether there were any. What code says comes back when it next opens."""

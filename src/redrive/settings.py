@@ -157,7 +157,7 @@ class Settings(Section):
     )
     redrive_secret_key: SecretKey | None = Field(
         default=None,
-        description="Encrypts stored secrets: 32 bytes in base64, or several with commas, the first of which encrypts; SQLite can do without",
+        description="Encrypts stored secrets: 32 bytes in base64, or several separated by commas, of which the first encrypts; optional on SQLite",
     )
     redrive_systems: Systems = Field(
         default=(),
@@ -254,7 +254,7 @@ def load(section: type[S], **given: Any) -> S:
     except ValidationError as error:
         raise SettingsError("; ".join(_sentence(problem) for problem in error.errors())) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{ENV_FILE} cannot be read ({error}): mend or remove it") from error
+        raise SettingsError(f"{ENV_FILE} cannot be read ({error}): correct or remove it") from error
 
 
 def variable(name: str) -> str | None:

@@ -62,7 +62,7 @@ def test_rotate_encrypts_all_and_changes_keys(stored: Run, redrive: Run, url: st
     assert [one["status"] for one in doctor_on_secrets(stored)] == ["ok"]
     monkeypatch.setenv("REDRIVE_SECRET_KEY", f"{new},{old}")
     assert [one["status"] for one in doctor_on_secrets(stored)] == ["notice"]
-    assert "2 were encrypted anew" in stored("secrets", "rotate").err
+    assert "2 were encrypted again" in stored("secrets", "rotate").err
     monkeypatch.setenv("REDRIVE_SECRET_KEY", new)
     assert [one["status"] for one in doctor_on_secrets(stored)] == ["ok"]
     assert [SecretBox([new]).open(one) for one in secrets_in(url)] == plain

@@ -87,7 +87,7 @@ def make_key(owner: str, scopes: Iterable[str], now: datetime, *, expires: timed
     """A new key, which nobody has stored yet."""
     check_text("owner", owner, OWNER_CHARS_MAX)
     if expires is not None and not read_span("expires", expires):
-        raise UsageError("a key must be good for some time: give a longer span than zero")
+        raise UsageError("a key must be valid for some time: give a span longer than zero")
     return NewKey(
         secret=PREFIX + secrets.token_urlsafe(32),
         key=ApiKey(

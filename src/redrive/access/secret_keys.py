@@ -35,7 +35,7 @@ def read_key_file(file: Path) -> str | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(
-            f"the keys in {file} cannot be read ({error}): mend the file, or set REDRIVE_SECRET_KEY"
+            f"the keys in {file} cannot be read ({error}): correct the file, or set REDRIVE_SECRET_KEY"
         ) from error
 
 

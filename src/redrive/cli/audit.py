@@ -138,7 +138,10 @@ def head(database: DatabaseOption = None, app: AppOption = None, json: JsonOptio
 @audit.command("verify")
 def verify(
     head: Annotated[
-        str | None, typer.Option(metavar="HASH", help="A head that you kept: only so is a removed end found.")
+        str | None,
+        typer.Option(
+            metavar="HASH", help="A head that you kept elsewhere: without one, lines removed at the end go unnoticed."
+        ),
     ] = None,
     database: DatabaseOption = None,
     app: AppOption = None,
@@ -201,7 +204,7 @@ def _say_verdict(found: ChainVerdict) -> None:
 
 @audit.command("prune")
 def prune(
-    older_than: Annotated[timedelta, duration_option("--older-than", "How old the lines are that go, such as 90d.")],
+    older_than: Annotated[timedelta, duration_option("--older-than", "Delete lines older than this, such as 90d.")],
     reason: Annotated[str, typer.Option(help="Why; it is kept in the audit.")],
     database: DatabaseOption = None,
     app: AppOption = None,

@@ -172,7 +172,7 @@ AppOption = Annotated[
 ]
 DatabaseOption = Annotated[
     str | None,
-    typer.Option("--database", metavar="URL", help="The database; without it DATABASE_URL or sqlite:///redrive.db."),
+    typer.Option("--database", metavar="URL", help="The database; by default DATABASE_URL or sqlite:///redrive.db."),
 ]
 LaneOption = Annotated[
     str | None,
@@ -185,7 +185,7 @@ SystemsOption = Annotated[
     typer.Option(
         "--systems",
         metavar="NAMES",
-        help=f"Systems, with commas between them: {', '.join(SYSTEMS)}, or all; without it REDRIVE_SYSTEMS.",
+        help=f"Systems, with commas between them: {', '.join(SYSTEMS)}, or all; by default REDRIVE_SYSTEMS.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")]

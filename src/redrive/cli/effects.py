@@ -62,7 +62,9 @@ def list_effects(
         )
     elif not found.items:
         say(
-            "no probe is being asked" if probing else "nobody is asked: it is known of every effect whether it happened"
+            "no probe is being asked"
+            if probing
+            else "nothing to answer: it is known of every effect whether it happened"
         )
     else:
         for ledger, one in found.items:

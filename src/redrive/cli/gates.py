@@ -63,7 +63,7 @@ UnsetOption = Annotated[
     bool, typer.Option("--unset", help="Take the limits of this pattern away: a wider one holds, or none.")
 ]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; required, shown beside the gate and kept.")]
-ByOption = Annotated[str | None, typer.Option("--by", help="Who does it; without it the name you are logged in with.")]
+ByOption = Annotated[str | None, typer.Option("--by", help="Who does it; by default the name you are logged in with.")]
 VersionOption = Annotated[
     int | None, typer.Option("--version", help="Only if nobody has acted since this version, as `show` says it.", min=0)
 ]
@@ -77,7 +77,7 @@ def list_gates(
     does: Annotated[
         str | None, typer.Option("--does", help="Only those that are paused, holding, returning or letting-through.")
     ] = None,
-    prefix: Annotated[str, typer.Option("--prefix", help="Only those whose names begin so.")] = "",
+    prefix: Annotated[str, typer.Option("--prefix", help="Only gates whose names begin with this.")] = "",
     limit: Annotated[int, typer.Option(help="How many to show.", min=1, max=500)] = 50,
     after: Annotated[str | None, typer.Option(help="Continue there, as the last page said.")] = None,
     lane: LaneOption = None,
@@ -250,10 +250,10 @@ def set_limits(
     ] = None,
     burst: Annotated[str | None, typer.Option(help="How many of the rate at once; or none.")] = None,
     failures: Annotated[
-        str | None, typer.Option(help="So many failures trip the breaker; none takes the breaker away.")
+        str | None, typer.Option(help="This many failures trip the breaker; none takes the breaker away.")
     ] = None,
     share: Annotated[
-        float | None, typer.Option(help="It trips if this share of at least so many tries failed.")
+        float | None, typer.Option(help="It trips if this share of at least that many tries failed.")
     ] = None,
     within: Annotated[timedelta | None, duration_option("--within", "In this span.")] = None,
     probe: Annotated[timedelta | None, duration_option("--probe", "How long between two probes.")] = None,
@@ -401,7 +401,7 @@ class _Deed:
             title = self.name if view is None else view.title
             say(f"{escape(self.words.format(title))} in {escape(ledger)}, by {escape(str(who['actor']))}")
         else:
-            say(f"nothing changed: {escape(self.name)} in {escape(ledger)} is so already")
+            say(f"nothing changed: {escape(self.name)} in {escape(ledger)} was like that already")
         if not changed:
             raise typer.Exit(PROBLEM)
 

@@ -31,8 +31,8 @@ keys = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 @keys.command("create")
 def create(
     user: Annotated[str, typer.Option(help="Whose key it is.")],
-    scope: Annotated[list[str], typer.Option(help=f"What it is good for, as often as needed: {', '.join(Scope)}.")],
-    expires: Annotated[timedelta | None, duration_option("--expires", "How long it is good for, such as 30d.")] = None,
+    scope: Annotated[list[str], typer.Option(help=f"What it may do; may be given more than once: {', '.join(Scope)}.")],
+    expires: Annotated[timedelta | None, duration_option("--expires", "How long it is valid, such as 30d.")] = None,
     database: DatabaseOption = None,
     app: AppOption = None,
     json: JsonOption = False,  # noqa: FBT002

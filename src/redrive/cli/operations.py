@@ -56,7 +56,7 @@ operations = typer.Typer(help="Bring dead tasks back step by step, with a brake.
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The operation.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; required, shown on its page and kept.")]
-ByOption = Annotated[str | None, typer.Option("--by", help="Who does it; without it the name you are logged in with.")]
+ByOption = Annotated[str | None, typer.Option("--by", help="Who does it; by default the name you are logged in with.")]
 RateOption = Annotated[str | None, typer.Option("--rate", help="How many a second, minute or hour: 20/s, 100/m.")]
 AllNowOption = Annotated[bool, typer.Option("--all-now", help="Everything at once: no steps, no rate, no brake.")]
 HaltOption = Annotated[
@@ -81,7 +81,7 @@ def start(
     all_now: AllNowOption = False,  # noqa: FBT002
     at_most: Annotated[
         int | None,
-        typer.Option("--at-most", help="No more than the first so many; 1 tries one.", min=1, max=IDS_MAX),
+        typer.Option("--at-most", help="At most this many; 1 tries a single task.", min=1, max=IDS_MAX),
     ] = None,
     patch: Annotated[
         str | None, typer.Option("--patch", help="A JSON Patch (RFC 6902) for each payload: JSON, or @FILE.")
@@ -194,7 +194,7 @@ def _say_plan(plan: Plan) -> None:
 
 @operations.command("list")
 def list_operations(
-    state: Annotated[OperationState | None, typer.Option("--state", help="Only those that stand so.")] = None,
+    state: Annotated[OperationState | None, typer.Option("--state", help="Only operations in this state.")] = None,
     limit: Annotated[int, typer.Option(help="How many to show.", min=1, max=500)] = 50,
     after: Annotated[str | None, typer.Option(help="Continue there, as the last page said.")] = None,
     lane: LaneOption = None,
@@ -353,7 +353,7 @@ _steer(
 )
 _steer("halt", "Pull the brake: nothing more is released.", "halted", "wrong cause")
 _steer("give-back", "End it: what was not released stays dead as it was.", "given back", "they do it by hand")
-_steer("approve", "Let it begin; somebody else than who started it.", "approved", "looked at it with ada")
+_steer("approve", "Let it begin; must be somebody other than whoever started it.", "approved", "looked at it with ada")
 
 
 @operations.command("change")

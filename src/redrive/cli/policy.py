@@ -90,7 +90,7 @@ def read_policy_file(file: Path) -> Policy:
         from redrive.web.api.previews import OF_A_PREVIEW, PolicyBody, policy_of
     try:
         if file.stat().st_size > FILE_BYTES_MAX:
-            raise UsageError(f"{file} is larger than {FILE_BYTES_MAX // 1024} KiB: that is no policy")
+            raise UsageError(f"{file} is larger than {FILE_BYTES_MAX // 1024} KiB: that is not a policy")
         text = file.read_text("utf-8")
         said: Any = json_.loads(text) if file.suffix == ".json" else tomllib.loads(text)
     except OSError as error:

@@ -32,7 +32,9 @@ def preview(
         timedelta | None, duration_option("--first", "Exponential: the wait after the first failure.")
     ] = None,
     cap: Annotated[timedelta | None, duration_option("--cap", "Exponential: the longest wait.")] = None,
-    factor: Annotated[float | None, typer.Option(help="Exponential: each wait is so many times the last one.")] = None,
+    factor: Annotated[
+        float | None, typer.Option(help="Exponential: each wait is this many times the last one.")
+    ] = None,
     schedule: Annotated[str | None, typer.Option(help="The waits one by one: 10s,1m,5m.", metavar="SPANS")] = None,
     fixed: Annotated[timedelta | None, duration_option("--fixed", "The same wait each time.")] = None,
     retries: Annotated[int | None, typer.Option(help="How many tries after the first.")] = None,
@@ -42,7 +44,7 @@ def preview(
     ] = None,
     key: Annotated[str, typer.Option(help="The task's key: the draws of the jitter depend on it.")] = "example",
     name: Annotated[str | None, typer.Option(help="The policy's name, on which they depend too.")] = None,
-    start: Annotated[str | None, typer.Option(help="When the first try is, in ISO 8601; without it now.")] = None,
+    start: Annotated[str | None, typer.Option(help="When the first try is, in ISO 8601; by default now.")] = None,
     app: AppOption = None,
     kind: Annotated[str | None, typer.Option(help="With --app: the policy of this kind's handler.")] = None,
     json: JsonOption = False,  # noqa: FBT002
@@ -124,7 +126,7 @@ def _instant(text: str | None) -> datetime:
     try:
         read = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"--start {text!r} is no instant: write ISO 8601, such as 2026-01-31T09:00:00Z") from None
+        raise UsageError(f"--start {text!r} is not an instant: write ISO 8601, such as 2026-01-31T09:00:00Z") from None
     return read if read.tzinfo else read.replace(tzinfo=UTC)
 
 

@@ -35,8 +35,8 @@ def about() -> None:
 
 @relay.command()
 def run(
-    host: Annotated[str | None, typer.Option(help="Where to listen; without it HTTP_HOST or 127.0.0.1.")] = None,
-    port: Annotated[int | None, typer.Option(help="Without it HTTP_PORT or 8086.", min=0, max=65535)] = None,
+    host: Annotated[str | None, typer.Option(help="Where to listen; by default HTTP_HOST or 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="By default HTTP_PORT or 8086.", min=0, max=65535)] = None,
 ) -> None:
     """Run the relay alone, with /health, /ready and /metrics, until SIGTERM or Ctrl-C.
 
@@ -59,19 +59,19 @@ def run(
 
 RulesOption = Annotated[
     str | None,
-    typer.Option("--rules", metavar="FILE", help="The rules; without it DEAD_LETTER_RULES or redrive's own."),
+    typer.Option("--rules", metavar="FILE", help="The rules; by default DEAD_LETTER_RULES or redrive's own."),
 ]
 
 
 @relay.command("dead-letters")
 def dead_letters(
     exchange: Annotated[
-        str | None, typer.Option(help="The dead-letter exchange; without it DEAD_LETTER_EXCHANGE or dead-letters.")
+        str | None, typer.Option(help="The dead-letter exchange; by default DEAD_LETTER_EXCHANGE or dead-letters.")
     ] = None,
     queue: Annotated[
         str | None,
         typer.Option(
-            help="The queue bound to it; without it DEAD_LETTER_QUEUE or dead-letters.pending. "
+            help="The queue bound to it; by default DEAD_LETTER_QUEUE or dead-letters.pending. "
             "Given without an exchange, it is taken as it is."
         ),
     ] = None,
@@ -80,8 +80,8 @@ def dead_letters(
         typer.Option(help="What to bind with, where the exchange is direct; may be given more than once."),
     ] = None,
     rules: RulesOption = None,
-    host: Annotated[str | None, typer.Option(help="Where to listen; without it HTTP_HOST or 127.0.0.1.")] = None,
-    port: Annotated[int | None, typer.Option(help="Without it HTTP_PORT or 8086.", min=0, max=65535)] = None,
+    host: Annotated[str | None, typer.Option(help="Where to listen; by default HTTP_HOST or 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="By default HTTP_PORT or 8086.", min=0, max=65535)] = None,
 ) -> None:
     """Hand dead letters to the relay, with /health, /ready and /metrics, until SIGTERM or Ctrl-C.
 

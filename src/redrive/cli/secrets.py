@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from redrive.access.secret_box import SecretBox
     from redrive.ledgers.aws.client import Dynamo
 
-secrets = typer.Typer(help="Make keys for stored secrets, and encrypt all of them anew.", no_args_is_help=True)
+secrets = typer.Typer(help="Make keys for stored secrets, and encrypt all of them again.", no_args_is_help=True)
 
 
 @secrets.command("new-key")
@@ -71,7 +71,7 @@ def rotate(database: DatabaseOption = None, app: AppOption = None, json: JsonOpt
         print_json(asdict(standing))
     else:
         say(
-            f"{standing.total} secrets: {standing.changed} were encrypted anew, {standing.plain} of them were in the clear before"
+            f"{standing.total} secrets: {standing.changed} were encrypted again, {standing.plain} of them were in the clear before"
         )
     if standing.unreadable:
         complain(

@@ -34,8 +34,8 @@ def serve(
         typer.Option("--app", metavar="MODULE:APP", help="Your application; without it no handlers of yours run."),
     ] = None,
     systems: SystemsOption = None,
-    host: Annotated[str | None, typer.Option(help="Where to listen; without it HTTP_HOST or 127.0.0.1.")] = None,
-    port: Annotated[int | None, typer.Option(help="Without it HTTP_PORT or 8086.", min=0, max=65535)] = None,
+    host: Annotated[str | None, typer.Option(help="Where to listen; by default HTTP_HOST or 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="By default HTTP_PORT or 8086.", min=0, max=65535)] = None,
 ) -> None:
     """Serve the dashboard, the operator API, health and metrics; run handlers and systems. Until SIGTERM or Ctrl-C.
 

@@ -54,7 +54,7 @@ TONES = {Tone.PLAIN: "", Tone.GOOD: "green", Tone.WARN: "yellow", Tone.BAD: "red
 BARS = " ▁▂▃▄▅▆▇█"
 EveryOption = Annotated[timedelta, duration_option("--every", "How often to look.")]
 LooksOption = Annotated[
-    int | None, typer.Option("--looks", min=1, help="End after so many looks; without it Ctrl+C does.")
+    int | None, typer.Option("--looks", min=1, help="Stop after this many refreshes; by default at Ctrl-C.")
 ]
 
 

@@ -47,7 +47,7 @@ def migrate(
     keep_history: Annotated[
         str | None,
         typer.Option(
-            metavar="SPAN", help="How long partitions are kept, such as 90d; without it as long as their tasks."
+            metavar="SPAN", help="How long partitions are kept, such as 90d; by default as long as their tasks."
         ),
     ] = None,
     json: JsonOption = False,  # noqa: FBT002

@@ -326,7 +326,7 @@ AtMostOption = Annotated[
 ]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; required, and kept with each task.")]
-ByOption = Annotated[str | None, typer.Option("--by", help="Who does it; without it the name you are logged in with.")]
+ByOption = Annotated[str | None, typer.Option("--by", help="Who does it; by default the name you are logged in with.")]
 
 
 @tasks.command("redrive")

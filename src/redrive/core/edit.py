@@ -47,7 +47,7 @@ class Edit:
         try:
             jsonpatch.JsonPatch(list(self.patch))
         except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException, TypeError, AttributeError) as error:
-            raise UsageError(f"this is no JSON Patch (RFC 6902): {error}") from None
+            raise UsageError(f"this is not a JSON Patch (RFC 6902): {error}") from None
 
     def apply(self, payload: Any) -> Any:
         """The payload after the edit; `EditError` where it does not fit. What was given is not changed.

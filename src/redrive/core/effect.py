@@ -124,7 +124,7 @@ def after_probe(
             mark = replace(mark, then=Then(State.CANCELLED, "cancelled", None, reason or None), why=reason or None)
             return _ask_again(claim, mark, effect, mark.probes + 1, "released", None, elapsed)
         case Snoozed():
-            why = "the probe returned Snoozed, which is no answer"
+            why = "the probe returned Snoozed, which is not an answer"
         case Failed(error):
             why = f"the probe failed: {describe_error(error)}"
             error_class, _ = effect.policy.classify(error)

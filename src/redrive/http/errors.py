@@ -191,5 +191,5 @@ def add_error_handlers(web: FastAPI) -> None:
     @web.exception_handler(TooSlowError)
     async def too_slow(request: Request, _error: TooSlowError) -> JSONResponse:
         return answer(
-            request, later("store_busy", "the database needed too long for this look: try again, or ask for less")
+            request, later("store_busy", "the database took too long to read this: try again, or ask for less")
         )

@@ -44,7 +44,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(read) < len(pairs):
         seen: set[str] = set()
         [twice, *_] = [name for name, _ in pairs if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
-        raise ValueError(f"the name {twice[:80]!r} stands twice in one object")
+        raise ValueError(f"the name {twice[:80]!r} appears twice in one object")
     return read
 
 

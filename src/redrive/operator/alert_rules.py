@@ -128,7 +128,7 @@ RULES = (
     AlertRule(name="oldest_due", meaning="due tasks are not run", find=_oldest_due),
     AlertRule(name="depth", meaning="too many tasks wait", find=_depth),
     AlertRule(name="new_group", meaning="tasks die of something new", find=_new_group),
-    AlertRule(name="dead", meaning="a task died where each one matters", find=_dead),
+    AlertRule(name="dead", meaning="a task died in a ledger where every death is an alert", find=_dead),
 )
 """All rules over ledgers. Workers, kinds, operations and the store have rules of their own (`lost_worker`, `failing`, `operation`, `ledger_away`); what else is wrong, such as a disabled endpoint, systems say
 themselves: `System.alarms`."""
@@ -302,7 +302,7 @@ def _address_books(urls: Sequence[str]) -> list[Any]:
         book = apprise.Apprise()
         if not book.add(url):
             raise SettingsError(
-                f"ALERT_URLS cannot be used: number {number} is no address that apprise knows, such as json://host/path; "
+                f"ALERT_URLS cannot be used: number {number} is not an address that apprise knows, such as json://host/path; "
                 "change it in the environment or in .env"
             )
         books.append(book)

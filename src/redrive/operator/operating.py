@@ -252,7 +252,7 @@ class LaneOperations:
         return await self._act(OperationAct.GIVE_BACK, id, actor, reason)
 
     async def approve(self, id: str, *, actor: str, reason: str) -> Operation:
-        """Let it begin; somebody else than who started it."""
+        """Let it begin; must be somebody other than whoever started it."""
         return await self._act(OperationAct.APPROVE, id, actor, reason)
 
     async def change(

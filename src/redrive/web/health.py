@@ -65,7 +65,7 @@ async def ready(request: Request) -> JSONResponse:
 async def metrics(request: Request) -> Response:
     """Open to this machine where HTTP_TRUST_LOOPBACK is set; else with a key of scope `viewer`."""
     running = running_of(request)
-    assert running.metrics is not None, "who is asked for figures counts them"
+    assert running.metrics is not None, "whoever is asked for figures counts them"
     if running.is_open:
         await answers_of(request).get("gauges", GAUGES_FRESH_SECONDS, running.set_gauges)
     return Response(generate_latest(running.metrics.registry), media_type=CONTENT_TYPE_LATEST)

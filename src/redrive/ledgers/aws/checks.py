@@ -100,7 +100,7 @@ async def _look_at_table(dynamo: Any, table: str) -> list[StoreFinding]:
     told = await _ask(dynamo, "describe_table", named, "dynamodb:DescribeTable on the table", TableName=table)
     found = problems_of(told["Table"])
     if found:
-        remedy = "deploy deploy/aws/template.yaml anew; DynamoDB makes an index while the table is used"
+        remedy = "deploy deploy/aws/template.yaml again; DynamoDB makes an index while the table is used"
         return [StoreFinding("table", "problem", f"{named} does not fit: {'; '.join(found)}", remedy)]
     nobody = {"pk": {"S": "nobody"}, "sk": {"S": "nobody"}}
     await _ask(dynamo, "get_item", named, "dynamodb:GetItem on the table", TableName=table, Key=nobody)
@@ -133,7 +133,7 @@ async def _look_at_queue(sqs: Any, url: str, dead: str | None, lease: timedelta)
     attributes = await _attributes(sqs, url, named)
     found = queue_problems(attributes, lease.total_seconds())
     if found:
-        remedy = "correct the queue, or deploy deploy/aws/template.yaml anew"
+        remedy = "correct the queue, or deploy deploy/aws/template.yaml again"
         return [StoreFinding("queue", "problem", f"{named} does not fit: {'; '.join(found)}", remedy)]
     well = StoreFinding("queue", "ok", url)
     policy = json.loads(attributes.get("RedrivePolicy") or "{}")

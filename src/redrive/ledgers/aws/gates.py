@@ -57,7 +57,7 @@ from redrive.ports import Actor
 
 CODE = "code"
 """Who has set a rule that stands in code: it may be changed by code, and what a person has set may not."""
-NO_REASON = "say why: whoever finds the gate so asks first"
+NO_REASON = "say why: whoever finds the gate like this will ask"
 KNOWN_GATES_MAX = 10_000
 """How many gates are remembered as they were last seen."""
 SHELF_LOOKED_AT = 100
@@ -494,7 +494,7 @@ class ItemGating(ItemBase):
             number = last.get("deeds", 0)
             if version is not None and version != number:
                 said = f"{last['actor']} was quicker ({last['act']})" if last else "somebody else acted"
-                raise StaleError(f"{said} on {name!r} since you looked: look again, then decide anew")
+                raise StaleError(f"{said} on {name!r} since you looked: look again, then decide")
             action = await plan()
             if action is None:
                 if version is None or (await self.last_deeds([name]))[name] == number:

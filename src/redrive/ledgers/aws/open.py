@@ -63,7 +63,7 @@ async def open_clients(
                 for service in services
             ]
         except NoRegionError as error:
-            raise SettingsError("nobody says in which region of AWS the table is: set AWS_REGION") from error
+            raise SettingsError("the AWS region of the table is not known: set AWS_REGION") from error
         yield AwsClients(*clients)
 
 

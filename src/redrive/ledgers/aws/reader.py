@@ -77,7 +77,7 @@ class ItemReading(ItemBase):
             raise UsageError(f"{self.name!r} has no column for kind: all of its tasks have the same")
         if filter.text is not None:
             raise UsageError(
-                f"{self.name!r} is kept in DynamoDB, which finds no text: ask by id, state, error or cause"
+                f"{self.name!r} is kept in DynamoDB, which cannot search for text: ask by id, state, error or cause"
             )
         named = filter.ids is not None or filter.key is not None
         if not named and not _listings(filter):

@@ -422,7 +422,7 @@ class PgmqLedger(SqlLedger):
         soon: bool = False,  # noqa: ARG002
     ) -> list[TaskId]:
         raise UsageError(
-            f"{self.name!r} waits in queues, which forget what is done: add it anew instead of returning it"
+            f"{self.name!r} waits in queues, which forget what is done: add it again instead of returning it"
         )
 
     def _message(self, claim: Claim) -> Reading:

@@ -53,7 +53,7 @@ def translated(error: BaseException) -> Exception:
     if state == "55P03":
         return StillLocked(f"somebody else has locked it: {said}")
     if state == "57014":  # cancelled by its statement_timeout
-        return TooSlowError("the database needed too long for this look")
+        return TooSlowError("the database took too long to read this")
     if state in _NAMELESS:
         return LedgerAwayError(
             f"a pooler gave this connection another server in between ({said}): say so with ?pooler=transaction in DATABASE_URL"

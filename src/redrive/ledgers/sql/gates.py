@@ -68,7 +68,7 @@ CODE = "code"
 GATES_LISTED_MAX = 1000
 IDLE_GATES_KEPT = timedelta(days=1)
 """Longer than any rate, budget or window reaches back."""
-NO_REASON = "say why: whoever finds the gate so asks first"
+NO_REASON = "say why: whoever finds the gate like this will ask"
 LOOK_FOR_GATES_SECONDS = 1.0
 """How often a ledger without gates looks whether there are some now."""
 _ASLEEP = (WaitsFor.DUE, WaitsFor.BUDGET)
@@ -388,7 +388,7 @@ class Gating(LedgerBase):
             return
         deed = connection.execute(select(_d.c.actor, _d.c.act).where(_d.c.id == last)).one_or_none()
         said = "somebody else acted" if deed is None else f"{deed.actor} was quicker ({deed.act})"
-        raise StaleError(f"{said} on {name!r} since you looked: look again, then decide anew")
+        raise StaleError(f"{said} on {name!r} since you looked: look again, then decide")
 
     # --- limits -------------------------------------------------------------------------------------------------------
 

@@ -114,7 +114,7 @@ class SqliteDatabase:
             if self._carried_over:
                 raise UsageError(
                     f"this process was forked while {self.file.name} was in use, and SQLite's locks do not survive that: "
-                    "fork before the work begins, or start the process anew (multiprocessing has 'spawn')"
+                    "fork before the work begins, or start the process afresh (multiprocessing has 'spawn')"
                 )
             self._make_file()
             self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="redrive-sqlite-read")

@@ -9,7 +9,7 @@ def translated(error: BaseException) -> Exception:
     if "no such table: redrive_" in said or "no such column: redrive_" in said:
         return NotMigratedError(f"redrive's tables are missing or old ({said}): run `redrive migrate`")
     if said == "interrupted":
-        return TooSlowError("the database needed too long for this look")
+        return TooSlowError("the database took too long to read this")
     away = (
         "is locked",
         "unable to open",

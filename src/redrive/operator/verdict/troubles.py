@@ -228,7 +228,7 @@ def ungrouped(ledger: LedgerNow, now: datetime) -> Trouble:
     dead = ledger.amounts.get(State.DEAD, 0)
     tasks = Target(to=LinkTo.TASKS, ledger=ledger.ledger, state="dead")
     head = said(Piece(f"{amount(dead, 'task')} of {ledger.ledger}", tasks), f" {'is' if dead == 1 else 'are'} dead.")
-    why = said("What of is not known yet: a service that runs groups them by their causes within seconds.")
+    why = said("The cause is not known yet: a running service groups them by cause within seconds.")
     return Trouble(
         rank=Rank.READY, subject=Subject.RECOVERED, since=now, wrong=(head, why), moves=Trend(label="", now="", points=()),
         by_itself=said("Nothing: dead tasks stay dead until a person brings them back."),

@@ -25,7 +25,7 @@ def _networks(given: Any) -> Any:
         try:
             networks.append(ip_network(text))
         except ValueError:
-            raise ValueError(f"{text!r} is no network: write it as 10.0.0.0/8 or fd00::/8") from None
+            raise ValueError(f"{text!r} is not a network: write it as 10.0.0.0/8 or fd00::/8") from None
     return tuple(networks)
 
 
@@ -51,7 +51,10 @@ class TriggerSettings(Section):
         default=RETRIES_MAX, ge=0, le=RETRIES_MAX, description="How often a delivery is tried again, 0 to 3"
     )
     retry_jitter_percent: float = Field(
-        default=0, ge=0, le=100, description="Each delay is up to so much shorter or longer; 10 spreads a herd"
+        default=0,
+        ge=0,
+        le=100,
+        description="Each delay is up to this many percent shorter or longer; 10 spreads a herd",
     )
     delivery_retry_all: bool = Field(
         default=False, description="Try every failed delivery again, also after a 4xx that would be final"
@@ -80,7 +83,7 @@ class TriggerSettings(Section):
         default=10,
         ge=0,
         le=1_000_000,
-        description="After so many tries an endpoint that mostly fails is held: one delivery at a time asks whether it is back; 0: never",
+        description="After this many tries an endpoint that mostly fails is held: one delivery at a time asks whether it is back; 0: never",
     )
     endpoint_breaker_percent: float = Field(
         default=50, gt=0, le=100, description="What share of them must have failed, in percent"

@@ -33,7 +33,7 @@ PAGE_MAX = 200
 FAILED_SHOWN = 20
 CURSOR_CHARS_MAX = 1000
 ID_CHARS_MAX = 64
-STANDS_ELSEWHERE = {409: "The operation does not stand where this could be done"}
+STANDS_ELSEWHERE = {409: "The operation is in a state that does not allow this"}
 
 router = APIRouter(
     prefix="/api/operations", route_class=KeyFirstRoute, tags=["operations"], responses=refusals(NO_LEDGER)
@@ -60,7 +60,7 @@ class StartBody(ReasonBody):
     )
     payload: Any = Field(default=None, description="A new payload for each task, if it is given")
     at_most: int | None = Field(
-        default=None, ge=1, le=IDS_MAX, description="No more than the first so many that match; the others stay dead"
+        default=None, ge=1, le=IDS_MAX, description="At most this many of those that match; the others stay dead"
     )
     dry_run: bool = Field(default=False, description="Only say what would be taken")
 
@@ -89,7 +89,7 @@ class ChangeBody(ReasonBody):
 async def page(
     request: Request,
     ledger: Annotated[str | None, Query(description="Only those of this ledger", max_length=200)] = None,
-    state: Annotated[OperationState | None, Query(description="Only those that stand so")] = None,
+    state: Annotated[OperationState | None, Query(description="Only operations in this state")] = None,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 50,
     cursor: Annotated[
         str | None, Query(description="Where the previous page ended", max_length=CURSOR_CHARS_MAX)
@@ -146,7 +146,7 @@ async def one_of(request: Request, id: str) -> dict[str, Any]:
 async def tasks(
     request: Request,
     id: str,
-    fate: Annotated[Fate | None, Query(description="Only those that met this fate")] = None,
+    fate: Annotated[Fate | None, Query(description="Only tasks with this outcome")] = None,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = 50,
     cursor: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
 ) -> dict[str, Any]:

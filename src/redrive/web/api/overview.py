@@ -62,7 +62,7 @@ STEPS = {
     Range.WEEK: Steps(timedelta(hours=1), 168),
 }
 
-LedgerQuery = Annotated[str | None, Query(description="One ledger; all without it", max_length=200)]
+LedgerQuery = Annotated[str | None, Query(description="One ledger; by default all", max_length=200)]
 RangeQuery = Annotated[Range, Query(description="How far back")]
 
 

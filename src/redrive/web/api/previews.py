@@ -80,7 +80,7 @@ class PolicyBody(Body):
     deadline: Span | None = Field(default=None, description="Not tried any more after this long")
     name: str = Field(default="default", max_length=200, description="The policy's name: draws depend on it")
     key: str = Field(default="example", max_length=KEY_CHARS_MAX, description="The task's key: draws depend on it")
-    start: InstantAt | None = Field(default=None, description="When the first try is; now without it")
+    start: InstantAt | None = Field(default=None, description="When the first try is; by default now")
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "PolicyBody":

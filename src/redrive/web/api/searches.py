@@ -48,7 +48,7 @@ router = APIRouter(
 class SearchBody(Body):
     """What is looked for."""
 
-    ledger: str | None = Field(default=None, max_length=200, description="One ledger; all without it")
+    ledger: str | None = Field(default=None, max_length=200, description="One ledger; by default all")
     text: str = Field(default="", max_length=TEXT_CHARS_MAX, description="In the key, kind, last error or payload")
     state: State | None = None
     kind: str | None = Field(default=None, max_length=KIND_CHARS_MAX)

@@ -32,7 +32,7 @@ router = APIRouter(prefix="/api/tasks", route_class=KeyFirstRoute, tags=["tasks"
 @router.get("", summary="A page of tasks")
 async def page(
     request: Request,
-    ledger: Annotated[str | None, Query(description="One ledger; all without it", max_length=200)] = None,
+    ledger: Annotated[str | None, Query(description="One ledger; by default all", max_length=200)] = None,
     state: Annotated[State | None, Query()] = None,
     kind: Annotated[str | None, Query(max_length=KIND_CHARS_MAX)] = None,
     error: Annotated[str | None, Query(description="Part of the last error", max_length=TEXT_CHARS_MAX)] = None,

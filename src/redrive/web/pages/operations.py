@@ -138,7 +138,7 @@ async def _parked(lane: Lane, one: Operation) -> str | None:
     found = None if task is None or task.state is not State.WAITING else await lane.parked(task)
     if found is None:
         return None
-    return f"The first of them is {found.sentence()}: that is no failure, and does not count for the brake"
+    return f"The first of them is {found.sentence()}: that is not a failure, and does not count for the brake"
 
 
 async def _failed(lane: Lane, items: Sequence[FailedAgain]) -> list[dict[str, Any]]:

@@ -50,7 +50,7 @@ class AwsSettings(Section):
         default=None, description="The queue in which SQS puts messages that cannot be read"
     )
     aws_region: str | None = Field(
-        default=None, pattern=r"^[a-z]{2}(-[a-z]+)+-\d$", description="The region; without it as everywhere on AWS"
+        default=None, pattern=r"^[a-z]{2}(-[a-z]+)+-\d$", description="The region; by default as everywhere on AWS"
     )
     aws_endpoint_url: Annotated[str, AfterValidator(_endpoint)] | None = Field(
         default=None, description="Where AWS is, for tests"
