@@ -9,13 +9,16 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from redrive.app import Redrive, WorkerSettings
 from redrive.core.task import P
 from redrive.engine.handlers import HandlerFunction
 from redrive.lane import Added, AddOptions, Lane
 from redrive.ports import Within
+
+if TYPE_CHECKING:  # it needs the extra `service`
+    from redrive.dashboard import Dashboard
 
 __all__ = ["Adder", "lifespan"]
 
@@ -25,28 +28,37 @@ _log = logging.getLogger("redrive")
 
 
 def lifespan(
-    app: Redrive, *, work: bool | WorkerSettings = False, around: Lifespan | None = None
+    app: Redrive,
+    *,
+    work: bool | WorkerSettings = False,
+    around: Lifespan | None = None,
+    dashboard: "Dashboard | None" = None,
 ) -> Callable[[Any], AbstractAsyncContextManager[Any]]:
     """A lifespan that opens the application, and closes it at the end.
 
     With `work` the handlers run in this process too, and stop gracefully before it closes. `around` is a lifespan of your own, which
-    begins before and ends after.
+    begins before and ends after. A `dashboard` that you have mounted shows the application as long as it is open.
     """
 
     @asynccontextmanager
     async def opened(host: Any) -> AsyncIterator[Any]:
         if around is None:
-            async with _at_work(app, work):
+            async with _at_work(app, work, dashboard):
                 yield
         else:
-            async with around(host) as state, _at_work(app, work):
+            async with around(host) as state, _at_work(app, work, dashboard):
                 yield state
 
     return opened
 
 
 @asynccontextmanager
-async def _at_work(app: Redrive, work: bool | WorkerSettings) -> AsyncIterator[None]:  # noqa: FBT001
+async def _at_work(app: Redrive, work: bool | WorkerSettings, dashboard: "Dashboard | None") -> AsyncIterator[None]:  # noqa: FBT001
+    if dashboard is not None:
+        async with dashboard.shown(app, work) as running:
+            running.add_done_callback(_said)
+            yield
+        return
     async with app:
         if work is False:
             yield

@@ -234,6 +234,9 @@ def attach_relay(app: Redrive, settings: RelaySettings, *, service: str) -> None
 class Running:
     """An application that works, as monitoring sees it: whether its store is open, its workers run, and what it depends on answers."""
 
+    exits = True
+    """Whether the process ends with it: threads that outlive the grace are then not waited for."""
+
     def __init__(self, app: Redrive, workers: Workers | None, *, measured: bool = True) -> None:
         """Only who is `measured` counts what happens: it costs a little with every task."""
         self.app = app
@@ -293,7 +296,7 @@ class Running:
         proving = asyncio.create_task(repeat("write proof", PROVE_EVERY, self.proof.prove))
         try:
             if self.workers is not None:
-                await self.workers.run(then_exit=True)
+                await self.workers.run(then_exit=self.exits)
             else:
                 await self._stopped.wait()
         finally:

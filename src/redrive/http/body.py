@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redrive.http.errors import ApiError
+from redrive.http.place import own_path
 
 BODY_BYTES_MAX = 1 << 20
 
@@ -62,7 +63,7 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] == "http" and scope["path"].startswith(self._prefixes):
+        if scope["type"] == "http" and own_path(scope).startswith(self._prefixes):
             # The framework lets no other exception through where it reads a body; it gets the common form of errors.
             too_large = HTTPException(413, f"a request here may have {BODY_BYTES_MAX:,} bytes at most")
             receive = _limited(receive, BODY_BYTES_MAX, too_large)

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redrive.core.failure import describe_error
 from redrive.http.errors import error_response, style_of
+from redrive.http.place import own_path
 from redrive.ports import ORIGIN
 
 SECURITY_HEADERS = {
@@ -74,7 +75,7 @@ class Envelope:
                     await response(scope, receive, send_enveloped)
             finally:
                 ORIGIN.reset(origin)
-            log = self._log.debug if scope["path"] in QUIET else self._log.info
+            log = self._log.debug if own_path(scope) in QUIET else self._log.info
             took = round(time.monotonic() - started, 6)
             log("request", method=scope["method"], path=scope["path"], status=status, duration_seconds=took)
 

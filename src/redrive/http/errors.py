@@ -16,6 +16,7 @@ from starlette.types import Scope
 
 from redrive.core.failure import redact
 from redrive.errors import LedgerAwayError, SettingsError, StaleError, TooSlowError, UsageError
+from redrive.http.place import own_path
 from redrive.operator.json_views import instant_json
 
 AWAY_RETRY_AFTER_SECONDS = 5
@@ -97,7 +98,7 @@ _CODES = {413: "too_large"}
 def style_of(scope: Scope) -> ErrorStyle | None:
     """The style of the path that is asked for; None for the common one."""
     styles: Sequence[ErrorStyle] = getattr(scope["app"].state, "error_styles", ()) if "app" in scope else ()
-    return next((style for style in styles if f"{scope['path']}/".startswith(f"{style.prefix}/")), None)
+    return next((style for style in styles if f"{own_path(scope)}/".startswith(f"{style.prefix}/")), None)
 
 
 def problems_of(error: RequestValidationError) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 from starlette.routing import Route
 
 from redrive._version import __version__
@@ -13,6 +13,7 @@ from redrive.http.body import BodyLimit
 from redrive.http.described import describe_refusals
 from redrive.http.envelope import Envelope
 from redrive.http.errors import add_error_handlers
+from redrive.http.place import root_of
 from redrive.web import api, health, session
 from redrive.web.answers import Answers
 from redrive.web.api.searches import Searches
@@ -22,8 +23,8 @@ from redrive.web.pages import PAGES
 from redrive.wiring import Service
 
 
-def make_web(service: Service) -> FastAPI:
-    """The ASGI application of a service; it neither opens nor closes it."""
+def make_web(service: Service, logins: session.Logins | None = None) -> FastAPI:
+    """The ASGI application of a service; it neither opens nor closes it. People log in with keys, or as somebody else's `logins` say."""
     web = FastAPI(
         title="redrive",
         version=__version__,
@@ -37,7 +38,7 @@ def make_web(service: Service) -> FastAPI:
     web.state.keys = service.keys
     web.state.trusts_loopback = service.settings.http_trust_loopback
     web.state.wrong_keys = WrongKeys()
-    web.state.sessions = session.Logins(service.app.store)
+    web.state.sessions = logins or session.Logins(service.app.store)
     web.state.answers = Answers()
     web.state.blocked_loops = BlockedLoops()
     service.app.observers.append(web.state.blocked_loops)
@@ -61,14 +62,16 @@ def make_web(service: Service) -> FastAPI:
             else:
                 web.include_router(routes)
     web.openapi = _described(web)  # type: ignore[method-assign]  # the framework's own way to change its description
-    written: list[bytes] = []
+    written: dict[str, bytes] = {}
 
     @web.get("/openapi.json", include_in_schema=False)
-    async def description() -> Response:
+    async def description(request: Request) -> Response:
         """Written once: anew for each request it would take as long as ten others."""
-        if not written:
-            written.append(json.dumps(web.openapi()).encode())
-        return Response(written[0], media_type="application/json")
+        root = root_of(request)
+        if root not in written:
+            there = {"servers": [{"url": root}]} if root else {}
+            written[root] = json.dumps(web.openapi() | there).encode()
+        return Response(written[root], media_type="application/json")
 
     return web
 

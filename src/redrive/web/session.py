@@ -20,6 +20,7 @@ from redrive.access.keys import PROGRAM, ApiKey, Scope
 from redrive.http.described import GUARDED
 from redrive.http.errors import ApiError, refusals
 from redrive.http.guard import KeyFirstRoute, find_key, require_unless_loopback
+from redrive.http.place import root_of
 from redrive.operator.json_views import instant_json
 from redrive.ports import Actor
 from redrive.stores.port import Store
@@ -74,6 +75,9 @@ def role_of(key: ApiKey) -> Scope | None:
 class Logins:
     """Makes and reads the cookies of the services on one store."""
 
+    elsewhere: str | None = None
+    """Where people log in, if not with us: an address, or nothing where nobody has said it."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
 
@@ -83,7 +87,7 @@ class Logins:
         ends = now + LASTS if key.expires_at is None else min(now + LASTS, key.expires_at)
         token = secrets.token_urlsafe(TOKEN_BYTES)
         await self._store.sessions.start(token, key.id, now, ends, by=Actor(name=key.owner))
-        return token, Session(key=key, expires_at=ends, csrf_token=_csrf_token(token))
+        return token, Session(key=key, expires_at=ends, csrf_token=csrf_token(token))
 
     async def end(self, request: Request) -> None:
         """Forget the session of a request: its cookie opens nothing from now on."""
@@ -105,7 +109,7 @@ class Logins:
         now = self._store.now()
         if found is None or now >= found[1] or not found[0].is_valid(now):
             return None
-        return Session(key=found[0], expires_at=found[1], csrf_token=_csrf_token(token))
+        return Session(key=found[0], expires_at=found[1], csrf_token=csrf_token(token))
 
     async def key_of(self, request: Request) -> ApiKey | None:
         session = await self.read(request)
@@ -120,7 +124,7 @@ class Logins:
         return session.key
 
 
-def _csrf_token(token: str) -> str:
+def csrf_token(token: str) -> str:
     """What unsafe requests must carry: only who has the cookie itself can know it."""
     return hashlib.sha256(f"csrf\0{token}".encode()).hexdigest()
 
@@ -145,23 +149,25 @@ def sessions_of(request: Request) -> Logins:
 async def login(
     request: Request,
     key: Annotated[str, Form(description="A key of scope viewer, operator or admin")] = "",
-    next: Annotated[str, Form(description="Where to go then: a path of this service")] = "/",
+    next: Annotated[str, Form(description="Where to go then: a path of this host")] = "",
 ) -> Response:
     """A browser is sent on to `next`, or back to `/login` with a reason; programs get JSON."""
     for_page = "text/html" in request.headers.get("accept", "")
+    if sessions_of(request).elsewhere is not None:
+        raise ApiError(404, "not_found", "people log in to the application that this dashboard is part of")
+    start = root_of(request) + "/"
+    there = _local(next, start)
     try:
         found = await _check(request, key.strip())
     except ApiError as error:
         if for_page:
-            asked = {"problem": error.code} | ({"next": _local(next)} if _local(next) != "/" else {})
-            return RedirectResponse(f"/login?{urlencode(asked)}", status_code=303)
+            asked = {"problem": error.code} | ({"next": there} if there != start else {})
+            return RedirectResponse(f"{root_of(request)}/login?{urlencode(asked)}", status_code=303)
         raise
     token, session = await sessions_of(request).start(found)
-    answer: Response = (
-        RedirectResponse(_local(next), status_code=303) if for_page else JSONResponse(session_json(session))
-    )
+    answer: Response = RedirectResponse(there, status_code=303) if for_page else JSONResponse(session_json(session))
     answer.set_cookie(
-        COOKIE, token, max_age=int(LASTS.total_seconds()), path="/", httponly=True, samesite="strict", secure=_is_https(request)
+        COOKIE, token, max_age=int(LASTS.total_seconds()), path=start, httponly=True, samesite="strict", secure=_is_https(request)
     )  # fmt: skip
     return answer
 
@@ -184,8 +190,10 @@ async def logout(request: Request) -> Response:
     if await sessions_of(request).key_of(request) is not None:
         await sessions_of(request).end(request)
     for_page = "text/html" in request.headers.get("accept", "")
-    answer = RedirectResponse("/login", status_code=303) if for_page else Response(status_code=204)
-    answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict", secure=_is_https(request))
+    answer = RedirectResponse(f"{root_of(request)}/login", status_code=303) if for_page else Response(status_code=204)
+    answer.delete_cookie(
+        COOKIE, path=root_of(request) + "/", httponly=True, samesite="strict", secure=_is_https(request)
+    )
     return answer
 
 
@@ -212,8 +220,8 @@ def _is_https(request: Request) -> bool:
     return request.url.scheme == "https"  # as a trusted proxy says, where there is one
 
 
-def _local(path: str) -> str:
+def _local(path: str, start: str = "/") -> str:
     """The path if it leads nowhere else, else the start page."""
     parts = urlsplit(path)
     is_local = path.startswith("/") and not path.startswith(("//", "/\\")) and not (parts.scheme or parts.netloc)
-    return path if is_local and path.isprintable() and "\\" not in path else "/"
+    return path if is_local and path.isprintable() and "\\" not in path else start

@@ -22,6 +22,7 @@ from redrive.core.failure import redact
 from redrive.errors import LedgerAwayError, TooSlowError, UsageError
 from redrive.http.errors import ApiError
 from redrive.http.guard import require_unless_loopback
+from redrive.http.place import own_path, root_of, with_root
 from redrive.operator.gates import moment
 from redrive.web.service import service_of
 from redrive.web.session import Visitor, sessions_of
@@ -111,9 +112,10 @@ def render(
         database=None if visitor is NOBODY else redact(service.app.store.url),
         is_open=service.is_open,
         menu=() if visitor is NOBODY else MENU,
-        here=content.pop("here", request.url.path),
+        here=content.pop("here", own_path(request.scope)),
         address=address_of(request),
         visitor=visitor,
+        logs_in_elsewhere=sessions_of(request).elsewhere is not None,
         now=now,
         when=lambda instant: when(instant, now),
         exactly=exactly,
@@ -126,13 +128,16 @@ def render(
         no_operations=service.app.store.operations.note,
         **content,
     )
+    page = with_root(page, root_of(request))
     return HTMLResponse(page, status_code=status, headers={"Content-Security-Policy": POLICY})
 
 
 def _refusal(request: Request, error: Exception) -> Response:
     match error:
         case ApiError(status=401):
-            return RedirectResponse(f"/login?{urlencode({'next': address_of(request)})}", status_code=303)
+            return RedirectResponse(
+                f"{root_of(request)}/login?{urlencode({'next': address_of(request)})}", status_code=303
+            )
         case ApiError():
             status, sentence = error.status, error.message
         case LedgerAwayError():
@@ -155,7 +160,7 @@ def address_of(request: Request) -> str:
     """Where the reader is, to come back to: without its query, or the start page, where it is too long to be kept."""
     path, query = request.url.path, request.url.query
     whole = f"{path}?{query}" if query else path
-    return next((address for address in (whole, path) if len(address) <= ADDRESS_CHARS_MAX), "/")
+    return next((address for address in (whole, path) if len(address) <= ADDRESS_CHARS_MAX), root_of(request) + "/")
 
 
 def task_path(ledger: str, id: object) -> str:

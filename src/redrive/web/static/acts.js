@@ -3,6 +3,7 @@
 // added after the look are left alone.
 
 import { ask, make, number, tasks, tell, tellLater } from "./common.js";
+import { place } from "./place.js";
 
 const ACT_WITHIN_MS = 600000;
 const WORDS = {
@@ -187,7 +188,7 @@ async function send(question) {
   }
   if (isLeft() && asked) return tell(said); // somebody reads another question: the page stays
   tellLater(said);
-  if (question.goes) location.assign(question.goes);
+  if (question.goes) location.assign(place(question.goes));
   else location.reload();
 }
 

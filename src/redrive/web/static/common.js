@@ -2,6 +2,7 @@
 // Data from tasks is only ever set as text: `make` and `textContent`, never as markup.
 
 import { setUpKeys } from "./keys.js";
+import { place } from "./place.js";
 import { keepTimes, setUpZone } from "./times.js";
 
 export { span, when } from "./times.js";
@@ -17,7 +18,7 @@ export async function ask(path, { method = "GET", body, signal } = {}) {
   const given = signal ?? AbortSignal.timeout(ANSWER_WITHIN_MS);
   let answer;
   try {
-    answer = await fetch(path, { method, headers, signal: given, credentials: "same-origin", body: body === undefined ? undefined : JSON.stringify(body) });
+    answer = await fetch(place(path), { method, headers, signal: given, credentials: "same-origin", body: body === undefined ? undefined : JSON.stringify(body) });
   } catch (error) {
     throw new Error(error.name === "TimeoutError" ? "the service does not answer" : "the service cannot be reached", { cause: error });
   }

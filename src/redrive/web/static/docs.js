@@ -1,6 +1,6 @@
 // The API page: Swagger UI over our own description. Nothing is asked of anybody else.
 window.SwaggerUIBundle({
-  url: "/openapi.json",
+  url: "openapi.json",
   dom_id: "#api",
   deepLinking: true,
   docExpansion: "none",

@@ -1,5 +1,7 @@
 // The keyboard: `/` searches, `g` and a letter goes to a page, `j` and `k` walk through rows, `?` lists all of this.
 
+import { place } from "./place.js";
+
 const PAGES = { o: "/", t: "/tasks", d: "/dead", w: "/workers" };
 const CHORD_MS = 1500;
 let chord = 0;
@@ -23,7 +25,7 @@ function walk(step) {
 function search() {
   const field = document.getElementById("find");
   if (field?.checkVisibility()) field.focus();
-  else location.assign("/tasks#text");
+  else location.assign(place("/tasks#text"));
 }
 
 const help = () => document.getElementById("keys")?.showModal();
@@ -38,7 +40,7 @@ export function setUpKeys() {
     if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target) || document.querySelector("dialog[open]")) return;
     const chorded = Date.now() - chord < CHORD_MS;
     chord = 0;
-    if (chorded && event.key in PAGES) location.assign(PAGES[event.key]);
+    if (chorded && event.key in PAGES) location.assign(place(PAGES[event.key]));
     else if (event.key === "g") chord = Date.now();
     else if (event.key === "/") search();
     else if (event.key === "j") walk(1);

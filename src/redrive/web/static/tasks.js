@@ -2,6 +2,7 @@
 
 import { act } from "./acts.js";
 import { ask, make, number, tasks, tell, when } from "./common.js";
+import { place } from "./place.js";
 
 const list = document.getElementById("list");
 const LOOK_MS = 700;
@@ -107,7 +108,7 @@ async function follow(id) {
 
 function show(found) {
   document.getElementById("search-rows").replaceChildren(...found.map((task) => make("tr", {},
-    make("th", { scope: "row", className: "lead" }, make("a", { className: "id", href: `/tasks/${encodeURIComponent(task.ledger)}/${encodeURIComponent(task.id)}`, textContent: task.id }), " ",
+    make("th", { scope: "row", className: "lead" }, make("a", { className: "id", href: place(`/tasks/${encodeURIComponent(task.ledger)}/${encodeURIComponent(task.id)}`), textContent: task.id }), " ",
       make("span", { className: "key", textContent: task.key === String(task.id) ? "" : task.key })),
     make("td", { className: "kind", "data-name": "Kind" }, make("code", { textContent: task.kind })),
     make("td", { className: "side", "data-name": "State" }, make("span", { className: `state ${task.state}` }, make("span", { className: "dot", "aria-hidden": "true" }), task.state)),
