@@ -1,12 +1,12 @@
 """Nothing acknowledged is lost, whoever is killed: the engine, small by `test_kill_storm.py` and at full size by `python -m proof kills_engine`.
 
-Each system has a file of its own beside its test. A kill comes whenever another share of the work is done, so that kills are spread
-over all of it, however fast the machine is.
+Each system has a file of its own: `flag_kills.py`, `webhook_kills.py` and so on. A kill comes whenever another share of the work is done,
+so that kills are spread over all of it, however fast the machine is.
 """
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections import Counter
 from contextlib import ExitStack
 from itertools import count
 
@@ -21,28 +21,24 @@ from .processes import Ground, WorkerProcess
 LEASE_SECONDS = 2.0
 WORKERS = 3
 HANGING, HANGS_MS = "hanging", 3_600_000
-STORM_SECONDS = 3600.0
+PATIENCE_SECONDS = 3600.0
 """How long it may take until another share is done, on a machine however busy."""
-
-
-async def spread(
-    rng: random.Random, kills: int, share_done: Callable[[], Awaitable[float]], kill: Callable[[], None]
-) -> None:
-    """Kill so many times, each after another part of the work: the first when some is done, the last before all is."""
-    for number in range(kills):
-
-        async def enough(least: float = (number + 1) / (kills + 2)) -> bool:
-            return await share_done() >= least
-
-        await until(enough, "another part of the work is done", STORM_SECONDS)
-        await asyncio.sleep(rng.uniform(0, 0.1))
-        kill()
 
 
 def settled(connection: Connection) -> int:
     """How many tries have ended, of all ledgers, as their workers have counted them."""
     counted = "sum(done + retried + dead + cancelled + snoozed + released + lease_expired)"
     return int(connection.execute(text(f"SELECT {counted} FROM redrive_minute")).scalar() or 0)
+
+
+def attempts(connection: Connection) -> Counter[str]:
+    """How many attempts came to what, of all ledgers; no claim has two."""
+    twice = connection.execute(
+        text("SELECT task_id FROM redrive_attempt GROUP BY ledger, task_id, claim_id HAVING count(*) > 1 LIMIT 3")
+    )
+    assert not (ids := twice.scalars().all()), f"one claim has two attempts: {ids}"
+    counted = connection.execute(text("SELECT outcome, count(*) AS amount FROM redrive_attempt GROUP BY outcome"))
+    return Counter({row.outcome: row.amount for row in counted})
 
 
 def tasks_of(round_: int, amount: int, rng: random.Random) -> list[NewTask]:
@@ -85,14 +81,14 @@ async def engine(ground: Ground, rng: random.Random, *, tasks: int, kills: int) 
                 async def under_way(least: int = round_ * per_kill + per_kill // 3) -> bool:
                     return await app.database.read(settled) >= least
 
-                await until(under_way, "its tasks are under way", STORM_SECONDS)
+                await until(under_way, "its tasks are under way", PATIENCE_SECONDS)
                 kill(rng.randrange(WORKERS))
             # The others hit by chance. This one hits for certain: the task runs until its worker is killed.
             await app.add("work", {"first_ms": HANGS_MS, "ms": 0}, key=HANGING)
-            await until(lambda: ground.starts(HANGING), "it was begun", STORM_SECONDS)
+            await until(lambda: ground.starts(HANGING), "it was begun", PATIENCE_SECONDS)
             [held] = ground.starts(HANGING)
             kill([worker.pid for worker in workers].index(held.pid))
-            ended = asyncio.create_task(all_ended(app, STORM_SECONDS))
+            ended = asyncio.create_task(all_ended(app, PATIENCE_SECONDS))
             await asyncio.wait({ended, watching}, return_when=asyncio.FIRST_COMPLETED)
             if not watching.cancel():
                 await watching  # it has found a task that is stuck
