@@ -1,7 +1,9 @@
-"""The command line: `python -m proof`, all scenarios; `python -m proof strangers`, some. `PROOF=short` is minutes instead of hours."""
+"""The command line: `python -m proof`, all scenarios; `python -m proof strangers`, some. `PROOF=short` is minutes instead of hours, `PROOF_SEED=N` the same chance again."""
 
+import importlib
 import json
 import os
+import pkgutil
 import platform
 import resource
 import sys
@@ -10,8 +12,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from proof import effects, failover, gates, operations, strangers  # noqa: F401 - they register their scenarios
-from proof.scenario import SCENARIOS, Found, Scenario
+import proof
+from proof.scenario import NOT_TRIED, SCENARIOS, Found, Scenario
+
+for module in pkgutil.iter_modules(proof.__path__):  # they register their scenarios
+    if module.name != "__main__":
+        importlib.import_module(f"proof.{module.name}")
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = 8192
@@ -63,7 +69,8 @@ def _write(results: list[tuple[Scenario, list[Found]]], *, short: bool) -> None:
         f"Found by the scenarios of `make proof`, some of them run alone and each at the size that its line says, with Python {platform.python_version()} and {os.cpu_count()} cores; the short form of it writes nothing here.\n\n"
         "| promise | how it was tried | what was found | holds | on |\n| --- | --- | --- | --- | --- |\n"
         + "\n".join([*kept, *rows])
-        + "\n"
+        + "\n\n## What could not be tried here\n\n"
+        + "".join(f"- {one}\n" for one in NOT_TRIED)
     )
 
 

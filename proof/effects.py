@@ -1,10 +1,9 @@
 """Effects at full size: ten thousand payments at a bank that drops its answers, and five hundred kills."""
 
-import random
 from collections.abc import Iterator
 
-from proof.gates import STORES, tried_on
-from proof.scenario import Found, scenario
+from proof.ground import STORES, tried_on
+from proof.scenario import Found, chance, scenario
 from tests.faults.effect_proofs import killed
 
 
@@ -16,10 +15,10 @@ def effects_bank(short: bool) -> Iterator[Found]:
         yield tried_on(
             store,
             f"{payments:,} payments, {kills} kill -9",
-            lambda ground: killed(ground, random.Random(), payments=payments, kills=kills),
+            lambda ground: killed(ground, chance(), payments=payments, kills=kills),
         )
     yield tried_on(
         "sqlite",
         f"{payments // 10:,} payments without effects, {kills // 10} kill -9",
-        lambda ground: killed(ground, random.Random(), payments=payments // 10, kills=kills // 10, blindly=True),
+        lambda ground: killed(ground, chance(), payments=payments // 10, kills=kills // 10, blindly=True),
     )

@@ -1,10 +1,9 @@
 """Operations at full size: a cause that is not mended, one that is, fifty kills, and a million dead tasks."""
 
-import random
 from collections.abc import Iterator
 
-from proof.gates import STORES, tried_on
-from proof.scenario import Found, scenario
+from proof.ground import STORES, tried_on
+from proof.scenario import Found, chance, scenario
 from tests.faults.operation_proofs import killed, mended, million, not_mended
 
 
@@ -29,7 +28,7 @@ def operations_killed(short: bool) -> Iterator[Found]:
         yield tried_on(
             store,
             f"{tasks:,} dead tasks, {kills} kill -9 of workers and the service",
-            lambda ground: killed(ground, random.Random(), tasks=tasks, kills=kills, rate=rate),
+            lambda ground: killed(ground, chance(), tasks=tasks, kills=kills, rate=rate),
         )
 
 

@@ -1,5 +1,8 @@
 """A scenario tries one promise and comes back with figures. It fails if the promise does not hold."""
 
+import os
+import random
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -23,6 +26,8 @@ class Scenario:
 
 
 SCENARIOS: list[Scenario] = []
+NOT_TRIED: list[str] = []
+"""What a scenario would try if this were another machine, in a sentence each."""
 
 
 def scenario(promise: str) -> Callable[[Callable[[bool], Iterator[Found]]], Callable[[bool], Iterator[Found]]]:
@@ -33,3 +38,10 @@ def scenario(promise: str) -> Callable[[Callable[[bool], Iterator[Found]]], Call
         return run
 
     return register
+
+
+def chance() -> random.Random:
+    """Chance that can be replayed: set PROOF_SEED to the number that is printed."""
+    seed = int(os.environ.get("PROOF_SEED") or secrets.randbits(32))
+    print(f"  PROOF_SEED={seed}", flush=True)
+    return random.Random(seed)

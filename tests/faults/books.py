@@ -103,7 +103,7 @@ async def create_effects(app: Redrive) -> None:
     await app.database.write(lambda connection: connection.execute(text("CREATE TABLE effect (key text NOT NULL)")))
 
 
-async def until(holds: Callable[[], Any], what: str, timeout: float = 150) -> None:
+async def until(holds: Callable[[], Any], what: str, timeout: float = 150, every: float = 0.05) -> None:
     """Wait until it holds; it may be async."""
     ends = time.monotonic() + timeout
     while True:
@@ -113,14 +113,14 @@ async def until(holds: Callable[[], Any], what: str, timeout: float = 150) -> No
         if answer:
             return
         assert time.monotonic() < ends, f"not within {timeout} s: {what}"
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(every)
 
 
 async def all_ended(app: Redrive, timeout: float = 150) -> None:
     """Wait until no task waits or is held."""
 
     async def nothing_open() -> bool:
-        counts = await app.tasks.counts()
+        counts = await app.tasks.counts(counted_max=1)
         return counts[State.WAITING] == counts[State.CLAIMED] == 0
 
     await until(nothing_open, "all tasks ended", timeout)

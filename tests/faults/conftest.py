@@ -3,10 +3,12 @@
 import os
 import random
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from .own_postgres import OwnServer, own_postgres
 from .processes import Ground
 
 
@@ -22,3 +24,10 @@ def rng() -> random.Random:
 def ground(url: str, tmp_path: Path) -> Ground:
     """A migrated database and a folder, for processes."""
     return Ground(url, tmp_path)
+
+
+@pytest.fixture
+def server() -> Iterator[OwnServer]:
+    """A PostgreSQL of this test's own."""
+    with own_postgres() as running:
+        yield running

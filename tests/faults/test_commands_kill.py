@@ -1,45 +1,21 @@
 """Command handlers that kill their process, and workers that are killed: each try counts, nothing is lost or done by halves."""
 
 import os
+import random
 import signal
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from redrive import Redrive
 from redrive.systems.commands import Commands, CommandStatus, NewCommand, Registry
-from tests import forks
 
 from .books import until
-from .processes import STOP_SECONDS, Ground
+from .command_kills import commands, starts, worker
+from .processes import Ground
 
 MAX_ATTEMPTS = 3
 KILLS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 2)
 COMMANDS = min(50 * KILLS, 10_000)
-
-
-@contextmanager
-def worker(ground: Ground) -> Iterator[forks.Process]:
-    """A `redrive worker` of the bus, ended with the block."""
-    quick = {"COMMANDS_VISIBILITY_TIMEOUT": "1s", "COMMANDS_BACKOFF": "0", "COMMANDS_MAX_ATTEMPTS": "1000"}
-    environment = ground.environment | quick | {"COMMAND_EVIDENCE": str(ground.folder / "commands.txt")}
-    process = forks.run(
-        "worker", "tests.faults.command_apps:app", "--concurrency", "20",
-        folder=forks.ROOT, log=ground.folder / "worker.log", environment=environment,
-    )  # fmt: skip
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def starts(ground: Ground) -> Counter[str]:
-    """How often the handler of each command was started."""
-    file = ground.folder / "commands.txt"
-    return Counter(line.split()[0] for line in file.read_text().splitlines()) if file.exists() else Counter()
 
 
 @pytest.mark.long_on("sqlite")
@@ -79,55 +55,6 @@ async def test_a_command_that_kills_its_process(ground: Ground) -> None:
 
 
 @pytest.mark.long_on("postgres")
-async def test_killed_workers_lose_nothing(ground: Ground) -> None:
-    """Workers killed at any moment: every command is completed with one reply, and the record of each is whole."""
-    app = Redrive(ground.url)
-    bus = Commands(app, handlers=Registry())
-    async with app:
-        ids = [f"w-{number}" for number in range(COMMANDS)]
-        new = [
-            NewCommand(
-                domain="faults", command_type="Work", command_id=one, data={"ms": 20, "fails": number % 3 == 0},
-                reply_to="faults__replies",
-            )
-            for number, one in enumerate(ids)
-        ]  # fmt: skip
-        batch = await bus.create_batch("faults", new)
-
-        async def completed() -> int:
-            found = await bus.get_batch("faults", batch)
-            assert found is not None
-            return found.completed
-
-        for kill in range(KILLS):
-            with worker(ground):  # killed at the end of the block, in the middle of its work
-                goal = len(ids) * (kill + 1) // (KILLS + 2)
-                await until(lambda goal=goal: _at_least(completed, goal), "some are done", timeout=150)
-        with worker(ground) as process:
-            await until(lambda: _at_least(completed, len(ids)), "all are done", timeout=150)
-            process.terminate()
-            assert process.wait(STOP_SECONDS) == 0
-        replies = []
-        while taken := await bus.take_replies("faults__replies", limit=1000):
-            replies += taken
-        assert sorted(reply.command_id for reply in replies) == sorted(ids)
-        assert {(reply.outcome, reply.result == reply.command_id) for reply in replies} == {("SUCCESS", True)}
-        found = await bus.get_batch("faults", batch)
-        assert found is not None
-        assert (found.status, found.completed, found.failed) == ("COMPLETED", len(ids), 0)
-        started = starts(ground)
-        for one in ids:
-            row = await bus.get_command("faults", one)
-            assert row is not None
-            counted = Counter(event.event_type for event in await bus.audit_trail(one))
-            # A run that was lost beside others is on record, but it is no attempt.
-            assert row.status == "COMPLETED"
-            assert 1 <= row.attempts <= counted["RECEIVED"]
-            assert counted["FAILED"] == counted["RECEIVED"] - 1, "each try but the last is on record as failed"
-            assert (counted["SENT"], counted["COMPLETED"]) == (1, 1)
-            # Claimed and killed before it began is on record too, but no more starts than records.
-            assert 1 <= started[one] <= counted["RECEIVED"]
-
-
-async def _at_least(ask, amount: int) -> bool:
-    return await ask() >= amount
+async def test_killed_workers_lose_nothing(ground: Ground, rng: random.Random) -> None:
+    """Every command is completed with one reply, and the record of each is whole; at full size by `python -m proof kills_commands`."""
+    print(await commands(ground, rng, tasks=COMMANDS, kills=KILLS))

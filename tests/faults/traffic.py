@@ -17,18 +17,17 @@ from tests import forks
 
 from .processes import STOP_SECONDS
 
-BURST = 10
-
 
 class Traffic:
     """A producer and a consumer, each with a connection that it makes again when it breaks."""
 
-    def __init__(self, url: str, name: str, *, bursts_per_second: float = 8) -> None:
+    def __init__(self, url: str, name: str, *, bursts_per_second: float = 8, burst: int = 10) -> None:
         self._url = url
         self.retry_queue = f"{name}.retry"
         self.review_queue = f"{name}.review"
         self.queue = f"{name}.work"
         self._pause = 1 / bursts_per_second
+        self._burst = burst
         self.sent: list[str] = []
         """The ids of all messages that the broker has confirmed."""
         self.came: dict[str, set[str]] = defaultdict(set)
@@ -74,7 +73,7 @@ class Traffic:
     async def _produce(self, connection: Any) -> None:
         channel = await connection.channel(on_return_raises=True)
         while True:
-            ids = [f"m-{len(self.sent) + at:05}" for at in range(BURST)]
+            ids = [f"m-{len(self.sent) + at:05}" for at in range(self._burst)]
             async with asyncio.timeout(15):
                 await asyncio.gather(*(self._send(channel, message_id) for message_id in ids))
             self.sent += ids

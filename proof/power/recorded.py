@@ -1,0 +1,59 @@
+"""The process that is recorded: adds tasks one by one, works them off, and writes down what it was told is durable. `python -m proof.power.recorded FILE TASKS SEED`."""
+
+import asyncio
+import os
+import random
+import sys
+from collections.abc import Sequence
+
+from redrive import Fixed, Policy, Redrive, State, Task, TransientError, jitter, seconds
+from redrive.app import WorkerSettings
+from redrive.events import AttemptEnded, Event
+from redrive.ledgers.sql.migrate import migrate
+
+ACKNOWLEDGED = "acknowledged"
+
+
+class Acknowledged:
+    """A file in the same folder, so that what was acknowledged stands in the same order as what was written."""
+
+    def __init__(self, folder: str) -> None:
+        self._file = os.open(f"{folder}/{ACKNOWLEDGED}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def say(self, line: str) -> None:
+        """One line, in one write."""
+        os.write(self._file, f"{line}\n".encode())
+
+    def observe(self, events: Sequence[Event]) -> None:
+        """See `Observer.observe`."""
+        for event in events:
+            if isinstance(event, AttemptEnded):
+                claim = event.settlement.claim
+                self.say(f"settled {claim.task.key} {claim.claim_id.hex}")
+
+
+async def main(file: str, tasks: int, rng: random.Random) -> None:
+    """Until all are done."""
+    said = Acknowledged(os.path.dirname(file))
+    app = Redrive(f"sqlite:///{file}", observers=[said])
+    await migrate(app.database)
+
+    @app.handler("work", policy=Policy(Fixed(seconds(0.01)), attempts=100, jitter=jitter.none))
+    async def work(_task: Task) -> None:
+        if rng.random() < 0.2:
+            raise TransientError("not yet")
+
+    async with app:
+        workers = app.workers(WorkerSettings(concurrency=4))
+        running = asyncio.create_task(workers.run())
+        for number in range(tasks):
+            added = await app.add("work", {"filler": "x" * rng.randrange(300)}, key=f"k{number}")
+            said.say(f"added {added.key}")
+        while (await app.tasks.counts())[State.DONE] < tasks:
+            await asyncio.sleep(0.01)
+        workers.stop()
+        await running
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), random.Random(int(sys.argv[3]))))

