@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.backoff import Backoff, Exponential, Fixed, Linear, Schedule
+from redrive.core.backoff import Exponential, Fixed, Linear, Schedule
 from redrive.core.durations import DURATION_MAX, hours, minutes, seconds
 from redrive.errors import DurationError, PolicyError
 
@@ -94,7 +94,6 @@ def test_schedule_gives_its_entries_then_the_last_for_ever(waits, failures):
         (Fixed(seconds(7)), [7, 7, 7, 7, 7, 7]),
         (Schedule([seconds(9), seconds(1), seconds(4)]), [9, 1, 4, 4, 4, 4]),
     ],
-    ids=lambda value: value.describe() if isinstance(value, Backoff) else "",
 )
 def test_the_first_six_waits(backoff, expected_seconds):
     """A table of waits that anyone can check in their head."""

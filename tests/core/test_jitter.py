@@ -79,8 +79,8 @@ def test_delay_is_total_and_within_its_ceiling(policy, failures, key):
     assert ZERO <= delay <= policy.ceiling(failures)
 
 
-@pytest.mark.parametrize("spread", JITTERS, ids=Jitter.describe)
-@pytest.mark.parametrize("backoff", BACKOFFS, ids=lambda backoff: backoff.describe())
+@pytest.mark.parametrize("spread", JITTERS)
+@pytest.mark.parametrize("backoff", BACKOFFS)
 def test_no_count_is_too_long_to_be_counted(backoff, spread):
     """Counts of five thousand digits, which Python refuses to print, still have a delay within bounds."""
     for failures in (10**5000, -(10**5000)):
@@ -160,9 +160,7 @@ BOUNDS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("spread", "least", "most"), BOUNDS, ids=lambda value: getattr(value, "describe", lambda: "")()
-)
+@pytest.mark.parametrize(("spread", "least", "most"), BOUNDS)
 def test_each_jitter_fills_its_own_range(spread, least, most):
     """Delays lie within the range that the jitter is named after, come near both ends, and centre in the middle."""
     policy = Policy(Fixed(minutes(1)), jitter=spread)

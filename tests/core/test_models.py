@@ -112,18 +112,18 @@ def test_words_that_may_mean_it_are_shown() -> None:
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ([], "no column that surely says status: name it, as in LedgerTable.of(job, status='…')"),
-        ([Column("status", String), Column("due_at", Integer)], "no column that surely says when it is due"),
+        ({}, "no column that surely says status: name it, as in LedgerTable.of(job, status='…')"),
+        ({"status": String, "due_at": Integer}, "no column that surely says when it is due"),
         (
-            [Column("status", String), Column("due_at", DateTime), Column("attempts", JSON)],
+            {"status": String, "due_at": DateTime, "attempts": JSON},
             "no column that surely says how often it has failed",
         ),
     ],
 )
-def test_what_the_model_does_not_tell_is_asked_for(columns: list[Any], said: str) -> None:
+def test_what_the_model_does_not_tell_is_asked_for(columns: dict[str, Any], said: str) -> None:
     """A column of another type means something else, whatever it is called."""
     with pytest.raises(UsageError) as refused:
-        LedgerTable.of(table(*columns))
+        LedgerTable.of(table(*(Column(name, type_) for name, type_ in columns.items())))
     assert said in str(refused.value)
 
 

@@ -3,6 +3,8 @@
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from redrive.errors import LedgerAwayError
 from redrive.operator import carrier as module
 from redrive.operator.carrier import Carrier
@@ -12,14 +14,15 @@ from redrive.operator.no_operations import NoOperations
 class Away(NoOperations):
     """A store that is away the first time, and keeps what it was asked."""
 
-    def __init__(self):
+    def __init__(self, error):
+        self.error = error
         self.asked, self.let_go_of = asyncio.Event(), []
         self.times = 0
 
     async def open(self):
         self.times += 1
         if self.times == 1:
-            raise LedgerAwayError("gone")
+            raise self.error
         self.asked.set()
         return []
 
@@ -27,10 +30,11 @@ class Away(NoOperations):
         self.let_go_of.append(holder)
 
 
-async def test_an_outage_is_waited_for_and_the_end_is_told(monkeypatch):
-    """The next round comes, and who is cancelled lets go of what it held."""
+@pytest.mark.parametrize("error", [LedgerAwayError("gone"), RuntimeError("odd")], ids=["away", "odd"])
+async def test_an_outage_is_waited_for_and_the_end_is_told(monkeypatch, error):
+    """The next round comes whatever the store said, and who is cancelled lets go of what it held."""
     monkeypatch.setattr(module, "IDLE", timedelta(milliseconds=1))
-    kept = Away()
+    kept = Away(error)
     carrier = Carrier(kept, dict, "worker-1")
     carrier._followed["7c2f"] = -1
     running = asyncio.create_task(carrier.run())
