@@ -23,7 +23,7 @@ def operations_brake(short: bool) -> Iterator[Found]:
 @scenario("no operation releases a task twice or forgets one, whoever is killed")
 def operations_killed(short: bool) -> Iterator[Found]:
     """Two workers and a service, killed at random."""
-    tasks, kills, rate = (200, 8, 40) if short else (1500, 50, 50)
+    tasks, kills, rate = (200, 8, 40) if short else (3000, 50, 50)
     for store in STORES:
         yield tried_on(
             store,

@@ -7,8 +7,8 @@ import pytest
 
 from redrive import Redrive, Task
 from redrive.core.durations import seconds
+from redrive.ledgers.build import VERSION, _commit, build
 from redrive.operator.roster import WorkerSeen
-from redrive.signs import VERSION, _commit, build
 
 
 @pytest.fixture(autouse=True)

@@ -7,15 +7,12 @@ import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
-from functools import lru_cache
-from pathlib import Path
 
 from redrive.engine.worker import Worker
+from redrive.ledgers.build import build
 from redrive.operator.roster import SIGN_EVERY, WorkerSign
 from redrive.stores.port import Store
 
-VERSION = "REDRIVE_VERSION"
-VERSION_CHARS_MAX = 80
 COUNTS_EVERY = timedelta(seconds=2)
 """How often what is counted of kinds is written, where there is anything new."""
 SECONDS_TO_PART = 5.0
@@ -80,43 +77,3 @@ async def write_counts(store: Store, name: str, workers: Iterable[Worker]) -> No
     finally:
         for tally, counts_ in taken:
             (tally.wrote if written else tally.not_written)(counts_)
-
-
-@lru_cache
-def build() -> str | None:
-    """Which version of the user's code this process runs: what `REDRIVE_VERSION` says, else the commit of the working folder."""
-    said: str | None = os.environ.get(VERSION, "").strip()
-    if not said:
-        with suppress(OSError):  # the folder is gone
-            said = _commit(Path.cwd())
-    return said[:VERSION_CHARS_MAX] if said else None
-
-
-def _commit(folder: Path) -> str | None:
-    """The commit that a folder was checked out at, as git writes it down; None where there is none."""
-    for place in (folder, *folder.parents):
-        with suppress(OSError, ValueError, UnicodeDecodeError):
-            git = place / ".git"
-            if git.is_file():  # a worktree points to its own
-                git = place / git.read_text().removeprefix("gitdir:").strip()
-            if not git.is_dir():
-                continue
-            head = (git / "HEAD").read_text().strip()
-            if not head.startswith("ref:"):
-                return head[:12]
-            return _ref(git, head.removeprefix("ref:").strip())
-    return None
-
-
-def _ref(git: Path, name: str) -> str | None:
-    common = git / "commondir"
-    places = [git, git / common.read_text().strip()] if common.is_file() else [git]
-    for place in places:
-        if (place / name).is_file():
-            return (place / name).read_text().strip()[:12]
-        packed = place / "packed-refs"
-        for line in packed.read_text().splitlines() if packed.is_file() else []:
-            commit, _, named = line.partition(" ")
-            if named == name:
-                return commit[:12]
-    return None

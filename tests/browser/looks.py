@@ -16,6 +16,7 @@ from .conftest import DESK, PHONE
 
 SHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 THEMES = ("light", "dark")
+LOOKED_AT = (1440, 390)
 COLOURS = {"runOnly": ["color-contrast"]}
 FITS = "width => innerWidth === width && document.documentElement.scrollWidth <= document.documentElement.clientWidth"
 GRAVE = ("serious", "critical")
@@ -36,13 +37,11 @@ async def looks_well(
         wrong = [one for one in found.response["violations"] if one["impact"] in impacts]
         assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in wrong] == [], (name, theme)
         if WIDE:
-            await picture(page, f"{name}-{theme}")
+            await pictures(page, name, theme)
     await page.emulate_media(color_scheme="light")
     for width in widths:
         await page.set_viewport_size({"width": width, "height": 900})
         await page.wait_for_function(FITS, arg=width)  # some parts are drawn anew for another width
-    if WIDE:
-        await picture(page, f"{name}-{widths[-1]}")
     await page.set_viewport_size(DESK)
 
 
@@ -51,7 +50,10 @@ async def fits(page: Page) -> bool:
     return bool(await page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"))
 
 
-async def picture(page: Page, name: str) -> None:
-    """For people to look at."""
+async def pictures(page: Page, name: str, theme: str) -> None:
+    """For people to look at: at a desk and on a phone."""
     SHOTS.mkdir(parents=True, exist_ok=True)
-    await page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
+    for width in LOOKED_AT:
+        await page.set_viewport_size({"width": width, "height": 900})
+        await page.wait_for_function(FITS, arg=width)
+        await page.screenshot(path=SHOTS / f"{name}-{width}-{theme}.png", full_page=True)

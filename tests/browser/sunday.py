@@ -17,9 +17,9 @@ from sqlalchemy import Connection, delete, insert, update
 from redrive import Breaker, Exponential, Policy, Redrive, Task, hours, minutes, seconds
 from redrive.core.cause import cause_of
 from redrive.core.histograms import RAN
+from redrive.ledgers.build import build
 from redrive.ledgers.sql import schema
 from redrive.operator.roster import WorkerSign
-from redrive.signs import build
 
 from .site import Site, serving
 

@@ -47,6 +47,15 @@ PAGES = {
     "audit": "/audit",
     "login": "/login",
 }
+NIGHT = {
+    "workers": "/workers",
+    "gates": "/gates",
+    "kind": "/kinds/redrive_task/mail.send",
+    "dead": "/dead",
+    "charts": "/charts",
+    "tasks": "/tasks",
+    "dead-tasks": "/tasks?state=dead",
+}
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +108,21 @@ async def test_pages_fit_and_are_accessible(page: Page, site: Site, known: dict[
     await show(page, site, name, known)
     themes = THEMES if WIDE else THEMES[number % 2 :][:1]
     await looks_well(page, name, themes=themes, widths=WIDTHS, impacts=("minor", "moderate", *GRAVE))
+
+
+@pytest.mark.wide
+async def test_every_page_of_a_bad_night(page: Page, tmp_path: Path):
+    """The pages that tell of trouble, while there is some: nothing that axe finds, nothing wider than the screen."""
+    async with sunday(tmp_path) as night:
+        await log_in(page, night)
+        await looks_well(page, "night-overview")
+        for name, path in NIGHT.items():
+            await page.goto(night.url + path)
+            await looks_well(page, f"night-{name}")
+        await page.goto(night.url)
+        await page.locator(".trouble.needs").get_by_role("link", name="View cause").click()
+        await expect(page.locator(".frame.here")).to_be_visible()
+        await looks_well(page, "night-cause")
 
 
 @pytest.mark.wide

@@ -17,7 +17,7 @@ import pytest_asyncio
 from playwright.async_api import Locator, Page, expect
 
 from redrive import Fixed, Policy, Redrive, Schedule, Task, minutes, seconds
-from redrive.signs import build
+from redrive.ledgers.build import build
 from tests import forks
 
 from .conftest import log_in, refresh

@@ -1,5 +1,6 @@
 """The application whose dead tasks the operations of these tests bring back; database, evidence and the state of the bank come by the environment."""
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from . import evidence
 
 UP = "REDRIVE_FAULTS_UP"
 """The environment variable that names the file: while it is there, the bank is up."""
+TAKES = "REDRIVE_FAULTS_TAKES"
+"""The environment variable that says how many seconds a payment takes; none if it is not set."""
 
 app = Redrive(os.environ.get("DATABASE_URL", "sqlite:///nowhere.db"), observers=[LogObserver()])
 
@@ -20,3 +23,5 @@ async def pay(task: Task, context: Context) -> None:
     with evidence.on_record(task, context):
         if not Path(os.environ[UP]).exists():
             raise PermanentError("the bank does not answer")
+        if seconds_taken := float(os.environ.get(TAKES, 0)):
+            await asyncio.sleep(seconds_taken)

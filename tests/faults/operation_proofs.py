@@ -7,6 +7,8 @@ import asyncio
 import random
 import signal
 import time
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from itertools import count
@@ -21,8 +23,9 @@ from redrive.ports import Filter
 from tests import forks
 from tests.forks import ROOT, Process
 
+from . import evidence
 from .books import until
-from .operation_apps import UP
+from .operation_apps import TAKES, UP
 from .processes import Ground, WorkerProcess
 
 APP = "tests.faults.operation_apps:app"
@@ -103,10 +106,10 @@ def most_in_a_second(instants: list[float]) -> int:
 
 
 async def killed(ground: Ground, rng: random.Random, *, tasks: int, kills: int, rate: int) -> str:
-    """Workers and the service are killed at random: no task is released twice, and none is forgotten."""
+    """Workers and the service are killed while they run tasks: no task is released twice, and none is forgotten."""
     up = ground.folder / "up"
     up.touch()
-    ground.environment[UP] = str(up)
+    ground.environment |= {UP: str(up), TAKES: "0.4"}
     async with Redrive(ground.url) as app:
         await make_dead(app, tasks)
         with ExitStack() as stack:
@@ -127,11 +130,16 @@ async def killed(ground: Ground, rng: random.Random, *, tasks: int, kills: int, 
             running = [make() for make in made]
             # What a kill leaves behind is a try that failed: that is not what the brake is for here.
             started = await app.tasks.operations.start(Filter(), **WHO, steps="1,5", rate=f"{rate}/s", halt="100%")
-            for number in range(kills):
-                await asyncio.sleep(rng.uniform(0.1, 0.5))
-                victim = number % len(running)
+            hits: Counter[int] = Counter()
+            for _ in range(kills):
+                await until(lambda: _at_work(ground, running), "somebody runs a task", 300)
+                await asyncio.sleep(rng.uniform(0, 0.3))
+                at_work = _at_work(ground, running) or range(len(running))
+                victim = min(at_work, key=lambda one: (hits[one], rng.random()))  # each of them gets its share
+                hits[victim] += 1
                 running[victim].kill()
                 running[victim] = made[victim]()
+            at_last = (await app.tasks.operations.get(started.id)).tally
             operation = await ended(app, started.id, 600 + 20 * tasks / rate)
 
             async def all_done() -> bool:
@@ -139,10 +147,30 @@ async def killed(ground: Ground, rng: random.Random, *, tasks: int, kills: int, 
 
             await until(all_done, "every task is done", 300)
         tally = operation.tally
+        assert at_last.left > 0, "all kills must fall into the operation"
         assert (tally.total, tally.released, tally.left) == (tasks, tasks, 0), operation
-        redriven = await _redriven(app)
+        redriven, tries = await _redriven(app), await _tries(app)
         assert redriven == {1: tasks}, f"how often tasks were released: {redriven}"
-        return f"{tasks:,} released once each, all done; {tally.failed} were held by a process that was killed"
+        assert tries["done"] == tasks, f"how tries ended: {tries}"
+        cut_off, hit = tries["lease_expired"], len(_cut_off(ground))
+        assert cut_off and hit, f"no kill hit a running task: {tries}"
+        return (
+            f"{tasks:,} released once each and done once each; kills of the workers ({hits[0] + hits[1]}) and the service ({hits[2]}) "
+            f"cut off {hit:,} running handlers, and {cut_off:,} claims ended by their lease"
+        )
+
+
+def _at_work(ground: Ground, running: Sequence[Process | WorkerProcess]) -> list[int]:
+    """Which of the processes run a task now."""
+    pids = {line.pid for line in _cut_off(ground)}
+    return [number for number, one in enumerate(running) if one.pid in pids]
+
+
+def _cut_off(ground: Ground) -> list[evidence.Line]:
+    """The runs that have begun and not ended."""
+    lines = evidence.read(ground.evidence)
+    over = {line.claim for line in lines if line.what != "start"}
+    return [line for line in lines if line.what == "start" and line.claim not in over]
 
 
 async def _redriven(app: Redrive) -> dict[int, int]:
@@ -151,6 +179,14 @@ async def _redriven(app: Redrive) -> dict[int, int]:
     counted = select(t.c.redrives, func.count()).group_by(t.c.redrives)
     rows = await app.database.read(lambda connection: connection.execute(counted).all())
     return dict(rows)
+
+
+async def _tries(app: Redrive) -> Counter[str]:
+    """How many tries ended in which way, by the history."""
+    a = schema.attempt
+    counted = select(a.c.outcome, func.count()).group_by(a.c.outcome)
+    rows = await app.database.read(lambda connection: connection.execute(counted).all())
+    return Counter(dict(rows))
 
 
 def _end(process: Process) -> None:

@@ -25,5 +25,5 @@ async def test_no_second_sees_more_than_the_rate(ground: Ground) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
 async def test_kills_release_no_task_twice_and_forget_none(ground: Ground, rng: random.Random) -> None:
-    """Workers and a service, killed at random."""
-    await killed(ground, rng, tasks=80, kills=3, rate=40)
+    """Workers and a service, killed while they run tasks."""
+    await killed(ground, rng, tasks=150, kills=3, rate=30)

@@ -23,6 +23,7 @@ from redrive.core.states import State
 from redrive.core.table import Counts
 from redrive.core.task import Claim, ClaimLost
 from redrive.errors import KeyTakenError, TransitionError, UsageError
+from redrive.ledgers.build import build
 from redrive.ledgers.sql import due
 from redrive.ports import Actor, Filter, Return
 from tests.ledgers.homes import ADA, BACKOFF, LEASE, PERMANENT, POLICY, RAN, START, TRANSIENT, Home, settlement
@@ -757,7 +758,7 @@ async def test_snoozes_and_releases_charge_no_failure(home: Home) -> None:
 
 
 async def test_each_claim_ends_in_one_attempt(home: Home) -> None:
-    """Every settled claim leaves one attempt row with its start, end, outcome, worker, error and explanation."""
+    """Every settled claim leaves one attempt row with its start, end, outcome, worker, version, error and explanation."""
     [id_] = await home.put()
     first = await home.run(TRANSIENT)
     home.clock.advance(BACKOFF)
@@ -769,6 +770,7 @@ async def test_each_claim_ends_in_one_attempt(home: Home) -> None:
     assert [attempt.outcome for attempt in attempts] == ["failed", "snoozed", "done"]
     assert [attempt.state for attempt in attempts] == [State.WAITING, State.WAITING, State.DONE]
     assert [attempt.number for attempt in attempts] == [1, 2, 2]
+    assert {attempt.version for attempt in attempts} == {build()}
     failed, snoozed, done = attempts
     assert failed.started_at == failed.ended_at == START
     assert (failed.worker, failed.duration, failed.delay) == ("w1", RAN, BACKOFF)

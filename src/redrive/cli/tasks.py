@@ -245,9 +245,10 @@ def _show_attempts(console: Console, attempts: list[Attempt]) -> None:
     for one in attempts:
         took = "" if one.duration is None else f", took {format_duration(one.duration)}"
         started = one.started_at or one.ended_at
+        version = "" if one.version is None else f" in version {one.version}"
         console.print(
             f"  {one.number}. {exactly(started)} [{COLOURS[one.state]}]{one.outcome}[/] → {one.state}"
-            f"[dim]{took}, by {escape(one.worker)}[/]"
+            f"[dim]{took}, by {escape(one.worker + version)}[/]"
         )
         if one.error:
             console.print(f"     {escape(redact(one.error))}")

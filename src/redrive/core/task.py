@@ -220,6 +220,8 @@ class Attempt:
     explanation: Mapping[str, Any] | None = None
     stack: Sequence[Raised] = ()
     """Where the exception came from: the raised one, then what led to it."""
+    version: str | None = None
+    """Of the code that made it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,6 +151,7 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
         "state": attempt.state.value,
         "delay_seconds": _seconds(attempt.delay),
         "worker": attempt.worker,
+        "version": attempt.version,
         "error_class": attempt.error_class,
         "error": None if attempt.error is None else redact(attempt.error),
         "explanation": attempt.explanation and dict(attempt.explanation),

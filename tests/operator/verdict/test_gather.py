@@ -7,10 +7,10 @@ import pytest
 
 from redrive import Redrive, Task
 from redrive.core.durations import hours, seconds
+from redrive.ledgers.build import VERSION, build
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.operator.sql.waiting import waiting_of
 from redrive.operator.verdict import Rank, StoreNow, gather, judge, plain
-from redrive.signs import VERSION, build
 
 TASKS = 12
 

@@ -18,6 +18,7 @@ from redrive.core.task import Attempt, Claim, Deed
 from redrive.ledgers.aws.attributes import Item, Key, from_iso, from_item, to_iso
 from redrive.ledgers.aws.expressions import Action, Update, delete, put, put_new
 from redrive.ledgers.aws.heads import LETTERS, Head, Part, shard_of, task_id
+from redrive.ledgers.build import build
 from redrive.ports import Actor, WholeAct
 
 ENDPOINT_SHARDS = 8
@@ -55,6 +56,7 @@ def attempt_action(head: Head, number: str, settlement: Settlement, worker: str,
         "outcome": settlement.outcome,
         "att_state": settlement.state.value,
         "worker": worker,
+        "version": build(),
         "started_at": None if began is None else to_iso(began),
         "ended_at": to_iso(now),
         "duration_s": settlement.elapsed.total_seconds(),
@@ -81,6 +83,7 @@ def attempt_from(item: Item) -> Attempt:
         outcome=values["outcome"],
         state=State(values["att_state"]),
         worker=values["worker"],
+        version=values.get("version"),
         duration=timedelta(seconds=values["duration_s"]),
         delay=None if delay is None else timedelta(seconds=delay),
         error_class=values.get("error_class"),

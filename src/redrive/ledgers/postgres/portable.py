@@ -27,6 +27,7 @@ from sqlalchemy.dialects.postgresql.asyncpg import PGCompiler_asyncpg, PGDialect
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from redrive.core.decide import Settlement
+from redrive.ledgers.build import build
 from redrive.ledgers.postgres.address import PostgresAddress
 from redrive.ledgers.postgres.database import PostgresDatabase
 from redrive.ledgers.postgres.dialect import LOCK_PATIENCE, PostgresDialect
@@ -65,7 +66,7 @@ class PortableSettle(SettleInSteps):
     def _write_history(
         self, connection: Connection, settled: Sequence[Settlement], ledger: str, worker: str, ended_at: datetime
     ) -> None:
-        said = {"ledger": ledger, "worker": worker, "ended_at": ended_at}
+        said = {"ledger": ledger, "worker": worker, "version": build(), "ended_at": ended_at}
         connection.execute(self._record, [_attempt(one) | said for one in settled])
 
 

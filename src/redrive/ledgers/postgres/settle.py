@@ -31,6 +31,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from redrive.core.decide import Settlement
 from redrive.core.gates import answer_of, fence_of
 from redrive.errors import UsageError
+from redrive.ledgers.build import build
 from redrive.ledgers.postgres.gates import GATE_COLUMNS, settle_gates
 from redrive.ledgers.rollup import COUNTED, MEASURED, rolled_up
 from redrive.ledgers.sql import schema
@@ -85,7 +86,7 @@ class PostgresSettle:
         """See `SettleWriter.write`."""
         gated = self._rows.has_gates and any(one.claim.task.gate is not None for one in settlements)
         shapes = self._shapes[wait, gated]
-        said = {"ledger": ledger, "worker": worker, **self._dialect.times(now)}
+        said = {"ledger": ledger, "worker": worker, "version": build(), **self._dialect.times(now)}
         rest, refused = settlements, list[Settlement]()
         for _ in range(ROUNDS_MAX):
             rows = [self._values(one, now) for one in rest]
@@ -151,12 +152,13 @@ class PostgresSettle:
             insert(schema.attempt)
             .from_select(
                 ["ledger", "task_id", "claim_id", "number", "started_at", "ended_at", "outcome", "state", "worker",
-                 "duration_seconds", "delay_seconds", "error_class", "error", "explanation"],
+                 "duration_seconds", "delay_seconds", "error_class", "error", "explanation", "version"],
                 select(
                     bindparam("ledger", type_=Text), cast(c.id, Text), fence, c.number,
                     comparable(c.began), self._dialect.now(), c.outcome, c.state,
                     bindparam("worker", type_=Text), c.duration, extract("epoch", c.delay),
                     c.error_class, c.error, cast(c.explanation, schema.attempt.c.explanation.type),
+                    bindparam("version", type_=Text),
                 ),
             )
             .cte("history")

@@ -196,4 +196,5 @@ def attempt_of_row(row: Any, stack: Sequence[Raised] = ()) -> Attempt:
         duration=timedelta(seconds=row.duration_seconds),
         delay=None if row.delay_seconds is None else timedelta(seconds=row.delay_seconds),
         error_class=row.error_class, error=row.error, explanation=row.explanation, stack=stack,
+        version=row.version,
     )  # fmt: skip

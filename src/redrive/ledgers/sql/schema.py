@@ -125,6 +125,7 @@ attempt = Table(
     Column("error_class", Text),
     Column("error", Text),
     Column("explanation", JSON(none_as_null=True)),
+    Column("version", Text),
     PrimaryKeyConstraint("ledger", "task_id", "claim_id").ddl_if(dialect="postgresql"),
     Index("redrive_attempt_task_idx", "task_id", "ledger").ddl_if(dialect="sqlite"),
 )

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Float, Integer, Text, Uuid, bindparam, func, 
 
 from redrive.core.decide import Settlement
 from redrive.core.task import TaskId
+from redrive.ledgers.build import build
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.batches import Batch, Shapes
 from redrive.ledgers.sql.compiled import Compiled
@@ -63,7 +64,7 @@ class SqliteSettle(SettleInSteps):
     ) -> None:
         attempts = [_attempt(one) for one in settled]
         record = self._records.of(attempts)
-        said = {"ledger": ledger, "worker": worker, "ended_at": ended_at}
+        said = {"ledger": ledger, "worker": worker, "version": build(), "ended_at": ended_at}
         record.statement.rows(connection, record.batch.parameters(attempts) | said)
 
     def _update(self, same: Collection[str]) -> _Write:
@@ -80,6 +81,7 @@ class SqliteSettle(SettleInSteps):
         said = {
             "ledger": bindparam("ledger", type_=Text),
             "worker": bindparam("worker", type_=Text),
+            "version": bindparam("version", type_=Text),
             "ended_at": bindparam("ended_at", type_=Instant),
         }
         values = [*batch.rows.c, *said.values()]
