@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from .own_postgres import server as server
 from .processes import Ground
 
 

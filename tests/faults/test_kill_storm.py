@@ -19,7 +19,7 @@ LEASE_SECONDS = 2.0
 WORKERS = 3
 TASKS_PER_KILL = 55
 HANGING, HANGS_MS = "hanging", 3_600_000
-ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 8)
+ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 3)
 
 
 def tasks_of(round_: int, rng: random.Random) -> list[NewTask]:
