@@ -17,7 +17,7 @@ from redrive.ledgers.sql.migrate import migrate
 from .books import all_ended, create_effects, effects, read_books, until
 from .processes import Ground, WorkerProcess, events
 
-TASKS = 600
+TASKS = 200
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ async def test_a_failover_loses_nothing(pair: Any, tmp_path: Path) -> None:
 
         with WorkerProcess(ground, "one", lease=3) as one, WorkerProcess(ground, "two", lease=3) as two:
             assert await added(0)
-            await until(lambda: done(50), "work is under way")
+            await until(lambda: done(20), "work is under way")
             pair.kill(0)
             assert not await added(1)
             pair.promote(1)

@@ -10,13 +10,14 @@ from redrive.errors import LedgerAwayError
 from redrive.lane import make_task
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.migrate import migrate
+from tests.breadth import WIDE
 
 from .books import create_effects, effects, read_books, until
 from .own_postgres import OwnServer
 from .postmaster_proofs import killed
 from .processes import Ground, WorkerProcess, events
 
-TASKS_PER_OUTAGE = 1000
+TASKS_PER_OUTAGE = 1000 if WIDE else 250
 
 
 async def test_workers_survive_outages_of_postgres(server: OwnServer, tmp_path: Path) -> None:
@@ -49,13 +50,13 @@ async def test_workers_survive_outages_of_postgres(server: OwnServer, tmp_path: 
                 await app.add_many(
                     [
                         make_task(
-                            "pair" if at % 20 == 0 else "work", {"ms": 30, "fails": at % 7 == 0}, key=f"{number}-{at}"
+                            "pair" if at % 20 == 0 else "work", {"ms": 100, "fails": at % 7 == 0}, key=f"{number}-{at}"
                         )
                         for at in range(TASKS_PER_OUTAGE)
                     ]
                 )
                 before = number * TASKS_PER_OUTAGE
-                await until(lambda least=before + 100: done(least), "work is under way")
+                await until(lambda least=before + 50: done(least), "work is under way")
                 await outage()
                 seen += outage != server.terminate
                 await until(

@@ -22,7 +22,7 @@ from .processes import STOP_SECONDS, events
 
 ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS", "1"))
 KILLS = 2 * ROUNDS
-PER_KILL = 120
+PER_KILL = 40
 DRAIN_SECONDS = 150
 
 

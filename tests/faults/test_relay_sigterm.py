@@ -30,7 +30,7 @@ async def test_a_deploy_costs_nothing(url: str, rabbitmq: str, tmp_path: Path, r
         try:
             for number in range(DEPLOYS):
                 made.append(stack.enter_context(RelayProcess(tmp_path, f"relay-{number}", traffic, rabbitmq, url)))
-                enough = rng.randrange(50, 150)
+                enough = rng.randrange(20, 60)
                 await until(lambda relay=made[-1], least=enough: len(published(relay)) > least, "it works")
                 if number == DEPLOYS - 1:
                     await traffic.stop_producing()

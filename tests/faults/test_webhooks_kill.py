@@ -8,7 +8,7 @@ import pytest
 from .processes import Ground
 from .webhook_kills import webhooks
 
-KILLS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 4)
+KILLS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 2)
 
 
 @pytest.mark.long_on("sqlite")
