@@ -203,6 +203,19 @@ async def test_large_batches_read_their_rows_alone(home: Home) -> None:
     assert_flat(home, settle)
 
 
+@pytest.mark.homes(lambda table: table.name == "redrive_task")
+async def test_batches_are_not_compared_each_with_each(home: Home) -> None:
+    """A plan that is kept serves batches of any size: one that takes them for small would grow with their square."""
+    await park(home)
+    await home.put(37)
+    claims = [claim for _ in range(2) for claim in await home.ledger.claim(20, LEASE)]
+    for batch in (claims[:20], claims):  # of one fence, and of two
+        extend, _ = await plans(home, home.ledger._extend, batch, LEASE)
+        assert "Nested Loop" not in extend, extend
+        settle, _ = await plans(home, home.ledger._settle, [settlement(one) for one in batch], "w1")
+        assert "Nested Loop" not in settle, settle
+
+
 @pytest.mark.homes(lambda table: table.kind is not None and table.name not in ("command", "commandbus_command"))
 async def test_pages_for_people_are_served_by_indexes(home: Home) -> None:
     """Pages of each state and kind read the index that holds just their rows, whatever else is in the table."""

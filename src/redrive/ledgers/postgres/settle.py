@@ -93,7 +93,7 @@ class PostgresSettle:
             if gated:
                 rows = [(*row, *_on_gate(one)) for row, one in zip(rows, rest, strict=True)]
             shape = shapes.of(rows)
-            batch = shape.batch.parameters(rows)
+            batch = {**shape.batch.parameters(rows), "fence": rest[0].claim.claim_id}
             parameters = batch | _rollup(rest) | said | {"amount": len(rest)}
             written = shape.write.scalar(connection, parameters)
             if written == len(rest):
@@ -122,11 +122,15 @@ class PostgresSettle:
         """End the claims, write the history and add up the minute, if all of them are ours; and which of them are."""
         of_batch = Batch(self._dialect, self._columns[gated], same)
         rows, batch = self._rows, of_batch.rows
-        # A batch of two columns, under the same names: to unnest all of them twice would take 1 ms for a thousand rows.
-        fenced = {name: rows.columns[name] for name in ("id", "claim_id")}
-        asked = Batch(self._dialect, fenced, [name for name in fenced if name in same])
-        found = select(rows.id).where(asked.match("id", rows.id), rows.fence == asked.rows.c.claim_id)
-        free = for_an_update(found, wait=wait).cte("free")
+        if "claim_id" in same:  # without a join: a plan that takes the fence for rare would compare each with each
+            by_id = self._dialect.batch_match(rows.columns, "id", rows.id)
+            assert by_id is not None
+            ours = [by_id, rows.fence == bindparam("fence", type_=rows.fence.type)]
+        else:
+            # A batch of two columns, under the same names: to unnest all of them twice would take 1 ms for a thousand rows.
+            asked = Batch(self._dialect, {name: rows.columns[name] for name in ("id", "claim_id")})
+            ours = [asked.match("id", rows.id), rows.fence == asked.rows.c.claim_id]
+        free = for_an_update(select(rows.id).where(*ours), wait=wait).cte("free")
         amount: Any = select(func.count()).select_from(free).scalar_subquery()
         all_free = amount == bindparam("amount", type_=Integer)
         began = batch.c.started_at if rows.started_at is None else rows.started_at
