@@ -1,18 +1,23 @@
 """What is shipped, and what is said of what comes with it."""
 
+import re
 import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from bench.dist import WHEEL_BYTES_MAX
 from bench.pythons import CLAIMED, installed
 from bench.supply import licences, verdict
 
 ROOT = Path(__file__).parent.parent
+LOCKS = ("requirements-run.lock", "requirements.lock")
 
 
 def test_the_wheel_is_small_and_has_what_runs_alone(tmp_path: Path) -> None:
@@ -64,3 +69,26 @@ def test_interpreters_are_found_where_they_are_named_or_on_the_path(tmp_path: Pa
     assert installed("", str(tmp_path / "nowhere")) == {own: sys.executable}
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
     assert [one.rpartition(" ")[2] for one in told if one.startswith("Programming Language")] == list(CLAIMED)
+
+
+def test_make_run_installs_all_that_it_needs() -> None:
+    """Its lock names every package that redrive and the extras of `make run` need, in the versions that the tests run with."""
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    given = re.search(r"--group build ((?:--extra \w+ ?)+)", (ROOT / "Makefile").read_text())
+    assert given is not None
+    wanted = [Requirement(one) for one in told["dependencies"]]
+    for extra in re.findall(r"--extra (\w+)", given[1]):
+        wanted += [Requirement(one) for one in told["optional-dependencies"][extra] if not one.startswith("redrive[")]
+    needed = set[str]()
+    while wanted:
+        one = wanted.pop()
+        if canonicalize_name(one.name) in needed and not one.extras:
+            continue
+        needed.add(canonicalize_name(one.name))
+        for inner in map(Requirement, distribution(one.name).requires or []):
+            extras = ["", *one.extras]
+            if inner.marker is None or any(inner.marker.evaluate({"extra": extra}) for extra in extras):
+                wanted.append(inner)
+    pins = [set(re.findall(r"^(\S+==\S+)", (ROOT / name).read_text(), re.MULTILINE)) for name in LOCKS]
+    assert needed - {canonicalize_name(pin.partition("==")[0]) for pin in pins[0]} == set()
+    assert pins[0] <= pins[1]
