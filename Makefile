@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest
 # Tests start hundreds of processes, and each would compile redrive anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run demo test check tests coverage bench proof soak pictures docs format proto lock dist newcomer clean
+.PHONY: help run demo test check tests coverage bench proof soak pictures docs format proto lock dist pythons newcomer clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -83,8 +83,11 @@ lock: $(READY)  ## choose new versions for requirements.lock
 		--group build --extra postgres --extra service --extra rabbitmq --extra commands --extra traces --extra uvloop \
 		pyproject.toml -o requirements-run.lock
 
-dist: $(READY)  ## build wheel and sdist, and follow the tutorial with the wheel in an empty environment
+dist: $(READY)  ## build wheel and sdist, follow the tutorial with the wheel in an empty environment, list what comes with it (SBOM)
 	$(BIN)/python -m bench.dist
+
+pythons:  ## the tests on every Python that redrive claims: PYTHONS="path …" for those not on the PATH, TESTS="tests/core …" for less
+	@$(PYTHON) -m bench.pythons
 
 newcomer:  ## from clone to the first retry seen, in an empty folder with an empty HOME: how long it takes
 	@$(PYTHON) bench/newcomer.py

@@ -45,6 +45,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="newcomer-") as folder:
         home, clone, port = Path(folder) / "home", Path(folder) / "redrive", free_port()
         home.mkdir()
+        said = Path(folder) / "said.log"
         kept = ("PATH", "PIP_CONFIG_FILE", "PIP_CERT", "PIP_FIND_LINKS", "SSL_CERT_FILE")
         environment = {name: os.environ[name] for name in kept if name in os.environ} | {
             "HOME": str(home),
@@ -52,21 +53,22 @@ def main() -> None:
         }
         subprocess.run(["git", "clone", "--quiet", str(REPOSITORY), str(clone)], check=True, env=environment)
         served = subprocess.Popen(
-            ["make", "run", f"PYTHON={sys.executable}"], cwd=clone, env=environment, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, start_new_session=True,
+            ["make", "run", f"PYTHON={sys.executable}"], cwd=clone, env=environment, stdout=said.open("w"),
+            stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:
             until(lambda: served.poll() is not None or _answers(port), "the service", ends)
             if served.poll() is not None:
-                sys.exit(f"`make run` ended with {served.returncode}")
+                sys.exit(f"`make run` ended with {served.returncode}: {said.read_text()[-2000:]}")
             up = time.monotonic() - began
             add = [".venv/bin/redrive", "tasks", "add", "flaky.hello", "--database", "sqlite:///redrive.db"]
             subprocess.run(add, cwd=clone, env=environment, check=True, stdout=subprocess.DEVNULL)
             until(lambda: _retried(clone / "redrive.db"), "a retry", ends)
             wall = time.monotonic() - began
         finally:
-            os.killpg(served.pid, signal.SIGTERM)
-            served.wait()
+            if served.poll() is None:
+                os.killpg(served.pid, signal.SIGTERM)
+                served.wait()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = used.ru_utime + used.ru_stime
     sys.stdout.write(

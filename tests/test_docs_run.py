@@ -120,11 +120,6 @@ GIVEN = {
         "import sqlite3\nwith sqlite3.connect('shop.db') as made: made.execute('CREATE TABLE orders (id INTEGER)')\nmade.close()\n",
         "assert shop.execute('SELECT * FROM orders').fetchall() == [(7,)]\nshop.close()",
     ),
-    "docs/guides/testing.md": Given(
-        "def register_handlers(app):\n    @app.handler(retries=5)\n    async def send_invoice(task):\n"
-        "        if task.failures < 2: raise ConnectionError\n",
-        "await test_invoice_comes_through_after_two_failures()",
-    ),
     "docs/guides/typed-payloads.md": Given(
         "paid = []\nasync def transfer(*what): paid.append(what)\n",
         "from redrive.testing import drain\nawait drain(app)\nassert paid == [('DE1', 700)] * 2",
@@ -158,6 +153,7 @@ BETWEEN = {
 """What happens between two blocks of a page: before the one that begins so."""
 
 BY_A_TEST_OF_ITS_OWN = {
+    "docs/guides/testing.md": "tests/test_testing.py",
     "docs/tutorial.md": "tests/test_docs.py",
     "docs/guides/write-a-system.md": "tests/test_docs.py",
     "docs/guides/django.md": "tests/django/test_guide.py",

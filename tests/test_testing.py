@@ -2,7 +2,10 @@
 
 import asyncio
 import doctest
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +14,7 @@ from redrive import Fixed, LedgerTable, PermanentError, Policy, Redrive, Snoozed
 from redrive.errors import UsageError
 from redrive.events import AttemptEnded, AttemptStarted
 from redrive.testing import VirtualClock, assert_dead, assert_done, assert_waiting, drain, temporary_url
+from tests.test_docs import ROOT, blocks
 
 HOURLY = Policy(Fixed(hours(1)), retries=2, jitter=jitter.none)
 
@@ -315,3 +319,12 @@ async def test_drain_leaves_paused_kinds_alone(app):
     await assert_waiting(app, "m")
     await app.tasks.resume_gate("kind:mail", actor="ada", reason="mended")
     assert (await drain(app)).of("m") == ["done"]
+
+
+def test_the_guide_works_as_written(tmp_path: Path) -> None:
+    """`docs/guides/testing.md` in an empty folder: its file, and its command in a pytest that knows nothing of ours."""
+    [code] = blocks(ROOT / "docs" / "guides" / "testing.md", "python")
+    (tmp_path / "test_invoices.py").write_text(code)
+    command = [sys.executable, "-m", "pytest", "--asyncio-mode=auto", "-p", "no:cacheprovider", "-q"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert "1 passed" in ran.stdout, ran.stdout
