@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, delete, insert, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from redrive import Breaker, Exponential, Policy, Redrive, Task, hours, minutes, seconds
 from redrive.core.cause import cause_of
@@ -46,6 +46,8 @@ KINDS = {
     "refund.issue": (11, 6),
 }
 """How many tries a minute, and how long most of them take: the bucket."""
+DEPLOYED, HELD = 6, 12
+"""How many minutes ago a version was deployed that breaks mail, and the gate of a bank began to hold."""
 CRM, LEDGER, WORKER = "HTTPStatusError: 503 Service Unavailable", "redrive_task", "app-1:902"
 RETRIES = Policy(Exponential(seconds(20), minutes(4)), retries=5, name="mail")
 
@@ -123,7 +125,34 @@ async def _stage(site: Site) -> None:
         return len((await app.store.kinds.look()).causes) >= 3
 
     await site.until(seen, within=60)
+    await app.database.write(_since_a_while)
     await site.count()
+
+
+def _since_a_while(connection: Connection) -> None:
+    """What has just begun began some minutes ago, as workers would have written it down."""
+    f, g, s = schema.failing, schema.gate, schema.gate_span
+    now = datetime.now(UTC)
+    whole = now.replace(second=0, microsecond=0)
+    for kind, minutes_ago, tries in (("mail.send", DEPLOYED, 130), ("payment.capture", HELD, 2)):
+        [cause] = connection.execute(select(f.c.id).where(f.c.kind == kind)).scalars().all()
+        since = whole - timedelta(minutes=minutes_ago, seconds=20)
+        values = {"first_seen": since, "since": since, "since_hour": since.replace(minute=0, second=0)}
+        connection.execute(update(f).where(f.c.id == cause).values(values))
+        rows = [
+            _minute(whole - timedelta(minutes=back), kind, tries - back % 3, tries - back % 3, 3, cause=of, version="4f2a", dead=0)
+            for back in range(minutes_ago, 0, -1)
+            for of in ("", cause)
+        ]  # fmt: skip
+        connection.execute(insert(schema.kind_minute), rows)
+    held = now - timedelta(minutes=HELD)
+    connection.execute(update(g).where(g.c.name == "bank:DE").values(since=held))
+    connection.execute(delete(s).where(s.c.name == "bank:DE"))
+    connection.execute(insert(s), [{"ledger": LEDGER, "name": "bank:DE", "began_at": held, "does": "holding"}])
+    paused = now - timedelta(minutes=31)
+    connection.execute(update(g).where(g.c.name == "endpoint:acme").values(paused_at=paused))
+    connection.execute(delete(s).where(s.c.name == "endpoint:acme"))
+    connection.execute(insert(s), [{"ledger": LEDGER, "name": "endpoint:acme", "began_at": paused, "does": "paused"}])
 
 
 def _remember(connection: Connection, now: datetime) -> None:
@@ -135,8 +164,10 @@ def _remember(connection: Connection, now: datetime) -> None:
         for kind, (amount, bucket) in KINDS.items():
             failed = 1 if back % 7 == 0 and kind == "webhook.deliver" else 0
             rows.append(_minute(minute, kind, round(amount * wave), failed, bucket))
-        rows.append(_minute(minute, "mail.send", round(33 * wave), 0, 3))
-        rows.append(_minute(minute, "payment.capture", round(43 * wave), 0, 5))
+        if back > DEPLOYED:
+            rows.append(_minute(minute, "mail.send", round(33 * wave), 0, 3))
+        if back > HELD:
+            rows.append(_minute(minute, "payment.capture", round(43 * wave), 0, 5))
         failed = round(128 * wave) if back > 29 else 0
         rows.append(_minute(minute, "crm.sync", failed or round(36 * wave), failed, 6))
         if failed:
@@ -183,12 +214,21 @@ def _remember(connection: Connection, now: datetime) -> None:
     connection.execute(delete(schema.census))  # else all of them would be taken for tasks that somebody has just added
 
 
-def _minute(minute: datetime, kind: str, tries: int, failures: int, bucket: int, cause: str = "") -> dict[str, Any]:
+def _minute(
+    minute: datetime,
+    kind: str,
+    tries: int,
+    failures: int,
+    bucket: int,
+    cause: str = "",
+    version: str = "9c1e",
+    dead: int = 20,
+) -> dict[str, Any]:
     ended = minute + timedelta(seconds=50)
     ran = dict.fromkeys(RAN, 0) | {RAN[bucket]: tries - tries // 9, RAN[bucket + 1]: tries // 9}
     return {
-        "ledger": LEDGER, "kind": kind, "cause": cause, "minute": minute, "version": "9c1e", "worker": WORKER, "begun": tries - failures, "tries": tries,
-        "failures": failures, "done": tries - failures, "dead": 20 if failures > 50 else 0, "first_failure": minute if failures else None,
+        "ledger": LEDGER, "kind": kind, "cause": cause, "minute": minute, "version": version, "worker": WORKER, "begun": tries - failures, "tries": tries,
+        "failures": failures, "done": tries - failures, "dead": dead if failures > 50 else 0, "first_failure": minute if failures else None,
         "last_failure": ended if failures else None, "first_success": None if failures == tries else minute,
         "last_success": None if failures == tries else ended, **ran,
     }  # fmt: skip

@@ -23,7 +23,7 @@ async def test_a_cause_is_brought_back_step_by_step(page: Page, site: Site):
     await dialog.get_by_role("button", name="Start with one task").click()
     await expect(page).to_have_url(re.compile("/operations/[0-9a-f]{8}$"))
     await expect(page.locator("#says")).to_contain_text(
-        "The one released task failed again, more than 10%: it stopped by itself."
+        "It stopped by itself: the first task released failed again, and the limit is 10%."
     )
     await expect(page.get_by_role("heading", level=1)).to_have_text("Bringing back 3 tasks")
     await expect(page.get_by_role("img", name="Step 1, now: 1 failed again")).to_be_visible()

@@ -75,7 +75,7 @@ def test_a_cause_that_is_not_mended_costs_at_most_six_tries():
     released, tally, last = walked(fails=lambda number: True)
     assert isinstance(last, Halt)
     assert len(released) == tally.released <= 6
-    assert last.says == "the one released task failed again, more than 10%: it stopped by itself"
+    assert last.says == "it stopped by itself: the first task released failed again, and the limit is 10%"
 
 
 def test_a_first_task_that_works_lets_five_more_through():

@@ -23,7 +23,10 @@ def test_what_it_will_do_next_in_words():
         "Reports what failed again, and ends",
     ]
     halted = ahead(replace(RUNNING, state=OperationState.HALTED), TALLY, NOW)
-    assert [one.does for one in halted] == ["39 that are out run on", "Releases none of the 1,187 that are left"]
+    assert [one.does for one in halted] == [
+        "39 that are out run on",
+        "Does not release any of the 1,187 tasks that are left",
+    ]
     assert ahead(replace(RUNNING, state=OperationState.DONE), replace(TALLY, total=92, released=92), NOW) == []
 
 

@@ -68,6 +68,7 @@ async def test_an_async_handler_is_cancelled_at_its_next_await(url: str, app: Re
         task = await ended(app, "a")
     assert (task.state, seen) == (State.CANCELLED, ["cancelled"])
     [attempt] = await app.tasks.attempts(task.id)
+    assert attempt.duration, "it says how long it ran"
     assert (attempt.outcome, attempt.error) == ("cancelled", "cancelled while it ran by ada: wrong customer")
     [deed] = await app.tasks.deeds(task.id)
     assert (deed.act, deed.actor, deed.reason) == ("cancel running", "ada", "wrong customer")

@@ -204,6 +204,7 @@ async def test_what_dies_later_is_not_taken_and_what_a_person_redrove_is_skipped
     assert [await state_of(bench, id_) for id_ in (a, b, c, d, late)] == ["done", "done", "dead", "done", "dead"]
     skipped = (await bench.operations.tasks(operation.id, fate="skipped")).items
     assert {one.why for one in skipped} == {"it has changed since the set was frozen"}
+    assert await bench.operations.skipped(operation) == {"it has changed since the set was frozen": 2}
 
 
 async def test_a_holder_that_dies_is_followed_by_another(bench, clock):

@@ -161,12 +161,18 @@ async def test_an_alert_starts_when_it_halts_itself(web: Standing):
     await ledger.settle([_failed(claim)], worker="test")
     await carried(web)
     text = (await web.local.get(f"/operations/{started['id']}", headers=web.headers())).text
-    assert "The one released task failed again, more than 10%: it stopped by itself." in text
+    assert "It stopped by itself: the first task released failed again, and the limit is 10%." in text
     assert "1 of the same cause" in text
+    page = (await web.local.get(f"/operations/{started['id']}/tasks?fate=failed", headers=web.headers())).text
+    assert page.count("<tr>") == 2
+    assert ">Failed again 1</a>" in page
+    assert "PermanentError: no" in page
     [again] = (await web.get(f"/api/operations/{started['id']}"))["failed_tasks"]
     assert (again["same"], again["error"]) == (True, "PermanentError: no")
     [alarm] = halted_operations(await web.app.store.operations.open())
-    assert alarm.text.startswith(f"redrive_task: operation {started['id']} has halted with 2 tasks to come: the one")
+    assert alarm.text.startswith(
+        f"redrive_task: operation {started['id']} has halted with 2 tasks to come: it stopped by itself"
+    )
     await web.post(f"/api/operations/{started['id']}/give-back", WHY)
     assert halted_operations(await web.app.store.operations.open()) == []
 

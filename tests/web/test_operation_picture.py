@@ -39,7 +39,7 @@ def test_each_task_is_a_square_in_its_step():
     assert [squares(drawn[3], look) for look in ("done", "failed", "released")] == [58, 3, 39]
     assert squares(drawn[4], "to-come") == 1185
     assert drawn[2].told == "24 done, 1 failed again in 9s"
-    assert drawn[3].told == "58 done, 3 failed again, 39 running; 2 were changed by others meanwhile and skipped"
+    assert drawn[3].told == "58 done, 3 failed again, 39 running; 2 skipped"
     assert drawn[4].title == "Step 5, the rest"
 
 

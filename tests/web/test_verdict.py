@@ -90,6 +90,7 @@ def test_what_is_about_to_run() -> None:
     [chart] = [one for one in charts_of(verdict, numbers(3), series(3, 3), due) if one.name == "about-to-run"]
     assert chart.lead == "3 tries in the next 3 min."
     assert chart.answer.startswith("If bank:DE answers at its next probe, 1,204 more within")
-    assert [box.title for box in chart.boxes][:2] == ["planned: 2", "planned: 1"]
+    assert [row[1] for row in chart.rows][:2] == ["3", "0"]
+    assert {look for look, _, _ in chart.shapes} == {box.look for box in chart.boxes}
     assert not any(box.pale for box in chart.boxes)
     assert "about-to-run" not in [one.name for one in charts_of(judge(CALM), numbers(3), series(3, 3), due)]

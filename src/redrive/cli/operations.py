@@ -261,6 +261,7 @@ def show(
             told = operation_json(operation, datetime.now(UTC), await by.pace(id))
             told["by_step"] = [step_json(step) for step in await by.steps(id)]
             told["failed_tasks"] = [failed_again_json(one) for one in await by.failed_again(id, limit=SHOWN_MAX)]
+            told["skipped_because"] = dict(await by.skipped(operation))
             for fate in (Fate.SKIPPED, Fate.UNFIT):
                 told[f"{fate}_tasks"] = [
                     set_task_json(one) for one in (await by.tasks(id, fate=fate, limit=SHOWN_MAX)).items
@@ -280,6 +281,8 @@ def show(
     started = f"  started by {told['started_by']} at {told['started_at']}: {told['reason']}"
     console.print(escape(started + (f"; approved by {told['approved_by']}" if told["approved_by"] else "")))
     console.print("  " + ", ".join(f"{amount:,} {name}" for name, amount in tasks.items() if amount or name == "total"))
+    for why, amount in told["skipped_because"].items():
+        console.print(f"  {amount:,} skipped: {escape(why)}")
     console.print(f"  brake: {share_words(told['brake']['share'])} of {told['brake']['released']:,} failed again")
     for step in told["by_step"]:
         fates = ", ".join(f"{amount:,} {fate}" for fate, amount in step["fates"].items() if amount)

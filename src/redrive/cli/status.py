@@ -46,6 +46,7 @@ KINDS_SHOWN = 15
 COLOURS = {
     Rank.STOPPED: "bold red",
     Rank.DYING: "bold red",
+    Rank.ASKED: "bold red",
     Rank.HELD: "yellow",
     Rank.HEALS: "yellow",
     Rank.READY: "cyan",

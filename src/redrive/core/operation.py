@@ -351,8 +351,8 @@ def brake_says(course: Course, tally: FateTally) -> str | None:
     released, failed = braking(course, tally)
     if failed <= course.ramp.halt * released or tally.total == 1:
         return None
-    again = "the one released task" if released == 1 else f"{failed:,} of {released:,} released tasks"
-    return f"{again} failed again, more than {share_words(course.ramp.halt)}: it stopped by itself"
+    again = "the first task released" if released == 1 else f"{failed:,} of {released:,} released tasks"
+    return f"it stopped by itself: {again} failed again, and the limit is {share_words(course.ramp.halt)}"
 
 
 def share_words(share: float) -> str:

@@ -71,12 +71,16 @@ def ahead(course: Course, tally: FateTally, now: datetime, pace: float | None = 
 
 
 def _out_runs_on(tally: FateTally, means: str) -> list[Ahead]:
-    return [Ahead(does=f"{tally.out:,} that are out run on", means=means)] if tally.out else []
+    they = "1 that is out runs on" if tally.out == 1 else f"{tally.out:,} that are out run on"
+    return [Ahead(does=they, means=means)] if tally.out else []
 
 
 def _releases_none(tally: FateTally) -> Ahead:
-    means = "until somebody resumes it or gives them back"
-    return Ahead(does=f"Releases none of the {tally.left:,} that are left", means=means)
+    if not tally.left:
+        return Ahead(does="Releases nothing: none are left", means="resume it, and it ends")
+    them = "the one task that is left" if tally.left == 1 else f"any of the {tally.left:,} tasks that are left"
+    means = f"until somebody resumes it or gives {'it' if tally.left == 1 else 'them'} back"
+    return Ahead(does=f"Does not release {them}", means=means)
 
 
 def _running(course: Course, tally: FateTally, now: datetime, pace: float | None) -> list[Ahead]:

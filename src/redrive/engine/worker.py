@@ -585,13 +585,14 @@ class Worker:
         return suspect.fencing
 
     async def _run_one(self, running: _Running) -> None:
-        claim = running.claim
+        claim, began = running.claim, time.monotonic_ns()
         try:
             if running.stopped:  # before it began
                 raise asyncio.CancelledError
             ran = await self._runner.run(claim, running.handler, running.is_stopped)
         except asyncio.CancelledError:
-            released = decide(claim, self._stops.outcome(claim), running.handler.policy)
+            ran_for = timedelta(microseconds=(time.monotonic_ns() - began) // 1000)
+            released = decide(claim, self._stops.outcome(claim), running.handler.policy, elapsed=ran_for)
             if running.lost:
                 self._tell([SettleLost(self._ledger.name, released)])
             else:  # stopped before the end

@@ -38,4 +38,4 @@ class NoOperations:
     async def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise UsageError(NO_OPERATIONS)
 
-    start = act = change = gather = advance = steps = moved_since = failed_again = tasks = dead_set = _refuse
+    start = act = change = gather = advance = steps = moved_since = failed_again = tasks = skipped = dead_set = _refuse

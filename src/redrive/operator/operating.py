@@ -225,6 +225,10 @@ class LaneOperations:
         """A page of its set: all, or those that were skipped, that failed again, that an edit does not fit, …"""
         return await self._kept.tasks(id, fate=None if fate is None else Fate(fate), cursor=cursor, limit=limit)
 
+    async def skipped(self, operation: Operation) -> Mapping[str, int]:
+        """Why tasks of its set were skipped, and how many for each reason: changed by others, or an effect that nobody has answered for."""
+        return await self._kept.skipped(operation.id) if operation.tally.skipped else {}
+
     async def edits(self, id: TaskId) -> Sequence[EditedTask]:
         """What operations changed in the payload of one task, the newest first: what it was, what it is, by whom and why."""
         return await self._kept.edits(ledger=self._lane.name, task_id=str(id))

@@ -486,6 +486,10 @@ class Operations(Protocol):
         """A page of its set, or of those that met one fate."""
         ...
 
+    async def skipped(self, id: str) -> dict[str, int]:
+        """Why tasks of its set were skipped, and how many for each reason."""
+        ...
+
     async def edits(
         self, *, operation: str | None = None, ledger: str | None = None, task_id: str | None = None, limit: int = 50
     ) -> list[EditedTask]:

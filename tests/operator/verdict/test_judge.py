@@ -1,10 +1,13 @@
 """What the first screen says of the night that the pages were drawn for."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 from redrive.core.states import State
 from redrive.operator.verdict import LedgerNow, Rank, Verdict, judge, plain, verdict_json
-from tests.operator.verdict.story import CALM, LEDGER, SUNDAY
+from redrive.operator.verdict.facts import Facts
+from redrive.operator.verdict.values import LinkTo, Subject, Target
+from tests.operator.verdict.story import CALM, LEDGER, NOW, SUNDAY
 
 
 def said(verdict: Verdict) -> list[str]:
@@ -115,3 +118,15 @@ def test_dead_tasks_that_nobody_has_grouped_are_told() -> None:
     assert plain(trouble.wrong[0]) == f"3 tasks of {LEDGER} are dead."
     assert (trouble.button, trouble.rank) == (None, Rank.READY)
     assert judge(replace(CALM, ledgers=[replace(ledger, is_counted=True)])).is_well
+
+
+def test_an_effect_that_nobody_has_answered_for_needs_a_person() -> None:
+    """How many, since when, that nothing runs them meanwhile, and a link to where it is answered."""
+    ledger = LedgerNow(
+        ledger=LEDGER, amounts={State.DEAD: 3}, unanswered=3, unanswered_since=NOW - timedelta(minutes=2)
+    )
+    [one] = judge(Facts(now=NOW, ledgers=[ledger])).troubles
+    assert (one.needs_you, one.subject, one.button) == (True, Subject.UNANSWERED, None)
+    assert plain(one.wrong[0]) == "Nobody knows whether the effect of 3 tasks happened."
+    assert "not run again before somebody answers" in plain(one.by_itself)
+    assert one.view == Target(to=LinkTo.EFFECTS, ledger=LEDGER)

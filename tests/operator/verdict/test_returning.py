@@ -15,7 +15,7 @@ def test_a_gate_returns_by_doubling_up_to_its_rate():
     assert found.at == BANK.gate.next_probe
     assert found.amounts[:3] == (1.0, 2.0, 4.0)
     assert sum(found.amounts) == BANK.gate.parked
-    assert timedelta(seconds=len(found.amounts)) - drain_of(BANK) < timedelta(seconds=1)
+    assert timedelta(seconds=len(found.amounts)) - drain_of(BANK.gate) < timedelta(seconds=1)
 
 
 def test_what_is_not_known_is_not_told():

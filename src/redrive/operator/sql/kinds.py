@@ -1,6 +1,6 @@
 """What is counted of kinds and causes, in tables of SQL. A look costs the same however many tasks there are."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,7 +10,7 @@ from redrive.core.histograms import RAN, RAN_SECONDS, percentile
 from redrive.engine.tally import WHOLE, KindCounts, SeenCause
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.on_database import OnDatabase, looks, reads, writes
-from redrive.ledgers.sql.times import EpochSeconds
+from redrive.ledgers.sql.times import EpochSeconds, Instant
 from redrive.ledgers.sql.upsert import upsert
 from redrive.operator.kinds import (
     CAUSES_SHOWN_MAX,
@@ -190,51 +190,62 @@ def _add(into: dict[str, Any], row: dict[str, Any]) -> None:
         into[name] = choose((one for one in (into[name], row[name]) if one is not None), default=None)
 
 
+_m, _f = schema.kind_minute, schema.failing
+_SINCE = bindparam("since", type_=Instant)
+_PLACES = (_m.c.ledger, _m.c.kind, _m.c.minute)
+_MINUTES_OF_KINDS = (
+    select(*_PLACES, func.sum(_m.c.tries), func.sum(_m.c.failures))
+    .where(_m.c.cause == WHOLE, _m.c.minute >= _SINCE)
+    .group_by(*_PLACES)
+    .order_by(*_PLACES)
+)
+"""Tries and failures of each kind, minute by minute."""
+_SETTLED = select(func.max(_m.c.last_success), func.max(_m.c.last_failure)).where(
+    _m.c.cause == WHOLE, _m.c.minute >= _SINCE
+)
+"""The last settlement of all."""
+
+
 def _kinds(connection: Connection, now: datetime) -> list[KindSeen]:
     """The trend has a row for each kind and minute, so it is read with as little as it needs; all else is summed up by kind."""
-    m = schema.kind_minute
     running = now.replace(second=0, microsecond=0)
-    of_kinds = _of_kinds(now)
-    grouped = (m.c.ledger, m.c.kind, m.c.minute)
-    asked = select(*grouped, func.sum(m.c.tries), func.sum(m.c.failures)).where(of_kinds).group_by(*grouped)
     points: dict[tuple[str, str], list[MinuteOfKind]] = {}
-    for ledger, kind, minute, tries, failures in connection.execute(asked.order_by(*grouped)).all():
+    for ledger, kind, minute, tries, failures in connection.execute(_MINUTES_OF_KINDS, {"since": _first(now)}).all():
         points.setdefault((ledger, kind), []).append(MinuteOfKind(minute, int(tries), int(failures)))
     lately = _lately(connection, running)
     busiest = sorted(points, key=lambda key: -sum(point.tries for point in points[key]))[:KINDS_SHOWN_MAX]
     return [_kind(key, points[key], lately.get(key)) for key in sorted(busiest)]
 
 
-def _of_kinds(now: datetime) -> Any:
-    """The minutes of the last hour, of kinds as a whole."""
-    m = schema.kind_minute
-    first = now.replace(second=0, microsecond=0) - TREND + timedelta(minutes=1)
-    return and_(m.c.cause == WHOLE, m.c.minute >= first)
+def _first(now: datetime) -> datetime:
+    """The first minute of the trend."""
+    return now.replace(second=0, microsecond=0) - TREND + timedelta(minutes=1)
 
 
 def _settled_at(connection: Connection, now: datetime) -> datetime | None:
-    m = schema.kind_minute
-    ended = connection.execute(select(func.max(m.c.last_success), func.max(m.c.last_failure)).where(_of_kinds(now)))
-    return max((at for at in ended.one() if at is not None), default=None)
+    ended = connection.execute(_SETTLED, {"since": _first(now)}).one()
+    return max((at for at in ended if at is not None), default=None)
+
+
+def _begun(minute: str) -> Any:
+    return func.sum(case((_m.c.minute == bindparam(minute, type_=Instant), _m.c.begun)))
+
+
+_DONE_LATELY = (
+    select(
+        _m.c.ledger, _m.c.kind, *(func.sum(_m.c[name]).label(name) for name in ("tries", "failures", "done", "dead", *RAN)),
+        _begun("before").label("begun_before"), _begun("running").label("begun_now"),
+    )
+    .where(_m.c.cause == WHOLE, _m.c.minute >= _SINCE)
+    .group_by(_m.c.ledger, _m.c.kind)
+)  # fmt: skip
+"""What each kind did in the last five minutes, and how many of its tasks were begun in the last whole one."""
 
 
 def _lately(connection: Connection, running: datetime) -> dict[tuple[str, str], Any]:
-    """What each kind did in the last five minutes, and how many of its tasks were begun in the last whole one."""
-    m = schema.kind_minute
-    before, since = running - timedelta(minutes=1), running - LATELY + timedelta(minutes=1)
-    names = ("tries", "failures", "done", "dead", *RAN)
-
-    def begun(minute: datetime) -> Any:
-        return func.sum(case((m.c.minute == minute, m.c.begun)))
-
-    asked = select(
-        m.c.ledger, m.c.kind, *(func.sum(m.c[name]).label(name) for name in names),
-        begun(before).label("begun_before"), begun(running).label("begun_now"),
-    )  # fmt: skip
-    found = connection.execute(
-        asked.where(m.c.cause == WHOLE, m.c.minute >= since).group_by(m.c.ledger, m.c.kind)
-    ).all()
-    return {(row.ledger, row.kind): row for row in found}
+    minute = timedelta(minutes=1)
+    asked = {"before": running - minute, "running": running, "since": running - LATELY + minute}
+    return {(row.ledger, row.kind): row for row in connection.execute(_DONE_LATELY, asked)}
 
 
 def _kind(key: tuple[str, str], points: list[MinuteOfKind], lately: Any) -> KindSeen:
@@ -277,16 +288,13 @@ def _versions(
     ]  # fmt: skip
 
 
-def _causes(connection: Connection, now: datetime) -> list[CauseSeen]:
-    """The causes, each with what its kind has done since it began and since it was last seen: one statement for all sums."""
-    f, m = schema.failing, schema.kind_minute
-    lately = (
-        select(f).where(f.c.last_seen >= now - SEEN_SPAN).order_by(f.c.last_seen.desc(), f.c.id).limit(CAUSES_SHOWN_MAX)
-    )
-    found = connection.execute(lately).all()
-    if not found:
-        return []
-    recent = lately.subquery("seen")
+_SEEN = select(_f).where(_f.c.last_seen >= _SINCE).order_by(_f.c.last_seen.desc(), _f.c.id).limit(CAUSES_SHOWN_MAX)
+"""The causes that were seen last."""
+
+
+def _sums_of_causes() -> Any:
+    """What the kind of each cause has done since the cause began, and since it was last seen."""
+    m, recent = _m, _SEEN.subquery("seen")
     of_cause, of_kind = m.c.cause == recent.c.id, m.c.cause == WHOLE
     fails_now, succeeds_now = m.c.last_failure >= recent.c.since, m.c.last_success >= recent.c.since
 
@@ -294,7 +302,7 @@ def _causes(connection: Connection, now: datetime) -> list[CauseSeen]:
         return func.coalesce(func.sum(case((and_(*when), column), else_=0)), 0)
 
     # Grouped by the key of a cause alone: to sort by all of its columns cost more than to read the minutes.
-    asked = (
+    return (
         select(
             recent.c.ledger,
             recent.c.id,
@@ -319,21 +327,30 @@ def _causes(connection: Connection, now: datetime) -> list[CauseSeen]:
         )
         .group_by(recent.c.ledger, recent.c.id)
     )  # fmt: skip
-    sums = {(row.ledger, row.id): row for row in connection.execute(asked)}
-    points = _points(connection, [row.id for row in found], now)
+
+
+_SUMS_OF_CAUSES = _sums_of_causes()
+_CAUSE_PLACES = (_m.c.ledger, _m.c.cause, _m.c.minute)
+_POINTS = (
+    select(*_CAUSE_PLACES, func.sum(_m.c.failures).label("failures"), func.sum(_m.c.dead).label("dead"))
+    .where(_m.c.cause.in_(bindparam("ids", expanding=True)), _m.c.minute > _SINCE)
+    .group_by(*_CAUSE_PLACES)
+    .order_by(*_CAUSE_PLACES)
+)
+"""Failures of causes, minute by minute."""
+
+
+def _causes(connection: Connection, now: datetime) -> list[CauseSeen]:
+    """The causes, each with what its kind has done since it began and since it was last seen: one statement for all sums."""
+    since = {"since": now - SEEN_SPAN}
+    found = connection.execute(_SEEN, since).all()
+    if not found:
+        return []
+    sums = {(row.ledger, row.id): row for row in connection.execute(_SUMS_OF_CAUSES, since)}
+    points: dict[tuple[str, str], list[Any]] = {}
+    for row in connection.execute(_POINTS, {"ids": sorted(row.id for row in found), "since": now - TREND}):
+        points.setdefault((row.ledger, row.cause), []).append(row)
     return [_cause(row, sums[row.ledger, row.id], points.get((row.ledger, row.id), [])) for row in found]
-
-
-def _points(connection: Connection, ids: Iterable[str], now: datetime) -> dict[tuple[str, str], list[Any]]:
-    m = schema.kind_minute
-    grouped = (m.c.ledger, m.c.cause, m.c.minute)
-    asked = select(*grouped, func.sum(m.c.failures).label("failures"), func.sum(m.c.dead).label("dead")).where(
-        m.c.cause.in_(sorted(ids)), m.c.minute > now - TREND
-    )
-    found: dict[tuple[str, str], list[Any]] = {}
-    for row in connection.execute(asked.group_by(*grouped).order_by(*grouped)):
-        found.setdefault((row.ledger, row.cause), []).append(row)
-    return found
 
 
 def _cause(row: Any, sums: Any, points: list[Any]) -> CauseSeen:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, and_, delete, func, insert, or_, select, update
 
 from redrive.core.gates import read_rate
 from redrive.core.operation import (
@@ -57,7 +57,7 @@ from redrive.operator.operations import (
 from redrive.operator.ports import OperatorLedger
 from redrive.operator.sql.cursors import behind
 from redrive.operator.sql.dead_set import dead_set
-from redrive.operator.sql.operation_rounds import follow, release
+from redrive.operator.sql.operation_rounds import CHANGED_SINCE, follow, release
 from redrive.operator.sql.operation_rows import get_row, locked, read_row, read_task, record, write_row
 from redrive.operator.sql.reads import LOOK_WITHIN, Reads
 from redrive.ports import Actor, Filter, Page
@@ -227,6 +227,13 @@ class SqlOperations(OnDatabase):
         if any(rest.values()):
             steps.append(StepTally(number=last + 1, fates={fate: amount for fate, amount in rest.items() if amount}))
         return steps
+
+    @looks(LOOK_WITHIN)
+    def skipped(self, connection: Connection, id: str) -> dict[str, int]:
+        """See `Operations.skipped`."""
+        left_out = and_(_t.c.operation == id, _t.c.fate == Fate.SKIPPED.value)
+        counted = select(_t.c.why, func.count()).where(left_out).group_by(_t.c.why)
+        return {why or CHANGED_SINCE: amount for why, amount in connection.execute(counted)}
 
     @looks(LOOK_WITHIN)
     def moved_since(self, connection: Connection, id: str, since: datetime) -> LatelyMoved:

@@ -36,6 +36,10 @@ class LedgerNow:
     dead_lately: int = 0
     """How many died in the last five minutes."""
     next_due: timedelta | None = None
+    unanswered: int = 0
+    """Of how many a person must say whether their effect happened; up to some, see `unanswered_more`."""
+    unanswered_more: bool = False
+    unanswered_since: datetime | None = None
     is_counted: bool = True
     """Whether a census was ever taken: only then is known what its dead tasks died of."""
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from redrive.core.effect_mark import MarkState
 from redrive.core.pauses import pausing
 from redrive.errors import LedgerAwayError, TooSlowError, UsageError
 from redrive.operator.figures import HOUR, MINUTE, Group, States
@@ -17,6 +18,7 @@ from redrive.operator.verdict.facts import CauseFacts, Facts, HeldFacts, KindFac
 from redrive.operator.verdict.judge import FAILURES_MIN, SHARE_MIN
 from redrive.operator.verdict.values import KindPoint
 
+ASKED_MAX = 100
 GATES_MAX = 20
 GROUPS_MAX = 50
 COUNTED_MAX = 100_000
@@ -104,12 +106,14 @@ async def _ledger(store: AskedStore, lane: AskedLane, counted: States | None, no
         amounts = await (await lane.census()).amounts_now(counted)
     else:
         amounts = dict(await ledger.counts(counted_max=COUNTED_MAX))
+    marks = [] if ledger.effects is None else await ledger.effects.asked(MarkState.PERSON, limit=ASKED_MAX)
     points = await store.figures.series([lane.counted_as], now - HOUR, MINUTE, ("done", "dead"))
     lately = (now - LATELY).replace(second=0, microsecond=0)
     return LedgerNow(
         ledger=lane.name, amounts=amounts, is_counted=counted is not None, oldest_due=await ledger.oldest_due(),
         done_lately=int(sum(point.sums["done"] for point in points)),
         dead_lately=int(sum(point.sums["dead"] for point in points if point.start >= lately)),
+        unanswered=len(marks), unanswered_more=len(marks) == ASKED_MAX, unanswered_since=min((mark.entered_at for _, mark in marks), default=None),
     )  # fmt: skip
 
 

@@ -58,6 +58,7 @@ def _troubles(facts: Facts, versions: Versions) -> tuple[list[Trouble], list[Sen
     found += [sentences.failing(one, now, versions, others_fine=others_fine) for one in bad]
     found += [sentences.ready(one, now, versions) for one in facts.causes if one.dead and one not in bad]
     found += [sentences.ungrouped(one, now) for one in _ungrouped(facts)]
+    found += [sentences.unanswered(one, now) for one in facts.ledgers if one.unanswered]
     for held in facts.held:
         match held.gate.does:
             case GateDoes.PAUSED:

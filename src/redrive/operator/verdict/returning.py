@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from redrive.operator.gates import GateDoes
+from redrive.operator.gates import GateDoes, GateView
 from redrive.operator.verdict.facts import HeldFacts
 from redrive.operator.verdict.values import GateReturn
 
@@ -10,9 +10,8 @@ SECONDS_AHEAD_MAX = 600
 """So far it is told second by second."""
 
 
-def drain_of(held: HeldFacts) -> timedelta | None:
+def drain_of(gate: GateView) -> timedelta | None:
     """How long what is parked takes once the gate returns: 1, 2, 4 … a second up to its rate. None where that is not known."""
-    gate = held.gate
     if gate.parked is None:
         return None
     left, seconds, rule = float(gate.parked), 0.0, gate.limits
@@ -31,7 +30,7 @@ def drain_of(held: HeldFacts) -> timedelta | None:
 def comes_back(held: HeldFacts) -> GateReturn | None:
     """What a gate that holds lets through second by second if its next probe succeeds; None where that is not known."""
     gate, rule = held.gate, held.gate.limits
-    if gate.does is not GateDoes.HOLDING or gate.next_probe is None or not gate.parked or drain_of(held) is None:
+    if gate.does is not GateDoes.HOLDING or gate.next_probe is None or not gate.parked or drain_of(held.gate) is None:
         return None
     left, amounts = float(gate.parked), list[float]()
     rate = None if rule.rate is None else rule.rate / rule.rate_span.total_seconds()

@@ -303,7 +303,7 @@ def _kinds(ledger: str, kinds: Sequence[str]) -> Sentence:
 
 
 def _returns(held: HeldFacts, now: datetime) -> Sentence:
-    gate, drains = held.gate, drain_of(held)
+    gate, drains = held.gate, drain_of(held.gate)
     through = "" if drains is None else f", all are through in {about(drains)}"
     if gate.does is GateDoes.RETURNING:
         return said("It lets 1, 2, 4 … a second through", f": all are through in {about(drains)}." if drains else ".")
@@ -356,10 +356,17 @@ def lost_worker(worker: WorkerSeen, now: datetime, *, others: int, room: int) ->
     ) if worker.held else said("Nothing: it held no task.")  # fmt: skip
     return Trouble(
         rank=Rank.HEALS if others else Rank.STOPPED, subject=Subject.LOST_WORKER, since=worker.seen_at, wrong=(head, why),
-        moves=Trend(label="signs of life", now="none"), by_itself=by_itself,
+        moves=Trend(label="signs of life", now="none", points=_signs(worker, now)), by_itself=by_itself,
         safe=said(NOTHING_TO_PRESS if others else "Start a worker: redrive worker --app MODULE:APP."),
         told=said(head, " ", why), view=Target(to=LinkTo.WORKER, name=worker.name), version=worker.version,
     )  # fmt: skip
+
+
+def _signs(worker: WorkerSeen, now: datetime) -> tuple[int, ...]:
+    """In which minutes of the last hour it was there: it gave signs from its start to its last one."""
+    running = now.replace(second=0, microsecond=0)
+    starts = [running - timedelta(minutes=back) for back in range(59, -1, -1)]
+    return tuple(int(worker.started_at < start + timedelta(minutes=1) and start <= worker.seen_at) for start in starts)
 
 
 def nobody_works(ledgers: Sequence[LedgerNow], since: datetime, now: datetime, due: timedelta) -> Trouble:
@@ -389,6 +396,32 @@ def behind(one: LedgerNow, now: datetime, *, busy: int, slots: int) -> Trouble:
         by_itself=said("Workers go on; the oldest goes first." if full else "Workers go on with the kinds that they know."),
         safe=said("Nothing to press. More workers make it faster." if full else "Nothing to press. See whether a worker runs that handles these kinds."),
         told=said(head, " ", facts), ledger=one.ledger, view=Target(to=LinkTo.WORKERS),
+    )  # fmt: skip
+
+
+# --- effects --------------------------------------------------------------------------------------------------------------
+
+
+def unanswered(one: LedgerNow, now: datetime) -> Trouble:
+    """Nobody knows whether effects happened, and their probes could not tell."""
+    many = f"{one.unanswered:,}{'+' if one.unanswered_more else ''}"
+    single = many == "1"
+    since = one.unanswered_since or now
+    page = Target(to=LinkTo.EFFECTS, ledger=one.ledger)
+    head = said(
+        "Nobody knows whether the effect of ", Piece(f"{many} {'task' if single else 'tasks'}", page), " happened."
+    )
+    its = "its try" if single else "their tries"
+    facts = said(
+        f"In {one.ledger}: {its} ended in the middle of an effect, the oldest at ",
+        second(since, now),
+        ", and no probe could tell.",
+    )
+    return Trouble(
+        rank=Rank.ASKED, subject=Subject.UNANSWERED, since=since, wrong=(head, facts), moves=Trend(label="to be answered", now=many),
+        by_itself=said(f"Nothing: {'it is' if single else 'they are'} not run again before somebody answers."),
+        safe=said("Find out on the other side, then say whether it happened."),
+        told=said(head, " ", facts), ledger=one.ledger, view=page,
     )  # fmt: skip
 
 

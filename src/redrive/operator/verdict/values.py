@@ -17,6 +17,7 @@ class LinkTo(StrEnum):
     WORKER = "worker"
     WORKERS = "workers"
     TASKS = "tasks"
+    EFFECTS = "effects"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,8 @@ class Rank(StrEnum):
     """Nothing can be written, or nobody works."""
     DYING = "dying"
     """Tasks die, or will unless somebody does something."""
+    ASKED = "asked"
+    """Tasks wait for an answer that only a person can give."""
     HELD = "held"
     """Tasks are held back; none dies of it."""
     HEALS = "heals"
@@ -102,7 +105,7 @@ class Rank(StrEnum):
     @property
     def needs_you(self) -> bool:
         """Whether a person has to do something, and soon."""
-        return self in (Rank.STOPPED, Rank.DYING)
+        return self in (Rank.STOPPED, Rank.DYING, Rank.ASKED)
 
     @property
     def words(self) -> str:
@@ -113,6 +116,7 @@ class Rank(StrEnum):
 _RANK_WORDS = {
     Rank.STOPPED: "Needs you",
     Rank.DYING: "Needs you",
+    Rank.ASKED: "Needs you",
     Rank.HELD: "Recovering by itself",
     Rank.HEALS: "Recovering by itself",
     Rank.READY: "Ready to redrive",
@@ -126,6 +130,7 @@ class Subject(StrEnum):
     NOBODY_WORKS = "nobody_works"
     FAILING = "failing"
     BEHIND = "behind"
+    UNANSWERED = "unanswered"
     GATE = "gate"
     LOST_WORKER = "lost_worker"
     RECOVERED = "recovered"

@@ -136,9 +136,11 @@ async def one_of(request: Request, id: str) -> dict[str, Any]:
         steps = await operations.steps(id)
         failed = await operations.failed_again(id, limit=FAILED_SHOWN)
         pace = await operations.pace(id)
+        skipped = await operations.skipped(operation)
     return operation_json(operation, await app_of(request).store.present(), pace) | {
         "by_step": [step_json(step) for step in steps],
         "failed_tasks": [failed_again_json(task) for task in failed],
+        "skipped_because": dict(skipped),
     }
 
 

@@ -155,5 +155,5 @@ def _chart(trouble: Trouble, verdict: Verdict) -> Chart | None:
     failing = trouble.subject is Subject.FAILING
     return per_step(
         "failed", "When does it fail?", [Series(name="failed tries", look="bad" if failing else "plain", values=points)], starts, now,
-        lead="Now." if failing else "It is over.", answer=f"{sum(points):,} tries failed of it in the last hour.", unit="failed tries a minute", events=events, size="brief",
+        lead="Now." if failing else "It is over.", answer=f"{sum(points):,} tries failed this way in the last hour.", unit="failed tries a minute", events=events, size="brief",
     )  # fmt: skip

@@ -14,7 +14,7 @@ PLOT_TOP, PLOT_HEIGHT, AXIS_HEIGHT = 22, 130, 20
 TREND_HEIGHT, SPARK_HEIGHT = 28, 40
 MARKS_APART = 5
 """The time axis has about so many marks."""
-TABLE_ROWS_MAX = 30
+TABLE_ROWS_MAX = 12
 """Of a longer chart the table behind it tells every second, third … step."""
 NICE = (1, 2, 2.5, 5, 10)
 LABEL_CHAR = 6.5
@@ -43,7 +43,6 @@ class Box:
     y: float
     height: float
     pale: bool = False
-    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +90,15 @@ class Chart:
     top: int = PLOT_TOP
     height: int = PLOT_TOP + PLOT_HEIGHT + AXIS_HEIGHT
     floor: int = PLOT_TOP + PLOT_HEIGHT
+
+    @property
+    def shapes(self) -> list[tuple[str, bool, str]]:
+        """The boxes of each look as one path, in a box of 100 by `height`: a hundred elements cost more than all else on a page."""
+        paths: dict[tuple[str, bool], list[str]] = {}
+        for one in self.boxes:
+            bar = f"M{one.x:g} {one.y + one.height:g}V{one.y:g}h{one.width:g}v{one.height:g}z"
+            paths.setdefault((one.look, one.pale), []).append(bar)
+        return [(look, pale, "".join(bars)) for (look, pale), bars in paths.items()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,8 +159,8 @@ def side_by_side(
     top, ys = scale(max((value or 0 for value in series.values), default=0))
     wide = 100 / max(1, len(labels))
     boxes = [
-        Box(looks[at] if looks else series.look, round(at * wide + wide * 0.1, 2), round(wide * 0.8, 2), *_bar(value or 0, top), title=f"{label}: {few(value or 0)}")
-        for at, (label, value) in enumerate(zip(labels, series.values, strict=True))
+        Box(looks[at] if looks else series.look, round(at * wide + wide * 0.1, 2), round(wide * 0.8, 2), *_bar(value or 0, top))
+        for at, value in enumerate(series.values)
     ]  # fmt: skip
     every = max(1, math.ceil(len(labels) / 6))
     xs = [Mark(round((at + 0.5) * wide, 2), label, "middle") for at, label in enumerate(labels) if at % every == 0]
@@ -284,9 +292,7 @@ def _stacked(series: Sequence[Series], top: float, *, last_runs: bool) -> list[B
             if value := one.values[at] or 0:
                 y, height = _bar(value, top, below)
                 x, width = round(at * wide + wide * 0.1, 2), round(wide * 0.8, 2)
-                boxes.append(
-                    Box(one.look, x, width, y, height, last_runs and at == amount - 1, f"{one.name}: {few(value)}")
-                )
+                boxes.append(Box(one.look, x, width, y, height, last_runs and at == amount - 1))
                 below += value
     return boxes
 

@@ -24,6 +24,7 @@ from redrive.http.errors import ApiError
 from redrive.http.guard import require_unless_loopback
 from redrive.http.place import own_path, root_of, with_root
 from redrive.operator.gates import moment
+from redrive.web.pages.markup import TAGS, instant_of, time_tag
 from redrive.web.service import service_of
 from redrive.web.session import Visitor, sessions_of
 
@@ -57,6 +58,7 @@ templates = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+templates.globals |= TAGS
 
 
 class PageRoute(APIRoute):
@@ -118,7 +120,7 @@ def render(
         logs_in_elsewhere=sessions_of(request).elsewhere is not None,
         now=now,
         when=lambda instant: when(instant, now),
-        exactly=exactly,
+        time_moment=lambda instant: time_tag(instant, "data-live", lambda _: when(instant, now)),
         late=late,
         timed=timed,
         task_path=task_path,
@@ -181,16 +183,6 @@ def cause_path(ledger: str, cause: str) -> str:
 def act_path(id: object) -> str:
     """The page of an act of the audit."""
     return f"/audit/{quote(str(id), safe='')}"
-
-
-def instant_of(given: datetime | str) -> datetime:
-    """An instant as the API writes it."""
-    return datetime.fromisoformat(given) if isinstance(given, str) else given
-
-
-def exactly(given: datetime | str) -> str:
-    """`2026-01-31T09:00:00Z`."""
-    return instant_of(given).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def when(given: datetime | str, now: datetime) -> str:

@@ -14,6 +14,8 @@ from redrive.http.panel import turns
 from redrive.lane import Lane
 from redrive.operator.gates import GateDoes, GateView, RuleView, limit_words, rate_words, read_does, span_words
 from redrive.operator.json_views import limits_json
+from redrive.operator.verdict.returning import drain_of
+from redrive.operator.verdict.words import about
 from redrive.web.api.common import app_of, in_time, lane_of
 from redrive.web.api.gates import CURSOR_CHARS_MAX
 from redrive.web.pages.frame import Looker, page_router, render
@@ -41,6 +43,8 @@ class GateRow:
     strip: GateStrip
     mood: str
     limits: dict[str, Any]
+    drains: str = ""
+    """How long what it keeps back takes once it returns."""
 
 
 @router.get("/gates", response_class=HTMLResponse)
@@ -109,6 +113,7 @@ async def _found(lane: Lane, does: GateDoes | None, prefix: str, cursor: str) ->
             strip=draw_strip([one for one in spans if one.name == view.name], view.at, view.does, view.since),
             mood=MOODS[view.does],
             limits=limits_json(view.limits),
+            drains=_drains(view),
         )
         for view in page.items
     ]
@@ -121,10 +126,18 @@ def _verdict(amounts: Counter[GateDoes], *, complete: bool) -> str:
         return "No gate is known here yet. Tasks name theirs when they are added."
     through = amounts[GateDoes.LETTING_THROUGH]
     others = [f"{amounts[one]:,} {'is' if amounts[one] == 1 else 'are'} {one}" for one in ORDER[:-1] if amounts[one]]
-    first = f"{through:,} of {every:,} let tasks through" if others or not complete else (
-        "It lets tasks through" if every == 1 else f"All {every:,} let tasks through"
+    first = f"{through or 'None'} of {every:,} {'gate' if every == 1 else 'gates'} let{'s' if every == 1 else ''} tasks through" if others or not complete else (
+        "The one gate lets tasks through" if every == 1 else f"All {every:,} gates let tasks through"
     )  # fmt: skip
     return f"{', '.join([first, *others])}."
+
+
+def _drains(view: GateView) -> str:
+    takes = drain_of(view) if view.does is GateDoes.HOLDING and view.parked else None
+    if takes is None:
+        return ""
+    what = "the one parked task is" if view.parked == 1 else f"all {view.parked_words} are"
+    return f"Then {what} through in {about(takes)}."
 
 
 def _few(amount: float) -> str:

@@ -24,6 +24,8 @@ BARS = 31
 SHOWN = (Fate.DONE, Fate.FAILED, Fate.ENDED, Fate.RELEASED)
 WORDS = {Fate.DONE: "done", Fate.FAILED: "failed again", Fate.ENDED: "ended otherwise", Fate.RELEASED: "running"}
 TO_COME = "to-come"
+NOW = {OperationState.PAUSED: "paused", OperationState.HALTED: "stopped here"}
+"""Where it stands still; elsewhere it is in its step now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class StepPicture:
     number: int
     title: str
     when: str
-    """`past`, `now` or `next`."""
+    """`past`, `now`, `stopped` or `next`."""
     size: int
     width: int
     height: int
@@ -123,8 +125,8 @@ def _step(
         name = "All of them" if not operation.course.ramp.steps else f"{name}, the rest"
     return StepPicture(
         number=index + 1,
-        title=f"{name}, now" if when == "now" else name,
-        when=when,
+        title=f"{name}, {NOW.get(operation.state, 'now')}" if when == "now" else name,
+        when=when if when != "now" or operation.state is not OperationState.HALTED else "stopped",
         size=size,
         width=max(1, min(columns, squares)) * PITCH - PITCH + SQUARE,
         height=lines * PITCH - PITCH + SQUARE,
@@ -170,7 +172,7 @@ def _told(met: StepTally, missing: int, when: str, operation: Operation, pace: f
         said += f"{'; ends' if when == 'now' else ','} in about {about(lasts)}"
     skipped = met.fates.get(Fate.SKIPPED, 0)
     if skipped:
-        said += f"; {skipped:,} {'was' if skipped == 1 else 'were'} changed by others meanwhile and skipped"
+        said += f"; {skipped:,} skipped"
     unfit = met.fates.get(Fate.UNFIT, 0)
     if unfit:
         said += f"; {unfit:,} left as {'it was' if unfit == 1 else 'they were'}: the edit does not fit"

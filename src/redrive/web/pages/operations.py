@@ -11,6 +11,7 @@ from redrive.core.failure import redact
 from redrive.core.operation import ENDED, Fate, OperationState
 from redrive.core.operation_ahead import LATELY, ends_a_second, time_left
 from redrive.core.states import State
+from redrive.core.task import Task
 from redrive.http.panel import turns
 from redrive.lane import Lane
 from redrive.operator.failed_again import FailedAgain, split_words
@@ -25,6 +26,16 @@ from redrive.web.pages.operation_picture import about, draw_brake, draw_rate, dr
 
 LIMIT = 50
 FAILED_SHOWN = 10
+FATES = {
+    Fate.FAILED: "failed again",
+    Fate.RELEASED: "running",
+    Fate.DONE: "done",
+    Fate.FROZEN: "to come",
+    Fate.SKIPPED: "skipped",
+    Fate.UNFIT: "left as they were",
+    Fate.ENDED: "ended otherwise",
+}
+"""What becomes of the tasks of a set, in the order that people ask for."""
 MOODS = {
     OperationState.GATHERING: ("info", "half", "Storing its set"),
     OperationState.UNAPPROVED: ("warn", "lock", "Waiting for approval"),
@@ -68,6 +79,7 @@ async def operation(request: Request, visitor: Looker, id: str) -> HTMLResponse:
         moved = await store.operations.moved_since(id, at - LATELY)
         edited = await lane.operations.edits_of(id, limit=FAILED_SHOWN) if one.edit is not None else []
         deeds = await lane.deeds(f"operation:{id}")
+        skipped = await lane.operations.skipped(one)
         runs = await _version(request, lane, one, at)
         parked = await _parked(lane, one) if one.tally.out and not moved.ended else None
     pace = ends_a_second(moved.ended, at)
@@ -80,9 +92,38 @@ async def operation(request: Request, visitor: Looker, id: str) -> HTMLResponse:
         heading=_title(one), how=(colour, icon, word), says=_says(one, at, pace, parked), next=one.ahead(at, pace), steps=pictures,
         brake=draw_brake(one), rate=draw_rate(one, moved.released, at), rate_words=one.course.ramp.rate_words,
         asked=asked_words(one.asked), ramp=ramp_words(one.course.ramp), failed=await _failed(lane, again[:FAILED_SHOWN]), split=split_words(again, one.tally.failed), runs=runs,
-        unfit=unfit.items, edited=[edit_json(edit) for edit in edited], log=_log(one, steps, deeds), acts=_acts(one, visitor.name or ""),
+        unfit=unfit.items, skipped=skipped, set_path=f"/operations/{id}/tasks", edited=[edit_json(edit) for edit in edited], log=_log(one, steps, deeds), acts=_acts(one, visitor.name or ""),
         ended=one.state in ENDED, tried_one=one.state is OperationState.DONE and {"cause", "ids"} <= one.asked.keys() and one.tally.done == one.tally.total > 0,
     )  # fmt: skip
+
+
+@router.get("/operations/{id}/tasks", response_class=HTMLResponse)
+async def operation_tasks(
+    request: Request,
+    visitor: Looker,
+    id: str,
+    fate: Fate | None = None,
+    cursor: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
+) -> HTMLResponse:
+    """The tasks of its set, page by page: all, or those that met one fate."""
+    lane, one = await found_operation(request, id)
+    async with in_time():
+        page = await lane.operations.tasks(id, fate=fate, cursor=cursor, limit=LIMIT)
+        standing = await _standing(lane, [task.task_id for task in page.items])
+    place = {} if fate is None else {"fate": fate.value}
+    return render(
+        request, "operation_tasks.html", visitor, title=f"Tasks of operation {id}", here="/operations", operation=one, heading=_title(one),
+        path=f"/operations/{id}/tasks", fate=fate, amounts=_amounts(one), rows=[(task, standing.get(task.task_id)) for task in page.items], words=FATES,
+        **turns(f"/operations/{id}/tasks", place, cursor=None if cursor is None else str(cursor), following=None if page.cursor is None else str(page.cursor)),
+    )  # fmt: skip
+
+
+def _amounts(one: Operation) -> dict[Fate | None, int]:
+    """How many tasks met which fate, those that nobody met left out; all of them under None."""
+    tally = one.tally
+    met = {fate: getattr(tally, fate.value) for fate in (Fate.DONE, Fate.FAILED, Fate.ENDED, Fate.SKIPPED, Fate.UNFIT)}
+    found = {Fate.RELEASED: tally.out, Fate.FROZEN: tally.left} | met
+    return {None: tally.total} | {fate: found[fate] for fate in FATES if found[fate]}
 
 
 def _mood(one: Operation) -> tuple[str, str, str]:
@@ -141,13 +182,20 @@ async def _parked(lane: Lane, one: Operation) -> str | None:
     return f"The first of them is {found.sentence()}: that is not a failure, and does not count for the brake"
 
 
+async def _standing(lane: Lane, ids: Sequence[str]) -> dict[str, Task]:
+    """Tasks as they stand now, by their ids; those that are gone are not among them."""
+    if not ids:
+        return {}
+    ledger = await lane.ledger()
+    asked = Filter(ids=[ledger.read_id(one) for one in ids])
+    return {str(task.id): task for task in (await ledger.find(asked, limit=len(ids))).items}
+
+
 async def _failed(lane: Lane, items: Sequence[FailedAgain]) -> list[dict[str, Any]]:
     """Those that failed again, as they stand now."""
     if not items:
         return []
-    ledger = await lane.ledger()
-    ids = [ledger.read_id(one.task_id) for one in items]
-    found = {str(task.id): task for task in (await ledger.find(Filter(ids=ids), limit=len(ids))).items}
+    found = await _standing(lane, [one.task_id for one in items])
     rows = []
     for one in items:
         task = found.get(one.task_id)

@@ -83,12 +83,13 @@ async def first_screen(
     numbers = await overview(request, ledger or None, Range.HOUR)
     drawn = await series(request, ledger or None, Range.HOUR)
     sums = await _sums(request, over)
-    rows, more = kind_rows(verdict, every=kinds == "all", sums=sums)
+    unheard = [(one["ledger"], kind) for one in numbers["by_ledger"] for kind in one["without_handler"]]
+    rows, more = kind_rows(verdict, every=kinds == "all", sums=sums, without_handler=unheard)
     return render(
         request, "overview.html", visitor, title=verdict.title,
         verdict=verdict, ledger=ledger, ledgers=list(service.app.lanes), troubles=[trouble_row(one) for one in verdict.troubles],
         kinds=rows, more_kinds=more, every=kinds, over=over if sums is not None else KindsOver.MINUTES, too_much=over is not KindsOver.MINUTES and sums is None, overs=KindsOver, charts=charts_of(verdict, numbers, drawn, await _due(request, verdict, ledger or None)), place_of=place_of, figure_look=figure_look, dot_of=dot_of,
-        without_handler=[kind for one in numbers["by_ledger"] for kind in one["without_handler"]],
+        without_handler=[kind for _, kind in unheard],
         blocked=request.app.state.blocked_loops.said(), has_handlers=any(len(lane.handlers) for lane in service.app.lanes.values()),
         lately=await _lately(request) if verdict.is_well else [],
     )  # fmt: skip

@@ -9,9 +9,11 @@ from fastapi.responses import HTMLResponse
 
 from redrive.core.effect_mark import OPEN
 from redrive.lane import Lane
+from redrive.operator.gates import moment
 from redrive.web.api.common import lane_of
 from redrive.web.api.tasks import one as told_of
-from redrive.web.pages.frame import Looker, exactly, instant_of, page_router, render, when
+from redrive.web.pages.frame import Looker, page_router, render, when
+from redrive.web.pages.markup import instant_of
 from redrive.web.pages.timeline import AHEAD_MAX, draw, story
 
 ACTS = {
@@ -92,7 +94,7 @@ def _ahead(
             left = f" If every try fails, {len(preview)} are left." if len(preview) > 1 else " It is the last one."
             return (
                 "well",
-                f"it is tried {when(its['due_at'], now)}, at {exactly(its['due_at'])}.{left if preview else ''}",
+                f"it is tried {when(its['due_at'], now)}, at {moment(instant_of(its['due_at']), now)}.{left if preview else ''}",
             )
         case "waiting":
             return "well", "it is due: the next free worker takes it."

@@ -3,7 +3,7 @@
 Pure: a `Verdict` comes in, and what the template draws goes out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,7 +14,8 @@ from redrive.operator.kinds import KindSums
 from redrive.operator.verdict.values import Figure, KindHealth, LinkTo, Rank, Target, Tone, Trouble, Verdict
 from redrive.operator.verdict.words import share_words, took_words
 from redrive.web.pages.drawing import SPARK_HEIGHT, Chart, Series, SmallPicture, few, per_step, spark, trend
-from redrive.web.pages.frame import cause_path, instant_of, kind_path
+from redrive.web.pages.frame import cause_path, kind_path
+from redrive.web.pages.markup import instant_of
 from redrive.web.pages.widgets import rates
 
 MINUTES = 60
@@ -32,12 +33,21 @@ BEHIND_MIN = 10
 MARKS = {
     Rank.STOPPED: ("bad", "stop"),
     Rank.DYING: ("bad", "stop"),
+    Rank.ASKED: ("bad", "stop"),
     Rank.HELD: ("warn", "heal"),
     Rank.HEALS: ("warn", "heal"),
     Rank.READY: ("info", "back"),
 }
 """The colour and the icon of a trouble; its word comes with it."""
-SPARKS = {Rank.STOPPED: "bad", Rank.DYING: "bad", Rank.HELD: "parked", Rank.HEALS: "good", Rank.READY: "plain"}
+SPARKS = {
+    Rank.STOPPED: "bad",
+    Rank.DYING: "bad",
+    Rank.ASKED: "bad",
+    Rank.HELD: "parked",
+    Rank.HEALS: "good",
+    Rank.READY: "plain",
+}
+NO_HANDLER = "No handler here"
 DOTS = {"Dead": "dead", "Waiting": "waiting", "Parked": "parked", "Running": "running", "Done": "done"}
 FAILING_LOOKS = ("bad", "parked", "soft2")
 
@@ -85,6 +95,8 @@ def place_of(target: Target | None) -> str | None:
             return f"/workers#worker-{quote(name)}"
         case LinkTo.WORKERS:
             return "/workers"
+        case LinkTo.EFFECTS:
+            return query_of("/effects", {"ledger": ledger})
         case LinkTo.TASKS if target.state == "parked":
             return query_of("/gates", {"ledger": ledger, "prefix": target.gate}) if target.gate else "/workers"
         case LinkTo.TASKS:
@@ -101,6 +113,7 @@ def trouble_row(one: Trouble) -> TroubleRow:
         LinkTo.GATE: "View gate",
         LinkTo.WORKER: "View worker",
         LinkTo.WORKERS: "View workers",
+        LinkTo.EFFECTS: "View effects",
     }
     return TroubleRow(
         trouble=one, mood=mood, icon=icon, view=place_of(one.view), view_words="View" if one.view is None else words.get(one.view.to, "View tasks"),
@@ -109,14 +122,24 @@ def trouble_row(one: Trouble) -> TroubleRow:
 
 
 def kind_rows(
-    verdict: Verdict, *, every: bool, sums: Mapping[tuple[str, str], KindSums] | None = None
+    verdict: Verdict,
+    *,
+    every: bool,
+    sums: Mapping[tuple[str, str], KindSums] | None = None,
+    without_handler: Collection[tuple[str, str]] = (),
 ) -> tuple[list[KindRow], int]:
-    """The kinds to show, and how many more there are; those in trouble are never left out. `sums` are those of a longer time."""
+    """The kinds to show, and how many more there are; those in trouble are never left out. `sums` are those of a longer time.
+
+    A kind that nobody handles here is not called fine.
+    """
     troubled = sum(one.rank is not None for one in verdict.kinds)
     shown = len(verdict.kinds) if every else max(troubled + FINE_SHOWN, KINDS_SHOWN_MIN)
     if len(verdict.kinds) - shown == 1:
         shown += 1  # a line that says "one more" is as long as the one more
-    kinds = verdict.kinds[: min(shown, KINDS_SHOWN_MAX)]
+    kinds = [
+        replace(one, health=NO_HANDLER) if one.rank is None and (one.ledger, one.kind) in without_handler else one
+        for one in verdict.kinds[: min(shown, KINDS_SHOWN_MAX)]
+    ]
     rows = [kind_row(one if sums is None else _summed(one, sums), verdict.at) for one in kinds]
     return rows, len(verdict.kinds) - len(rows)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from redrive.core.durations import format_duration, rounded
 from redrive.web.pages.drawing import Chart, Series, few, gauge, per_step, ring, side_by_side
-from redrive.web.pages.frame import instant_of
+from redrive.web.pages.markup import instant_of
 from redrive.web.pages.timeline import span
 
 STATES = ("waiting", "claimed", "done", "dead", "cancelled")
