@@ -65,6 +65,8 @@ class OwnServer:
             for path in (data, *data.rglob("*")):
                 shutil.chown(path, self._server.system_user, self._server.system_user)
         data.chmod(0o700)
+        for lock in data.glob(".s.PGSQL.*"):  # the other's socket is in its folder
+            lock.unlink()
         with _started(data) as running:
             yield OwnServer(running)
 
