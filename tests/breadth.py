@@ -1,10 +1,10 @@
 """Where each claim is shown: in one home of every kind by default, in every home with `REDRIVE_TEST_WIDE=1`.
 
 A claim about tables, locks or statements runs on every kind of ledger. A shape of table is then there once, on the database
-where it differs most from our own: `NARROW` says where. What stands above the stores (routes, pages, commands, log lines, what
-systems deliver and decide) asks ports that are shown to be alike in all stores elsewhere, so it runs on SQLite, and
-the first test of each file on the others too: `ABOVE_STORES` says which files these are. There a test that asks for its `store`, or has the mark
-`every_store`, still runs on both. What has the mark `wide` shows in a long way what others show in short ones; what has the mark
+where it differs most from our own: `NARROW` says where. What stands above the stores (routes, pages, commands, log lines, the
+application, the engine, operators' acts and desks, what systems deliver and decide) asks ports that are shown to be alike in all stores
+elsewhere, so it runs on SQLite, and the first test of each file on the others too: `ABOVE_STORES` says which files these are. There a
+test that asks for its `store`, or has the mark `every_store`, still runs on both: its claim is of transactions, locks, pages or texts. What has the mark `wide` shows in a long way what others show in short ones; what has the mark
 `long_on` is such a way that is gone once, on the store that it names.
 """
 
@@ -28,18 +28,27 @@ NARROW = {
 }
 OTHER_STORES = ("postgres", "dynamodb")
 ABOVE_STORES = (
-    "tests/cli/test_commands.py",
-    "tests/cli/test_gates.py",
-    "tests/cli/test_tasks.py",
+    "tests/cli/test_*.py",
+    "tests/engine/test_effects.py",
+    "tests/engine/test_keeper.py",
+    "tests/engine/test_pauses.py",
+    "tests/engine/test_stops.py",
+    "tests/engine/test_until_idle.py",
     "tests/engine/test_worker.py",
+    "tests/operator/test_acts.py",
+    "tests/operator/test_gates.py",
+    "tests/operator/test_operations.py",
     "tests/systems/*/test_cache.py",
     "tests/systems/*/test_logs.py",
     "tests/systems/*/test_policy.py",
     "tests/systems/*/test_routes.py",
+    "tests/systems/flags/test_desk.py",
+    "tests/systems/flags/test_intake.py",
     "tests/systems/flags/test_system.py",
     "tests/systems/flags/test_work.py",
     "tests/systems/relay/test_broker.py",
     "tests/systems/relay/test_dead_letters.py",
+    "tests/systems/relay/test_desk.py",
     "tests/systems/relay/test_flow.py",
     "tests/systems/relay/test_intake.py",
     "tests/systems/relay/test_system.py",
@@ -49,8 +58,12 @@ ABOVE_STORES = (
     "tests/systems/triggers/test_life.py",
     "tests/systems/triggers/test_limits.py",
     "tests/systems/triggers/test_ownership.py",
+    "tests/systems/webhooks/test_desk.py",
+    "tests/systems/webhooks/test_intake.py",
     "tests/systems/webhooks/test_system.py",
     "tests/test_alerting.py",
+    "tests/test_app.py",
+    "tests/test_system.py",
     "tests/test_testing.py",
     "tests/web/test_*.py",
 )

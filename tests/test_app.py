@@ -99,6 +99,7 @@ async def test_key_of_another_kind_is_taken(app):
         await app.add("letter", key="7")
 
 
+@pytest.mark.every_store
 async def test_add_many_is_all_or_nothing(app, heard):
     """One bad task among many leaves none behind; good ones are announced once each."""
     with pytest.raises(PayloadError):
@@ -121,6 +122,7 @@ async def test_options_of_a_task_are_kept(app):
 
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "rollback"])
 @pytest.mark.parametrize("handle", ["async connection", "async session", "connection", "session", "add_sync"])
+@pytest.mark.every_store
 async def test_add_within_the_callers_transaction(app, url, handle, commit):
     """The task is there if and only if the caller's own transaction commits."""
     if handle.startswith("async"):
@@ -142,6 +144,7 @@ async def test_add_within_the_callers_transaction(app, url, handle, commit):
     assert (await app.tasks.get("a") is not None) is commit
 
 
+@pytest.mark.every_store
 async def test_within_takes_only_what_it_can_use(app):
     """Anything else is refused by its type."""
     with pytest.raises(UsageError, match="AsyncSession"):
@@ -263,6 +266,7 @@ async def test_workers_tell_when_they_are_ready_and_stop_when_asked(app):
         await running
 
 
+@pytest.mark.every_store
 async def test_cancelled_work_is_released(app):
     """A handler that is still running when the grace is over gives its task back, uncharged."""
     inside = asyncio.Event()
@@ -425,6 +429,7 @@ async def test_an_application_has_lanes_and_is_not_one(app):
         assert getattr(app, name) == getattr(app.tasks, name)
 
 
+@pytest.mark.every_store
 async def test_an_adopted_table_is_worked_off(app, jobs, heard):
     """Rows of a foreign table run by the same engine after its printed migration; their words and columns are used."""
     seen = []
@@ -500,6 +505,7 @@ async def test_a_lane_opens_its_application(empty_url):
     assert "redrive_deed" in names
 
 
+@pytest.mark.every_store
 async def test_a_failed_opening_leaves_nothing_open(app, url):
     """An adopted table that does not fit fails the opening; threads and connections are gone, and a later one works."""
     other = Redrive(url, durable=False)
@@ -690,6 +696,7 @@ except MissingExtraError as error:
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every_store
 async def test_the_application_believes_its_clock(url):
     """With a virtual clock a task that is due in a day runs when the clock says so, on both databases."""
     clock = VirtualClock()

@@ -198,6 +198,7 @@ def test_a_lane_tells_its_story_in_its_own_words(tmp_path) -> None:
     assert quiet.adopt(NOTES, observers=[words]).observers == [other]
 
 
+@pytest.mark.every_store
 async def test_a_system_gets_its_tables_and_no_other(empty_url: str) -> None:
     """Migrating for one system makes the engine's tables and its own; the rest is not there and not missed."""
     [first, second, *_] = systems_with_tables()
@@ -216,6 +217,7 @@ async def test_a_system_gets_its_tables_and_no_other(empty_url: str) -> None:
         await database.close()
 
 
+@pytest.mark.every_store
 async def test_a_table_that_is_in_the_way_is_named(empty_url: str) -> None:
     """A table of the user's with the name of a system's is left alone, and the error says what can be done."""
     database = open_database(empty_url)

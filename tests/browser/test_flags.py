@@ -299,6 +299,6 @@ async def test_strangers_texts_are_text(page: Page, shop: Shop):
 
 
 async def test_it_fits_and_is_accessible(page: Page, shop: Shop):
-    """No serious finding by axe in either theme; nothing wider than the screen, at a desk or on a phone."""
+    """No serious finding by axe; nothing wider than the screen, at a desk or on a phone."""
     await log_in(page, shop.site, "operator", HERE)
     await looks_well(page, "flags")

@@ -262,7 +262,7 @@ async def test_hostile_texts(page: Page, joined: Site):
 
 
 async def test_looks(page: Page, joined: Site, receiver: Receiver):
-    """No serious finding by axe in either theme, nothing wider than the screen, at a desk or on a phone."""
+    """No serious finding by axe, nothing wider than the screen, at a desk or on a phone."""
     await endpoint(joined, "https://shop.example/hooks", user="looks", description="the shop", event_types=["paid.*"])
     for code in (410, 503, 404):
         await failing(joined, receiver, code, "looks")

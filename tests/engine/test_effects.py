@@ -230,6 +230,7 @@ async def test_a_key_that_is_forgotten_before_the_next_try_is_for_a_person(
         await assert_dead(app, "a", error="window of 30m ends before the next try", verdict="unknown")
 
 
+@pytest.mark.every_store
 async def test_a_worker_that_is_lost_inside_leaves_a_question(app: Redrive, bank: Bank, clock: VirtualClock) -> None:
     """Killed inside: the mark is there though nothing was settled, and the probe is asked when the lease has run out."""
     ledger = await app.tasks.ledger()
@@ -299,6 +300,7 @@ async def settle_lost(app: Redrive) -> None:
     assert await ledger.settle(await settle_losses(ledger, app.tasks.handlers, group), worker="keeper") == []
 
 
+@pytest.mark.every_store
 async def test_a_claim_that_was_lost_does_not_enter(app: Redrive) -> None:
     """A late worker's effect is not begun: its fence is gone."""
     ledger = await app.tasks.ledger()

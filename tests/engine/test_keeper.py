@@ -136,6 +136,7 @@ async def test_patterns_are_looked_up(ledger, clock, heard):
     assert await make_keeper(ledger, heard, **{"mail.*": ignore}).settle_expired() == 1
 
 
+@pytest.mark.every_store
 async def test_more_than_one_page_of_expired_claims(ledger, clock, heard, monkeypatch):
     """However many leases ran out, one round settles them all."""
     monkeypatch.setattr(module, "RECLAIM_MAX", 3)
@@ -146,6 +147,7 @@ async def test_more_than_one_page_of_expired_claims(ledger, clock, heard, monkey
     assert await make_keeper(ledger, heard).settle_expired() == 0
 
 
+@pytest.mark.every_store
 async def test_two_keepers_settle_a_claim_once(ledger, clock, heard):
     """Keepers of several workers run at once; each claim still ends in one attempt."""
     ids = await add(ledger, *(f"k{number}" for number in range(20)))
@@ -182,6 +184,7 @@ async def test_retention_deletes_done_and_cancelled_only(ledger, clock, heard):
     assert heard.of(TasksPruned) == [TasksPruned("redrive_task", 1)] * 2
 
 
+@pytest.mark.every_store
 async def test_retention_goes_in_batches(ledger, clock, heard, monkeypatch):
     """One statement deletes a few; the round goes on until nothing old is left."""
     monkeypatch.setattr(module, "PRUNE_MAX", 4)
@@ -246,6 +249,7 @@ async def test_a_keeper_ends_though_its_cancellation_became_another_error(ledger
     assert keeping.cancelled()
 
 
+@pytest.mark.every_store
 async def test_the_history_is_kept_up_once_an_hour(ledger, heard, monkeypatch):
     """Partitions are made ahead by whoever keeps house: at the start and then every hour, not every second."""
     monkeypatch.setattr(module, "EVERY_SECONDS", 0.0)

@@ -125,6 +125,7 @@ async def test_what_waits_waits_and_adding_goes_on(url: str, clock: VirtualClock
         assert (await app.tasks.find(Filter(state=State.DONE))).items[0].failures == 0
 
 
+@pytest.mark.every_store
 async def test_a_worker_that_runs_heeds_pause_and_resume(real_ledger: SqlLedger, heard: Heard) -> None:
     """What runs ends; a resume wakes a worker that would look by itself only much later."""
     running, go_on = asyncio.Event(), asyncio.Event()

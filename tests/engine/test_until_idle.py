@@ -3,6 +3,8 @@
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from redrive.core.backoff import Fixed
 from redrive.core.jitter import none
 from redrive.core.policy import Policy
@@ -50,6 +52,7 @@ async def test_retries_that_fall_due_meanwhile_are_run(ledger):
     assert (await ledger.get(id_)).state is State.DEAD
 
 
+@pytest.mark.every_store
 async def test_claims_of_a_killed_run_are_run_again(ledger, clock):
     """What a run that was killed still holds is settled as lost before anything else, and runs again uncharged."""
     [id_] = await add(ledger, "a")

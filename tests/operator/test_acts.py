@@ -68,6 +68,7 @@ async def test_by_ids(ledger, acts):
     assert len(await ledger.claim(10, LEASE)) == 2
 
 
+@pytest.mark.every_store
 async def test_by_filter(ledger, acts):
     """Kind and error choose which of the dead come back."""
     [mail] = await dead(ledger, "m", kind="mail", error="mailbox full")
@@ -164,6 +165,7 @@ async def test_progress_is_told_page_by_page(ledger, acts, monkeypatch):
     assert told == [0, 0, 0]
 
 
+@pytest.mark.every_store
 async def test_two_at_once_act_once(ledger, acts, monkeypatch):
     """Two people press the same button: each task comes back once and has one deed."""
     monkeypatch.setattr(module, "CHUNK", 5)
@@ -175,6 +177,7 @@ async def test_two_at_once_act_once(ledger, acts, monkeypatch):
         assert len(await ledger.deeds(id_)) == 1
 
 
+@pytest.mark.every_store
 async def test_a_task_that_dies_again_meanwhile_is_met_once(ledger, heard, monkeypatch):
     """A worker kills a redriven task again while the pages go on: it is not redriven a second time."""
     monkeypatch.setattr(module, "CHUNK", 2)
@@ -242,6 +245,7 @@ async def test_an_act_is_frozen_at_an_instant(ledger, acts, clock):
     assert (await acts.redrive(Filter(), dry_run=True, at_most=0)).matched == 0
 
 
+@pytest.mark.every_store
 async def test_an_act_without_time_left_goes_on_later(ledger, acts, monkeypatch):
     """It stops between two pages, says so, and the same again with its `until` takes the rest."""
     monkeypatch.setattr(module, "CHUNK", 2)

@@ -114,6 +114,7 @@ async def test_a_gate_that_somebody_paused(ledger: SqlLedger, clock: VirtualCloc
     assert (view.does, view.paused_by, view.why) == (GateDoes.LETTING_THROUGH, None, "")
 
 
+@pytest.mark.every_store
 async def test_pages_begin_with_what_holds(ledger: SqlLedger) -> None:
     """Gates that hold or are paused, then the others, by name; each once, whatever the size of a page, with every filter."""
     await trip(ledger, "bank:DE")
@@ -237,6 +238,7 @@ def test_ordinals(number: int, said: str) -> None:
     assert ordinal(number) == said
 
 
+@pytest.mark.every_store
 async def test_changes_are_recorded_once(ledger: SqlLedger, clock: VirtualClock) -> None:
     """When a gate held, returned and was paused, at the instants that its row knows, whoever records and however often."""
     gates, start = SqlGates(ledger), clock.now()

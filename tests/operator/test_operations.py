@@ -189,6 +189,7 @@ async def test_waiting_for_a_second_try_ends_a_step(bench):
     assert await state_of(bench, int(task.task_id)) == "waiting"
 
 
+@pytest.mark.every_store
 async def test_what_dies_later_is_not_taken_and_what_a_person_redrove_is_skipped(bench, clock):
     """Also a task of the set that a person brought back and that died again belongs to the person."""
     a, b, c, d = await bench.dead("a", "b", "c", "d")
@@ -207,6 +208,7 @@ async def test_what_dies_later_is_not_taken_and_what_a_person_redrove_is_skipped
     assert await bench.operations.skipped(operation) == {"it has changed since the set was frozen": 2}
 
 
+@pytest.mark.every_store
 async def test_a_holder_that_dies_is_followed_by_another(bench, clock):
     """One at a time carries an operation on; when it gives no sign any more, the next one does."""
     await bench.dead("a", "b", "c")
@@ -223,6 +225,7 @@ async def test_a_holder_that_dies_is_followed_by_another(bench, clock):
     assert operation.tally.done == 3
 
 
+@pytest.mark.every_store
 async def test_a_round_that_is_lost_before_its_commit_leaves_nothing(bench, monkeypatch):
     """Killed at the last line, nothing is redriven and nothing is marked; the next round does it once."""
     [id_] = await bench.dead("a")
@@ -310,6 +313,7 @@ async def test_a_rate_is_changed_while_it_runs(bench):
         await bench.operations.change(operation.id, **BEN)
 
 
+@pytest.mark.every_store
 async def test_an_edit_keeps_the_old_payload_and_lists_what_it_does_not_fit(bench):
     """Every original and its difference can be read; a task that the patch does not fit stays dead as it was."""
     good = await bench.dead("g", payload={"country": "GB", "amount": 5})
@@ -372,6 +376,7 @@ async def test_named_tasks_are_a_set_too(bench):
         await bench.operations.start(["nobody"], **WHO)
 
 
+@pytest.mark.every_store
 async def test_a_set_is_stored_page_by_page(bench, monkeypatch):
     """With progress, and once, however many carriers store it."""
     monkeypatch.setattr("redrive.operator.carrier.GATHERED_AT_ONCE", 2)
@@ -395,6 +400,7 @@ async def test_nothing_to_bring_back_is_an_end(bench):
     assert (operation.state, operation.why) == (OperationState.DONE, "no task matched")
 
 
+@pytest.mark.every_store
 async def test_operations_are_listed_newest_first(bench, clock):
     """Page by page."""
     started = []
@@ -407,6 +413,7 @@ async def test_operations_are_listed_newest_first(bench, clock):
     assert rest.cursor is None
 
 
+@pytest.mark.every_store
 async def test_what_ended_long_ago_is_forgotten(bench, clock):
     """With its set; what is younger stays."""
     await bench.dead("a")

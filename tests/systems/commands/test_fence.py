@@ -10,9 +10,10 @@ from redrive.core.decide import decide
 from redrive.core.outcome import Cancelled, Done, Failed, LeaseExpired, Released
 from redrive.core.task import ClaimLost
 from redrive.systems.commands import PermanentCommandError, TransientCommandError
+from tests.breadth import WIDE
 from tests.systems.commands.conftest import DOMAIN, TYPE, Bench
 
-STALLS = max(200, int(os.environ.get("REDRIVE_TEST_ROUNDS") or 0))
+STALLS = max(200 if WIDE else 80, int(os.environ.get("REDRIVE_TEST_ROUNDS") or 0))
 LEASE = timedelta(seconds=30)
 KINDS = [f"{DOMAIN}/{TYPE}"]
 LATE = (
@@ -41,7 +42,7 @@ async def everything(bench: Bench) -> list[Any]:
 
 
 async def test_a_stalled_worker_changes_nothing(bench: Bench) -> None:
-    """Two hundred times, wherever the others are by then: it is being buried, it runs again, it has ended."""
+    """Again and again, wherever the others are by then: it is being buried, it runs again, it has ended."""
     ledger, policy = bench.bus.ledger, bench.bus.retry_policy.policy
     stages = ("found", "buried", "runs again", "done")
     if (

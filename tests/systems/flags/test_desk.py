@@ -84,6 +84,7 @@ async def test_sections_and_their_order(home: Home, api: Api) -> None:
 
 
 @pytest.mark.parametrize("section", [ScheduleStatus.PENDING, ScheduleStatus.APPLIED])
+@pytest.mark.every_store
 async def test_pages_give_each_once(home: Home, section: ScheduleStatus) -> None:
     """Also those that share an instant, and those that others wrote: with times in other spellings, or none to be read."""
     await home.plan("promo", 5 * MINUTE)
@@ -112,6 +113,7 @@ async def test_pages_give_each_once(home: Home, section: ScheduleStatus) -> None
         assert paged == ids
 
 
+@pytest.mark.every_store
 async def test_pages_are_served_by_indexes(home: Home) -> None:
     """Each page reads the index that holds its rows in its order and sorts nothing, also of a flag that has few among many."""
     many, few = await home.plan("many", 5 * MINUTE), await home.plan("few", 5 * MINUTE)
@@ -267,6 +269,7 @@ async def test_what_would_only_end_again_is_refused(home: Home) -> None:
         assert (await home.schedule(made.id)).status == "failed"
 
 
+@pytest.mark.every_store
 async def test_two_operators_press_at_once(home: Home) -> None:
     """One of them brings it back, the other is told."""
     made = await home.plan_broken(max_retries=0)
@@ -347,6 +350,7 @@ async def test_whoever_acts_sees_it_in_the_figures(home: Home, api: Api) -> None
         assert await are_counted_soon(home.flags.lane) is soon, path
 
 
+@pytest.mark.every_store
 async def test_two_at_once_act_once(make_home: MakeHome) -> None:
     """Whoever comes second, from another process, finds nothing left to do; each change is recorded once."""
     home, other = await make_home(), await make_home()

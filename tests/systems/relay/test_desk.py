@@ -46,6 +46,7 @@ async def test_acts_are_logged(app: Redrive, relay: Relay) -> None:
     assert (line["act"], line["amount"], line["actor"], line["system"]) == ("redrive", 2, "ada", "relay")
 
 
+@pytest.mark.every_store
 async def test_a_hidden_text_is_not_found_by_its_error(app: Redrive, relay: Relay) -> None:
     """What an upstream's error hides from people finds nothing: no message, no number, and nothing is acted on."""
     ids = await in_review(app, "m-1", "m-2", error_reason="refused: token=abcdefgh12 for bob")
@@ -66,6 +67,7 @@ async def test_a_hidden_text_is_not_found_by_its_error(app: Redrive, relay: Rela
 
 
 @pytest.mark.parametrize("others", [Act.REDRIVE, Act.RESOLVE])
+@pytest.mark.every_store
 async def test_two_people_act_once(app: Redrive, relay: Relay, others: Act) -> None:
     """Each message is changed by one of them, and the other is told why not."""
     ids = await in_review(app, *(f"m-{n}" for n in range(40)))
@@ -130,6 +132,7 @@ async def test_what_came_back_meanwhile_is_left_alone(app: Redrive, relay: Relay
     assert (found["status"], found["retry_count"], found["original_payload"]) == ("pending", 3, b"new")
 
 
+@pytest.mark.every_store
 async def test_returns_and_acts_at_once(app: Redrive, relay: Relay) -> None:
     """Whoever is first, each message ends as one of both wrote it, whole."""
     names = [f"m-{n}" for n in range(30)]
@@ -180,6 +183,7 @@ async def test_all_that_match(client: httpx.AsyncClient, app: Redrive, monkeypat
     assert (rest["changed"], (await statuses(app))["b-1"]) == (1, "resolved")
 
 
+@pytest.mark.every_store
 async def test_a_large_act_comes_back_between_two_pages(
     client: httpx.AsyncClient, app: Redrive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +199,7 @@ async def test_a_large_act_comes_back_between_two_pages(
     assert [(one["changed"], one["complete"]) for one in made] == [(2, False), (2, False), (1, True)]
 
 
+@pytest.mark.every_store
 async def test_no_more_than_was_shown(client: httpx.AsyncClient, app: Redrive, monkeypatch: pytest.MonkeyPatch) -> None:
     """What ended before the look and was committed after it has an instant before `until`: the number keeps it out."""
     monkeypatch.setattr(acts, "CHUNK", 2)
@@ -211,6 +216,7 @@ async def test_no_more_than_was_shown(client: httpx.AsyncClient, app: Redrive, m
     assert (nothing["matched"], nothing["changed"], nothing["complete"]) == (0, 0, True)
 
 
+@pytest.mark.every_store
 async def test_a_page_that_takes_too_long(
     client: httpx.AsyncClient, app: Redrive, relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +259,7 @@ async def test_whoever_acts_sees_it_in_the_figures(client: httpx.AsyncClient, ap
         assert await are_counted_soon(relay.lane) is soon, body
 
 
+@pytest.mark.every_store
 async def test_looks_use_their_indexes(app: Redrive, relay: Relay, store: str) -> None:
     """Pages, queues and counts read the partial indexes of what is in review, never the whole table."""
     asked = {

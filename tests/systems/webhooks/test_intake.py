@@ -31,6 +31,7 @@ async def test_new_is_202_and_known_is_200(inbox: Inbox, local: httpx.AsyncClien
     assert json.loads(row["payload"]) == {"amount": 7}
 
 
+@pytest.mark.every_store
 async def test_a_hundred_equal_keys_at_once_are_one_webhook(make: Make):
     """One row, one run, one 202 and 99 times 200, all with the same id."""
     app, webhooks = make()
@@ -51,6 +52,7 @@ async def test_a_hundred_equal_keys_at_once_are_one_webhook(make: Make):
     assert len(await rows(app)) == 1
 
 
+@pytest.mark.every_store
 async def test_equal_keys_through_two_processes_are_one_webhook(make: Make):
     """The store decides, not a process: each has its own inbox on the same table."""
     inboxes = [make()[1] for _ in range(3)]
@@ -70,6 +72,7 @@ async def test_a_known_key_of_another_type_is_known_all_the_same(inbox: Inbox, l
     assert row["event_type"] == "order.paid"
 
 
+@pytest.mark.every_store
 async def test_two_processes_and_one_key_with_two_types(make: Make, monkeypatch: pytest.MonkeyPatch):
     """Who looks before the other has stored and inserts after it gets the other's webhook, and those beside it are stored."""
     (_, first), (app, second) = make(), make()
@@ -112,6 +115,7 @@ async def test_a_full_queue_refuses_before_anything_is_written(make: Make, clock
     assert len(await rows(app)) == 5
 
 
+@pytest.mark.every_store
 async def test_a_hundred_senders_at_once_do_not_overfill_the_queue(make: Make):
     """The queue is counted in the transaction that stores: exactly as many get in as there is room for."""
     app, webhooks = make(queue_maxsize=30)
@@ -196,6 +200,7 @@ async def test_a_process_that_only_takes_in_knows_what_workers_handle(make: Make
     assert await accept("unknown-too", 1) == 0
 
 
+@pytest.mark.every_store
 async def test_what_is_unusual_is_kept_as_it_is(inbox: Inbox, local: httpx.AsyncClient):
     """The longest key, large numbers, every kind of character and some depth come back unchanged."""
     payload: dict[str, Any] = {"n": 10**300, "f": 1e308, "": "\u0000 \U0001f600", "a b": [None, True, 0.1], "deep": 1}
@@ -207,6 +212,7 @@ async def test_what_is_unusual_is_kept_as_it_is(inbox: Inbox, local: httpx.Async
     assert task.payload == payload
 
 
+@pytest.mark.every_store
 async def test_one_commit_serves_many_senders(make: Make, monkeypatch: pytest.MonkeyPatch):
     """What comes in while a commit is under way shares the next one."""
     app, webhooks = make()
