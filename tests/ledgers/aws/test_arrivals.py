@@ -88,7 +88,9 @@ async def test_an_idle_worker_costs_next_to_nothing(home: ItemHome) -> None:
         await enough.wait()
         worker.stop()
         await running
-    assert dict(queue.calls) == {"receive_message": 2}
+    # The long question, and a short one for each claim before it is out: the first, and one where a sweep ends meanwhile and wakes the worker.
+    assert set(queue.calls) == {"receive_message"}
+    assert 2 <= queue.calls["receive_message"] <= 5, f"{LOOKS} looks"
     halves = 1 + int((time.monotonic() - began) / 0.5)
     assert not table.calls - Counter({"get_item": 1, "update_item": 1, "query": 16 + 2 * halves}), table.calls
 

@@ -136,7 +136,7 @@ async def upgraded_beside(session: Open, older: Path, url: str) -> Session:
     return new
 
 
-@pytest.mark.long_on("postgres")
+@pytest.mark.wide  # of the last code, which makes the promise, it is shown below
 async def test_code_that_runs_goes_on_while_newer_code_migrates(empty_url: str, session: Open, tmp_path: Path) -> None:
     """The code before the promise works on beside this one, whose migration comes in between; once it is started anew it is refused."""
     code_before = code_of(BEFORE, tmp_path)

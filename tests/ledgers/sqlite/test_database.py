@@ -215,8 +215,9 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.wide
 async def test_several_processes_write_one_file(url: str) -> None:
-    """Four processes that write at once see no locked database, and lose nothing."""
+    """As in `faults/test_many_processes.py`, in processes that are not forked. Four processes that write at once see no locked database, and lose nothing."""
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, url, f"p{n}"], stderr=subprocess.PIPE, text=True)
         for n in range(4)
