@@ -234,11 +234,15 @@ class Deed:
     reason: str
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+"""`json.dumps` with these options would make an encoder for each call, which takes as long as to encode a small payload."""
+
+
 def encode_payload(payload: Any, bytes_max: int = PAYLOAD_BYTES_MAX, *, called: str = "payload") -> str:
     """The payload, or what else it is `called`, as JSON text, or a `PayloadError` that says where it stops being JSON."""
     try:
-        text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        size = len(text.encode())
+        text = _encode(payload)
+        size = len(text) if text.isascii() else len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise PayloadError(
             f"the {called} is not JSON: {error}; use dicts with text keys, lists, text, finite numbers, booleans, None"
@@ -265,7 +269,7 @@ def check_text(name: str, text: str, chars_max: int) -> str:
     if not isinstance(text, str) or not text or len(text) > chars_max:
         raise UsageError(f"{name} must be 1 to {chars_max} characters of text, not {text!r:.80}")
     try:
-        storable = "\0" not in text and bool(text.encode())
+        storable = "\0" not in text and (text.isascii() or bool(text.encode()))
     except UnicodeEncodeError:
         storable = False
     if not storable:
