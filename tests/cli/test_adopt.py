@@ -82,6 +82,16 @@ def test_adopt_guesses_only_what_is_sure(redrive: Run, emails_url: str):
     assert "# yours to say" in redrive("adopt", "emails", "--database", emails_url).out
 
 
+def test_adopt_asks_for_words_instead_of_inventing_them(redrive: Run, url: str):
+    """Numbers mean nothing to anybody else: the words stay open, and neither an index nor a notice is made of words that nobody said."""
+    asyncio.run(execute(url, "CREATE TABLE sms (id integer PRIMARY KEY, status integer, due_at text)", "INSERT INTO sms (id, status) VALUES (1, 0), (2, NULL)"))  # fmt: skip
+    said = redrive("adopt", "sms", "--database", url, "--json").json
+    assert "words=Words(waiting=..., done=..., dead=...)" in said["mapping"]
+    assert not [one for one in said["migration"] if "'waiting'" in one or "_first_idx" in one]
+    assert [one for one in said["problems"] if "they hold your words" in one]
+    assert said["notices"] == ["rows without a 'status' (NULL) are left alone"]
+
+
 def test_adopt_checks_what_an_application_declares(redrive: Run, emails_url: str, application: Callable[[str], str]):
     """A wrong mapping is printed as it should be, with the migration that it needs then; a right one fits."""
     asyncio.run(execute(emails_url, "INSERT INTO emails (id, recipient, body) VALUES (1, 'ada@example.com', 'Hello')"))

@@ -182,6 +182,7 @@ class _Look:
     findings: Findings
     notices: list[str]
     doubts: list[str]
+    unsaid: Sequence[str] = ()
 
     @property
     def fits(self) -> bool:
@@ -191,7 +192,7 @@ class _Look:
         return {
             "table": self.mapping.name,
             "fits": self.fits,
-            "mapping": as_code(self.mapping),
+            "mapping": as_code(self.mapping, self.unsaid),
             "doubts": self.doubts,
             "problems": self.findings.problems,
             "migration": self.findings.migration,
@@ -208,7 +209,7 @@ class _Look:
                 console.print(line, markup=False, soft_wrap=True)
 
         if self.declared is None:
-            show("# the mapping, as far as it is sure", [as_code(self.mapping)])
+            show("# the mapping, as far as it is sure", [as_code(self.mapping, self.unsaid)])
         elif self.mapping != self.declared:
             show("# the mapping as it should be", [as_code(self.mapping)])
         else:
@@ -223,12 +224,14 @@ class _Look:
 
 def _guessed(connection: Connection, name: str, schema: str | None) -> _Look:
     guessed = guess(connection, name, schema)
-    table, findings = examine(connection, guessed.table)
+    table, findings = examine(connection, guessed.table, words_are_known=not guessed.unsaid)
     mapping = replace(guessed.table, **findings.mapping)
+    notices = _notices(connection, guessed.table, table)
+    if guessed.unsaid:  # which rows would be left alone depends on words that nobody has said
+        notices = [one.partition(": give them")[0] for one in notices if "Words names" not in one]
     return _Look(
-        mapping=mapping, declared=None, findings=findings, doubts=guessed.doubts,
-        notices=_notices(connection, guessed.table, table),
-    )  # fmt: skip
+        mapping=mapping, declared=None, findings=findings, doubts=guessed.doubts, notices=notices, unsaid=guessed.unsaid
+    )
 
 
 def _checked(connection: Connection, declared: LedgerTable) -> _Look:

@@ -121,8 +121,10 @@ def adopt(connection: Connection, ledger_table: LedgerTable) -> Table:
     return table
 
 
-def examine(connection: Connection, ledger_table: LedgerTable) -> tuple[Table, Findings]:
-    """The table as redrive would read and write it, and all that is wrong with it.
+def examine(
+    connection: Connection, ledger_table: LedgerTable, *, words_are_known: bool = True
+) -> tuple[Table, Findings]:
+    """The table as redrive would read and write it, and all that is wrong with it. The indexes hold the words, so they come when those are known.
 
     All at once: what is found out about the columns is taken as mended when the indexes are looked at.
     """
@@ -135,9 +137,13 @@ def examine(connection: Connection, ledger_table: LedgerTable) -> tuple[Table, F
     else:
         table = _reflect(connection, ledger_table, found)
         _check_id(connection, ledger_table, table, found)
-        _check_words(connection, ledger_table, table, found)
+        if words_are_known:
+            _check_words(connection, ledger_table, table, found)
     _check_function(connection, ledger_table, table, found)
-    _check_indexes(connection, ledger_table, table, found)
+    if words_are_known:
+        _check_indexes(connection, ledger_table, table, found)
+    else:
+        found.problems.append("the indexes that keep claims fast are missing: they hold your words, so name them first")
     table.info[KEPT_BY] = _pointing_at(connection, ledger_table)
     return table, found
 

@@ -31,6 +31,8 @@ class Guess:
 
     table: LedgerTable
     doubts: list[str] = field(default_factory=list)
+    unsaid: Sequence[str] = ()
+    """The roles whose words nobody can know but a person: those in the mapping are placeholders."""
 
 
 def guess(connection: Connection, name: str, schema: str | None = None) -> Guess:
@@ -44,7 +46,7 @@ def guess(connection: Connection, name: str, schema: str | None = None) -> Guess
     id_, key = _ids(connection, name, schema, list(types))
     payload, doubt = _payload(connection, name, schema, types)
     doubts += doubt
-    words, doubt = _words(connection, name, schema, roles.get("status"), types)
+    words, unsaid, doubt = _words(connection, name, schema, roles.get("status"), types)
     doubts += doubt
     if "count" in roles and not counts_retries(roles["count"]):
         doubts.append(
@@ -59,6 +61,7 @@ def guess(connection: Connection, name: str, schema: str | None = None) -> Guess
             counts=Counts.RETRIES if counts_retries(roles.get("count", "")) else Counts.FAILURES, **roles,
         ),
         doubts=doubts,
+        unsaid=unsaid,
     )  # fmt: skip
 
 
@@ -101,17 +104,19 @@ def corrected(connection: Connection, ledger_table: LedgerTable, mapping: dict[s
     return replace(ledger_table, **changed | mapping)
 
 
-def as_code(mapping: LedgerTable) -> str:
-    """The mapping as Python that can be pasted."""
+def as_code(mapping: LedgerTable, unsaid: Sequence[str] = ()) -> str:
+    """The mapping as Python that can be pasted, with dots for the words that are still to be said."""
     default = LedgerTable(mapping.name)
     shown = [f'    "{mapping.name}",']
     for name in LedgerTable.__dataclass_fields__:
         value = getattr(mapping, name)
-        if name in ("name", "_") or value == getattr(default, name):
+        if name in ("name", "_") or (value == getattr(default, name) and not (name == "words" and unsaid)):
             continue
         if isinstance(value, Words):
             given = ", ".join(
-                f"{word}={getattr(value, word)!r}" for word in Words.__dataclass_fields__ if getattr(value, word)
+                f"{word}=..." if word in unsaid else f"{word}={getattr(value, word)!r}"
+                for word in Words.__dataclass_fields__
+                if getattr(value, word)
             )
             shown.append(f"    words=Words({given}),")
         else:
@@ -148,16 +153,18 @@ def _payload(
 
 def _words(
     connection: Connection, name: str, schema: str | None, status: str | None, types: dict[str, Any]
-) -> tuple[Words, list[str]]:
+) -> tuple[Words, Sequence[str], list[str]]:
     if status is None:
-        return Words(), []
+        return Words(), (), []
     real = types[status]
     known = _statuses(connection, name, schema, status, real)
     if isinstance(real, Integer):
         held = f"it holds {', '.join(known)}" if known else "it holds none yet"
-        return Words(), [
-            f"the numbers of {status!r} are yours to name, as in Words(waiting='0', done='2', dead='3'); {held}"
-        ]
+        return (
+            Words(),
+            WORDS_NEEDED,
+            [f"the numbers of {status!r} are yours to name, as in Words(waiting='0', done='2', dead='3'); {held}"],
+        )
     words = usual_words(known)
     missing = [role for role in WORDS_NEEDED if role not in words]
     left = [word for word in known if word not in words.values()]
@@ -167,7 +174,7 @@ def _words(
         doubts.append(f"words: which word of {status!r} means {' and '.join(missing)} is not known{shown}")
     elif left:
         doubts.append(f"words: rows whose {status!r} is {', '.join(map(repr, left))} would be left alone")
-    return Words(**words), doubts
+    return Words(**words), missing, doubts
 
 
 def _statuses(connection: Connection, name: str, schema: str | None, status: str, real: Any) -> Sequence[str]:

@@ -6,7 +6,7 @@ None of it stops a start. It is said in the log when the table is opened, and by
 import json
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, FromClause, Select, String, inspect, null, or_, select
+from sqlalchemy import ColumnElement, Connection, FromClause, Select, String, Text, cast, inspect, null, or_, select
 from sqlalchemy.dialects.postgresql import JSONB
 
 from redrive.core.table import LedgerTable
@@ -34,7 +34,8 @@ def _strange_rows(
     named = {column.name: column for column in table.c}
     status, words = named[ledger_table.status], ledger_table.words.all()
     kind: Any = named[ledger_table.kind] if ledger_table.kind is not None else quoted("")
-    few: Select[Any] = select(status.label("status"), kind.label("kind")).select_from(table)
+    # As text: a word that a number or an enum cannot be would be an error, and here it is a question.
+    few: Select[Any] = select(cast(status, Text).label("status"), kind.label("kind")).select_from(table)
     rows = (few if rows_max is None else few.limit(rows_max)).subquery("few")
     c = rows.c
     said = []
