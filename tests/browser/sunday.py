@@ -136,7 +136,7 @@ def _since_a_while(connection: Connection) -> None:
     whole = now.replace(second=0, microsecond=0)
     for kind, minutes_ago, tries in (("mail.send", DEPLOYED, 130), ("payment.capture", HELD, 2)):
         [cause] = connection.execute(select(f.c.id).where(f.c.kind == kind)).scalars().all()
-        since = whole - timedelta(minutes=minutes_ago, seconds=20)
+        since = whole - timedelta(minutes=minutes_ago)
         values = {"first_seen": since, "since": since, "since_hour": since.replace(minute=0, second=0)}
         connection.execute(update(f).where(f.c.id == cause).values(values))
         rows = [

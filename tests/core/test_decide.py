@@ -392,7 +392,7 @@ def test_waits_stretch_when_the_breaker_has_tripped(trips, stretch):
 def test_a_death_is_explained_without_a_delay():
     """The explanation of a death names the verdict and no wait that will never happen."""
     settled = decide(claim_of(failures=3), BOOM, Policy(retries=3))
-    assert settled.explanation.sentence() == "transient by rule otherwise; failure 4 of 4: dead (exhausted)"
+    assert settled.explanation.sentence() == "transient by default; failure 4 of 4: dead (exhausted)"
     assert set(settled.explanation.as_json()) == {
         "error_class", "rule", "policy", "failures", "failures_max", "budget_left", "verdict",
     }  # fmt: skip

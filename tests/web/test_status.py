@@ -1,11 +1,17 @@
 """The verdict over HTTP."""
 
+import re
+from datetime import timedelta
+from importlib import resources
+
 import httpx
 import pytest
 
 from redrive import Redrive
 from redrive.core.durations import seconds
+from redrive.signs import COUNTS_EVERY
 from redrive.web import health
+from redrive.web.api import overview
 from redrive.wiring import Service
 
 from .conftest import client_of
@@ -43,3 +49,13 @@ async def test_health_is_unwell_while_no_write_goes_through(service: Service, mo
         monkeypatch.undo()
         monkeypatch.setattr(health, "HEALTH_FRESH_SECONDS", 0.0)
         assert (await client.get("/health")).status_code == 200
+
+
+def test_ten_seconds_are_enough_from_the_tenth_failure_to_the_screen() -> None:
+    """By the moments at which it is passed on, however busy the machine is: workers write what they counted, an answer is
+    made anew, and an open page asks for it.
+    """
+    script = resources.files("redrive.web").joinpath("static/live.js").read_text()
+    [every] = re.findall(r"^const EVERY_MS = (\d+);$", script, re.MULTILINE)
+    asks = timedelta(milliseconds=int(every))
+    assert COUNTS_EVERY + timedelta(seconds=overview.FRESH_SECONDS) + asks <= timedelta(seconds=10)

@@ -240,10 +240,14 @@ def _show_row(console: Console, ledger: str, task: Task, parked: ParkedTask | No
     console.print(grid)
 
 
+def _ran(span: timedelta) -> str:
+    return format_duration(span) if span >= timedelta(milliseconds=1) else "less than 1ms"
+
+
 def _show_attempts(console: Console, attempts: list[Attempt]) -> None:
     console.print(f"\n[bold]{len(attempts) or 'no'} attempt{'' if len(attempts) == 1 else 's'}[/]")
     for one in attempts:
-        took = "" if one.duration is None else f", took {format_duration(one.duration)}"
+        took = "" if one.duration is None else f", took {_ran(one.duration)}"
         started = one.started_at or one.ended_at
         version = "" if one.version is None else f" in version {one.version}"
         console.print(

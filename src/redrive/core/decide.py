@@ -65,10 +65,14 @@ class Explanation(NamedTuple):
         """How many more failures are allowed before the last one."""
         return max(0, self.failures_max - self.failures)
 
+    @property
+    def _rule(self) -> str:
+        return "default" if self.rule == "otherwise" else f"rule {self.rule}"
+
     def sentence(self) -> str:
         """The same for people."""
         if self.verdict == SUSPECT:
-            return f"{self.error_class} by rule {self.rule}; others ran beside it: not charged, run alone next time"
+            return f"{self.error_class} by {self._rule}; others ran beside it: not charged, run alone next time"
         if self.verdict == UNKNOWN:
             asked = (
                 "a person must answer"
@@ -76,7 +80,7 @@ class Explanation(NamedTuple):
                 else f"its probe is asked after {format_duration(self.delay)}"
             )
             return f"nobody knows whether its effect happened: {asked}"
-        why = f"{self.error_class} by rule {self.rule}; "
+        why = f"{self.error_class} by {self._rule}; "
         if self.verdict in _SPARED:
             why += f"{_SPARED[self.verdict]} gate {self.gate}: not charged"
         else:

@@ -97,7 +97,7 @@ def _running(course: Course, tally: FateTally, now: datetime, pace: float | None
         means = "each is done, dead again, or waits for a second try"
         lines.append(
             Ahead(
-                does=f"Waits for {tally.out:,} that are out",
+                does=f"Waits for {tally.out:,} that {'is' if tally.out == 1 else 'are'} out",
                 means=means,
                 by=then(takes(tally.out, Ramp(rate=None), pace)),
             )

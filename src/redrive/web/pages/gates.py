@@ -126,9 +126,11 @@ def _verdict(amounts: Counter[GateDoes], *, complete: bool) -> str:
         return "No gate is known here yet. Tasks name theirs when they are added."
     through = amounts[GateDoes.LETTING_THROUGH]
     others = [f"{amounts[one]:,} {'is' if amounts[one] == 1 else 'are'} {one}" for one in ORDER[:-1] if amounts[one]]
-    first = f"{through or 'None'} of {every:,} {'gate' if every == 1 else 'gates'} let{'s' if every == 1 else ''} tasks through" if others or not complete else (
+    first = f"{through:,} of {every:,} {'gate' if every == 1 else 'gates'} let{'s' if every == 1 else ''} tasks through" if others or not complete else (
         "The one gate lets tasks through" if every == 1 else f"All {every:,} gates let tasks through"
     )  # fmt: skip
+    if not through and complete:
+        return f"No gate lets tasks through: {', '.join(others)}."
     return f"{', '.join([first, *others])}."
 
 
