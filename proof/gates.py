@@ -48,7 +48,7 @@ def gates_concurrency(short: bool) -> Iterator[Found]:
             store,
             tried,
             lambda ground, store=store: held_at_most(  # type: ignore[misc]
-                ground, store, chance(), claims=claims, kills=kills, gates=100, slots=150
+                ground, store, chance(), claims=claims, kills=kills, gates=100, slots=150, lease=8
             ),
             in_memory=True,
         )

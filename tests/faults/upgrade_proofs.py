@@ -1,4 +1,4 @@
-"""Two versions side by side under load, in both directions: small by `test_upgrade.py`, and at full size by `python -m proof upgrades`."""
+"""Two versions side by side under load, in both directions: `python -m proof upgrades`. Step by step it is in `tests/ledgers/sql/test_works_with.py`."""
 
 import asyncio
 import os
