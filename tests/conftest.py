@@ -35,6 +35,7 @@ from tests.order import spread
 from tests.patience import have_patience
 from tests.servers import Migrated, PostgresServer, own_pooler, own_rabbitmq, quick_folder
 
+pytest_plugins = ["redrive.conformance.plugin"]
 gc.disable()  # until all tests are collected: what is made until then stays
 STORES = ("sqlite", "postgres")
 RABBITMQ_URL = os.environ.pop("RABBITMQ_URL", None)

@@ -4,21 +4,18 @@ import asyncio
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
 from sqlalchemy import Connection, Table, insert, make_url, select, update
 
-from redrive.core import jitter
-from redrive.core.backoff import Fixed
-from redrive.core.decide import Settlement, decide
-from redrive.core.durations import ZERO, seconds
-from redrive.core.outcome import Done, Failed, LeaseExpired, Outcome
-from redrive.core.policy import Policy
+from redrive import conformance
+from redrive.conformance.home import ADA, BACKOFF, LEASE, PERMANENT, POLICY, RAN, START, TRANSIENT, settlement  # noqa: F401 - for the tests
+from redrive.core.durations import ZERO
 from redrive.core.table import LedgerTable
-from redrive.core.task import Claim, ClaimLost, NewTask, TaskId
-from redrive.errors import PermanentError, TableError
+from redrive.core.task import NewTask, TaskId
+from redrive.errors import TableError
 from redrive.ledgers.adopt.check import adopt
 from redrive.ledgers.open import open_database, open_ledger, own_ledger
 from redrive.ledgers.pgmq.ledger import PgmqLedger
@@ -28,7 +25,6 @@ from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.migrate import migrate
 from redrive.ledgers.sql.predicates import columns_of
-from redrive.ports import Actor
 from redrive.systems.commands.beside import CommandBeside
 from redrive.systems.commands.messages import InQueues, Messages, open_messages
 from redrive.systems.commands.values import NewCommand, queue_of, queues_of
@@ -36,14 +32,6 @@ from redrive.testing import VirtualClock
 from tests.ledgers.shapes import COMMANDS, OWN, Shape
 
 DOMAIN = "work"
-START = datetime(2030, 1, 1, tzinfo=UTC)
-LEASE = seconds(30)
-BACKOFF = seconds(60)
-RAN = seconds(1.5)
-POLICY = Policy(Fixed(BACKOFF), retries=3, jitter=jitter.none, name="test")
-ADA = Actor(name="ada", reason="the bank is back")
-PERMANENT = Failed(PermanentError("no such account"))
-TRANSIENT = Failed(TimeoutError("too slow"))
 
 
 class ServerClock:
@@ -79,7 +67,7 @@ class ServerClock:
 
 
 @dataclass(slots=True)
-class Home:
+class Home(conformance.Home):
     """A ledger and its surroundings."""
 
     store: str
@@ -204,44 +192,6 @@ class Home:
     def _column(self, name: str) -> Any:
         return columns_of(self.sql_table)[name]
 
-    async def claim_one(self) -> Claim:
-        [claim] = await self.ledger.claim(1, LEASE)
-        return claim
-
-    async def settle(self, claim: Claim, outcome: Outcome, policy: Policy = POLICY) -> list[ClaimLost]:
-        return await self.ledger.settle([settlement(claim, outcome, policy)], worker="w1")
-
-    async def run(self, outcome: Outcome, policy: Policy = POLICY) -> Claim:
-        """Claim the one due task and settle it."""
-        claim = await self.claim_one()
-        assert await self.settle(claim, outcome, policy) == []
-        return claim
-
-    async def dead(self, amount: int = 1) -> list[TaskId]:
-        """Tasks that died of a permanent error."""
-        ids = await self.put(amount)
-        claims = await self.ledger.claim(amount, LEASE)
-        assert await self.ledger.settle([settlement(claim, PERMANENT) for claim in claims], worker="w1") == []
-        return ids
-
-    async def expire(self) -> list[Claim]:
-        """What a keeper does: settle the claims that ran out."""
-        found = await self.reclaim(100, LEASE)
-        assert await self.ledger.settle([settlement(claim, LeaseExpired()) for claim in found], worker="keeper") == []
-        return found
-
-    async def reclaim(
-        self, limit: int, lease: timedelta, *, kinds: list[str] | None = None, ledger: SqlLedger | None = None
-    ) -> list[Claim]:
-        """Claims that ran out, marked: by `reclaim`, or by `claim` where a queue hands them out again by itself."""
-        ledger = ledger or self.ledger
-        if not self.queued:
-            return await ledger.reclaim(limit, lease, kinds=kinds)
-        assert await ledger.reclaim(limit, lease, kinds=kinds) == []
-        found = await ledger.claim(limit, lease, kinds=kinds)
-        assert all(claim.abandoned is not None for claim in found)
-        return found
-
     async def rollups(self) -> list[dict[str, Any]]:
         """What workers settled in each minute; without what was added and pruned."""
         return [row for row in await self.minutes() if not row["worker"].startswith("add:")]
@@ -258,11 +208,6 @@ class Home:
         """Close what this test opened beside the ledger's own database, which the next test uses too."""
         for database in self._opened:
             await database.close()
-
-
-def settlement(claim: Claim, outcome: Outcome = Done(), policy: Policy = POLICY) -> Settlement:
-    """What must be written for a claim that ran for a second and a half."""
-    return decide(claim, outcome, policy, elapsed=RAN)
 
 
 async def build(url: str, shape: Shape, store: str) -> None:

@@ -1,0 +1,29 @@
+"""The plugin for pytest: `pytest_plugins = ["redrive.conformance.plugin"]`. It runs the promises in an event loop and leaves out what a table cannot do."""
+
+import pytest
+
+pytest.register_assert_rewrite("redrive.conformance.promises")
+
+PROMISES = "redrive.conformance.promises"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Say what the marks mean."""
+    config.addinivalue_line(
+        "markers", "homes(fits): run the test only over tables for which `fits(ledger_table)` is true"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The promises are asynchronous, whatever the mode of your other tests is."""
+    for item in items:
+        if isinstance(item, pytest.Function) and item.function.__module__ == PROMISES:
+            item.add_marker(pytest.mark.asyncio, append=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    """Leave out what the table of this home cannot do, and say so."""
+    home = pyfuncitem.funcargs.get("home")
+    if home is not None and not all(mark.args[0](home.table) for mark in pyfuncitem.iter_markers("homes")):
+        pytest.skip("this table has no column or word for that")
