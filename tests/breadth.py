@@ -121,8 +121,9 @@ def _is_long_elsewhere(item: pytest.Item) -> bool:
 
 
 def _stands_above(item: pytest.Item) -> bool:
-    """Who asks for its store by name knows of a difference."""
+    """Who asks for its store by name, or names it in a mark, knows of a difference."""
     place = item.path.relative_to(ROOT).as_posix()
-    if item.get_closest_marker("every_store") or "store" in signature(item.function).parameters:  # type: ignore[attr-defined]
+    marked = item.get_closest_marker("every_store") or item.get_closest_marker("long_on")
+    if marked or "store" in signature(item.function).parameters:  # type: ignore[attr-defined]
         return False
     return any(fnmatch(place, one) for one in ABOVE_STORES)

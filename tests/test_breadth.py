@@ -61,13 +61,14 @@ def test_what_stands_above_runs_once_on_postgres() -> None:
 def test_what_takes_long_runs_on_the_store_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, wherever its file is; on all of them where all homes are asked for."""
     marks = {"long_on": pytest.mark.long_on("postgres").mark}
-    items: Any = [item("tests/faults/test_any.py", "long", store) for store in ("sqlite", "postgres", "dynamodb")]
+    above, stores = "tests/web/test_any.py", ("sqlite", "postgres", "dynamodb")
+    first: Any = [item(above, "first", store) for store in stores]
+    items: Any = [item(above, "long", store) for store in stores]
     for one in items:
         one.get_closest_marker = marks.get
-    assert [[one.callspec.params["store"] for one in some] for some in breadth.without_repeats(items)] == [
-        ["postgres"],
-        ["sqlite", "dynamodb"],
-    ]
+    run, left = breadth.without_repeats(first + items)
+    assert [one.callspec.params["store"] for one in run] == [*stores, "postgres"]
+    assert [one.callspec.params["store"] for one in left] == ["sqlite", "dynamodb"]
     monkeypatch.setattr(breadth, "WIDE", True)
     assert breadth.without_repeats(items) == (items, [])
 

@@ -409,10 +409,9 @@ def _check_indexes(connection: Connection, ledger_table: LedgerTable, table: Tab
             "SELECT indexname FROM pg_indexes WHERE tablename = :table AND schemaname = coalesce(:schema, current_schema())"
         )
         there = set(connection.execute(asked, {"table": ledger_table.name, "schema": ledger_table.schema}).scalars())
-    for index in ledger_indexes(ledger_table, table):
-        if index.name not in there:
-            found.problems.append(f"index {index.name!r} is missing: claims would read the whole table")
-            found.migration.append(_create_index(index, connection.dialect))
+    for index in ledger_indexes(ledger_table, table, there=there):
+        found.problems.append(f"index {index.name!r} is missing: claims would read the whole table")
+        found.migration.append(_create_index(index, connection.dialect))
     apart = ledger_table.key != ledger_table.id_column
     if ledger_table.payload is not None and apart and not _is_unique(connection, ledger_table, ledger_table.key):
         found.problems.append(f"column {ledger_table.key!r} (key) is not unique: adding would not be idempotent")

@@ -5,6 +5,7 @@ due times: with one index for all a claim over a million parked rows took 75 ms 
 in the text of a statement: a bound word hides a partial index from the planner (103 ms).
 """
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -213,25 +214,30 @@ class Predicates:
         return func.coalesce(instant, Earliest(), type_=instant.type)
 
 
-def ledger_indexes(ledger_table: LedgerTable, table: Table) -> list[Index]:
-    """The three partial indexes that every ledger needs, attached to the table; and up to four more where rows may have a gate."""
+def ledger_indexes(ledger_table: LedgerTable, table: Table, *, there: Collection[str] = ()) -> list[Index]:
+    """The three partial indexes that every ledger needs, attached to the table; and up to four more where rows may have a gate.
+
+    Those that are `there` already, by their names, are not made again: that would be most of what it costs to open a ledger.
+    """
     rows = Predicates(ledger_table, table)
     kind = [rows.column("kind")] if ledger_table.kind else []
-    indexes = []
-    wanted = [
-        ("first", [*kind, rows.first_due()], rows.first_tries()),
-        ("retry", [*kind, rows.retry_due()], rows.retries()),
-        ("lease", [rows.lease_end()], rows.held()),
-    ]
+    wanted: dict[str, Callable[[], tuple[list[ColumnElement[Any]], ColumnElement[bool]]]] = {
+        "first": lambda: ([*kind, rows.first_due()], rows.first_tries()),
+        "retry": lambda: ([*kind, rows.retry_due()], rows.retries()),
+        "lease": lambda: ([rows.lease_end()], rows.held()),
+    }
     if rows.has_gates:
-        wanted.append(("gate", [rows.gate(), *kind, rows.band(), rows.gated_due()], rows.gated()))
+        wanted["gate"] = lambda: ([rows.gate(), *kind, rows.band(), rows.gated_due()], rows.gated())
         if rows.has_turns:
-            wanted.append(("turn", [rows.gate(), rows.turn(), *kind, rows.band(), rows.gated_due()], rows.gated()))
-        wanted.append(("parked", [*kind, rows.gated_due()], rows.parked()))
+            wanted["turn"] = lambda: ([rows.gate(), rows.turn(), *kind, rows.band(), rows.gated_due()], rows.gated())
+        wanted["parked"] = lambda: ([*kind, rows.gated_due()], rows.parked())
     if rows.has_gates and ledger_table.deadline:
         deadline = rows.column("deadline")
-        wanted.append(("deadline", [comparable(deadline)], and_(rows.gated(), deadline.is_not(None))))
-    for name, columns, where in wanted:
-        index = Index(f"{ledger_table.name[:45]}_{name}_idx", *columns, postgresql_where=where, sqlite_where=where)
-        indexes.append(index)
+        wanted["deadline"] = lambda: ([comparable(deadline)], and_(rows.gated(), deadline.is_not(None)))
+    indexes = []
+    for name, build in wanted.items():
+        full_name = f"{ledger_table.name[:45]}_{name}_idx"
+        if full_name not in there:
+            columns, where = build()
+            indexes.append(Index(full_name, *columns, postgresql_where=where, sqlite_where=where))
     return indexes
