@@ -3,6 +3,7 @@
 A part whose bounds do not hold does not end the rest. At the end it says how long each took, and which did not hold.
 """
 
+import signal
 import subprocess
 import sys
 import time
@@ -39,12 +40,12 @@ def main(argv: Sequence[str]) -> int:
     for name in chosen:
         console.rule(name)
         module, began = "bench" if name == "peers" else f"bench.{name}", time.monotonic()
+        process = subprocess.Popen([sys.executable, "-W", "ignore", "-m", module], cwd=ROOT)
         try:
-            ended = subprocess.run(
-                [sys.executable, "-W", "ignore", "-m", module], cwd=ROOT, timeout=LIMIT_SECONDS
-            ).returncode
+            ended = process.wait(LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
-            ended = -1
+            process.send_signal(signal.SIGINT)  # through every `finally`, so no server stays behind
+            ended = process.wait() or 1
         if ended:
             failed.append(name)
         told.add_row(name, f"{(time.monotonic() - began) / 60:.1f}", "no" if ended else "yes")
