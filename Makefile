@@ -45,15 +45,7 @@ coverage: $(READY)  ## which lines the tests reach; half as long again as the te
 	$(PYTEST) tests --ignore tests/faults --numprocesses 2 --cov --cov-report term --cov-fail-under 90
 
 bench: $(READY)  ## redrive beside its peers and the raw limit, in one run; needs a quiet machine
-	$(BIN)/python -W ignore -m bench
-	$(BIN)/python -W ignore -m bench.limits
-	$(BIN)/python -W ignore -m bench.gates
-	$(BIN)/python -W ignore -m bench.commands
-	$(BIN)/python -W ignore -m bench.relay
-	$(BIN)/python -W ignore -m bench.webhooks
-	$(BIN)/python -W ignore -m bench.triggers
-	$(BIN)/python -W ignore -m bench.aws
-	$(BIN)/python -W ignore -m bench.operator
+	$(BIN)/python -W ignore -m bench.every
 
 proof: $(READY)  ## try every promise on real processes and print the figures; PROOF=short takes minutes
 	$(BIN)/python -W ignore -m proof

@@ -102,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
         python = peers_python()
     systems = cast("list[System]", options.systems)
     works = cast("list[Work]", options.works)
-    measurements = [Measurement(system, work) for work in works for system in systems]
+    measurements = [Measurement(system, work) for work in works for system in systems if work in system.works]
     stores = {system.store for system in systems}
     try:
         with servers(options.folder, postgres="postgres" in stores, rabbitmq="rabbitmq" in stores) as running:
@@ -114,12 +114,15 @@ def main(argv: Sequence[str]) -> int:
         return 130
     rows = report.results(measurements)
     report.show(rows, console)
+    report.show_costs(rows, console)
+    bounds = report.bounds(rows)
+    report.show_bounds(bounds, console)
     if failed := [f"{each.system.name} · {each.work}" for each in measurements if each.failure]:
         console.print(f"[red bold]not saved, because these failed:[/] {', '.join(failed)}", highlight=False)
         return 1
     report.save(rows, options.output)
     console.print(f"saved to {options.output}", highlight=False)
-    return 0
+    return 0 if all(bound.holds for bound in bounds) else 1
 
 
 if __name__ == "__main__":

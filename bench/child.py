@@ -6,32 +6,51 @@ import sys
 import time
 from pathlib import Path
 
+from bench import spent
 from bench.job import Audit, Job, Tally, VerificationError
 
 
-def add(job: Job) -> float:
-    """Seconds to store the tasks durably in a store that was made ready before."""
+class Clock:
+    """Time on the wall, and processor time of this process and of the server, since it was made."""
+
+    def __init__(self, job: Job) -> None:
+        self._server = job.server_pid
+        self._began = spent.here(), spent.of_server(self._server)
+        self._started_at = time.perf_counter()
+
+    def read(self, ended_at: float | None = None) -> dict[str, float]:
+        """Seconds of each."""
+        seconds = (time.perf_counter() if ended_at is None else ended_at) - self._started_at
+        here, server = self._began
+        return {
+            "seconds": seconds,
+            "client_seconds": spent.here() - here,
+            "server_seconds": spent.of_server(self._server) - server,
+        }
+
+
+def add(job: Job) -> dict[str, float]:
+    """What it takes to store the tasks durably in a store that was made ready before."""
     system = importlib.import_module(job.module)
     system.prepare(job)
-    started_at = time.perf_counter()
+    clock = Clock(job)
     system.add(job)
-    seconds = time.perf_counter() - started_at
+    took = clock.read()
     verify(job, system.audit(job), Audit(left=job.tasks, succeeded=0, failed=0))
-    return seconds
+    return took
 
 
-def work(job: Job) -> float:
-    """Seconds from the start of the worker until the last task has succeeded; imports are not timed."""
+def work(job: Job) -> dict[str, float]:
+    """What it takes from the start of the worker until the last task has succeeded; imports are not timed."""
     system = importlib.import_module(job.module)
     tally = Tally(job.tasks, fail_first=job.work == "fail_once")
-    started_at = time.perf_counter()
+    clock = Clock(job)
     system.work(job, tally)
-    ended_at = time.perf_counter() if tally.finished_at is None else tally.finished_at
-    seconds = ended_at - started_at
+    took = clock.read(tally.finished_at)
     tally.verify()
     failed = job.tasks if tally.fail_first else 0
     verify(job, system.audit(job), Audit(left=0, succeeded=job.tasks, failed=failed))
-    return seconds
+    return took
 
 
 def verify(job: Job, audit: Audit, wanted: Audit) -> None:
@@ -46,8 +65,8 @@ def verify(job: Job, audit: Audit, wanted: Audit) -> None:
 
 def main() -> None:
     job = Job.load(Path(sys.argv[1]))
-    seconds = add(job) if job.phase == "add" else work(job)
-    Path(sys.argv[2]).write_text(json.dumps({"seconds": seconds}))
+    took = add(job) if job.phase == "add" else work(job)
+    Path(sys.argv[2]).write_text(json.dumps(took))
 
 
 if __name__ == "__main__":

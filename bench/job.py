@@ -46,6 +46,8 @@ class Job:
     work: Work
     phase: Literal["add", "work"]
     tasks: int
+    server_pid: int | None = None
+    """The PostgreSQL whose processor time counts as the server's."""
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(dataclasses.asdict(self)))

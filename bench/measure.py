@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.job import Job, Work
@@ -34,6 +34,12 @@ class MeasurementError(Exception):
 class Sample:
     tasks: int
     seconds: float
+    client_seconds: float
+    """Processor time of the worker's processes."""
+    server_seconds: float
+    """The same of PostgreSQL, all of its processes."""
+    wal_bytes: int | None
+    """What PostgreSQL has written ahead."""
 
     @property
     def rate(self) -> float:
@@ -61,6 +67,23 @@ class Measurement:
     def rate(self) -> float:
         """The median of the rounds."""
         return statistics.median(self.rates)
+
+    @property
+    def client_us(self) -> float:
+        """Microseconds of processor time of a task in the worker, the lowest of the rounds: others only ever add to it."""
+        return min(1e6 * sample.client_seconds / sample.tasks for sample in self.samples)
+
+    @property
+    def server_us(self) -> float | None:
+        """The same in PostgreSQL."""
+        of_postgres = self.system.store == "postgres"
+        return min(1e6 * sample.server_seconds / sample.tasks for sample in self.samples) if of_postgres else None
+
+    @property
+    def wal_bytes(self) -> float | None:
+        """Bytes of WAL of a task, the lowest of the rounds: a checkpoint adds whole pages."""
+        found = [sample.wal_bytes / sample.tasks for sample in self.samples if sample.wal_bytes is not None]
+        return min(found) if found else None
 
 
 class Runner:
@@ -101,20 +124,27 @@ class Runner:
                 url = self._servers.rabbitmq_url
             case "sqlite":
                 url = str(folder / "bench.db")
-        job = Job(name=name, module=system.module, store=system.store, url=url, work=work, phase="add", tasks=tasks)
-        seconds = self._phase(system, job, folder)
+        server = postgres if system.store == "postgres" else None
+        job = Job(
+            name=name, module=system.module, store=system.store, url=url, work=work, phase="add", tasks=tasks,
+            server_pid=None if server is None else server.pid,
+        )  # fmt: skip
+        written = 0 if server is None else server.wal_bytes()
+        took = self._phase(system, job, folder)
         if work != "add":
-            if system.store == "postgres" and postgres is not None:
-                postgres.calm(name)
-            work_job = Job(name=name, module=job.module, store=job.store, url=url, work=work, phase="work", tasks=tasks)
-            seconds = self._phase(system, work_job, folder)
-        if system.store == "postgres" and postgres is not None:
-            postgres.drop(name)
+            if server is not None:
+                server.calm(name)
+                written = server.wal_bytes()
+            took = self._phase(system, replace(job, phase="work"), folder)
+        wal_bytes = None
+        if server is not None:
+            wal_bytes = server.wal_bytes() - written
+            server.drop(name)
         for path in folder.glob("bench.db*"):
             path.unlink()
-        return Sample(tasks, seconds)
+        return Sample(tasks, wal_bytes=wal_bytes, **took)
 
-    def _phase(self, system: System, job: Job, folder: Path) -> float:
+    def _phase(self, system: System, job: Job, folder: Path) -> dict[str, float]:
         """Run one phase to its end. Whatever the subprocess started shares its session and ends with it."""
         job_path, result_path, log_path = (folder / f"{job.phase}.{suffix}" for suffix in ("json", "result", "log"))
         job.save(job_path)
@@ -139,4 +169,4 @@ class Runner:
         if process.returncode != 0 or not result_path.exists():
             said = log_path.read_text(errors="replace")[-LOG_CHARACTERS:]
             raise MeasurementError(f"{job.name}, phase {job.phase}, {job.tasks:,} tasks: {reason}\n{said}")
-        return float(json.loads(result_path.read_text())["seconds"])
+        return dict(json.loads(result_path.read_text()))

@@ -46,6 +46,19 @@ class PostgreSQL:
         self._execute(None, f'create database "{database}"')
         return self._server.get_uri(database=database)
 
+    @property
+    def pid(self) -> int | None:
+        """The process whose children are the sessions."""
+        found: int | None = self._server.get_pid()
+        return found
+
+    def wal_bytes(self) -> int:
+        """How much has been written ahead until now."""
+        with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
+            row = connection.execute("select pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
+        assert row is not None
+        return int(row[0])
+
     def drop(self, database: str) -> None:
         self._execute(None, f'drop database "{database}" with (force)')
 

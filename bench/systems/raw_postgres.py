@@ -1,9 +1,9 @@
 """The raw limit on PostgreSQL: asyncpg and two statements, doing the durable work of redrive and nothing else.
 
-It works on redrive's own tables, with their indexes and constraints. Every batch of 500 is claimed with a fence and a lease, and settled by one statement that checks the fence, writes one
-row of history per claim and counts the minute. Two connections take turns, so the server writes one batch while this
-process runs another: a connection for claims and one for settlements did 18,000 a second at fail_once where this does
-28,000. Every commit is synchronous.
+It works on redrive's own tables, with their indexes and constraints, and reads and writes what redrive does. Every batch of 500 is claimed with a fence and a
+lease, and settled by one statement that locks what nobody else has locked, checks the fence, writes one row of history per claim and adds up all counters of the
+minute. Two connections take turns, so the server writes one batch while this process runs another: a connection for claims and one
+for settlements did 18,000 a second at fail_once where this does 28,000. Every commit is synchronous.
 
 Adding: one statement for each batch, idempotent on the key, over both connections in turn.
 """
@@ -12,8 +12,9 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Coroutine
-from datetime import timedelta
+from collections.abc import Coroutine, Iterable
+from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Any
 
 import asyncpg
@@ -21,17 +22,25 @@ import uvloop
 
 from bench.job import ADD_BATCH, Audit, FirstTryError, Job, Tally
 from bench.systems import redrive
+from redrive.core.histograms import took_bucket, tries_bucket
+from redrive.ledgers.rollup import COUNTED
 
 BATCH = 500
 STREAMS = 2
 IDLE_SECONDS = 0.001
+TRIES_MAX = 10_000
 LEASE = timedelta(seconds=60)
 RETRY_DELAY = timedelta(0)
 LEDGER = "raw"
 WORKER = "bench"
 EXPLANATION = json.dumps(
-    {"class": "transient", "rule": "default", "backoff": "fixed 0s", "draw": 0.0, "floor": None, "budget_left": 2}
-)
+    {
+        "error_class": "transient", "rule": "default", "policy": "default", "verdict": "retry", "backoff": "fixed 0s",
+        "jitter": "none", "cap_seconds": None, "failures": 1, "failures_max": 3, "budget_left": 2, "wait_seconds": 0.0,
+        "delay_seconds": 0.0, "stack": "0123456789abcdef", "at": "bench/job.py:93 in attempt",
+    }
+)  # fmt: skip
+"""As long as one of redrive's."""
 
 ADD = """
 insert into redrive_task (key, kind, payload, due_at, created_at, updated_at)
@@ -46,17 +55,17 @@ CLAIM = """
 with seen as materialized (
     select count(*) as amount from (
         select 1 from redrive_task
-         where state = 'waiting' and failures > 0 and lease_until is null and kind = 'attempt' and coalesce(due_at, '-infinity'::timestamptz) <= statement_timestamp()
+         where gate is null and state = 'waiting' and failures > 0 and lease_until is null and kind = 'attempt' and coalesce(due_at, '-infinity'::timestamptz) <= statement_timestamp()
          limit $1 * 3 / 4
     ) as few
 ), first as materialized (
     select id from redrive_task
-     where state = 'waiting' and failures <= 0 and lease_until is null and kind = 'attempt' and coalesce(due_at, '-infinity'::timestamptz) <= statement_timestamp()
+     where gate is null and state = 'waiting' and failures <= 0 and lease_until is null and kind = 'attempt' and coalesce(due_at, '-infinity'::timestamptz) <= statement_timestamp()
      order by coalesce(due_at, '-infinity'::timestamptz) limit $1 - (select amount from seen)
        for update skip locked
 ), retry as materialized (
     select id from redrive_task
-     where state = 'waiting' and failures > 0 and lease_until is null and kind = 'attempt' and coalesce(due_at, '-infinity'::timestamptz) <= statement_timestamp()
+     where gate is null and state = 'waiting' and failures > 0 and lease_until is null and kind = 'attempt' and coalesce(due_at, '-infinity'::timestamptz) <= statement_timestamp()
      order by coalesce(due_at, '-infinity'::timestamptz) limit $1 - (select count(*) from first)
        for update skip locked
 )
@@ -64,20 +73,26 @@ update redrive_task
    set state = 'claimed', claim_id = $2, lease_until = statement_timestamp() + $3,
        claimed_at = statement_timestamp(), updated_at = statement_timestamp()
  where id = any (array (select id from first union all select id from retry))
-returning id, payload, failures, claimed_at
+returning id, key, kind, payload, failures, failures_max, redrives, due_at, deadline_at, last_error, trace, created_at,
+          gate, tenant, priority, claimed_at
 """
 
 SETTLE = f"""
-with settled as (
+with free as materialized (
+    select id from redrive_task where id = any ($3) and claim_id = $1 for no key update skip locked
+), settled as (
     update redrive_task
        set state = batch.state, failures = batch.failures, due_at = statement_timestamp() + batch.delay,
-           lease_until = null, claim_id = null, claimed_at = null,
-           last_error = coalesce(batch.error, redrive_task.last_error), updated_at = statement_timestamp(),
+           lease_until = null, claim_id = null, last_error = coalesce(batch.error, redrive_task.last_error),
+           updated_at = statement_timestamp(),
            ended_at = case when batch.state = 'done' then statement_timestamp() end
-      from unnest($3::bigint[], $4::text[], $5::integer[], $6::interval[], $7::double precision[], $8::text[],
-                  $9::text[], $10::text[], $11::json[])
-           as batch (id, state, failures, delay, duration, outcome, error_class, error, explanation)
-     where redrive_task.id = batch.id and redrive_task.claim_id = $1
+      from rows from (
+               unnest($3::bigint[]), unnest($4::text[]), unnest($5::integer[]), unnest($6::interval[]),
+               unnest($7::double precision[]), unnest($8::text[]), unnest($9::text[]), unnest($10::text[]),
+               unnest($11::json[]), generate_series(1, cardinality($3::bigint[]))
+           ) as batch (id, state, failures, delay, duration, outcome, error_class, error, explanation)
+     where redrive_task.id = batch.id and redrive_task.id = any (array (select id from free))
+       and (select count(*) from free) = cardinality($3::bigint[])
     returning batch.*
 ), history as (
     insert into redrive_attempt
@@ -85,13 +100,12 @@ with settled as (
            '{WORKER}', duration, extract(epoch from delay), error_class, error, explanation
       from settled
 ), counted as (
-    insert into redrive_minute (minute, ledger, worker, done, retried, run_seconds)
+    insert into redrive_minute (minute, ledger, worker, {", ".join(COUNTED)}, run_seconds)
     select date_trunc('minute', statement_timestamp()), '{LEDGER}', '{WORKER}',
-           count(*) filter (where state = 'done'), count(*) filter (where state = 'waiting'), sum(duration)
-      from settled having count(*) > 0
+           {", ".join(f"($12::bigint[])[{position}]" for position in range(1, len(COUNTED) + 1))}, $13
+     where exists (select from settled)
         on conflict (minute, ledger, worker) do update
-       set done = redrive_minute.done + excluded.done, retried = redrive_minute.retried + excluded.retried,
-           run_seconds = redrive_minute.run_seconds + excluded.run_seconds
+       set {", ".join(f"{name} = redrive_minute.{name} + excluded.{name}" for name in (*COUNTED, "run_seconds"))}
 )
 select count(*) from settled
 """
@@ -157,14 +171,21 @@ class Loop:
         claim, settle = await connection.prepare(CLAIM), await connection.prepare(SETTLE)
         while self.done < self.job.tasks:
             claim_id = uuid.uuid4()
-            rows = await claim.fetch(BATCH, claim_id, LEASE)
+            # In the order of the ids, so that two settlements never wait for each other crosswise.
+            rows = sorted(await claim.fetch(BATCH, claim_id, LEASE), key=itemgetter("id"))
             if not rows:
                 await asyncio.sleep(IDLE_SECONDS)
                 continue
-            # In the order of the ids, so that two settlements never wait for each other crosswise.
-            settlements = sorted(self.attempt(row["id"], row["payload"], row["failures"]) for row in rows)
+            settlements = [self.attempt(row["id"], row["payload"], row["failures"]) for row in rows]
             columns = [list(column) for column in zip(*settlements, strict=True)]
-            settled = await settle.fetchval(claim_id, rows[0]["claimed_at"], *columns)
+            claimed_at = rows[0]["claimed_at"]
+            amounts = counted((row["created_at"] for row in rows), claimed_at, settlements)
+            settling = (claim_id, claimed_at, *columns, amounts, sum(columns[4]))
+            # The other stream's claim may have locked a row that it saw before it was claimed here: all or nothing, so once more.
+            for _ in range(TRIES_MAX):
+                if settled := await settle.fetchval(*settling):
+                    break
+                await asyncio.sleep(IDLE_SECONDS)
             if settled != len(rows):
                 raise RuntimeError(f"{len(rows) - settled} claims were lost, though every lease is long")
             self.done += columns[1].count("done")
@@ -180,6 +201,19 @@ class Loop:
             failed = (type(error).__name__, str(error), EXPLANATION)
             return (task_id, "waiting", failures + 1, RETRY_DELAY, seconds, "failed", *failed)
         return (task_id, "done", failures, None, time.perf_counter() - started, "done", None, None, None)
+
+
+def counted(created: Iterable[datetime], claimed_at: datetime, settlements: Iterable[tuple[Any, ...]]) -> list[int]:
+    """What a batch adds to the counters of its minute: states, tries, and how long tasks took."""
+    amounts = dict.fromkeys(COUNTED, 0)
+    for at, (_, state, failures, _, seconds, *_) in zip(created, settlements, strict=True):
+        if state == "done":
+            amounts["done"] += 1
+            amounts[tries_bucket(failures + 1)] += 1
+            amounts[took_bucket((claimed_at - at).total_seconds() + seconds)] += 1
+        else:
+            amounts["retried"] += 1
+    return list(amounts.values())
 
 
 def audit(job: Job) -> Audit:

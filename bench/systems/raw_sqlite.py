@@ -1,7 +1,7 @@
 """The raw limit on SQLite: the sqlite3 module and a few statements, doing the durable work of redrive and nothing else.
 
-It works on redrive's own tables, with their indexes and constraints. Every batch of 500 is claimed with a fence and a lease, and settled with the fence checked, one row of history per claim
-and the minute counted. WAL with synchronous=FULL: each transaction is on the disk when its commit returns.
+It works on redrive's own tables, with their indexes and constraints, and reads and writes what redrive does. Every batch of 500 is claimed with a fence and a lease, and settled
+with the fence checked, one row of history per claim and all counters of the minute added up. WAL with synchronous=FULL: each transaction is on the disk when its commit returns.
 
 Adding: one transaction for each batch, idempotent on the key.
 """
@@ -14,14 +14,21 @@ from typing import Any
 
 from bench.job import ADD_BATCH, Audit, FirstTryError, Job, Tally
 from bench.systems import redrive
+from redrive.core.histograms import took_bucket, tries_bucket
+from redrive.ledgers.rollup import COUNTED
 
 BATCH = 500
 LEASE_MICROSECONDS = 60_000_000
 LEDGER = "raw"
 WORKER = "bench"
 EXPLANATION = json.dumps(
-    {"class": "transient", "rule": "default", "backoff": "fixed 0s", "draw": 0.0, "floor": None, "budget_left": 2}
-)
+    {
+        "error_class": "transient", "rule": "default", "policy": "default", "verdict": "retry", "backoff": "fixed 0s",
+        "jitter": "none", "cap_seconds": None, "failures": 1, "failures_max": 3, "budget_left": 2, "wait_seconds": 0.0,
+        "delay_seconds": 0.0, "stack": "0123456789abcdef", "at": "bench/job.py:93 in attempt",
+    }
+)  # fmt: skip
+"""As long as one of redrive's."""
 
 ADD = """
 insert into redrive_task (key, kind, payload, due_at, created_at, updated_at) values (?, 'attempt', ?, ?, ?, ?)
@@ -30,17 +37,18 @@ insert into redrive_task (key, kind, payload, due_at, created_at, updated_at) va
 
 SEEN_RETRIES = """
 select count(*) from (
-    select 1 from redrive_task where state = 'waiting' and failures > 0 and lease_until is null and kind = 'attempt' and coalesce(due_at, 0) <= ? limit ?
+    select 1 from redrive_task where gate is null and state = 'waiting' and failures > 0 and lease_until is null and kind = 'attempt' and coalesce(due_at, 0) <= ? limit ?
 )
 """
 CLAIM = """
 update redrive_task set state = 'claimed', claim_id = ?, lease_until = ?, claimed_at = ?, updated_at = ?
  where id in (
     select id from redrive_task
-     where state = 'waiting' and failures {which} and lease_until is null and kind = 'attempt' and coalesce(due_at, 0) <= ?
+     where gate is null and state = 'waiting' and failures {which} and lease_until is null and kind = 'attempt' and coalesce(due_at, 0) <= ?
      order by coalesce(due_at, 0) limit ?
  )
-returning id, payload, failures
+returning id, payload, failures, created_at, key, kind, failures_max, redrives, due_at, deadline_at, last_error, trace,
+          gate, tenant, priority
 """
 CLAIM_FIRST = CLAIM.format(which="<= 0")
 CLAIM_RETRY = CLAIM.format(which="> 0")
@@ -48,18 +56,18 @@ CLAIM_RETRY = CLAIM.format(which="> 0")
 SETTLE = """
 update redrive_task
    set state = batch.value ->> 1, failures = batch.value ->> 2, due_at = ? + (batch.value ->> 3),
-       lease_until = null, claim_id = null, claimed_at = null,
+       lease_until = null, claim_id = null,
        last_error = coalesce(batch.value ->> 4, last_error), updated_at = ?,
        ended_at = case batch.value ->> 1 when 'done' then ? end
   from json_each(?) as batch
  where redrive_task.id = batch.value ->> 0 and redrive_task.claim_id = ?
 """
 HISTORY = "insert into redrive_attempt values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-COUNT_MINUTE = """
-insert into redrive_minute (minute, ledger, worker, done, retried, run_seconds) values (?, ?, ?, ?, ?, ?)
+COUNT_MINUTE = f"""
+insert into redrive_minute (minute, ledger, worker, {", ".join(COUNTED)}, run_seconds)
+values (?, ?, ?, {"?, " * len(COUNTED)}?)
     on conflict (minute, ledger, worker) do update
-   set done = done + excluded.done, retried = retried + excluded.retried,
-       run_seconds = run_seconds + excluded.run_seconds
+   set {", ".join(f"{name} = {name} + excluded.{name}" for name in (*COUNTED, "run_seconds"))}
 """
 
 AUDIT = """
@@ -106,15 +114,15 @@ def work(job: Job, tally: Tally) -> None:
     claim_id, started_at, claimed = claim(connection)
     connection.execute("commit")
     while done < job.tasks:
-        attempts = [attempt(tally, *task) for task in claimed]
+        attempts = [attempt(tally, *task[:3]) for task in claimed]
         connection.execute("begin immediate")
-        done += settle(connection, claim_id, started_at, attempts)
+        done += settle(connection, claim_id, started_at, attempts, [task[3] for task in claimed])
         claim_id, started_at, claimed = claim(connection)
         connection.execute("commit")
     connection.close()
 
 
-def claim(connection: sqlite3.Connection) -> tuple[str, int, list[tuple[int, str, int]]]:
+def claim(connection: sqlite3.Connection) -> tuple[str, int, list[tuple[Any, ...]]]:
     """Retries first, but at least a quarter for first tries while any are due."""
     now = now_microseconds()
     claim_id = str(uuid.uuid4())
@@ -136,7 +144,9 @@ def attempt(tally: Tally, task_id: int, payload: str, failures: int) -> tuple[An
     return (task_id, "done", failures, None, None, time.perf_counter() - started, "done", None, None)
 
 
-def settle(connection: sqlite3.Connection, claim_id: str, started_at: int, attempts: list[tuple[Any, ...]]) -> int:
+def settle(
+    connection: sqlite3.Connection, claim_id: str, started_at: int, attempts: list[tuple[Any, ...]], created: list[int]
+) -> int:
     """End the claims, write their history, count the minute. How many tasks are done by it."""
     now = now_microseconds()
     batch = json.dumps([each[:5] for each in attempts])
@@ -151,11 +161,18 @@ def settle(connection: sqlite3.Connection, claim_id: str, started_at: int, attem
             for task_id, state, failures, delay, error, seconds, outcome, error_class, explanation in attempts
         ],
     )  # fmt: skip
-    done = sum(each[1] == "done" for each in attempts)
+    amounts = dict.fromkeys(COUNTED, 0)
+    for at, (_, state, failures, _, _, seconds, *_) in zip(created, attempts, strict=True):
+        if state == "done":
+            amounts["done"] += 1
+            amounts[tries_bucket(failures + 1)] += 1
+            amounts[took_bucket((started_at - at) / 1_000_000 + seconds)] += 1
+        else:
+            amounts["retried"] += 1
     minute = now - now % 60_000_000
     run_seconds = sum(each[5] for each in attempts)
-    connection.execute(COUNT_MINUTE, (minute, LEDGER, WORKER, done, len(attempts) - done, run_seconds))
-    return done
+    connection.execute(COUNT_MINUTE, (minute, LEDGER, WORKER, *amounts.values(), run_seconds))
+    return amounts["done"]
 
 
 def audit(job: Job) -> Audit:

@@ -56,7 +56,7 @@ def add(job: Job) -> None:
     run(insert_in_streams())
 
 
-def work(job: Job, tally: Tally) -> None:
+def work(job: Job, tally: Tally, settings: WorkerSettings = SETTINGS) -> None:
     async def until_complete() -> None:
         async with application(job) as app:
 
@@ -64,7 +64,7 @@ def work(job: Job, tally: Tally) -> None:
             async def attempt(task: Task) -> None:
                 tally.attempt(task.payload, first_try=task.failures == 0)
 
-            workers = app.workers(SETTINGS)
+            workers = app.workers(settings)
             running = asyncio.create_task(workers.run())
             await tally.completed()
             workers.stop()

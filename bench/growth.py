@@ -1,0 +1,228 @@
+"""What must stay as it is while work grows. `python -m bench.growth`.
+
+- claim, settle and add with millions parked, done and dead in the table, beside a table with few;
+- table and indexes of PostgreSQL after millions of updates, as autovacuum keeps them, by what each half of the updates left;
+- the memory of a worker over a million tasks;
+- claims of a worker with a thousand handlers, beside one with a single one.
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TypeVar
+
+import psycopg
+import uvloop
+from rich.console import Console
+from sqlalchemy import Connection, text
+
+from bench.limits import PARK, Limit, resident_mb, show
+from bench.servers import servers
+from bench.venv import BUILD
+from redrive import Redrive, Task, seconds
+from redrive.app import WorkerSettings
+from redrive.core.decide import decide
+from redrive.core.outcome import Done
+from redrive.core.policy import Policy
+from redrive.lane import make_task
+from redrive.ledgers.sql.migrate import migrate
+
+FEW = 1_000
+ROUNDS = 100
+BATCH = 100
+FLAT_BOUND = 1.3
+SIZE_BOUND = 1.5
+MEMORY_BOUND_MB = 30.0
+CHUNK = 500_000
+ENDED = {
+    "sqlite": """
+        WITH RECURSIVE numbers (n) AS (SELECT :first UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < :last)
+        INSERT INTO redrive_task (key, kind, payload, state, created_at, updated_at, ended_at)
+        SELECT :state || '-' || n, 'tick', '{}', :state, n, n, n FROM numbers""",
+    "postgresql": """
+        INSERT INTO redrive_task (key, kind, payload, state, created_at, updated_at, ended_at)
+        SELECT :state || '-' || n, 'tick', '{}', :state, now(), now(), now() - n * interval '1 ms'
+          FROM generate_series(:first, :last - 1) AS n""",
+}
+T = TypeVar("T")
+
+
+async def grow(app: Redrive, before: int, amount: int) -> None:
+    """Have a third of so many tasks parked, done and dead each."""
+    for state in ("parked", "done", "dead"):
+        for first in range(before // 3, amount // 3, CHUNK):
+            rows = {"first": first, "last": min(first + CHUNK, amount // 3)}
+
+            def insert(connection: Connection, state: str = state, rows: dict[str, int] = rows) -> None:
+                statement = PARK if state == "parked" else ENDED
+                said = rows if state == "parked" else {**rows, "state": state}
+                connection.execute(text(statement[connection.dialect.name]), said)
+
+            await app.database.rebuild(insert)
+    if app.database.dialect.name == "postgresql":
+        await app.database.rebuild(lambda connection: connection.execute(text("ANALYZE redrive_task")))
+
+
+async def costs(app: Redrive, name: str, kinds: Sequence[str]) -> dict[str, float]:
+    """The median milliseconds of an add, a claim and a settlement of a hundred."""
+    ledger, times = await app.tasks.ledger(), dict[str, list[float]]()
+
+    async def timed(what: str, call: Callable[[], Awaitable[T]]) -> T:
+        began = time.perf_counter()
+        came = await call()
+        times.setdefault(what, []).append((time.perf_counter() - began) * 1000)
+        return came
+
+    for number in range(ROUNDS):
+        new = [make_task("tick", n, key=f"{name}-{number}-{n}") for n in range(BATCH)]
+        await timed("add", lambda new=new: app.add_many(new))  # type: ignore[misc]
+        claims = await timed("claim", lambda: ledger.claim(BATCH, seconds(30), kinds=kinds))
+        assert len(claims) == BATCH
+        settled = [decide(claim, Done(), Policy()) for claim in claims]
+        await timed("settle", lambda settled=settled: ledger.settle(settled, worker="bench"))  # type: ignore[misc]
+    return {what: statistics.median(each[ROUNDS // 10 :]) for what, each in times.items()}
+
+
+async def flat(url: str, store: str, rows: int) -> list[Limit]:
+    """The costs with many rows beside those with few, and with many kinds beside those with one."""
+    async with Redrive(url) as app:
+        await grow(app, 0, FEW)
+        few = await costs(app, "few", ["tick"])
+        handlers = await costs(app, "handlers", ["tick", *(f"kind-{n}" for n in range(999))])
+        await grow(app, FEW, rows)
+        many = await costs(app, "many", ["tick"])
+    limits = [
+        Limit(f"{what} with {rows:,} parked, done and dead / with {FEW:,} ({few[what]:.2f} ms)", store, round(many[what] / few[what], 2), "×", FLAT_BOUND)
+        for what in few
+    ]  # fmt: skip
+    more = handlers["claim"] - few["claim"]
+    return [*limits, Limit("claim for 1,000 handlers, longer than for one by", store, round(more, 2), "ms", 10.0)]
+
+
+async def memory(url: str, tasks: int) -> float:
+    """How much larger a worker is after ten times as many tasks, in MB."""
+    done, sizes = 0, list[float]()
+    async with Redrive(url) as app:
+
+        @app.handler("tick")
+        async def tick(_task: Task) -> None:
+            nonlocal done
+            done += 1
+
+        workers = app.workers(WorkerSettings(concurrency=1000))
+        running, added = asyncio.create_task(workers.run()), 0
+        for target in (tasks // 10, tasks):
+            while done < target:
+                if added - done < 5_000 and added < tasks:
+                    await app.add_many(make_task("tick", n) for n in range(added, added + 1_000))
+                    added += 1_000
+                else:
+                    await asyncio.sleep(0.005)
+            gc.collect()
+            sizes.append(resident_mb())
+        workers.stop()
+        await running
+    return sizes[1] - sizes[0]
+
+
+def in_a_loop(url: str, tasks: int) -> float:
+    return uvloop.run(memory(url, tasks))
+
+
+async def churn(url: str, updates: int) -> None:
+    """So many updates of tasks that are there: each is claimed, settled and returned, which is three."""
+    async with Redrive(url) as app:
+        ledger, left = await app.tasks.ledger(), updates
+        while left > 0:
+            claims = await ledger.claim(1000, seconds(30), kinds=["tick"])
+            await ledger.settle([decide(claim, Done(), Policy()) for claim in claims], worker="bench")
+            await app.add_many(make_task("tick", 0) for _ in range(1000 - len(claims)))
+            left -= 3 * len(claims)
+            await app.database.statement(_return)
+
+
+def _return(connection: Connection) -> None:
+    """Have what is done wait again, as if it had come back: an update more of each."""
+    connection.execute(
+        text(
+            "UPDATE redrive_task SET state = 'waiting', ended_at = NULL, due_at = statement_timestamp() WHERE state = 'done'"
+        )
+    )
+    connection.execute(text("TRUNCATE redrive_attempt"))
+
+
+def sizes(url: str, updates: int) -> Limit:
+    """How much larger table and indexes are after all of the updates than after a tenth of them."""
+    found = []
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET autovacuum_naptime = 1")
+        connection.execute("SELECT pg_reload_conf()")
+        for part in (updates // 10, updates - updates // 10):
+            uvloop.run(churn(url, part))
+            row = connection.execute("SELECT pg_total_relation_size('redrive_task')").fetchone()
+            assert row is not None
+            found.append(row[0])
+    name = f"size of table and indexes after {updates:,} updates / after a tenth ({found[0] / 2**20:.1f} MB)"
+    return Limit(name, "postgres", round(found[1] / found[0], 2), "×", SIZE_BOUND)
+
+
+def measure(options: argparse.Namespace, console: Console) -> list[Limit]:
+    limits = list[Limit]()
+    with servers(options.folder, postgres=True, rabbitmq=False) as running:
+        assert running.postgres is not None
+        for store in ("postgres", "sqlite"):
+
+            def fresh(name: str, store: str = store) -> str:
+                assert running.postgres is not None
+                url = running.postgres.create(name) if store == "postgres" else f"sqlite:///{running.folder}/{name}.db"
+                uvloop.run(prepare(url))
+                return url
+
+            console.print(f"{store}: memory over {options.tasks:,} tasks", highlight=False)
+            # In a process of its own: one that has grown before hides what this one needs.
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
+                grown = alone.submit(in_a_loop, fresh("memory"), options.tasks).result()
+            name = f"memory grown from {options.tasks // 10:,} to {options.tasks:,} tasks"
+            limits.append(Limit(name, store, round(grown, 1), "MB", MEMORY_BOUND_MB))
+            if store == "postgres":
+                console.print(f"{store}: {options.updates:,} updates", highlight=False)
+                limits.append(sizes(fresh("updates"), options.updates))
+                running.postgres.drop("updates")
+            console.print(f"{store}: {options.rows:,} rows", highlight=False)
+            limits += uvloop.run(flat(fresh("rows"), store, options.rows))
+    return limits
+
+
+async def prepare(url: str) -> None:
+    app = Redrive(url)
+    await migrate(app.database)
+    await app.close()
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.growth", description=__doc__)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--updates", type=int, default=10_000_000)
+    parser.add_argument("--tasks", type=int, default=1_000_000, help="that one worker runs")
+    parser.add_argument("--folder", type=Path, help="a folder on a disk for all data (default: the temporary folder)")
+    parser.add_argument("--output", type=Path, default=BUILD / "bench-growth.json")
+    options = parser.parse_args(argv)
+    console = Console()
+    limits = measure(options, console)
+    show(limits, console)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps([asdict(limit) | {"holds": limit.holds} for limit in limits], indent=2) + "\n")
+    return 0 if all(limit.holds for limit in limits) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
