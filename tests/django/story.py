@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 import sys
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import django
@@ -21,7 +21,7 @@ from examples.django_shop.shop.models import Mail, Order  # noqa: E402
 from examples.django_shop.shop.tasks import count, refuse, send_invoice  # noqa: E402
 from redrive import LedgerTable  # noqa: E402
 from redrive.django.application import get_app, handle_tasks  # noqa: E402
-from redrive.django.compat import TaskResultDoesNotExist, task_enqueued, task_finished, task_started  # noqa: E402
+from redrive.django.compat import TaskResultDoesNotExist, task_backends, task_enqueued, task_finished, task_started  # noqa: E402
 from redrive.django.models import RedriveTask  # noqa: E402
 from redrive.errors import TableError  # noqa: E402
 from redrive.testing import drain  # noqa: E402
@@ -108,6 +108,39 @@ seen["ready"] = shown(outside)["status"]
 asyncio.run(work())
 seen["done"], seen["dead"], seen["async"], seen["late"] = map(shown, (outside, refused, counted, late))
 seen["signals"] = signals
+
+# What Django's contract of a backend promises and refuses.
+backend = task_backends["default"]
+
+
+def refusal(call: Any) -> str:
+    """The name of the error."""
+    try:
+        call()
+    except Exception as error:
+        return type(error).__name__
+    return "nothing"
+
+
+there = RedriveTask.objects.count()
+seen["refused"] = {
+    "a priority": refusal(lambda: send_invoice.using(priority=10).enqueue(1)),
+    "an unknown queue": refusal(lambda: send_invoice.using(queue_name="elsewhere").enqueue(1)),
+    "a time without a zone": refusal(lambda: send_invoice.using(run_after=datetime(2030, 1, 1)).enqueue(1)),
+    "what is not JSON": refusal(lambda: send_invoice.enqueue(object())),
+    "an unknown id": refusal(lambda: backend.get_result("nobody")),
+    "the result of another task": refusal(lambda: send_invoice.get_result(refused.id)),
+    "a return value before its time": refusal(lambda: late.return_value),
+}
+seen["supports"] = [
+    backend.supports_defer,
+    backend.supports_async_task,
+    backend.supports_get_result,
+    backend.supports_priority,
+]
+seen["left behind"] = RedriveTask.objects.count() - there
+seen["awaited"] = str(asyncio.run(backend.aget_result(outside.id)).status)
+seen["its own"] = send_invoice.get_result(outside.id) == backend.get_result(outside.id)
 
 # The admin.
 User.objects.create_superuser("ada", password="ada")

@@ -14,11 +14,12 @@ from redrive import Redrive
 from redrive.engine.own_loop import run_in_own_loop
 from redrive.errors import NoResultError
 from redrive.ledgers.sql.migrate import heads
+from tests.breadth import WIDE
 
 KIND = "django:"
 ROOT = Path(__file__).parent.parent.parent
-ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS", "200"))
-"""How many transactions; a thousand on each database take some seconds more, and were seen to end the same."""
+ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS", "1000" if WIDE else "200"))
+"""How many transactions."""
 
 
 def environment(store: str, url: str) -> dict[str, str]:
@@ -44,6 +45,7 @@ def test_a_real_project_works(store: str, empty_url: str) -> None:
     _no_task_without_its_row(seen)
     _results_say_what_happened(seen)
     _signals_are_those_of_django(seen)
+    _the_contract_is_kept(seen)
     assert seen["admin"] == [200, True, 200, True], "the admin shows tasks and links to the dashboard"
     assert seen["model"] == ["shop_mail", "next_attempt_at", "attempts", "new", "gone", "lost"], (
         "names and words of a model"
@@ -95,6 +97,34 @@ def _results_say_what_happened(seen: dict[str, Any]) -> None:
     assert (dead["status"], dead["errors"]) == ("FAILED", [["builtins.ValueError", "ValueError: order 13 is no order"]])
     assert (seen["async"]["value"], seen["async"]["status"]) == (41, "SUCCESSFUL")
     assert (late["status"], late["times"], done["times"]) == ("READY", [True, False, False], [True, True, True])
+
+
+def _the_contract_is_kept(seen: dict[str, Any]) -> None:
+    """What the documentation of Django asks of a backend: it says what it supports, refuses what it does not, and stores nothing then."""
+    invalid = {
+        "a priority",
+        "an unknown queue",
+        "a time without a zone",
+    }  # `InvalidTask`, or `InvalidTaskError` before Django 6
+    assert {name for name, error in seen["refused"].items() if error.startswith("InvalidTask")} == invalid
+    assert {name: error for name, error in seen["refused"].items() if name not in invalid} == {
+        "what is not JSON": "TypeError",
+        "an unknown id": "TaskResultDoesNotExist",
+        "the result of another task": "TaskResultMismatch",
+        "a return value before its time": "ValueError",
+    }
+    assert seen["supports"] == [True, True, True, False]
+    assert (seen["left behind"], seen["awaited"], seen["its own"]) == (0, "SUCCESSFUL", True)
+
+
+def test_a_project_changes_at_most_five_lines_of_its_settings() -> None:
+    """Those that are marked in the settings of the example, which are those of the guide, and `django_tasks` before Django 6."""
+    marked = [
+        line for line in (ROOT / "examples/django_shop/settings.py").read_text().splitlines() if "# redrive" in line
+    ]
+    assert 0 < len(marked) + 1 <= 5
+    guide = (ROOT / "docs/guides/django.md").read_text()
+    assert [line for line in marked if line.partition("#")[0].strip() not in guide] == []
 
 
 def _signals_are_those_of_django(seen: dict[str, Any]) -> None:
