@@ -112,9 +112,11 @@ def test_a_door_lists_what_it_hands_on():
 
 
 def test_a_class_name_has_one_owner():
-    """No two modules define a class of the same name: a word means one thing."""
+    """No two modules define a class of the same name: a word means one thing. Django asks for `Migration` in each of its files."""
     owners = defaultdict(list)
     for name, tree in modules().items():
+        if name.startswith("redrive.django.migrations."):
+            continue
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 owners[node.name].append(name)
