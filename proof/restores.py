@@ -17,7 +17,7 @@ from tests.faults.restore_proofs import postgres_ways, restored, sqlite_ways
 
 @scenario("a back-up has all that was acknowledged before it, and nothing that had ended runs again")
 def restores(short: bool) -> Iterator[Found]:
-    """Two workers work and four callers add while it is made; then another worker goes on with the restored database."""
+    """Two workers work and twelve callers add while it is made; then another worker goes on with the restored database."""
     least = 50 if short else 5000
     for number in range(4):
         with ExitStack() as stack:

@@ -13,13 +13,15 @@ from typing import Any
 
 from sqlalchemy import Connection, make_url, text
 
-from redrive import Redrive
+from redrive import Redrive, seconds
 
 from .books import all_ended, read_books, until
 from .own_postgres import OwnServer
 from .processes import Ground, WorkerProcess, events
 
-ADDERS = 4
+ADDERS = 12
+LATER_SECONDS = 5.0
+"""When every third task is due, so that a back-up always has some that wait."""
 PATIENCE_SECONDS = 1800.0
 LEASE_SECONDS = 2.0
 SHELL_PAGES = 100
@@ -98,7 +100,8 @@ async def restored(ground: Ground, way: Way, *, least: int) -> str:
                 if over.is_set():
                     return
                 key = f"{way.name}-{number}-{turn}"
-                await app.add("work", {"ms": turn % 20, "fails": turn % 7 == 0}, key=key)
+                later = seconds(LATER_SECONDS if turn % 3 == 0 else 0)
+                await app.add("work", {"ms": turn % 20, "fails": turn % 7 == 0}, key=key, delay=later)
                 added.append(key)
 
         with (
@@ -135,6 +138,7 @@ async def restored(ground: Ground, way: Way, *, least: int) -> str:
         ran = {line.key for line in again.starts()}
     shutil.rmtree(again.folder)
     assert not ran & ended, f"{len(ran & ended)} ran again though they had ended"
+    assert ran, "nothing was left to do: this does not show that work goes on"
     assert {task.state for task in books.tasks.values()} == {"done"}
     assert all(sum(one.outcome == "done" for one in tries) == 1 for tries in books.attempts.values()), "done twice"
     return (

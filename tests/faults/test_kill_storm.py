@@ -8,7 +8,7 @@ import pytest
 from .kill_proofs import engine
 from .processes import Ground
 
-KILLS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 3)
+KILLS = int(os.environ.get("REDRIVE_TEST_ROUNDS") or 5)
 TASKS_PER_KILL = 55
 
 
