@@ -22,6 +22,7 @@ from redrive.cli import (
     status,
     store,
     tasks,
+    verify,
     worker,
     workers,
 )
@@ -57,6 +58,7 @@ app.add_typer(relay.relay, name="relay")
 app.command("preview")(preview.preview)
 app.add_typer(policy.policy, name="policy")
 app.command("doctor")(doctor.doctor)
+app.command("verify")(verify.verify)
 
 
 def main() -> None:
