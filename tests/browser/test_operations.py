@@ -26,7 +26,7 @@ async def test_a_cause_is_brought_back_step_by_step(page: Page, site: Site):
         "It stopped by itself: the first task released failed again, and the limit is 10%."
     )
     await expect(page.get_by_role("heading", level=1)).to_have_text("Bringing back 3 tasks")
-    await expect(page.get_by_role("img", name="Step 1, now: 1 failed again")).to_be_visible()
+    await expect(page.get_by_role("img", name="Step 1, stopped here: 1 failed again")).to_be_visible()
     await page.get_by_role("button", name="Give the rest back").click()
     await expect(dialog).to_contain_text("2 that were not released stay dead as they were.")
     await dialog.get_by_role("button", name="Give the rest back").click()
