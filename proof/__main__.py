@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from proof import effects, failover, gates, operations, simulation, strangers  # noqa: F401 - they register their scenarios
+from proof import effects, failover, gates, nobody, operations, simulation, strangers  # noqa: F401 - they register their scenarios
 from proof.scenario import SCENARIOS, Found, Scenario
 
 ROOT = Path(__file__).resolve().parent.parent
