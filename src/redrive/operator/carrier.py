@@ -57,7 +57,7 @@ class Carrier:
             while True:
                 try:
                     wait = await self.round()
-                except Exception:  # whatever it is, the store may be well again later: nobody else would notice that this loop ended
+                except Exception:  # it may be well again later, and nobody else would notice that this loop ended
                     wait = IDLE
                 # Never in step with other processes where nothing presses.
                 factor = random.uniform(0.8, 1.2) if wait >= IDLE else 1.0
