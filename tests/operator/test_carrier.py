@@ -2,13 +2,16 @@
 
 import asyncio
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
+from redrive.core.operation import OperationState
 from redrive.errors import LedgerAwayError
 from redrive.operator import carrier as module
 from redrive.operator.carrier import Carrier
 from redrive.operator.no_operations import NoOperations
+from redrive.operator.operations import Moved
 
 
 class Away(NoOperations):
@@ -45,3 +48,38 @@ async def test_an_outage_is_waited_for_and_the_end_is_told(monkeypatch, error):
     assert kept.times >= 2
     [holder] = kept.let_go_of
     assert holder.startswith("worker-1 ")
+
+
+class Two(NoOperations):
+    """Two operations, the first of which no round succeeds for."""
+
+    def __init__(self):
+        self.advanced = []
+
+    async def open(self):
+        tally = SimpleNamespace(out=1)
+        return [SimpleNamespace(id=one, ledger="tasks", state=OperationState.RUNNING, tally=tally) for one in "ab"]
+
+    async def advance(self, id_, ledger, holder, *, after):
+        self.advanced.append(id_)
+        if id_ == "a":
+            raise RuntimeError("odd")
+        return Moved(operation=None, wait=timedelta(seconds=1), followed=after)
+
+
+async def test_one_operation_in_trouble_holds_no_other_up(caplog):
+    """The next one is carried on in the same round, and the trouble is logged once, not in each round."""
+
+    class Lane:
+        async def ledger(self):
+            return None
+
+        def tell(self, events):
+            pass
+
+    kept = Two()
+    carrier = Carrier(kept, lambda: {"tasks": Lane()}, "worker-1")
+    for _ in range(3):
+        assert await carrier.round() == timedelta(seconds=1)
+    assert kept.advanced == ["a", "b"] * 3
+    assert caplog.text.count("operation a could not be carried on") == 1

@@ -1,5 +1,7 @@
 """The plugin for pytest: `pytest_plugins = ["redrive.conformance.plugin"]`. It runs the promises in an event loop and leaves out what a table cannot do."""
 
+from typing import Any
+
 import pytest
 
 pytest.register_assert_rewrite("redrive.conformance.promises")
@@ -24,6 +26,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
     """Leave out what the table of this home cannot do, and say so."""
-    home = pyfuncitem.funcargs.get("home")
+    home: Any = pyfuncitem.funcargs.get("home")
     if home is not None and not all(mark.args[0](home.table) for mark in pyfuncitem.iter_markers("homes")):
         pytest.skip("this table has no column or word for that")

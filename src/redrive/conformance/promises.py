@@ -46,7 +46,7 @@ async def test_late_settle_is_refused(home: Home) -> None:
     home.clock.advance(minutes(5))
     current = await home.claim_one()
     assert await home.settle(late, Done()) == [ClaimLost(late)]
-    assert (await home.ledger.get(current.task.id)).state is State.CLAIMED  # type: ignore[union-attr]
+    assert (await home.ledger.get(current.task.id)).state is State.CLAIMED
     assert await home.settle(current, Done()) == []
 
 
@@ -326,7 +326,7 @@ async def test_two_operators_press_the_same_button(home: Home) -> None:
     other = await home.another()
     bob = Actor(name="bob")
     first, second = await asyncio.gather(home.ledger.redrive(ids, ADA), other.redrive(ids, bob))
-    assert sorted([*first, *second]) == sorted(ids)  # type: ignore[type-var]
+    assert sorted([*first, *second]) == sorted(ids)
     for id_ in ids:
         assert len(await home.ledger.deeds(id_)) == 1
 

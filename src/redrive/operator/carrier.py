@@ -4,6 +4,7 @@ All that must be right is in the transactions of `Operations`; what is lost with
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -18,6 +19,8 @@ from redrive.operator.operations import Moved, Operation, read_asked
 from redrive.operator.ports import Operations, OperatorLedger, TaskPages
 from redrive.ports import Filter, Page
 
+AWAY = (RedriveError, OSError, TimeoutError)
+"""A store that cannot be reached, or says no: whoever works on it tells of that."""
 IDLE = timedelta(seconds=2)
 """How often a process without an operation looks whether there is one: a look at an index that is empty."""
 GATHERED_AT_ONCE = 1000
@@ -26,6 +29,8 @@ LOOK_ROUNDS = 4
 """While it releases, what has ended is looked at in one of so many rounds: that is most of what a round costs."""
 FORGET_ROUNDS = 1800
 """After so many idle looks, about an hour, what is old is forgotten."""
+
+_log = logging.getLogger("redrive")
 
 
 class CarriedLane(Protocol):
@@ -49,6 +54,8 @@ class Carrier:
         """For each operation the position behind which to look next at what is out."""
         self._releases: dict[str, int] = {}
         """For each operation how many rounds in a row have released something."""
+        self._in_trouble: set[str] = set()
+        """Operations whose trouble has been logged."""
         self._idle_rounds = 0
 
     async def run(self) -> None:
@@ -57,9 +64,10 @@ class Carrier:
             while True:
                 try:
                     wait = await self.round()
-                except (
-                    Exception
-                ):  # whatever it is, the store may be well again later: nobody else would notice that this loop ended
+                except AWAY:
+                    wait = IDLE
+                except Exception:  # it may be well again later, and nobody else would notice that this loop ended
+                    _log.exception("operations could not be carried on; it is tried again")
                     wait = IDLE
                 # Never in step with other processes where nothing presses.
                 factor = random.uniform(0.8, 1.2) if wait >= IDLE else 1.0
@@ -72,24 +80,39 @@ class Carrier:
         try:
             async with asyncio.timeout(5):
                 await self._operations.let_go(self._holder)
-        except (RedriveError, OSError, TimeoutError):
+        except AWAY:
             pass  # it ends by itself, soon
 
     async def round(self) -> timedelta:
         """One round of each operation; how long to wait for the next one."""
         lanes = self._lanes()
         waits = [
-            await self._carry(operation, lanes[operation.ledger])
+            await self._carried(operation, lanes[operation.ledger])
             for operation in await self._operations.open()
             if operation.ledger in lanes
         ]
         if not waits:
             self._followed.clear()
             self._releases.clear()
+            self._in_trouble.clear()
             self._idle_rounds += 1
             if self._idle_rounds % FORGET_ROUNDS == 0:
                 await self._operations.forget()
         return min(waits, default=IDLE)
+
+    async def _carried(self, operation: Operation, lane: CarriedLane) -> timedelta:
+        """How long to wait for its next round. One that cannot be carried on holds no other one up."""
+        try:
+            wait = await self._carry(operation, lane)
+        except AWAY:
+            return IDLE
+        except Exception:
+            if operation.id not in self._in_trouble:
+                _log.exception("operation %s could not be carried on; it is tried again", operation.id)
+            self._in_trouble.add(operation.id)
+            return IDLE
+        self._in_trouble.discard(operation.id)
+        return wait
 
     async def _carry(self, operation: Operation, lane: CarriedLane) -> timedelta:
         if operation.state is OperationState.GATHERING:
