@@ -124,7 +124,11 @@ def test_database_url_comes_from_the_environment(redrive: Run, empty_url: str, m
 
 # --- adopt ----------------------------------------------------------------------------------------------------------
 
-ORDERS = "CREATE TABLE orders (id integer PRIMARY KEY, status text NOT NULL, retry_count integer NOT NULL DEFAULT 0)"
+ORDERS = """
+    CREATE TABLE orders (
+        id integer PRIMARY KEY, status text NOT NULL CHECK (status IN ('pending', 'done', 'failed')),
+        retry_count integer NOT NULL DEFAULT 0
+    )"""
 
 
 async def execute(url: str, *statements: str) -> None:

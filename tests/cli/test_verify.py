@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import func, select
 
 from redrive import Redrive
-from redrive.cli.verifying import KIND, Line, judge
+from redrive.cli.verifying import KIND, RunMark, judge
 from redrive.core.states import State
 from redrive.core.task import Attempt, Task
 from redrive.ledgers.sql import schema
@@ -61,7 +61,7 @@ def _attempt(outcome):
     )  # fmt: skip
 
 
-BEGUN, ENDED = Line(1, "k", ended=False), Line(1, "k", ended=True)
+BEGUN, ENDED = RunMark(1, "k", ended=False), RunMark(1, "k", ended=True)
 SAME = _attempt("done")
 
 

@@ -12,6 +12,7 @@ import pytest
 from proof.simulator import broken, world
 from proof.simulator.world import Ground, simulate
 
+BROKEN_SEEDS_MAX = 200
 SEEDS = int(os.environ.get("REDRIVE_SIMULATION_SEEDS", "12"))
 
 
@@ -43,21 +44,25 @@ def test_a_seed_has_one_story(ground):
 
 
 @pytest.mark.parametrize(
-    ("engine", "seed", "said"),
+    ("engine", "said"),
     [
-        (broken.unfenced_settle, 30, "settled what"),
-        (broken.forgetful_keeper, 0, "never ended"),
-        (broken.hasty_keeper, 0, "still held"),
-        (broken.endless_budget, 2, "more failures than its budget"),
-        (broken.open_gates, 0, "gate bank"),
-        (broken.swallowed_adds, 0, "acknowledged and lost"),
+        (broken.unfenced_settle, "settled what"),
+        (broken.forgetful_keeper, "never ended"),
+        (broken.hasty_keeper, "still held"),
+        (broken.endless_budget, "more failures than its budget"),
+        (broken.open_gates, "gate bank"),
+        (broken.swallowed_adds, "acknowledged and lost"),
     ],
     ids=[one.__name__ for one in broken.BROKEN],
 )
-def test_a_broken_engine_is_found_out(monkeypatch, engine, seed, said):
-    """The model can fail: an engine with one thing wrong breaks the promise that it is about."""
+def test_a_broken_engine_is_found_out(monkeypatch, engine, said):
+    """The model can fail: an engine with one thing wrong breaks the promise that it is about, in one of the first seeds.
+
+    In which of them changes with the engine: a seed draws what happens as the engine asks.
+    """
     monkeypatch.setattr(world, "ENDS_SECONDS", 30.0)
     ground = Ground()
     with engine(), pytest.raises(AssertionError, match=said) as found:
-        simulate(ground, seed)
-    assert any(f"seed {seed}" in note for note in found.value.__notes__)
+        for seed in range(BROKEN_SEEDS_MAX):
+            simulate(ground, seed)
+    assert any("seed " in note for note in found.value.__notes__)

@@ -137,8 +137,8 @@ async def held_at_most(
 ) -> str:
     """Three processes, kill -9 again and again: no gate ever holds more than five, its count is what it holds, and all tasks get done.
 
-    A lease that is shorter than a busy machine lets a worker wait loses all that the worker holds, though nobody killed it; and what was lost
-    runs alone, one after the other. With two seconds a tenth of all claims went that way on a machine with thirty that wanted to run.
+    With leases of two seconds a tenth of all claims ended by their lease on a machine with thirty processes that wanted to run, many more than
+    the kills explain: so at full size leases are longer.
     """
     ground.environment |= {"LOG_LEVEL": "error"}
     begun, amount = time.monotonic(), claims // kills

@@ -273,7 +273,7 @@ async def test_a_look_that_takes_too_long_is_given_up(home: Home) -> None:
 
 
 @pytest.mark.homes(lambda table: in_sql(table))
-@pytest.mark.homes(lambda table: table is not OWN.table and table.name not in ("command", "commandbus_command"))
+@pytest.mark.homes(lambda table: table.name not in ("redrive_task", "command", "commandbus_command"))
 async def test_what_others_brought_back_is_not_counted_as_dead(home: Home) -> None:
     """The list of the dead is a census behind where others write: the number before an act is that of the table."""
     [first, *_] = await home.dead(3)

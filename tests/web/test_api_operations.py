@@ -50,7 +50,7 @@ async def test_start_look_and_steer(web: Standing):
         "waits for the last 1 of step 1",
     )
     assert shown["by_step"][0]["fates"]["released"] == 1
-    assert shown["next"][0]["does"] == "Waits for 1 that are out"
+    assert shown["next"][0]["does"] == "Waits for 1 that is out"
     paused = await web.post(f"{path}/pause", WHY)
     assert (paused["state"], paused["changed_by"]) == ("paused", "operator")
     again = await web.post(f"{path}/pause", WHY, status=409)

@@ -136,6 +136,7 @@ NEEDS: dict[str, str] = {
         /metrics GET
         /operations GET
         /operations/{id} GET
+        /operations/{id}/tasks GET
         /systems GET
         /systems/{name} GET
         /tasks GET

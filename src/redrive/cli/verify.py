@@ -10,7 +10,7 @@ from rich.table import Table
 
 from redrive.cli.app_path import load_app
 from redrive.cli.common import PROBLEM, JsonOption, out, print_json, run, say
-from redrive.cli.verifying import Verdict, Verification
+from redrive.cli.verifying import Promise, Verification
 
 
 def verify(
@@ -27,6 +27,8 @@ def verify(
 
     No handler of yours runs and no other task is touched; what was added is deleted at the end. Exit code 1 if a promise does not
     hold.
+
+    Example: [cyan]redrive verify --app shop.tasks:app[/]
     """
     seed = secrets.randbelow(1_000_000) if seed is None else seed
     say(f"seed {seed}: {kills} kills and {stalls} stalls, about {2 * kills + 6 * stalls} s")
@@ -39,14 +41,14 @@ def verify(
         raise typer.Exit(PROBLEM)
 
 
-async def _verify(path: str, kills: int, stalls: int, seed: int, *, beside_others: bool) -> list[Verdict]:
+async def _verify(path: str, kills: int, stalls: int, seed: int, *, beside_others: bool) -> list[Promise]:
     async with load_app(path) as opened:
         return await Verification(path, opened, kills, stalls, random.Random(seed), say).run(
             beside_others=beside_others
         )
 
 
-def _table(verdicts: list[Verdict]) -> Table:
+def _table(verdicts: list[Promise]) -> Table:
     table = Table("promise", "what was found", "holds")
     for one in verdicts:
         table.add_row(one.promise, one.figure, "[green]yes[/]" if one.holds else "[red]no[/]")

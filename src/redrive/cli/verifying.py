@@ -45,7 +45,7 @@ DELETED_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RunMark:
     """What a handler has left behind: it began, or it came to its end."""
 
     pid: int
@@ -54,7 +54,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Promise:
     """A promise, how it was tried, and whether it holds."""
 
     promise: str
@@ -75,7 +75,7 @@ class Verification:
     added: dict[str, TaskId] = field(default_factory=dict)
     workers: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
-    async def run(self, *, beside_others: bool) -> list[Verdict]:
+    async def run(self, *, beside_others: bool) -> list[Promise]:
         """Try it, and leave nothing behind."""
         ledger = await self.app.tasks.ledger()
         if not isinstance(ledger, SqlLedger):
@@ -176,15 +176,15 @@ class Verification:
 
     # --- what became of it ----------------------------------------------------------------------------------------------
 
-    async def _look(self, lines: list[Line]) -> list[Verdict]:
+    async def _look(self, lines: list[RunMark]) -> list[Promise]:
         tasks = {key: await self.app.tasks.get_by_id(id_) for key, id_ in self.added.items()}
         attempts = {key: await self.app.tasks.attempts(id_) for key, id_ in self.added.items()}
         return judge(tasks, attempts, lines, kills=self.kills, stalls=self.stalls)
 
 
 def judge(
-    tasks: dict[str, Task | None], attempts: dict[str, list[Attempt]], lines: list[Line], *, kills: int, stalls: int
-) -> list[Verdict]:
+    tasks: dict[str, Task | None], attempts: dict[str, list[Attempt]], lines: list[RunMark], *, kills: int, stalls: int
+) -> list[Promise]:
     """Which promises hold, for tasks by their keys, their attempts, and what handlers left behind."""
     lost = [key for key, task in tasks.items() if task is None]
     unfinished = [key for key, task in tasks.items() if task is not None and task.state is not State.DONE]
@@ -198,22 +198,22 @@ def judge(
     gone = sum(one.outcome == "lease_expired" for found in attempts.values() for one in found)
     late = ended.total() - sum(done.values())
     return [
-        Verdict(
+        Promise(
             promise="nothing acknowledged is lost",
             figure=f"{len(tasks):,} tasks, {kills} kill -9: {len(lost)} lost, {len(unfinished)} not done",
             holds=not lost and not unfinished,
         ),
-        Verdict(
+        Promise(
             promise="no late settlement is accepted",
             figure=f"{stalls} workers stopped past their lease: {late} settlements came late, {len(twice)} tasks were done twice",
             holds=not twice,
         ),
-        Verdict(
+        Promise(
             promise="a task is done only if its handler was",
             figure=f"{ended.total():,} handlers came to their end, {len(made_up)} tasks are done without one",
             holds=not made_up,
         ),
-        Verdict(
+        Promise(
             promise="each claim ends in one attempt",
             figure=f"{begun.total():,} runs, {gone} lost with their workers, {len(doubled) + len(unaccounted)} not accounted for",
             holds=not doubled and not unaccounted,
@@ -221,10 +221,10 @@ def judge(
     ]
 
 
-def _read(evidence: Path) -> list[Line]:
+def _read(evidence: Path) -> list[RunMark]:
     """Whole lines alone: whoever was killed may have left half of one."""
     whole = evidence.read_text().rpartition("\n")[0]
-    return [Line(**json.loads(line)) for line in whole.splitlines()]
+    return [RunMark(**json.loads(line)) for line in whole.splitlines()]
 
 
 def _start(app_path: str, evidence: Path) -> "subprocess.Popen[bytes]":
