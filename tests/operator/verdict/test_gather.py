@@ -1,6 +1,7 @@
 """From a worker that fails to the sentence that names it, on both databases."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import pytest
@@ -9,6 +10,8 @@ from redrive import Redrive, Task
 from redrive.core.durations import hours, seconds
 from redrive.ledgers.build import VERSION, build
 from redrive.ledgers.sql.ledger import SqlLedger
+from redrive.operator.kinds import WaitingKind
+from redrive.operator.sql.census import SqlCensus
 from redrive.operator.sql.waiting import waiting_of
 from redrive.operator.verdict import Rank, StoreNow, gather, judge, plain
 
@@ -62,3 +65,32 @@ async def test_waiting_tasks_are_counted_by_kind(ledger: SqlLedger) -> None:
     assert (found["mail"].waiting, found["mail"].behind_gates) == (2, 0)
     assert (found["pay"].waiting, found["pay"].behind_gates) == (0, 1)
     assert found["mail"].oldest_due == seconds(0)
+
+
+async def test_only_kinds_that_wait_cost_a_look(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty kinds whose tasks are all done are not looked up one by one for a first screen."""
+    asked: list[str] = []
+    waiting = SqlCensus.waiting
+
+    async def spied(self: SqlCensus, kinds: Sequence[str]) -> Mapping[str, WaitingKind]:
+        asked.extend(kinds)
+        return await waiting(self, kinds)
+
+    monkeypatch.setattr(SqlCensus, "waiting", spied)
+    monkeypatch.setattr("redrive.signs.COUNTS_EVERY", seconds(0.01))
+    app = Redrive(url, durable=False)
+
+    @app.handler("done")
+    async def done(task: Task) -> None: ...
+
+    async with app:
+        await app.add("done")
+        await app.add("later", delay=hours(1))
+        working = asyncio.create_task(app.workers().run())
+        while not (await app.store.kinds.look()).kinds:
+            await asyncio.sleep(0.01)
+        await gather(app.store, list(app.lanes.values()), StoreNow())
+        working.cancel()
+        with suppress(asyncio.CancelledError):
+            await working
+    assert asked == ["later"]

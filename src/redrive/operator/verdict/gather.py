@@ -1,13 +1,19 @@
-"""Asking a store for the facts. No task is read: counters, the census, gates, the roster and short looks at indexes."""
+"""Asking a store for the facts. No task is read: counters, the census, gates, the roster and short looks at indexes.
 
+Up to four looks at a time, ledger by ledger: a person waits for the longest of them, and nobody else for a connection.
+"""
+
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from redrive.core.effect_mark import MarkState
+from redrive.core.effect_mark import EffectMark, MarkState
 from redrive.core.pauses import pausing
+from redrive.core.states import State
+from redrive.core.task import TaskId
 from redrive.errors import LedgerAwayError, TooSlowError, UsageError
 from redrive.operator.figures import HOUR, MINUTE, Group, States
 from redrive.operator.gates import GateDoes
@@ -79,19 +85,25 @@ async def _gather(store: AskedStore, lanes: Sequence[AskedLane], writes: StoreNo
 
 async def gather_causes(store: AskedStore, lanes: Sequence[AskedLane], counted: Mapping[str, States]) -> Facts:
     """The same without how many tasks stand where: what fails, of what, and who works. `counted` is the last census of each ledger."""
-    now = await store.present()
-    seen = await store.kinds.look()
-    groups = await store.figures.groups([lane.name for lane in lanes], limit=GROUPS_MAX)
     names = {lane.name for lane in lanes}
+    now, seen, groups, workers = await asyncio.gather(
+        store.present(),
+        store.kinds.look(),
+        store.figures.groups([lane.name for lane in lanes], limit=GROUPS_MAX),
+        store.roster.seen(),
+    )
     kinds = [one for one in seen.kinds if one.ledger in names]
     causes = [one for one in seen.causes if one.ledger in names]
-    held = [one for lane in lanes for one in await _held(lane, causes)]
-    waiting = {lane.name: await _waiting(lane, kinds, causes) for lane in lanes}
+    held: list[HeldFacts] = []
+    waiting: dict[str, Mapping[str, WaitingKind]] = {}
+    for lane in lanes:
+        of_gates, waiting[lane.name] = await asyncio.gather(_held(lane, causes), _waiting(lane, kinds, causes))
+        held += of_gates
     counted_at = {name: one.counted_at for name, one in counted.items()}
     facts = _causes(causes, groups, kinds, waiting, held, counted_at, now)
     return Facts(
         now=now, store=StoreNow(settled_at=seen.settled_at), kinds=_kinds(kinds, facts, waiting, held), causes=facts, held=held,
-        workers=await store.roster.seen(), kinds_note=store.kinds.note, last_trouble_at=_last_trouble(causes, now),
+        workers=workers, kinds_note=store.kinds.note, last_trouble_at=_last_trouble(causes, now),
     )  # fmt: skip
 
 
@@ -100,17 +112,26 @@ async def gather_causes(store: AskedStore, lanes: Sequence[AskedLane], counted: 
 
 async def _ledger(store: AskedStore, lane: AskedLane, counted: States | None, now: datetime) -> LedgerNow:
     ledger = await lane.ledger()
-    if lane.headcount is not None:
-        amounts = dict(await lane.headcount.amounts())
-    elif counted is not None:
-        amounts = await (await lane.census()).amounts_now(counted)
-    else:
-        amounts = dict(await ledger.counts(counted_max=COUNTED_MAX))
-    marks = [] if ledger.effects is None else await ledger.effects.asked(MarkState.PERSON, limit=ASKED_MAX)
-    points = await store.figures.series([lane.counted_as], now - HOUR, MINUTE, ("done", "dead"))
+
+    async def amounts_of() -> Mapping[State, int]:
+        if lane.headcount is not None:
+            return await lane.headcount.amounts()
+        if counted is not None:
+            return await (await lane.census()).amounts_now(counted)
+        return await ledger.counts(counted_max=COUNTED_MAX)
+
+    async def marks_of() -> Sequence[tuple[TaskId, EffectMark]]:
+        return [] if ledger.effects is None else await ledger.effects.asked(MarkState.PERSON, limit=ASKED_MAX)
+
+    amounts, marks, points, oldest_due = await asyncio.gather(
+        amounts_of(),
+        marks_of(),
+        store.figures.series([lane.counted_as], now - HOUR, MINUTE, ("done", "dead")),
+        ledger.oldest_due(),
+    )
     lately = (now - LATELY).replace(second=0, microsecond=0)
     return LedgerNow(
-        ledger=lane.name, amounts=amounts, is_counted=counted is not None, oldest_due=await ledger.oldest_due(),
+        ledger=lane.name, amounts=dict(amounts), is_counted=counted is not None, oldest_due=oldest_due,
         done_lately=int(sum(point.sums["done"] for point in points)),
         dead_lately=int(sum(point.sums["dead"] for point in points if point.start >= lately)),
         unanswered=len(marks), unanswered_more=len(marks) == ASKED_MAX, unanswered_since=min((mark.entered_at for _, mark in marks), default=None),
@@ -133,11 +154,14 @@ async def _held(lane: AskedLane, causes: Sequence[CauseSeen]) -> list[HeldFacts]
 async def _waiting(
     lane: AskedLane, kinds: Sequence[KindSeen], causes: Sequence[CauseSeen]
 ) -> Mapping[str, WaitingKind]:
-    """Of the kinds that fail first, then of those that wait, then of the busiest."""
+    """Of the kinds that fail first, then of the busiest, then of the others; each costs a look, so only of those that wait."""
     named = dict.fromkeys(one.kind for one in causes if one.ledger == lane.name)
-    with suppress(TooSlowError):
-        named |= dict.fromkeys(await (await lane.ledger()).open_kinds())
     named |= dict.fromkeys(one.kind for one in sorted(kinds, key=lambda kind: -kind.tries) if one.ledger == lane.name)
+    with suppress(TooSlowError):
+        open_ = await (await lane.ledger()).list_kinds()
+        if open_.cursor is None:  # else these are some of them
+            named = {kind: None for kind in named if kind in open_.items}
+        named |= dict.fromkeys(sorted(open_.items))
     return await (await lane.census()).waiting(list(named))
 
 

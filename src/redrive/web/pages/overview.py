@@ -1,5 +1,6 @@
 """The first screen: how things are, in sentences; figures, kinds and charts below. All of it is in the first response."""
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -36,6 +37,8 @@ from redrive.web.pages.verdict import (
 from redrive.web.service import service_of
 
 LATELY_MAX = 6
+TROUBLES_SHOWN_MAX = 10
+"""What a tired person reads; the others are counted, and the page of causes has them."""
 SUMS_FRESH_SECONDS = 20.0
 """A week of all kinds is more to read than the verdict; so long everybody gets the same."""
 
@@ -79,15 +82,17 @@ async def first_screen(
     service = service_of(request)
     if not service.is_open:
         return render(request, "opening.html", visitor, title="Overview")
-    verdict = await verdict_of(request, ledger or None)
-    numbers = await overview(request, ledger or None, Range.HOUR)
-    drawn = await series(request, ledger or None, Range.HOUR)
-    sums = await _sums(request, over)
+    verdict, numbers, drawn, sums = await asyncio.gather(
+        verdict_of(request, ledger or None),
+        overview(request, ledger or None, Range.HOUR),
+        series(request, ledger or None, Range.HOUR),
+        _sums(request, over),
+    )
     unheard = [(one["ledger"], kind) for one in numbers["by_ledger"] for kind in one["without_handler"]]
     rows, more = kind_rows(verdict, every=kinds == "all", sums=sums, without_handler=unheard)
     return render(
         request, "overview.html", visitor, title=verdict.title,
-        verdict=verdict, ledger=ledger, ledgers=list(service.app.lanes), troubles=[trouble_row(one) for one in verdict.troubles],
+        verdict=verdict, ledger=ledger, ledgers=list(service.app.lanes), troubles=[trouble_row(one) for one in verdict.troubles[:TROUBLES_SHOWN_MAX]], more_troubles=max(0, len(verdict.troubles) - TROUBLES_SHOWN_MAX) + verdict.more,
         kinds=rows, more_kinds=more, every=kinds, over=over if sums is not None else KindsOver.MINUTES, too_much=over is not KindsOver.MINUTES and sums is None, overs=KindsOver, charts=charts_of(verdict, numbers, drawn, await _due(request, verdict, ledger or None)), place_of=place_of, figure_look=figure_look, dot_of=dot_of,
         without_handler=[kind for _, kind in unheard],
         blocked=request.app.state.blocked_loops.said(), has_handlers=any(len(lane.handlers) for lane in service.app.lanes.values()),
