@@ -31,7 +31,7 @@ def verify(
     Example: [cyan]redrive verify --app shop.tasks:app[/]
     """
     seed = secrets.randbelow(1_000_000) if seed is None else seed
-    say(f"seed {seed}: {kills} kills and {stalls} stalls, about {2 * kills + 6 * stalls} s")
+    say(f"seed {seed}: kills: {kills}, stalls: {stalls}, about {2 * kills + 6 * stalls} s")
     verdicts = run(_verify(app, kills, stalls, seed, beside_others=beside_others))
     if json:
         print_json({"seed": seed, "promises": [asdict(one) for one in verdicts]})

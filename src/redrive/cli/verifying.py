@@ -205,7 +205,7 @@ def judge(
         ),
         Promise(
             promise="no late settlement is accepted",
-            figure=f"{stalls} workers stopped past their lease: {late} settlements came late, {len(twice)} tasks were done twice",
+            figure=f"{stalls} stopped past their lease: {late} settlements came late, {len(twice)} tasks were done twice",
             holds=not twice,
         ),
         Promise(
