@@ -166,6 +166,7 @@ async def test_an_alert_starts_when_it_halts_itself(web: Standing):
     page = (await web.local.get(f"/operations/{started['id']}/tasks?fate=failed", headers=web.headers())).text
     assert page.count("<tr>") == 2
     assert ">Failed again 1</a>" in page
+    assert 'data-name="Step">1</td>' in page
     assert "PermanentError: no" in page
     [again] = (await web.get(f"/api/operations/{started['id']}"))["failed_tasks"]
     assert (again["same"], again["error"]) == (True, "PermanentError: no")
