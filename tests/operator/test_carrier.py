@@ -17,14 +17,14 @@ from redrive.operator.operations import Moved
 class Away(NoOperations):
     """A store that is away the first time, and keeps what it was asked."""
 
-    def __init__(self, error):
-        self.error = error
+    def __init__(self, error, times_away=1):
+        self.error, self.times_away = error, times_away
         self.asked, self.let_go_of = asyncio.Event(), []
         self.times = 0
 
     async def open(self):
         self.times += 1
-        if self.times == 1:
+        if self.times <= self.times_away:
             raise self.error
         self.asked.set()
         return []
@@ -48,6 +48,17 @@ async def test_an_outage_is_waited_for_and_the_end_is_told(monkeypatch, error):
     assert kept.times >= 2
     [holder] = kept.let_go_of
     assert holder.startswith("worker-1 ")
+
+
+async def test_an_odd_error_is_logged_once_however_long_it_lasts(monkeypatch, caplog):
+    """One line when it begins, not one for each round."""
+    monkeypatch.setattr(module, "IDLE", timedelta(milliseconds=1))
+    kept = Away(RuntimeError("odd"), times_away=4)
+    running = asyncio.create_task(Carrier(kept, dict, "worker-1").run())
+    await asyncio.wait_for(kept.asked.wait(), 60)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert caplog.text.count("operations could not be carried on") == 1
 
 
 class Two(NoOperations):

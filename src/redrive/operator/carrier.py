@@ -60,15 +60,18 @@ class Carrier:
 
     async def run(self) -> None:
         """Carry on until cancelled. A store that is away is told of by whoever works on it, and waited for here."""
+        failed = False
         try:
             while True:
                 try:
                     wait = await self.round()
+                    failed = False
                 except AWAY:
                     wait = IDLE
                 except Exception:  # it may be well again later, and nobody else would notice that this loop ended
-                    _log.exception("operations could not be carried on; it is tried again")
-                    wait = IDLE
+                    if not failed:
+                        _log.exception("operations could not be carried on; it is tried again")
+                    wait, failed = IDLE, True
                 # Never in step with other processes where nothing presses.
                 factor = random.uniform(0.8, 1.2) if wait >= IDLE else 1.0
                 await asyncio.sleep(max(wait, WAIT_MIN).total_seconds() * factor)

@@ -1,6 +1,6 @@
 """Asking a store for the facts. No task is read: counters, the census, gates, the roster and short looks at indexes.
 
-Up to four looks at a time, ledger by ledger: a person waits for the longest of them, and nobody else for a connection.
+Up to four looks at a time, ledger by ledger: a person waits for the longest of them instead of for all, and a look takes few connections.
 """
 
 import asyncio
