@@ -11,8 +11,8 @@ from pydantic import SecretStr
 from rich.markup import escape
 
 from redrive import hours
-from redrive.cli.common import ClearErrors, say
 from redrive.cli.listen import require_extra
+from redrive.cli.output import ClearErrors, say
 from redrive.cli.serve import serve_app
 from redrive.settings import Settings, load_settings
 from redrive.wiring import Service, observe_with_logs, set_up_logs

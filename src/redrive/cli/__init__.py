@@ -4,8 +4,12 @@ Data goes to stdout, everything else to stderr. Exit codes: 0 it is well, 1 a pr
 command was used wrongly. Every error of ours is one clear line without a traceback.
 """
 
+import sys
+from typing import Annotated
+
 import typer
 
+from redrive._version import __version__
 from redrive.cli import (
     audit,
     doctor,
@@ -26,7 +30,7 @@ from redrive.cli import (
     worker,
     workers,
 )
-from redrive.cli.common import ClearErrors, version_option
+from redrive.cli.output import ClearErrors
 
 app = typer.Typer(
     cls=ClearErrors,
@@ -37,7 +41,18 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.callback(invoke_without_command=True)(version_option)
+
+
+@app.callback(invoke_without_command=True)
+def version_option(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Durable retries: run workers, look at tasks, bring dead ones back."""
+    if version:
+        sys.stdout.write(f"redrive {__version__}\n")
+        raise typer.Exit
+
+
 app.command("serve")(serve.serve)
 app.command("worker")(worker.worker)
 app.command("migrate")(store.migrate)

@@ -10,22 +10,11 @@ from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from redrive.cli.common import (
-    PROBLEM,
-    AppOption,
-    DatabaseOption,
-    JsonOption,
-    complain,
-    duration_option,
-    err,
-    exactly,
-    opened_store,
-    out,
-    person,
-    print_json,
-    run,
-    say,
-)
+from redrive.app import Redrive
+from redrive.cli.listing import say_more
+from redrive.cli.opened import on_store, person
+from redrive.cli.options import AfterOption, AppOption, DatabaseOption, JsonOption, duration_option
+from redrive.cli.output import PROBLEM, complain, err, exactly, out, print_json, say
 from redrive.operator.audit import AuditEntry
 from redrive.operator.chain import ChainHead, ChainVerdict, read_head
 from redrive.operator.json_views import audit_json
@@ -35,7 +24,6 @@ audit = typer.Typer(
     help="See who did what, from where and why, and whether all of it is still there.", no_args_is_help=True
 )
 
-AfterOption = Annotated[str | None, typer.Option(help="Continue there, as the last page said.")]
 LimitOption = Annotated[int, typer.Option(help="How many to show.", min=1, max=1000)]
 
 
@@ -48,18 +36,13 @@ def list_acts(
     after: AfterOption = None,
     database: DatabaseOption = None,
     app: AppOption = None,
-    json: JsonOption = False,  # noqa: FBT002
+    json: JsonOption = False,
 ) -> None:
     """List acts of people and systems, one row for one act however many tasks it changed, the newest first.
 
     Example: [cyan]redrive audit list --ledger redrive_task[/]
     """
-
-    async def work() -> Page[AuditEntry]:
-        async with opened_store(database, app) as opened:
-            return await opened.store.audit.page(ledger, cursor=after, limit=limit)
-
-    found = run(work())
+    found = on_store(lambda opened: opened.store.audit.page(ledger, cursor=after, limit=limit), database, app)
     if json:
         print_json({"acts": [audit_json(one) for one in found.items], "after": found.cursor})
         return
@@ -67,8 +50,7 @@ def list_acts(
         out().print(_table(found.items))
     else:
         say("nobody has acted yet")
-    if found.cursor is not None:
-        say(f"[dim]there are more: --after {escape(str(found.cursor))}[/]")
+    say_more(found.cursor)
 
 
 @audit.command("show")
@@ -78,19 +60,18 @@ def show(
     after: AfterOption = None,
     database: DatabaseOption = None,
     app: AppOption = None,
-    json: JsonOption = False,  # noqa: FBT002
+    json: JsonOption = False,
 ) -> None:
     """Show one act, and the ids of what it changed, page by page.
 
     Example: [cyan]redrive audit show 17[/]
     """
 
-    async def work() -> tuple[AuditEntry | None, Page[str]]:
-        async with opened_store(database, app) as opened:
-            log = opened.store.audit
-            return await log.get(id), await log.things(id, cursor=after, limit=limit)
+    async def read(opened: Redrive) -> tuple[AuditEntry | None, Page[str]]:
+        log = opened.store.audit
+        return await log.get(id), await log.things(id, cursor=after, limit=limit)
 
-    entry, things = run(work())
+    entry, things = on_store(read, database, app)
     if entry is None:
         complain(f"there is no act {id!r} in the audit: `redrive audit list` shows all")
         raise typer.Exit(PROBLEM)
@@ -112,23 +93,21 @@ def show(
     console.print(f"  changed {entry.amount:,} in {escape(entry.ledger)}")
     for thing in things.items:
         console.print(f"    {escape(thing)}", soft_wrap=True)
-    if things.cursor is not None:
-        say(f"[dim]there are more: --after {escape(str(things.cursor))}[/]")
+    say_more(things.cursor)
 
 
 @audit.command("head")
-def head(database: DatabaseOption = None, app: AppOption = None, json: JsonOption = False) -> None:  # noqa: FBT002
+def head(database: DatabaseOption = None, app: AppOption = None, json: JsonOption = False) -> None:
     """Link what is not linked yet, and print the head of the chain. Keep it where nobody who can write to the database can change it.
 
     Example: [cyan]redrive audit head[/]
     """
 
-    async def work() -> ChainHead:
-        async with opened_store(database, app) as opened:
-            await opened.store.chain.link()
-            return await opened.store.chain.head()
+    async def link(opened: Redrive) -> ChainHead:
+        await opened.store.chain.link()
+        return await opened.store.chain.head()
 
-    found = run(work())
+    found = on_store(link, database, app)
     if json:
         print_json({"number": found.number, "hash": found.hash, "head": str(found)})
     else:
@@ -145,7 +124,7 @@ def verify(
     ] = None,
     database: DatabaseOption = None,
     app: AppOption = None,
-    json: JsonOption = False,  # noqa: FBT002
+    json: JsonOption = False,
 ) -> None:
     """Read the whole audit, and say whether a line was changed or removed since it was linked, and which. Exit code 1 if so.
 
@@ -154,13 +133,12 @@ def verify(
     if head is not None:
         read_head(head)  # before the store is opened: a head that is none needs no database
 
-    async def work() -> ChainVerdict:
-        async with opened_store(database, app) as opened:
-            with Progress(TextColumn("reading"), MofNCompleteColumn(), console=err(), transient=True) as bar:
-                shown = bar.add_task("", total=None)
-                return await opened.store.chain.verify(head=head, progress=lambda amount: bar.advance(shown, amount))
+    async def read(opened: Redrive) -> ChainVerdict:
+        with Progress(TextColumn("reading"), MofNCompleteColumn(), console=err(), transient=True) as bar:
+            shown = bar.add_task("", total=None)
+            return await opened.store.chain.verify(head=head, progress=lambda amount: bar.advance(shown, amount))
 
-    found = run(work())
+    found = on_store(read, database, app)
     if json:
         print_json(_verdict_json(found))
     else:
@@ -208,18 +186,14 @@ def prune(
     reason: Annotated[str, typer.Option(help="Why; it is kept in the audit.")],
     database: DatabaseOption = None,
     app: AppOption = None,
-    json: JsonOption = False,  # noqa: FBT002
+    json: JsonOption = False,
 ) -> None:
     """Delete old lines. A line says so, and the chain can be verified as before; a head from before them cannot be compared any more.
 
     Example: [cyan]redrive audit prune --older-than 90d --reason "kept for a quarter"[/]
     """
-
-    async def work() -> int:
-        async with opened_store(database, app) as opened:
-            return await opened.store.chain.prune(older_than, by=replace(person(), reason=reason))
-
-    gone = run(work())
+    by = replace(person(), reason=reason)
+    gone = on_store(lambda opened: opened.store.chain.prune(older_than, by=by), database, app)
     if json:
         print_json({"pruned": gone})
     else:

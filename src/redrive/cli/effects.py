@@ -5,25 +5,14 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from redrive.cli.common import (
-    PROBLEM,
-    AppOption,
-    DatabaseOption,
-    JsonOption,
-    LaneOption,
-    LedgersListed,
-    list_ledgers,
-    opened_ledgers,
-    os_user,
-    out,
-    print_json,
-    run,
-    say,
-)
+from redrive.cli.listing import listed, say_rest
+from redrive.cli.opened import Ledgers, on_ledgers, os_user
+from redrive.cli.options import AfterOption, AppOption, ByOption, DatabaseOption, JsonOption, LaneOption
+from redrive.cli.output import PROBLEM, out, print_json, say
 from redrive.cli.task_acts import by_lane
-from redrive.cli.tasks import ByOption, ReasonOption
+from redrive.cli.tasks import ReasonOption
 from redrive.core.task import TaskId
-from redrive.operator.effects import UnknownEffect, read_answer, unknown_json
+from redrive.operator.effects import read_answer, unknown_json
 from redrive.operator.json_views import id_json
 
 effects = typer.Typer(help="Answer whether it happened, where nobody could find out.", no_args_is_help=True)
@@ -31,31 +20,24 @@ effects = typer.Typer(help="Answer whether it happened, where nobody could find 
 
 @effects.command("list")
 def list_effects(
-    probing: Annotated[  # noqa: FBT002
+    probing: Annotated[
         bool, typer.Option("--probing", help="Those whose probe is still asked, not those that need a person.")
     ] = False,
     limit: Annotated[int, typer.Option(help="How many to show.", min=1, max=500)] = 50,
-    after: Annotated[str | None, typer.Option(help="Continue there, as the last page said.")] = None,
+    after: AfterOption = None,
     lane: LaneOption = None,
     database: DatabaseOption = None,
     app: AppOption = None,
-    json: JsonOption = False,  # noqa: FBT002
+    json: JsonOption = False,
 ) -> None:
     """List the tasks that ended inside their effects without an answer, with all that is known of each.
 
     Example: [cyan]redrive effects list[/]
     """
-
-    async def work() -> LedgersListed[UnknownEffect]:
-        async with opened_ledgers(database, app, lane) as ledgers:
-            return await list_ledgers(
-                ledgers,
-                lambda lane, cursor, most: lane.unknown_effects(needs_person=not probing, cursor=cursor, limit=most),
-                after=after,
-                limit=limit,
-            )
-
-    found = run(work())
+    found = listed(
+        lambda lane, cursor, most: lane.unknown_effects(needs_person=not probing, cursor=cursor, limit=most),
+        database, app, lane, after=after, limit=limit,
+    )  # fmt: skip
     if json:
         print_json(
             {"effects": [unknown_json(one) for _, one in found.items], "after": found.after, "unseen": found.unseen}
@@ -67,16 +49,13 @@ def list_effects(
             else "nothing to answer: it is known of every effect whether it happened"
         )
     else:
+        console = out()
         for ledger, one in found.items:
-            out().print(
-                f"[bold]{escape(str(one.task.id))}[/] {escape(one.task.kind)} {escape(one.task.key)} [dim]{escape(ledger)}[/]"
-            )
-            out().print(f"  the try: {escape(one.mark.error or 'its worker was lost')}")
-            out().print(f"  {escape(one.says())}")
-    for name, reason in found.unseen.items():
-        say(f"[yellow]not looked at: {escape(name)}[/]: {escape(reason)}")
-    if found.after is not None and not json:
-        say(f"[dim]there are more: --after {escape(found.after)}[/]")
+            named = escape(f"{one.task.kind} {one.task.key}")
+            console.print(f"[bold]{escape(str(one.task.id))}[/] {named} [dim]{escape(ledger)}[/]")
+            console.print(f"  the try: {escape(one.mark.error or 'its worker was lost')}")
+            console.print(f"  {escape(one.says())}")
+    say_rest(found, json=json)
 
 
 @effects.command("answer")
@@ -90,7 +69,7 @@ def answer(
     lane: LaneOption = None,
     database: DatabaseOption = None,
     app: AppOption = None,
-    json: JsonOption = False,  # noqa: FBT002
+    json: JsonOption = False,
 ) -> None:
     """Say of tasks whether their effects happened. Until then nothing runs them.
 
@@ -98,17 +77,16 @@ def answer(
     """
     meant, actor = read_answer(said), by if by is not None else os_user()
 
-    async def work() -> tuple[list[tuple[str, TaskId]], dict[str, str]]:
+    async def answer(ledgers: Ledgers) -> tuple[list[tuple[str, TaskId]], dict[str, str]]:
         changed: list[tuple[str, TaskId]] = []
         refused: dict[str, str] = {}
-        async with opened_ledgers(database, app, lane) as ledgers:
-            for one, names in (await by_lane(ledgers.lanes, ids)).items():
-                acted = await one.answer(names, meant, actor=actor, reason=reason.strip())
-                changed += [(one.name, id_) for id_ in acted.changed]
-                refused |= {str(id_): why for id_, why in acted.refused.items()}
+        for one, names in (await by_lane(ledgers.lanes, ids)).items():
+            acted = await one.answer(names, meant, actor=actor, reason=reason.strip())
+            changed += [(one.name, id_) for id_ in acted.changed]
+            refused |= {str(id_): why for id_, why in acted.refused.items()}
         return changed, refused
 
-    changed, refused = run(work())
+    changed, refused = on_ledgers(answer, database, app, lane)
     if json:
         answered = [{"ledger": ledger, "id": id_json(id_)} for ledger, id_ in changed]
         print_json({"answer": said, "changed": answered, "refused": refused})

@@ -5,7 +5,9 @@ import signal
 
 import typer
 
-from redrive.cli.common import AppOption, DatabaseOption, JsonOption, choose_app, print_json, require_file
+from redrive.cli.opened import choose_app, require_file
+from redrive.cli.options import AppOption, DatabaseOption, JsonOption
+from redrive.cli.output import print_json
 from redrive.settings import load_settings
 from redrive.systems.flags import Flags, Processed
 from redrive.wiring import attach_systems, observe_with_logs, set_up_logs, tuned_runner
@@ -22,7 +24,7 @@ def about() -> None:
 def process(
     database: DatabaseOption = None,
     app: AppOption = None,
-    json: JsonOption = False,  # noqa: ARG001, FBT002 - as every command has it; this one prints nothing else anyway
+    json: JsonOption = False,  # noqa: ARG001 - as every command has it; this one prints nothing else anyway
 ) -> None:
     """Apply every schedule that is due, print what was done as JSON, and end.
 

@@ -7,22 +7,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from redrive.access.keys import ApiKey, NewKey, Scope, read_scopes
-from redrive.cli.common import (
-    PROBLEM,
-    AppOption,
-    DatabaseOption,
-    JsonOption,
-    complain,
-    duration_option,
-    exactly,
-    opened_store,
-    out,
-    person,
-    print_json,
-    run,
-    say,
-)
+from redrive.access.keys import ApiKey, Scope, read_scopes
+from redrive.cli.opened import on_store, person
+from redrive.cli.options import AppOption, DatabaseOption, JsonOption, duration_option
+from redrive.cli.output import PROBLEM, complain, exactly, out, print_json, say
 from redrive.operator.json_views import fields_json
 
 keys = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
@@ -35,19 +23,16 @@ def create(
     expires: Annotated[timedelta | None, duration_option("--expires", "How long it is valid, such as 30d.")] = None,
     database: DatabaseOption = None,
     app: AppOption = None,
-    json: JsonOption = False,  # noqa: FBT002
+    json: JsonOption = False,
 ) -> None:
     """Make a key. It is shown once: only its hash is kept.
 
     Example: [cyan]redrive keys create --user grafana --scope viewer --expires 90d[/]
     """
     read_scopes(scope)  # before the store is opened: a wrong scope needs no database
-
-    async def work() -> NewKey:
-        async with opened_store(database, app, create=True) as opened:
-            return await opened.store.keys.create(user, scope, expires=expires, by=person())
-
-    made = run(work())
+    made = on_store(
+        lambda opened: opened.store.keys.create(user, scope, expires=expires, by=person()), database, app, create=True
+    )
     if json:
         print_json(_key_json(made.key) | {"key": made.secret})
         return
@@ -56,17 +41,12 @@ def create(
 
 
 @keys.command("list")
-def list_keys(database: DatabaseOption = None, app: AppOption = None, json: JsonOption = False) -> None:  # noqa: FBT002
+def list_keys(database: DatabaseOption = None, app: AppOption = None, json: JsonOption = False) -> None:
     """List all keys, the revoked ones too.
 
     Example: [cyan]redrive keys list --json[/]
     """
-
-    async def work() -> list[ApiKey]:
-        async with opened_store(database, app) as opened:
-            return await opened.store.keys.list()
-
-    found = run(work())
+    found = on_store(lambda opened: opened.store.keys.list(), database, app)
     if json:
         print_json({"keys": [_key_json(key) for key in found]})
         return
@@ -86,18 +66,13 @@ def revoke(
     id: Annotated[str, typer.Argument(metavar="ID", help="The key's id, as `redrive keys list` shows it.")],
     database: DatabaseOption = None,
     app: AppOption = None,
-    json: JsonOption = False,  # noqa: FBT002
+    json: JsonOption = False,
 ) -> None:
     """Refuse a key from now on.
 
     Example: [cyan]redrive keys revoke 3f9a61c0d2b4[/]
     """
-
-    async def work() -> ApiKey | None:
-        async with opened_store(database, app) as opened:
-            return await opened.store.keys.revoke(id, by=person())
-
-    revoked = run(work())
+    revoked = on_store(lambda opened: opened.store.keys.revoke(id, by=person()), database, app)
     if revoked is None:
         complain(f"there is no key {id!r}: `redrive keys list` shows all")
         raise typer.Exit(PROBLEM)

@@ -1,6 +1,7 @@
 """`redrive operations`: bring dead tasks back step by step, with a brake; look at operations and steer them."""
 
 import json as json_module
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,23 +10,22 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from redrive.cli.common import (
-    PROBLEM,
+from redrive.cli.listing import listed, say_rest
+from redrive.cli.opened import Ledgers, on_ledgers, os_user
+from redrive.cli.options import (
+    AfterOption,
     AppOption,
+    ByOption,
+    CauseOption,
     DatabaseOption,
+    ErrorOption,
     JsonOption,
+    KeyOption,
+    KindOption,
     LaneOption,
-    exactly,
-    list_ledgers,
-    opened_ledgers,
-    os_user,
-    out,
-    print_json,
-    run,
-    say,
-    when,
+    OlderOption,
 )
-from redrive.cli.tasks import CauseOption, ErrorOption, KeyOption, KindOption, OlderOption
+from redrive.cli.output import PROBLEM, exactly, out, print_json, say, when
 from redrive.core.operation import Fate, OperationState, share_words
 from redrive.errors import UsageError
 from redrive.lane import Lane
@@ -39,7 +39,7 @@ from redrive.operator.operation_views import (
     step_json,
 )
 from redrive.operator.operations import IDS_MAX, Operation, Plan, ramp_words
-from redrive.ports import Filter, Page
+from redrive.ports import Filter
 from redrive.settings import Settings, load
 
 COLOURS = {
@@ -56,7 +56,6 @@ operations = typer.Typer(help="Bring dead tasks back step by step, with a brake.
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The operation.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; required, shown on its page and kept.")]
-ByOption = Annotated[str | None, typer.Option("--by", help="Who does it; by default the name you are logged in with.")]
 RateOption = Annotated[str | None, typer.Option("--rate", help="How many a second, minute or hour: 20/s, 100/m.")]
 AllNowOption = Annotated[bool, typer.Option("--all-now", help="Everything at once: no steps, no rate, no brake.")]
 HaltOption = Annotated[
@@ -72,13 +71,13 @@ def start(
     error: ErrorOption = None,
     cause: CauseOption = None,
     older_than: OlderOption = None,
-    every: Annotated[bool, typer.Option("--all", help="All dead tasks.")] = False,  # noqa: FBT002
+    every: Annotated[bool, typer.Option("--all", help="All dead tasks.")] = False,
     steps: Annotated[
         str | None, typer.Option("--steps", help="How many are released one after the other: 1,5,25,100.")
     ] = None,
     rate: RateOption = None,
     halt: HaltOption = None,
-    all_now: AllNowOption = False,  # noqa: FBT002
+    all_now: AllNowOption = False,
     at_most: Annotated[
         int | None,
         typer.Option("--at-most", help="At most this many; 1 tries a single task.", min=1, max=IDS_MAX),
@@ -89,13 +88,13 @@ def start(
     payload: Annotated[
         str | None, typer.Option("--payload", help="A new payload for each task: JSON, or @FILE.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be taken.")] = False,  # noqa: FBT002
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be taken.")] = False,
     reason: ReasonOption = "",
     by: ByOption = None,
     lane: LaneOption = None,
     database: DatabaseOption = None,
     app: AppOption = None,
-    json: JsonOption = False,  # noqa: FBT002
+    json: JsonOption = False,
 ) -> None:
     """Start bringing dead tasks back: one first, then 5, 25, 100, then the rest at the rate.
 
@@ -118,15 +117,13 @@ def start(
     }
     which: Any = ids or asked
 
-    async def work() -> tuple[Plan, Operation | None]:
-        async with opened_ledgers(database, app, lane) as ledgers:
-            chosen, plan = await _meant(ledgers.lanes, which, how)
-            if dry_run or not plan.dead.amount:
-                return plan, None
-            started = await chosen.operations.start(which, actor=by or os_user(), reason=reason.strip(), **how)
-            return plan, started
+    async def begin(ledgers: Ledgers) -> tuple[Plan, Operation | None]:
+        chosen, plan = await _meant(ledgers.lanes, which, how)
+        if dry_run or not plan.dead.amount:
+            return plan, None
+        return plan, await chosen.operations.start(which, actor=by or os_user(), reason=reason.strip(), **how)
 
-    plan, started = run(work())
+    plan, started = on_ledgers(begin, database, app, lane)
     if json:
         print_json(plan_json(plan) if started is None else operation_json(started, datetime.now(UTC)))
     else:
@@ -196,35 +193,30 @@ def _say_plan(plan: Plan) -> None:
 def list_operations(
     state: Annotated[OperationState | None, typer.Option("--state", help="Only operations in this state.")] = None,
     limit: Annotated[int, typer.Option(help="How many to show.", min=1, max=500)] = 50,
-    after: Annotated[str | None, typer.Option(help="Continue there, as the last page said.")] = None,
+    after: AfterOption = None,
     lane: LaneOption = None,
     database: DatabaseOption = None,
     app: AppOption = None,
-    json: JsonOption = False,  # noqa: FBT002
+    json: JsonOption = False,
 ) -> None:
     """List operations, ledger by ledger and the newest first.
 
     Example: [cyan]redrive operations list --state halted[/]
     """
 
-    async def page(lane: Lane, cursor: str | None, most: int) -> Page[Operation]:
-        return await lane.operations.list(state=state, cursor=cursor, limit=most)
-
-    async def work() -> Any:
-        async with opened_ledgers(database, app, lane) as ledgers:
-            return await list_ledgers(ledgers, page, after=after, limit=limit)
-
-    found, now = run(work()), datetime.now(UTC)
+    found = listed(
+        lambda lane, cursor, most: lane.operations.list(state=state, cursor=cursor, limit=most),
+        database, app, lane, after=after, limit=limit,
+    )  # fmt: skip
+    shown, now = [one for _, one in found.items], datetime.now(UTC)
     if json:
-        shown = [operation_json(one, now) for _, one in found.items]
-        print_json({"operations": shown, "after": found.after, "unseen": found.unseen})
-        return
-    if found.items:
-        out().print(_table([one for _, one in found.items], now))
+        operations = [operation_json(one, now) for one in shown]
+        print_json({"operations": operations, "after": found.after, "unseen": found.unseen})
+    elif shown:
+        out().print(_table(shown, now))
     else:
         say("no operation matches")
-    if found.after is not None:
-        say(f"[dim]there are more: --after {escape(found.after)}[/]")
+    say_rest(found, json=json)
 
 
 def _table(shown: list[Operation], now: datetime) -> Table:
@@ -247,32 +239,35 @@ def show(
     lane: LaneOption = None,
     database: DatabaseOption = None,
     app: AppOption = None,
-    json: JsonOption = False,  # noqa: FBT002
+    json: JsonOption = False,
 ) -> None:
     """Show one operation: its steps, its brake, what it does next and why it stopped.
 
     Example: [cyan]redrive operations show 7c2f91d0[/]
     """
 
-    async def work() -> dict[str, Any]:
-        async with opened_ledgers(database, app, lane) as ledgers:
-            chosen, operation = await _home(ledgers.lanes, id)
-            by = chosen.operations
-            told = operation_json(operation, datetime.now(UTC), await by.pace(id))
-            told["by_step"] = [step_json(step) for step in await by.steps(id)]
-            told["failed_tasks"] = [failed_again_json(one) for one in await by.failed_again(id, limit=SHOWN_MAX)]
-            told["skipped_because"] = dict(await by.skipped(operation))
-            for fate in (Fate.SKIPPED, Fate.UNFIT):
-                told[f"{fate}_tasks"] = [
-                    set_task_json(one) for one in (await by.tasks(id, fate=fate, limit=SHOWN_MAX)).items
-                ]
-            told["edited"] = [edit_json(one) for one in await by.edits_of(id, limit=SHOWN_MAX)]
-            return told
-
-    told = run(work())
+    told = on_ledgers(lambda ledgers: _told(ledgers.lanes, id), database, app, lane)
     if json:
         print_json(told)
-        return
+    else:
+        _show(told)
+
+
+async def _told(lanes: list[Lane], id: str) -> dict[str, Any]:
+    """All that is known of one operation."""
+    chosen, operation = await _home(lanes, id)
+    by = chosen.operations
+    told = operation_json(operation, datetime.now(UTC), await by.pace(id))
+    told["by_step"] = [step_json(step) for step in await by.steps(id)]
+    told["failed_tasks"] = [failed_again_json(one) for one in await by.failed_again(id, limit=SHOWN_MAX)]
+    told["skipped_because"] = dict(await by.skipped(operation))
+    for fate in (Fate.SKIPPED, Fate.UNFIT):
+        told[f"{fate}_tasks"] = [set_task_json(one) for one in (await by.tasks(id, fate=fate, limit=SHOWN_MAX)).items]
+    told["edited"] = [edit_json(one) for one in await by.edits_of(id, limit=SHOWN_MAX)]
+    return told
+
+
+def _show(told: dict[str, Any]) -> None:
     tasks = told["tasks"]
     console = out()
     console.print(f"[bold]{told['id']}[/] {told['state']}: {escape(told['says'])}")
@@ -319,10 +314,8 @@ def _steer(name: str, does: str, past: str, example: str) -> None:
         lane: LaneOption = None,
         database: DatabaseOption = None,
         app: AppOption = None,
-        json: JsonOption = False,  # noqa: FBT002
+        json: JsonOption = False,
     ) -> None:
-        if not reason.strip():
-            raise UsageError("say why: --reason is kept with the operation")
         _done(id, name.replace("-", "_"), past, reason, by, (database, app, lane), json=json)
 
     command.__doc__ = f'{does}\n\nExample: [cyan]redrive operations {name} 7c2f91d0 --reason "{example}"[/]'
@@ -332,15 +325,15 @@ def _steer(name: str, does: str, past: str, example: str) -> None:
 def _done(
     id: str, method: str, past: str, reason: str, by: str | None, where: tuple[Any, Any, Any], *, json: bool, **how: Any
 ) -> None:
-    async def work() -> Operation:
-        async with opened_ledgers(*where) as ledgers:
-            chosen, _ = await _home(ledgers.lanes, id)
-            changed: Operation = await getattr(chosen.operations, method)(
-                id, actor=by or os_user(), reason=reason.strip(), **how
-            )
-            return changed
+    if not reason.strip():
+        raise UsageError("say why: --reason is kept with the operation")
 
-    operation = run(work())
+    async def steer(ledgers: Ledgers) -> Operation:
+        chosen, _ = await _home(ledgers.lanes, id)
+        act: Callable[..., Awaitable[Operation]] = getattr(chosen.operations, method)
+        return await act(id, actor=by or os_user(), reason=reason.strip(), **how)
+
+    operation = on_ledgers(steer, *where)
     if json:
         print_json(operation_json(operation, datetime.now(UTC)))
     else:
@@ -369,12 +362,10 @@ def change(
     lane: LaneOption = None,
     database: DatabaseOption = None,
     app: AppOption = None,
-    json: JsonOption = False,  # noqa: FBT002
+    json: JsonOption = False,
 ) -> None:
     """Change the rate, or from which share on it stops; what is not given stays.
 
     Example: [cyan]redrive operations change 7c2f91d0 --rate 5/s --reason "their server is slow"[/]
     """
-    if not reason.strip():
-        raise UsageError("say why: --reason is kept with the operation")
     _done(id, "change", "changed", reason, by, (database, app, lane), json=json, rate=rate, halt=halt)

@@ -11,18 +11,9 @@ from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from redrive.cli.common import (
-    AppOption,
-    DatabaseOption,
-    JsonOption,
-    duration_option,
-    err,
-    opened_ledgers,
-    out,
-    print_json,
-    run,
-    say,
-)
+from redrive.cli.opened import Ledgers, on_ledgers
+from redrive.cli.options import AppOption, DatabaseOption, JsonOption, duration_option
+from redrive.cli.output import err, out, print_json, say
 from redrive.core.backtest import Side
 from redrive.core.durations import format_duration, rounded
 from redrive.core.policy import Policy
@@ -53,7 +44,7 @@ def try_(
     limit: Annotated[int, typer.Option(help="How many tries are read at most.", min=1)] = TRIES_MAX,
     database: DatabaseOption = None,
     app: AppOption = None,
-    json: JsonOption = False,  # noqa: FBT002
+    json: JsonOption = False,
 ) -> None:
     """Replay the recorded tries under another policy: how many tries, deaths, waits, and load per minute, beside what happened.
 
@@ -63,16 +54,15 @@ def try_(
     """
     chosen = read_policy_file(file)
 
-    async def work() -> Tried:
-        async with opened_ledgers(database, app, lane) as ledgers:
-            [one] = ledgers.lanes
-            with Progress(TextColumn("reading tries"), MofNCompleteColumn(), console=err(), transient=True) as bar:
-                shown = bar.add_task("", total=None)
-                return await one.try_policy(
-                    chosen, since=since, kind=kind, tries_max=limit, progress=lambda amount: bar.advance(shown, amount)
-                )
+    async def read(ledgers: Ledgers) -> Tried:
+        [one] = ledgers.lanes
+        with Progress(TextColumn("reading tries"), MofNCompleteColumn(), console=err(), transient=True) as bar:
+            shown = bar.add_task("", total=None)
+            return await one.try_policy(
+                chosen, since=since, kind=kind, tries_max=limit, progress=lambda amount: bar.advance(shown, amount)
+            )
 
-    tried = run(work())
+    tried = on_ledgers(read, database, app, lane)
     if json:
         print_json(tried_json(tried))
         return

@@ -8,7 +8,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from redrive.cli.app_path import load_app
-from redrive.cli.common import AppOption, JsonOption, as_duration, duration_option, exactly, out, print_json
+from redrive.cli.options import AppOption, JsonOption, as_duration, duration_option
+from redrive.cli.output import exactly, out, print_json
 from redrive.core import jitter as jitters
 from redrive.core.backoff import Backoff, Exponential, Fixed, Schedule
 from redrive.core.durations import format_duration, parse_duration
@@ -47,7 +48,7 @@ def preview(
     start: Annotated[str | None, typer.Option(help="When the first try is, in ISO 8601; by default now.")] = None,
     app: AppOption = None,
     kind: Annotated[str | None, typer.Option(help="With --app: the policy of this kind's handler.")] = None,
-    json: JsonOption = False,  # noqa: FBT002
+    json: JsonOption = False,
 ) -> None:
     """Show when a task that always fails would be tried: these very times will happen, on any machine.
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from redrive.cli.common import complain, say
+from redrive.cli.output import complain, say
 
 RESTART_FIRST_SECONDS = 0.5
 RESTART_CAP_SECONDS = 30.0

@@ -10,8 +10,9 @@ import typer
 from rich.markup import escape
 
 from redrive.app import Redrive
-from redrive.cli.common import JsonOption, print_json, say
 from redrive.cli.listen import listen, require_extra, serve_beside, url_of
+from redrive.cli.options import JsonOption
+from redrive.cli.output import print_json, say
 from redrive.cli.serve import serve_app
 from redrive.cli.worker import run_to_the_end, stop_on_signals
 from redrive.core.failure import redact
@@ -143,7 +144,7 @@ def classify(
     ] = None,
     deaths: Annotated[int, typer.Option(help="How often it has died.", min=0)] = 1,
     rules: RulesOption = None,
-    json: JsonOption = False,  # noqa: FBT002
+    json: JsonOption = False,
 ) -> None:
     """Say what the rules make of a dead letter, and which of them decides. Nothing is sent, and no broker is needed.
 

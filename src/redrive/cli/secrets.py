@@ -9,20 +9,9 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn
 from sqlalchemy import Column
 
 from redrive.app import Redrive
-from redrive.cli.common import (
-    PROBLEM,
-    AppOption,
-    DatabaseOption,
-    JsonOption,
-    complain,
-    err,
-    opened_store,
-    out,
-    person,
-    print_json,
-    run,
-    say,
-)
+from redrive.cli.opened import on_store, person
+from redrive.cli.options import AppOption, DatabaseOption, JsonOption
+from redrive.cli.output import PROBLEM, complain, err, out, print_json, say
 from redrive.ledgers.sql import migrate
 from redrive.ledgers.sql.database import Database
 from redrive.wiring import KNOWN_SYSTEMS
@@ -47,7 +36,7 @@ def new_key() -> None:
 
 
 @secrets.command("rotate")
-def rotate(database: DatabaseOption = None, app: AppOption = None, json: JsonOption = False) -> None:  # noqa: FBT002
+def rotate(database: DatabaseOption = None, app: AppOption = None, json: JsonOption = False) -> None:
     """Encrypt every stored secret with the first key, those that are in the clear as well. May be broken off and begun again.
 
     To change the key put the new one before the old one, REDRIVE_SECRET_KEY=new,old, start every process with both, rotate, and take the old
@@ -58,15 +47,13 @@ def rotate(database: DatabaseOption = None, app: AppOption = None, json: JsonOpt
     from redrive.access.kept_secrets import KeptSecrets
     from redrive.systems.kit.secret_keeper import SecretKeeper
 
-    async def work() -> KeptSecrets:
-        async with opened_store(database, app) as opened:
-            box = SecretKeeper(opened.store.file).box(make=True)
-            bar = Progress(TextColumn("encrypting"), MofNCompleteColumn(), console=err(), transient=True)
-            with bar:
-                shown = bar.add_task("", total=None)
-                return await rotate_all(opened, box, lambda amount: bar.advance(shown, amount))
+    async def encrypt(opened: Redrive) -> KeptSecrets:
+        box = SecretKeeper(opened.store.file).box(make=True)
+        with Progress(TextColumn("encrypting"), MofNCompleteColumn(), console=err(), transient=True) as bar:
+            shown = bar.add_task("", total=None)
+            return await rotate_all(opened, box, lambda amount: bar.advance(shown, amount))
 
-    standing = run(work())
+    standing = on_store(encrypt, database, app)
     if json:
         print_json(asdict(standing))
     else:

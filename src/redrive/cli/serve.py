@@ -15,8 +15,9 @@ from rich.markup import escape
 from redrive._version import __version__
 from redrive.app import Redrive
 from redrive.cli.app_path import load_app
-from redrive.cli.common import SystemsOption, named_systems, say
 from redrive.cli.listen import listen, require_extra, serve_beside, url_of
+from redrive.cli.options import SystemsOption, named_systems
+from redrive.cli.output import say
 from redrive.cli.worker import run_to_the_end, stop_on_signals
 from redrive.core.failure import redact
 from redrive.settings import Settings, load_settings

@@ -15,18 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from redrive.chores import WriteProof
-from redrive.cli.common import (
-    PROBLEM,
-    AppOption,
-    DatabaseOption,
-    JsonOption,
-    Ledgers,
-    duration_option,
-    opened_ledgers,
-    out,
-    print_json,
-    run,
-)
+from redrive.cli.opened import Ledgers, on_ledgers
+from redrive.cli.options import AppOption, DatabaseOption, JsonOption, duration_option
+from redrive.cli.output import PROBLEM, out, print_json
 from redrive.engine.worker import worker_name
 from redrive.operator.verdict import (
     ButtonAct,
@@ -59,7 +50,7 @@ LooksOption = Annotated[
 ]
 
 
-def status(database: DatabaseOption = None, app: AppOption = None, json: JsonOption = False) -> None:  # noqa: FBT002
+def status(database: DatabaseOption = None, app: AppOption = None, json: JsonOption = False) -> None:
     """Say how things are: what is wrong, what happens by itself, what is safe to press.
 
     All ledgers of the database, those of its systems too. It makes one small write, to see that writes go through. Times are in your zone.
@@ -67,12 +58,7 @@ def status(database: DatabaseOption = None, app: AppOption = None, json: JsonOpt
 
     Example: [cyan]redrive status --json[/]
     """
-
-    async def work() -> Verdict:
-        async with opened_ledgers(database, app, None) as ledgers:
-            return await look(ledgers)
-
-    verdict = run(work())
+    verdict = on_ledgers(look, database, app, None)
     if json:
         print_json(verdict_json(verdict))
     else:
@@ -94,19 +80,18 @@ def top(
     Example: [cyan]redrive top --every 5s[/]
     """
 
-    async def work() -> None:
-        async with opened_ledgers(database, app, None) as ledgers:
-            with Live(console=out(), auto_refresh=False, screen=False) as live:
-                left = looks
-                while True:
-                    live.update(Group(*screen(await look(ledgers))), refresh=True)
-                    left = None if left is None else left - 1
-                    if left == 0:
-                        return
-                    await asyncio.sleep(max(0.5, every.total_seconds()))
+    async def watch(ledgers: Ledgers) -> None:
+        with Live(console=out(), auto_refresh=False, screen=False) as live:
+            left = looks
+            while True:
+                live.update(Group(*screen(await look(ledgers))), refresh=True)
+                left = None if left is None else left - 1
+                if left == 0:
+                    return
+                await asyncio.sleep(max(0.5, every.total_seconds()))
 
     with suppress(KeyboardInterrupt):
-        run(work())
+        on_ledgers(watch, database, app, None)
 
 
 async def look(ledgers: Ledgers) -> Verdict:

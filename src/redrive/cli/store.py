@@ -1,5 +1,6 @@
 """`redrive migrate`, `redrive grant` and `redrive adopt`: the tables that ledgers stand in."""
 
+import asyncio
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,20 +10,9 @@ import typer
 from rich.markup import escape
 from sqlalchemy import Connection, Table, inspect
 
-from redrive.cli.common import (
-    PROBLEM,
-    AppOption,
-    DatabaseOption,
-    JsonOption,
-    SystemsOption,
-    choose_app,
-    named_systems,
-    out,
-    print_json,
-    require_file,
-    run,
-    say,
-)
+from redrive.cli.opened import choose_app, require_file
+from redrive.cli.options import AppOption, DatabaseOption, JsonOption, SystemsOption, named_systems
+from redrive.cli.output import PROBLEM, out, print_json, say
 from redrive.core.durations import format_duration, parse_duration
 from redrive.core.failure import redact
 from redrive.core.table import LedgerTable
@@ -39,7 +29,7 @@ def migrate(
     database: DatabaseOption = None,
     app: AppOption = None,
     systems: SystemsOption = None,
-    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL instead of running it.")] = False,  # noqa: FBT002
+    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL instead of running it.")] = False,
     partition: Annotated[
         str | None,
         typer.Option(metavar="daily|weekly|monthly", help="Partition the history of tries by time (PostgreSQL)."),
@@ -50,7 +40,7 @@ def migrate(
             metavar="SPAN", help="How long partitions are kept, such as 90d; by default as long as their tasks."
         ),
     ] = None,
-    json: JsonOption = False,  # noqa: FBT002
+    json: JsonOption = False,
 ) -> None:
     """Bring redrive's own tables to the version of this code, and those of the systems that are named.
 
@@ -88,7 +78,7 @@ def migrate(
         finally:
             await chosen.database.close()
 
-    before, after = run(work())
+    before, after = asyncio.run(work())
     shown = escape(redact(chosen.database.url))
     changed = {branch: version for branch, version in after.items() if before.get(branch) != version}
     if json:
@@ -136,7 +126,7 @@ def adopt(
     schema: Annotated[str | None, typer.Option(help="The schema that the table is in.")] = None,
     database: DatabaseOption = None,
     app: AppOption = None,
-    json: JsonOption = False,  # noqa: FBT002
+    json: JsonOption = False,
 ) -> None:
     """Guess how a table of yours maps to a ledger, and print the migration that it needs.
 
@@ -162,7 +152,7 @@ def adopt(
         finally:
             await chosen.database.close()
 
-    looks = run(work())
+    looks = asyncio.run(work())
     if json:
         documents = [look.as_json() for look in looks]
         print_json(documents[0] if app is None else documents)

@@ -10,7 +10,8 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from redrive.cli.common import PROBLEM, Ledgers, err, opened_ledgers, os_user, print_json, run, say
+from redrive.cli.opened import Ledgers, on_ledgers, os_user
+from redrive.cli.output import PROBLEM, err, print_json, say
 from redrive.core.states import Act
 from redrive.core.table import TASKS
 from redrive.core.task import TaskId
@@ -64,12 +65,7 @@ class AskedAct:
 
     def run(self, database: str | None, app: str | None, lane: str | None, *, json: bool) -> None:
         """Do it, and say what it came to."""
-
-        async def work() -> _Done:
-            async with opened_ledgers(database, app, lane) as ledgers:
-                return await self._work(ledgers)
-
-        done = run(work())
+        done = on_ledgers(self._work, database, app, lane)
         if json:
             self._print_json(done)
         else:
@@ -162,14 +158,13 @@ def cancel_running(
     """Have tasks that run cancelled, and say which of them were told to."""
     actor = by if by is not None else os_user()
 
-    async def work() -> _Done:
-        async with opened_ledgers(database, app, lane) as ledgers:
-            done = _Done(unseen=dict(ledgers.unseen))
-            for one, given in (await by_lane(ledgers.lanes, names)).items():
-                done.by_ledger[one.name] = await one.cancel_running(given, actor=actor, reason=reason.strip())
-            return done
+    async def tell(ledgers: Ledgers) -> _Done:
+        done = _Done(unseen=dict(ledgers.unseen))
+        for one, given in (await by_lane(ledgers.lanes, names)).items():
+            done.by_ledger[one.name] = await one.cancel_running(given, actor=actor, reason=reason.strip())
+        return done
 
-    done = run(work())
+    done = on_ledgers(tell, database, app, lane)
     if json:
         asked = [{"ledger": ledger, "id": id_json(id_)} for ledger, id_ in done.changed]
         print_json(

@@ -1,5 +1,6 @@
 """`redrive verify`: kill and stop real workers on a staging database of yours, and say which promises hold there."""
 
+import asyncio
 import random
 import secrets
 from dataclasses import asdict
@@ -9,7 +10,8 @@ import typer
 from rich.table import Table
 
 from redrive.cli.app_path import load_app
-from redrive.cli.common import PROBLEM, JsonOption, out, print_json, run, say
+from redrive.cli.options import JsonOption
+from redrive.cli.output import PROBLEM, out, print_json, say
 from redrive.cli.verifying import Promise, Verification
 
 
@@ -18,10 +20,10 @@ def verify(
     kills: Annotated[int, typer.Option(help="How many workers are killed (kill -9).", min=0, max=10_000)] = 10,
     stalls: Annotated[int, typer.Option(help="How many are stopped past their lease.", min=0, max=1_000)] = 3,
     seed: Annotated[int | None, typer.Option(help="Which worker it hits and when is drawn with it.")] = None,
-    beside_others: Annotated[  # noqa: FBT002
+    beside_others: Annotated[
         bool, typer.Option("--beside-others", help="Also on a database in which other tasks wait or run.")
     ] = False,
-    json: JsonOption = False,  # noqa: FBT002
+    json: JsonOption = False,
 ) -> None:
     """Try the promises on a staging database: real workers are killed and stopped while they run tasks of their own.
 
@@ -32,7 +34,7 @@ def verify(
     """
     seed = secrets.randbelow(1_000_000) if seed is None else seed
     say(f"seed {seed}: kills: {kills}, stalls: {stalls}, about {2 * kills + 6 * stalls} s")
-    verdicts = run(_verify(app, kills, stalls, seed, beside_others=beside_others))
+    verdicts = asyncio.run(_verify(app, kills, stalls, seed, beside_others=beside_others))
     if json:
         print_json({"seed": seed, "promises": [asdict(one) for one in verdicts]})
     else:

@@ -17,8 +17,9 @@ from rich.markup import escape
 
 from redrive.app import Redrive
 from redrive.cli.app_path import load_app
-from redrive.cli.common import duration_option, say
 from redrive.cli.listen import listen, require_extra, serve_beside, url_of
+from redrive.cli.options import duration_option
+from redrive.cli.output import say
 from redrive.cli.processes import SecondPress, Supervisor
 from redrive.core.durations import format_duration
 from redrive.core.failure import redact
@@ -55,7 +56,7 @@ def worker(
         ),
     ] = None,
     http_host: Annotated[str, typer.Option(help="Where to listen for them.")] = LOOPBACK,
-    child: Annotated[bool, typer.Option("--child", hidden=True)] = False,  # noqa: FBT002
+    child: Annotated[bool, typer.Option("--child", hidden=True)] = False,
 ) -> None:
     """Run the handlers of an application, and the systems that it has, until SIGTERM or Ctrl-C.
 

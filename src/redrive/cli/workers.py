@@ -6,14 +6,17 @@ from datetime import datetime
 from rich.markup import escape
 from rich.table import Table
 
-from redrive.cli.common import AppOption, DatabaseOption, JsonOption, opened_store, out, print_json, run, say, when
+from redrive.app import Redrive
+from redrive.cli.opened import on_store
+from redrive.cli.options import AppOption, DatabaseOption, JsonOption
+from redrive.cli.output import out, print_json, say, when
 from redrive.operator.json_views import worker_json
 from redrive.operator.roster import WorkerSeen
 
 COLOURS = {"lost": "red", "working": "green", "stopped": "dim"}
 
 
-def workers(database: DatabaseOption = None, app: AppOption = None, json: JsonOption = False) -> None:  # noqa: FBT002
+def workers(database: DatabaseOption = None, app: AppOption = None, json: JsonOption = False) -> None:
     """List the processes that run handlers: which version, last sign of life, what each holds.
 
     A lost one ought to be there and has given no sign for 35 seconds; what it held comes back when its leases end.
@@ -21,11 +24,10 @@ def workers(database: DatabaseOption = None, app: AppOption = None, json: JsonOp
     Example: [cyan]redrive workers --json[/]
     """
 
-    async def work() -> tuple[datetime, Sequence[WorkerSeen]]:
-        async with opened_store(database, app) as opened:
-            return await opened.store.present(), await opened.store.roster.seen()
+    async def look(opened: Redrive) -> tuple[datetime, Sequence[WorkerSeen]]:
+        return await opened.store.present(), await opened.store.roster.seen()
 
-    now, found = run(work())
+    now, found = on_store(look, database, app)
     told = [worker_json(one, now) for one in found]
     if json:
         print_json(told)
