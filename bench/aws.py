@@ -26,7 +26,7 @@ from bench.venv import BUILD
 from redrive.core.backoff import Fixed
 from redrive.core.decide import decide
 from redrive.core.durations import ZERO, seconds
-from redrive.core.gates import Breaker, read_rule
+from redrive.core.gate_rules import Breaker, read_rule
 from redrive.core.outcome import Done, Failed, Outcome
 from redrive.core.policy import Policy
 from redrive.core.task import Claim

@@ -11,7 +11,7 @@ from typing import Any
 from proof.ground import STORES, ground_on, tried_on
 from proof.scenario import Found, chance, scenario
 from redrive import Redrive
-from redrive.core.gates import read_rule
+from redrive.core.gate_rules import read_rule
 from redrive.lane import make_task
 from redrive.ports import Actor
 from tests.faults import evidence

@@ -16,7 +16,7 @@ from proof.simulator.memory import ASKING, MemoryDatabase
 from proof.simulator.model import Model
 from proof.simulator.time import Clock, VirtualLoop, run, virtual
 from redrive.core.backoff import Exponential
-from redrive.core.gates import read_rule
+from redrive.core.gate_rules import read_rule
 from redrive.core.operation import OperationAct, OperationState, read_ramp
 from redrive.core.outcome import Cancelled, Done, Snoozed
 from redrive.core.policy import Policy

@@ -11,7 +11,7 @@ from redrive.core import jitter
 from redrive.core.backoff import Exponential, Fixed, Linear, Schedule
 from redrive.core.durations import days, hours, minutes, seconds
 from redrive.core.effect import CannotTell, Effect, Happened
-from redrive.core.gates import Breaker
+from redrive.core.gate_rules import Breaker
 from redrive.core.outcome import Cancelled, Snoozed
 from redrive.core.policy import Policy
 from redrive.core.states import State

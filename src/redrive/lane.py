@@ -15,7 +15,8 @@ from redrive.core.durations import ZERO, Span, read_span
 from redrive.core.effect import Effect
 from redrive.core.effect_mark import EffectAnswer, EffectMark
 from redrive.core.failure import Rule
-from redrive.core.gates import Breaker, GateRule, Priority, read_priority, read_rule
+from redrive.core.gate_order import Priority, read_priority
+from redrive.core.gate_rules import Breaker, GateRule, read_rule
 from redrive.core.jitter import Jitter
 from redrive.core.payload_types import as_json
 from redrive.core.policy import Policy, read_policy

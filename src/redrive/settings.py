@@ -18,7 +18,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from redrive.access.secret_keys import read_keys
 from redrive.core.durations import DURATION_MAX, format_duration, parse_duration
 from redrive.core.failure import redact
-from redrive.core.gates import read_rate
+from redrive.core.gate_rules import read_rate
 from redrive.core.states import State
 from redrive.engine.worker import WorkerSettings
 from redrive.errors import SettingsError, UsageError

@@ -11,28 +11,17 @@ from hypothesis import strategies as st
 
 from redrive.core.decide import decide
 from redrive.core.durations import minutes, seconds
+from redrive.core.gate_order import BANDS, FAVOURED, SURE_PERCENT, DueRow, around, in_order
+from redrive.core.gate_rules import UNLIMITED, Breaker, GateRule, most_specific, read_rate, read_rule
 from redrive.core.gates import (
-    BANDS,
-    FAVOURED,
-    SURE_PERCENT,
-    UNLIMITED,
-    Breaker,
     BreakerState,
-    DueRow,
     Gate,
     GateAnswer,
-    GateRule,
     Settled,
     WaitsFor,
     answer_of,
-    around,
-    band_of,
     claimed,
-    in_order,
-    most_specific,
     paused,
-    read_rate,
-    read_rule,
     rested,
     resumed,
     retry_room,
@@ -435,14 +424,3 @@ def test_tenants_of_a_shared_gate_take_turns(amounts: dict[int, int], room: int,
 def test_turns_begin_behind_the_one_served_last() -> None:
     """Once around, and that one comes last; a tenant without a name has its turn too."""
     assert around(["a", "", "c", "b"], "a") == ["b", "c", "", "a"]
-
-
-def test_bands() -> None:
-    """High before normal before low, and retries before first tries of the same level; no priority is normal."""
-    assert [band_of(0, tried=True), band_of(0, tried=False), band_of(None, tried=True), band_of(1, tried=False)] == [
-        0,
-        1,
-        2,
-        3,
-    ]
-    assert [band_of(2, tried=True), band_of(2, tried=False)] == [4, 5]

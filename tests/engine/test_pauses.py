@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from redrive import Filter, Redrive, State, Task, seconds
-from redrive.core.gates import read_rule
+from redrive.core.gate_rules import read_rule
 from redrive.engine.handlers import Handlers, make_handler
 from redrive.engine.kinds import Kinds
 from redrive.engine.pauses import Pauses

@@ -202,7 +202,7 @@ async def test_all_processes_see_a_change_of_limits(ground: Ground) -> None:
 
 
 def _rule(most: int) -> Any:
-    from redrive.core.gates import read_rule
+    from redrive.core.gate_rules import read_rule
 
     return read_rule(concurrency=most)
 

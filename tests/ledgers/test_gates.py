@@ -13,7 +13,8 @@ import pytest
 from redrive.core import jitter
 from redrive.core.backoff import Fixed
 from redrive.core.durations import days, hours, minutes, seconds
-from redrive.core.gates import Breaker, BreakerState, Gate, WaitsFor, read_rule
+from redrive.core.gate_rules import Breaker, read_rule
+from redrive.core.gates import BreakerState, Gate, WaitsFor
 from redrive.core.outcome import Done, Failed, LeaseExpired, Outcome, Released
 from redrive.core.policy import Policy
 from redrive.core.states import State

@@ -8,7 +8,7 @@ import pytest
 
 from redrive import Breaker, Redrive, TransientError, hours, minutes, seconds
 from redrive.core.decide import decide
-from redrive.core.gates import GateRule, read_rule
+from redrive.core.gate_rules import GateRule, read_rule
 from redrive.core.outcome import Done, Failed
 from redrive.core.task import Claim, NewTask
 from redrive.errors import StaleError, UsageError

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from redrive.cli.opened import Ledgers, on_ledgers, os_user
 from redrive.cli.output import PROBLEM, print_json, say
-from redrive.core.gates import Breaker
+from redrive.core.gate_rules import Breaker
 from redrive.core.pauses import KIND
 from redrive.core.table import TASKS
 from redrive.errors import UsageError

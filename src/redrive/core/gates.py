@@ -2,6 +2,7 @@
 
 Pure: no clock, no SQL. A ledger reads a `Gate` and its `GateRule`, asks how much `room` there is, and writes what `claimed`,
 `rested` and `settled` make of the row. PostgreSQL says the same in SQL (`ledgers/postgres/gates.py`), and a test compares the two.
+`gate_rules.py` has the limits, `gate_order.py` says which tasks of a gate go first.
 
 A breaker is *flowing*, *tripped* or *returning*; a gate that lets nothing through for whatever reason is *shut*:
 
@@ -17,32 +18,20 @@ A breaker is *flowing*, *tripped* or *returning*; a gate that lets nothing throu
 """
 
 import math
-import re
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
 from redrive.core.decide import Settlement
-from redrive.core.durations import ZERO, SpanField
+from redrive.core.durations import ZERO
 from redrive.core.failure import ErrorClass
+from redrive.core.gate_rules import SECOND, GateRule
 from redrive.core.task import Claim
-from redrive.errors import UsageError
 
-PROBE = timedelta(seconds=30)
-WITHIN = timedelta(minutes=1)
-RAMP_STEPS = 10
-"""After so many seconds a gate without a rate flows again: 1,023 have gone through by then."""
 RETRY_TOKENS_MAX = 60
-SECOND = timedelta(seconds=1)
-TENANTS = "*"
-"""The tenant of a gate that several share."""
-NO_TENANT = ""
-"""The tenant of a gate whose tasks have none."""
 
 
 class BreakerState(StrEnum):
@@ -74,164 +63,6 @@ class GateAnswer(StrEnum):
     REFUSED = "refused"
     """It says itself when to come again."""
     SILENT = "silent"
-
-
-class Priority(StrEnum):
-    """What goes before the due time."""
-
-    HIGH = "high"
-    NORMAL = "normal"
-    LOW = "low"
-
-    @property
-    def level(self) -> int:
-        """The number that rows hold."""
-        return list(Priority).index(self)
-
-
-def read_priority(priority: str) -> Priority:
-    """One of the three levels."""
-    try:
-        return Priority(priority)
-    except ValueError:
-        raise UsageError(f"priority must be high, normal or low, not {priority!r}") from None
-
-
-# --- limits ---------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Breaker:
-    """So many transient failures `within` a span trip it; while it is tripped, one try every `probe` asks whether all is well.
-
-    With `share`, it trips when at least `failures` tries were made and this share of them failed.
-    """
-
-    failures: int = 10
-    share: float | None = None
-    within: SpanField = SpanField(WITHIN)
-    probe: SpanField = SpanField(PROBE)
-
-    def __post_init__(self) -> None:
-        _check_whole("failures", self.failures)
-        _check_share("share", self.share)
-        for name in ("within", "probe"):
-            if getattr(self, name) < timedelta(milliseconds=1):
-                raise UsageError(f"{name} must be at least a millisecond, not {getattr(self, name)}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateRule:
-    """The limits of a gate; None is no limit. Made by `read_rule`, which checks them."""
-
-    concurrency: int | None = None
-    rate: int | None = None
-    """How many may start in any `rate_span`."""
-    rate_span: timedelta = SECOND
-    burst: int | None = None
-    """How many of them at once; they lie inside the rate, not on top of it."""
-    failures: int | None = None
-    share: float | None = None
-    within: timedelta = WITHIN
-    probe: timedelta = PROBE
-    budget: float | None = None
-
-    @property
-    def bucket(self) -> int:
-        """How many tokens the bucket holds."""
-        assert self.rate is not None
-        return min(self.rate, 1 + self.rate // 20 if self.burst is None else self.burst)
-
-    @property
-    def fill(self) -> float:
-        """How many tokens come in a second.
-
-        A bucket that fills with the rate r and holds b lets r + b - 1 through in one span; filling with r - b + 1 makes it r.
-        """
-        assert self.rate is not None
-        return (self.rate - self.bucket + 1) / self.rate_span.total_seconds()
-
-    @property
-    def ramp_steps(self) -> int:
-        """After how many seconds a ramp of 1, 2, 4, … has reached the rate."""
-        if self.rate is None:
-            return RAMP_STEPS
-        per_second = self.rate / self.rate_span.total_seconds()
-        return next((step for step in range(RAMP_STEPS) if 2**step >= per_second), RAMP_STEPS)
-
-
-UNLIMITED = GateRule()
-
-_SPANS = {"s": SECOND, "m": timedelta(minutes=1), "h": timedelta(hours=1)}
-_RATE = re.compile(r"\s*(\d{1,9})\s*/\s*(s|m|h)\s*")
-
-
-def read_rate(rate: str | int) -> tuple[int, timedelta]:
-    """How many in which span: `"20/s"`, `"100/m"`, `"1000/h"`; a number is meant in a second."""
-    matched = _RATE.fullmatch(rate) if isinstance(rate, str) else None
-    if matched is not None and int(matched[1]) > 0:
-        return int(matched[1]), _SPANS[matched[2]]
-    if isinstance(rate, int) and not isinstance(rate, bool) and 0 < rate < 10**9:
-        return rate, SECOND
-    raise UsageError(f"rate must be such as '20/s', '100/m' or '1000/h', not {rate!r}")
-
-
-def read_rule(
-    *,
-    concurrency: int | None = None,
-    rate: str | int | None = None,
-    burst: int | None = None,
-    breaker: Breaker | None = None,
-    budget: float | None = None,
-) -> GateRule:
-    """The limits as they are written in code: `concurrency=5, rate="20/s", breaker=Breaker(failures=10), budget=0.2`."""
-    _check_whole("concurrency", concurrency)
-    _check_whole("burst", burst)
-    _check_share("budget", budget)
-    if burst is not None and rate is None:
-        raise UsageError("burst is a part of the rate: say rate= too")
-    amount, span = (None, SECOND) if rate is None else read_rate(rate)
-    if breaker is None:
-        return GateRule(concurrency=concurrency, rate=amount, rate_span=span, burst=burst, budget=budget)
-    if not isinstance(breaker, Breaker):
-        raise UsageError(f"breaker must be a Breaker, such as Breaker(failures=10), not {breaker!r}")
-    return GateRule(
-        concurrency=concurrency, rate=amount, rate_span=span, burst=burst, budget=budget,
-        failures=breaker.failures, share=breaker.share, within=breaker.within, probe=breaker.probe,
-    )  # fmt: skip
-
-
-def _check_whole(name: str, amount: int | None) -> None:
-    if amount is None:
-        return
-    if isinstance(amount, bool) or not isinstance(amount, int) or not 1 <= amount <= 1_000_000:
-        raise UsageError(f"{name} must be a whole number from 1 to 1,000,000, not {amount!r}")
-
-
-def _check_share(name: str, share: float | None) -> None:
-    if share is None:
-        return
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
-        raise UsageError(f"{name} must be a share above 0 and up to 1, such as 0.2, not {share!r}")
-
-
-def most_specific(patterns: Iterable[str], name: str) -> str | None:
-    """The pattern that holds for a gate: its own name before all, else the one with the most letters, else the first by name."""
-    fitting = [pattern for pattern in patterns if fits(pattern, name)]
-    return min(fitting, key=lambda one: ("*" in one, one.count("*") - len(one), one.count("*"), one), default=None)
-
-
-def fits(pattern: str, name: str) -> bool:
-    """Whether a pattern, in which `*` stands for any text, is one of this name."""
-    return _compiled(pattern).fullmatch(name) is not None
-
-
-@lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
-
-
-# --- the row --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -578,63 +409,3 @@ def resumed(gate: Gate) -> Gate:
         gate, version=gate.version + 1, paused_at=None, paused_until=None, paused_by=None, reason=None,
         ready=True, waits_for=None, wake_at=None,
     )  # fmt: skip
-
-
-# --- what goes first inside a gate ----------------------------------------------------------------------------------------
-
-BANDS = 6
-"""High retries, high first tries, and so on down to low first tries."""
-SURE_PERCENT = (0, 25, 10, 25, 10, 10)
-"""What each band is sure of. In all 80 %: the rest is for whoever stands highest."""
-FAVOURED = (3, 1, 5, 3, 1, 4, 3, 1, 2, 3, 1, 5, 3, 1, 4, 2, -1, -1, -1, -1)
-"""Whose turn it is to go first of all, drawn for each claim: a room of one cannot be shared otherwise."""
-
-
-def band_of(priority: int | None, *, tried: bool) -> int:
-    """The band of a task: by its level, retries before first tries."""
-    return (1 if priority is None else priority) * 2 + (0 if tried else 1)
-
-
-@dataclass(frozen=True, slots=True)
-class DueRow:
-    """A due row of a gate: whose turn it is in, its band, when it was due, and its id."""
-
-    turn: int
-    band: int
-    due: Any
-    id: Any
-
-
-def in_order(rows: Iterable[DueRow], room: int, retries: int, favoured: int = -1) -> list[DueRow]:
-    """Up to `room` of the due rows of a gate; at most so many retries.
-
-    Tenants of a gate that they share take turns. Each has first one of the favoured band, then what each band is sure of, then by
-    band and due time.
-    """
-    places: dict[tuple[int, int], int] = defaultdict(int)
-    of_turn: dict[int, list[tuple[bool, bool, int, int, DueRow]]] = defaultdict(list)
-    for row in sorted(rows, key=lambda one: (one.band, one.due, one.id)):
-        if row.band % 2 == 0:
-            retries -= 1
-            if retries < 0:
-                continue
-        places[row.turn, row.band] += 1
-        place = places[row.turn, row.band]
-        sure = place <= room * SURE_PERCENT[row.band] // 100
-        of_turn[row.turn].append((not (row.band == favoured and place == 1), not sure, row.band, place, row))
-    ranked = []
-    for turn, mine in of_turn.items():
-        mine.sort(key=lambda one: one[:4])
-        ranked += [(nth, turn, one[-1]) for nth, one in enumerate(mine)]
-    ranked.sort(key=lambda one: one[:2])
-    return [row for _, _, row in ranked[:room]]
-
-
-def around(tenants: Iterable[str], last: str) -> list[str]:
-    """Tenants in the order of their turns: from behind the one that was served last, once around."""
-    return sorted(tenants, key=lambda one: (one <= last, one))
-
-
-def mostly_gated(gates: Iterable[str | None], limit: int) -> bool:
-    """Whether more than half of a claim of up to `limit` had gates: in the next one those without go first."""
-    return 2 * sum(gate is not None for gate in gates) > limit

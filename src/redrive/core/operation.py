@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from redrive.core.durations import ZERO
-from redrive.core.gates import SECOND, read_rate
+from redrive.core.gate_rules import SECOND, read_rate
 from redrive.core.states import State
 from redrive.errors import TransitionError, UsageError
 

@@ -6,7 +6,7 @@ ledger. What runs ends, what waits waits, and adding goes on. Workers leave paus
 
 from collections.abc import Iterable, Sequence
 
-from redrive.core.gates import fits
+from redrive.core.gate_rules import fits
 from redrive.core.task import PAUSED_KIND
 
 KIND = PAUSED_KIND

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from redrive.core.gates import mostly_gated
+from redrive.core.gate_order import mostly_gated
 from redrive.core.task import Claim
 from redrive.ports import Ledger
 

@@ -14,19 +14,8 @@ from typing import Any, Protocol
 
 from redrive.core.decide import STRETCH_MAX
 from redrive.core.durations import format_duration, rounded
-from redrive.core.gates import (
-    SECOND,
-    UNLIMITED,
-    Breaker,
-    BreakerState,
-    Gate,
-    GateRule,
-    WaitsFor,
-    lately,
-    read_rule,
-    shut_for,
-    state_of,
-)
+from redrive.core.gate_rules import SECOND, UNLIMITED, Breaker, GateRule, read_rule
+from redrive.core.gates import BreakerState, Gate, WaitsFor, lately, shut_for, state_of
 from redrive.core.pauses import EVERYTHING, KIND, is_of_kinds
 from redrive.core.task import GATE_CHARS_MAX, check_text
 from redrive.errors import UsageError

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from redrive.core.decide import Explanation
 from redrive.core.failure import HIDDEN, ErrorClass, redact
-from redrive.core.gates import GateRule
+from redrive.core.gate_rules import GateRule
 from redrive.core.policy import Policy
 from redrive.core.preview import Try
 from redrive.core.stack import Raised

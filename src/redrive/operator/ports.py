@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from redrive.core.durations import Span
 from redrive.core.effect_mark import EffectAnswer
-from redrive.core.gates import GateRule
+from redrive.core.gate_rules import GateRule
 from redrive.core.operation import Fate, OperationAct, OperationState
 from redrive.core.states import State
 from redrive.core.table import LedgerTable

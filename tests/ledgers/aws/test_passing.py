@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from redrive.core.durations import days, minutes, seconds
-from redrive.core.gates import Breaker, read_rule
+from redrive.core.gate_rules import Breaker, read_rule
 from redrive.core.outcome import Done, LeaseExpired
 from redrive.core.task import Claim
 from redrive.engine.worker import Worker, WorkerSettings

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import event, text
 
 from redrive.core.durations import days, seconds
-from redrive.core.gates import GateRule
+from redrive.core.gate_rules import GateRule
 from redrive.core.outcome import Done
 from redrive.core.states import State
 from redrive.core.task import ClaimLocked

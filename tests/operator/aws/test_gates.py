@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from redrive.core.durations import hours, seconds
-from redrive.core.gates import Breaker, read_rule
+from redrive.core.gate_rules import Breaker, read_rule
 from redrive.errors import UsageError
 from redrive.operator.aws.gates import ItemGates
 from redrive.operator.gates import GateDoes

@@ -2,7 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from redrive.core.gates import GateRule, WaitsFor
+from redrive.core.gate_rules import GateRule
+from redrive.core.gates import WaitsFor
 from redrive.core.states import State
 from redrive.operator.gates import GateDoes, GateView, RuleView
 from redrive.operator.roster import WorkerSeen

@@ -16,17 +16,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from redrive.core.decide import Settlement
-from redrive.core.gates import (
-    BreakerState,
-    Gate,
-    GateRule,
-    claimed,
-    fence_of,
-    settled,
-    shut_for,
-    state_of,
-    sum_up,
-)
+from redrive.core.gate_rules import GateRule
+from redrive.core.gates import BreakerState, Gate, claimed, fence_of, settled, shut_for, state_of, sum_up
 from redrive.core.pauses import is_of_kinds
 from redrive.core.task import GateSeen
 from redrive.errors import UsageError

@@ -19,7 +19,8 @@ from uuid import UUID, uuid4
 
 from redrive.core.decide import Settlement
 from redrive.core.durations import Span, read_span
-from redrive.core.gates import UNLIMITED, Gate, GateRule, fence_of, fits, most_specific, paused, resumed, room
+from redrive.core.gate_rules import UNLIMITED, GateRule, fits, most_specific
+from redrive.core.gates import Gate, fence_of, paused, resumed, room
 from redrive.core.pauses import is_of_kinds, pausing
 from redrive.core.task import GATE_CHARS_MAX, Claim, check_text
 from redrive.errors import LedgerAwayError, StaleError, UsageError

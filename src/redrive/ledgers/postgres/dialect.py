@@ -37,7 +37,8 @@ from sqlalchemy.schema import CreateSchema
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeEngine
 
-from redrive.core.gates import Gate, GateRule
+from redrive.core.gate_rules import GateRule
+from redrive.core.gates import Gate
 from redrive.ledgers.postgres.gates import PostgresGateClaim
 from redrive.ledgers.postgres.partitions import keep_partitions
 from redrive.ledgers.postgres.settle import PostgresSettle, for_an_update

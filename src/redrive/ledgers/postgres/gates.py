@@ -38,7 +38,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import TypeEngine
 
-from redrive.core.gates import BANDS, SURE_PERCENT, TENANTS, BreakerState
+from redrive.core.gate_order import BANDS, SURE_PERCENT, TENANTS
+from redrive.core.gates import BreakerState
 from redrive.ledgers.postgres.overlooked import found_gates, heads_of_kinds, missed, overlooked
 from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.gate_rows import GateAsk, GateRows, NamedGate

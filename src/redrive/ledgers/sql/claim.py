@@ -27,7 +27,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from redrive.core.gates import FAVOURED, NO_TENANT, TENANTS, around, mostly_gated
+from redrive.core.gate_order import FAVOURED, NO_TENANT, TENANTS, around, mostly_gated
 from redrive.core.table import Counts
 from redrive.core.task import Abandoned, Claim, ClaimLocked, TaskId, Unwritten, is_alone
 from redrive.ledgers.sql.compiled import Compiled

@@ -25,21 +25,9 @@ from sqlalchemy import (
 )
 
 from redrive.core.decide import Settlement
-from redrive.core.gates import (
-    TENANTS,
-    BreakerState,
-    DueRow,
-    Gate,
-    GateRule,
-    claimed,
-    in_order,
-    may_rest,
-    rested,
-    retry_room,
-    room,
-    settled,
-    sum_up,
-)
+from redrive.core.gate_order import TENANTS, DueRow, in_order
+from redrive.core.gate_rules import GateRule
+from redrive.core.gates import BreakerState, Gate, claimed, may_rest, rested, retry_room, room, settled, sum_up
 from redrive.core.task import TaskId
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.compiled import Compiled

@@ -8,7 +8,9 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Text, Update, and_, bindparam, select, update
 
-from redrive.core.gates import BANDS, UNLIMITED, BreakerState, Gate, GateRule, WaitsFor, fits
+from redrive.core.gate_order import BANDS
+from redrive.core.gate_rules import UNLIMITED, GateRule, fits
+from redrive.core.gates import BreakerState, Gate, WaitsFor
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.predicates import Predicates
 

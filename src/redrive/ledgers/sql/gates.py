@@ -31,16 +31,9 @@ from sqlalchemy import (
 )
 
 from redrive.core.durations import Span, read_span
-from redrive.core.gates import (
-    TENANTS,
-    Gate,
-    GateRule,
-    WaitsFor,
-    fits,
-    most_specific,
-    paused,
-    resumed,
-)
+from redrive.core.gate_order import TENANTS
+from redrive.core.gate_rules import GateRule, fits, most_specific
+from redrive.core.gates import Gate, WaitsFor, paused, resumed
 from redrive.core.pauses import KIND, is_of_kinds
 from redrive.core.task import GATE_CHARS_MAX, TaskId, check_text
 from redrive.errors import StaleError, UsageError

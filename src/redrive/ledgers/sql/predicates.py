@@ -149,7 +149,7 @@ class Predicates:
         return and_(self.gated(), self.gated_due() >= Earliest())
 
     def band(self) -> ColumnElement[int]:
-        """What goes first inside a gate: see `core.gates.band_of`."""
+        """What goes first inside a gate: see `core.gate_order.BANDS`."""
         tried = self._tried
         if self._retrying is not None:
             tried = or_(tried, self.column("status") == quoted(self._retrying))

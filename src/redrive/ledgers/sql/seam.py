@@ -15,7 +15,8 @@ from sqlalchemy import CTE, ColumnElement, Connection, Delete, FromClause, Inser
 from sqlalchemy.types import TypeEngine
 
 from redrive.core.decide import Settlement
-from redrive.core.gates import Gate, GateRule
+from redrive.core.gate_rules import GateRule
+from redrive.core.gates import Gate
 from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.gate_rows import GateAsk, GateRows, NamedGate
 

@@ -29,7 +29,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite import Insert, insert
 from sqlalchemy.types import TypeEngine
 
-from redrive.core.gates import Gate, GateRule
+from redrive.core.gate_rules import GateRule
+from redrive.core.gates import Gate
 from redrive.ledgers.sql.gate_rows import GateRows
 from redrive.ledgers.sql.seam import Columns, HeldRows, Parameters, SettleRows
 from redrive.ledgers.sql.times import Instant, IsoText, comparable

@@ -10,7 +10,8 @@ from uuid import UUID
 
 from sqlalchemy import Boolean, Connection, Uuid
 
-from redrive.core.gates import UNLIMITED, BreakerState, Gate, GateRule, WaitsFor
+from redrive.core.gate_rules import UNLIMITED, GateRule
+from redrive.core.gates import BreakerState, Gate, WaitsFor
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.gate_rows import KEPT, read_rule_row
 from redrive.ledgers.sql.times import EPOCH, MICROSECOND, Instant

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from redrive.core.gates import UNLIMITED, GateRule, most_specific
+from redrive.core.gate_rules import UNLIMITED, GateRule, most_specific
 from redrive.core.pauses import is_of_kinds, pausing
 from redrive.core.states import State
 from redrive.core.task import GATE_CHARS_MAX, Task, check_text

@@ -24,7 +24,8 @@ from sqlalchemy import (
     update,
 )
 
-from redrive.core.gates import UNLIMITED, Gate, GateRule, most_specific
+from redrive.core.gate_rules import UNLIMITED, GateRule, most_specific
+from redrive.core.gates import Gate
 from redrive.core.pauses import EVERYTHING, KIND, is_of_kinds, pausing
 from redrive.core.states import State
 from redrive.core.task import GATE_CHARS_MAX, Task, check_text

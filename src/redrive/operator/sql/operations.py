@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, delete, func, insert, or_, select, update
 
-from redrive.core.gates import read_rate
+from redrive.core.gate_rules import read_rate
 from redrive.core.operation import (
     AFTER,
     ENDED,

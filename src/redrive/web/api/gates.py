@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import Field, model_validator
 
 from redrive.access.keys import ApiKey
-from redrive.core.gates import Breaker
+from redrive.core.gate_rules import Breaker
 from redrive.core.task import GATE_CHARS_MAX
 from redrive.http.errors import ApiError, refusals
 from redrive.http.guard import KeyFirstRoute, require
