@@ -38,10 +38,10 @@ from redrive.ledgers.rollup import COUNTED
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.migrate import migrate
 from redrive.operator.sql.census import SqlCensus
+from redrive.running import Service
 from redrive.settings import Settings
 from redrive.web.api import overview
 from redrive.web.app import make_web
-from redrive.wiring import Service
 
 POSTGRES_TASKS, SQLITE_TASKS = 10_000_000, 1_000_000
 ROUNDS = 40

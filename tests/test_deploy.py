@@ -16,9 +16,9 @@ from redrive import Redrive
 from redrive.core.outcome import Cancelled, Done, Failed, LeaseExpired, Snoozed
 from redrive.core.states import State
 from redrive.observe.metrics import MetricsObserver
+from redrive.running import Service
 from redrive.settings import Settings
 from redrive.systems.triggers import Triggers, TriggerSettings
-from redrive.wiring import Service
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 RULES = DEPLOY / "prometheus" / "redrive-alerts.yml"

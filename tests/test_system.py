@@ -16,9 +16,9 @@ from redrive.events import Event
 from redrive.ledgers.open import open_database, open_ledger
 from redrive.ledgers.sql.migrate import check, heads, migrate, systems_with_tables, versions
 from redrive.observe.logs import LogObserver
+from redrive.running import Service
 from redrive.settings import Settings
 from redrive.system import System
-from redrive.wiring import Service
 from tests.ledgers.homes import execute
 from tests.web.conftest import client_of, running
 

@@ -4,9 +4,9 @@ import importlib
 
 import pytest
 
-from redrive.errors import MissingExtraError
+from redrive.errors import MissingExtraError, needs_extra
 from redrive.settings import SYSTEMS, Settings
-from redrive.wiring import KNOWN_SYSTEMS, SECTIONS, needs_extra
+from redrive.wiring import KNOWN_SYSTEMS, SECTIONS
 
 
 def test_every_system_is_in_the_list() -> None:

@@ -16,7 +16,7 @@ from redrive.app import WorkerSettings
 from redrive.lane import make_task
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.migrate import migrate
-from redrive.wiring import tuned_runner
+from redrive.running import tuned_runner
 
 STREAMS = 2
 SETTINGS = WorkerSettings(concurrency=3000)

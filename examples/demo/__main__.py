@@ -14,8 +14,9 @@ from redrive import hours
 from redrive.cli.listen import require_extra
 from redrive.cli.output import ClearErrors, say
 from redrive.cli.serve import serve_app
+from redrive.running import Service
 from redrive.settings import Settings, load_settings
-from redrive.wiring import Service, observe_with_logs, set_up_logs
+from redrive.wiring import observe_with_logs, set_up_logs
 
 VISITOR = "demo visitor"
 KEY_LASTS = hours(12)

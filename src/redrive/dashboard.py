@@ -23,8 +23,8 @@ from urllib.parse import unquote, urlsplit
 from redrive.access.keys import ApiKey, Scope
 from redrive.app import Redrive, WorkerSettings
 from redrive.errors import UsageError, needs_extra
+from redrive.running import Service
 from redrive.settings import Settings, load
-from redrive.wiring import Service
 
 with needs_extra("redrive.dashboard", "service"):
     from fastapi import FastAPI

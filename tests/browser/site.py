@@ -12,9 +12,9 @@ import uvicorn
 
 from redrive import Fixed, PermanentError, Policy, Redrive, Task, TransientError, hours, minutes, seconds
 from redrive.operator.sql.census import SqlCensus
+from redrive.running import Service
 from redrive.settings import Settings
 from redrive.web.app import make_web
-from redrive.wiring import Service
 
 QUICK = Policy(Fixed(seconds(0.02)), retries=2, name="quick")
 PATIENT = Policy(Fixed(minutes(30)), retries=3, name="patient")

@@ -59,7 +59,7 @@ async def shop(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
         patch.setenv("REDRIVE_VERSION", VERSION)
         build.cache_clear()
         patch.setattr("redrive.chores.PROOF_MAX_AGE", timedelta(seconds=1))
-        patch.setattr("redrive.wiring.PROVE_EVERY", timedelta(seconds=0.2))
+        patch.setattr("redrive.running.PROVE_EVERY", timedelta(seconds=0.2))
         async with serving(tmp_path_factory.mktemp("outages"), join=join) as running:
             yield running
     build.cache_clear()

@@ -15,13 +15,13 @@ from redrive.core.durations import seconds
 from redrive.core.outcome import Done, Failed, Outcome
 from redrive.core.policy import Policy
 from redrive.errors import PermanentError
+from redrive.running import Service
 from redrive.settings import Settings
 from redrive.stores.aws import ItemStore
 from redrive.systems.triggers import Triggers
 from redrive.systems.triggers.ledger import ENDPOINTS
 from redrive.systems.triggers.settings import TriggerSettings
 from redrive.web.app import make_web
-from redrive.wiring import Service
 from tests.breadth import WIDE
 from tests.web.test_nothing_is_a_fault import WHOLE
 from tests.web.test_reads_need_no_write import routes_that_look

@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from redrive import Redrive, Task
+from redrive.running import Service
 from redrive.settings import Settings
 from redrive.web.app import make_web
-from redrive.wiring import Service
 
 
 @pytest.fixture

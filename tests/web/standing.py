@@ -17,9 +17,9 @@ from redrive.errors import PermanentError
 from redrive.lane import Lane
 from redrive.ledgers.sql import schema
 from redrive.operator.sql.census import SqlCensus
+from redrive.running import Service
 from redrive.settings import Settings
 from redrive.testing import VirtualClock
-from redrive.wiring import Service
 
 from .conftest import client_of
 

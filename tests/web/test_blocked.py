@@ -6,10 +6,10 @@ import httpx
 import pytest
 
 from redrive.events import LoopBlocked
+from redrive.running import Service
 from redrive.web import blocked
 from redrive.web.app import make_web
 from redrive.web.blocked import BlockedLoops
-from redrive.wiring import Service
 
 
 async def test_who_blocked_the_loop_is_on_the_overview(service: Service):

@@ -13,10 +13,11 @@ from fastapi import FastAPI
 from redrive import Redrive
 from redrive.access.wrong_keys import FAILURES_MAX
 from redrive.errors import LedgerAwayError, SettingsError, TooSlowError
+from redrive.running import Service
 from redrive.settings import SYSTEMS, Settings
 from redrive.systems.relay.settings import RelaySettings
 from redrive.web.app import make_web
-from redrive.wiring import Service, attach_relay, attach_systems
+from redrive.wiring import attach_relay, attach_systems
 
 CODE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 FIELDS = {"code", "message", "details", "timestamp", "request_id"}

@@ -14,10 +14,10 @@ from redrive import Redrive
 from redrive.access.keys import ApiKey
 from redrive.errors import LedgerAwayError, UsageError
 from redrive.http.guard import require
+from redrive.running import Service
 from redrive.settings import Settings
 from redrive.web.app import make_web
 from redrive.web.server import make_server
-from redrive.wiring import Service
 
 from .conftest import client_of
 

@@ -13,10 +13,10 @@ from redrive import Redrive
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sqlite import write_lock
 from redrive.operator.sql.figures import SqlFigures
+from redrive.running import Service
 from redrive.settings import Settings
 from redrive.testing import VirtualClock
 from redrive.web import health
-from redrive.wiring import Service
 
 from .conftest import client_of, running
 from .standing import standing

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from redrive import Redrive
+from redrive.running import Service
 from redrive.settings import SYSTEMS, Settings
 from redrive.web.app import make_web
-from redrive.wiring import Service, attach_systems
+from redrive.wiring import attach_systems
 
 REFUSED = (401, 403)
 OPEN = {

@@ -12,9 +12,10 @@ import pytest
 from redrive import Redrive
 from redrive.access.sql.keys import SqlKeys
 from redrive.ledgers.sql.migrate import migrate
+from redrive.running import Service
 from redrive.settings import SYSTEMS, Settings
 from redrive.web.app import make_web
-from redrive.wiring import Service, attach_systems
+from redrive.wiring import attach_systems
 from tests.breadth import WIDE
 
 SERVED = [name for name in SYSTEMS if name != "relay"]

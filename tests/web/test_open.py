@@ -7,9 +7,10 @@ import httpx
 import pytest
 
 from redrive import Redrive
+from redrive.running import Service
 from redrive.settings import Settings
 from redrive.web.app import make_web
-from redrive.wiring import Service, attach_systems
+from redrive.wiring import attach_systems
 
 OPEN = {
     "/health",

@@ -18,12 +18,12 @@ from jinja2 import ChoiceLoader, DictLoader
 from redrive import LedgerTable, Redrive, State, Words, hours
 from redrive.errors import TableError
 from redrive.http.panel import Panel
+from redrive.running import Service
 from redrive.settings import Settings
 from redrive.system import System
 from redrive.web.pages import systems
 from redrive.web.pages.frame import ADDRESS_CHARS_MAX, templates
 from redrive.web.pages.static import PACKAGED, STATIC
-from redrive.wiring import Service
 
 from .conftest import client_of, running
 

@@ -4,9 +4,9 @@ import httpx
 
 from redrive import Redrive
 from redrive.access.sql.keys import SqlKeys
+from redrive.running import Running
 from redrive.settings import Settings
 from redrive.web.probes import make_worker_probes
-from redrive.wiring import Running
 
 
 async def test_a_worker_serves_three_routes(app: Redrive):

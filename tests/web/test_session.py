@@ -10,9 +10,9 @@ from sqlalchemy import Connection, func, select
 
 from redrive.access.wrong_keys import FAILURES_MAX
 from redrive.ledgers.sql import schema
+from redrive.running import Service
 from redrive.web.app import make_web
 from redrive.web.session import COOKIE, LASTS, Logins, _local
-from redrive.wiring import Service
 
 from .conftest import client_of
 

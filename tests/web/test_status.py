@@ -9,10 +9,10 @@ import pytest
 
 from redrive import Redrive
 from redrive.core.durations import seconds
+from redrive.running import Service
 from redrive.signs import COUNTS_EVERY
 from redrive.web import health
 from redrive.web.api import overview
-from redrive.wiring import Service
 
 from .conftest import client_of
 

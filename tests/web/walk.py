@@ -12,9 +12,10 @@ import httpx
 
 from redrive import Redrive
 from redrive.access.keys import IMPLIED, Scope
+from redrive.running import Service
 from redrive.settings import SYSTEMS, Settings
 from redrive.web.app import make_web
-from redrive.wiring import Service, attach_systems
+from redrive.wiring import attach_systems
 
 UNKNOWN = "00000000-0000-7000-8000-000000000000"
 STRANGERS: dict[str, dict[str, str]] = {

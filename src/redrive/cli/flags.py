@@ -8,9 +8,10 @@ import typer
 from redrive.cli.opened import choose_app, require_file
 from redrive.cli.options import AppOption, DatabaseOption, JsonOption
 from redrive.cli.output import print_json
+from redrive.running import tuned_runner
 from redrive.settings import load_settings
 from redrive.systems.flags import Flags, Processed
-from redrive.wiring import attach_systems, observe_with_logs, set_up_logs, tuned_runner
+from redrive.wiring import attach_systems, observe_with_logs, set_up_logs
 
 flags = typer.Typer(help="Feature flags: apply scheduled changes.", no_args_is_help=True, rich_markup_mode="rich")
 

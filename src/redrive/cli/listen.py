@@ -6,9 +6,8 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from redrive.errors import SettingsError
+from redrive.errors import SettingsError, needs_extra
 from redrive.settings import Settings
-from redrive.wiring import needs_extra
 
 
 def require_extra(what: str) -> None:

@@ -16,9 +16,11 @@ from redrive.cli.output import print_json, say
 from redrive.cli.serve import serve_app
 from redrive.cli.worker import run_to_the_end, stop_on_signals
 from redrive.core.failure import redact
+from redrive.errors import needs_extra
+from redrive.running import Service
 from redrive.settings import Settings, load, load_settings
 from redrive.systems.relay.settings import DeadLetterSettings, RelaySettings
-from redrive.wiring import Service, attach_relay, needs_extra, observe_with_logs, set_up_logs
+from redrive.wiring import attach_relay, observe_with_logs, set_up_logs
 
 if TYPE_CHECKING:
     from redrive.systems.relay.dead_letters import DeadLetters

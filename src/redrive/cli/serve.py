@@ -20,10 +20,11 @@ from redrive.cli.options import SystemsOption, named_systems
 from redrive.cli.output import say
 from redrive.cli.worker import run_to_the_end, stop_on_signals
 from redrive.core.failure import redact
+from redrive.running import Service
 from redrive.settings import Settings, load_settings
 from redrive.stores.open import open_store
 from redrive.systems.webhooks.tables import EVENTS
-from redrive.wiring import KNOWN_SYSTEMS, Service, attach_systems, observe_with_logs, set_up_logs, store_url
+from redrive.wiring import KNOWN_SYSTEMS, attach_systems, observe_with_logs, set_up_logs, store_url
 
 SAMPLE = "examples.sample:app"
 """The application of `make run`, which is in the repository and not in the package."""

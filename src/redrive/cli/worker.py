@@ -25,8 +25,9 @@ from redrive.core.durations import format_duration
 from redrive.core.failure import redact
 from redrive.engine.worker import WorkerSettings
 from redrive.errors import UsageError
+from redrive.running import Running, tuned_runner
 from redrive.settings import Settings, load_settings
-from redrive.wiring import Running, attach_systems, observe_with_logs, set_up_logs, store_url, tuned_runner
+from redrive.wiring import attach_systems, observe_with_logs, set_up_logs, store_url
 
 LOOPBACK = "127.0.0.1"
 PORT_MAX = 65535

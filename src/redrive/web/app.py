@@ -14,13 +14,13 @@ from redrive.http.described import describe_refusals
 from redrive.http.envelope import Envelope
 from redrive.http.errors import add_error_handlers
 from redrive.http.place import root_of
+from redrive.running import Service
 from redrive.web import api, health, session
 from redrive.web.answers import Answers
 from redrive.web.api.searches import Searches
 from redrive.web.blocked import BlockedLoops
 from redrive.web.drift import Drift
 from redrive.web.pages import PAGES
-from redrive.wiring import Service
 
 
 def make_web(service: Service, logins: session.Logins | None = None) -> FastAPI:

@@ -9,9 +9,9 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from redrive.http.guard import require_unless_loopback
+from redrive.running import Running
 from redrive.web.answers import answers_of
 from redrive.web.service import running_of
-from redrive.wiring import Running
 
 HEALTH_FRESH_SECONDS = 1.0
 GAUGES_FRESH_SECONDS = 5.0

@@ -9,10 +9,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from redrive.access.wrong_keys import WrongKeys
 from redrive.http.envelope import Envelope
 from redrive.http.errors import add_error_handlers
+from redrive.running import Running
 from redrive.settings import Settings
 from redrive.web import health
 from redrive.web.answers import Answers
-from redrive.wiring import Running
 
 if TYPE_CHECKING:
     from redrive.systems.relay.dead_letters import DeadLetters

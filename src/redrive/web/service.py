@@ -2,7 +2,7 @@
 
 from fastapi import Request
 
-from redrive.wiring import Running, Service
+from redrive.running import Running, Service
 
 
 def running_of(request: Request) -> Running:

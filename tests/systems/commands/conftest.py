@@ -12,6 +12,7 @@ from sqlalchemy import Connection, text
 
 from redrive import Redrive
 from redrive.app import WorkerSettings
+from redrive.running import Service
 from redrive.settings import Settings
 from redrive.systems.commands import (
     Command,
@@ -24,7 +25,6 @@ from redrive.systems.commands import (
 )
 from redrive.testing import VirtualClock
 from redrive.web.app import make_web
-from redrive.wiring import Service
 from tests.servers import Migrated
 
 START = datetime.fromisoformat("2030-01-01T00:00:00+00:00")

@@ -12,11 +12,11 @@ from sqlalchemy import Connection, select, text
 from redrive import Redrive
 from redrive.app import WorkerSettings
 from redrive.ledgers.sql.schema import deed as DEEDS  # noqa: N812
+from redrive.running import Service
 from redrive.settings import Settings
 from redrive.systems.flags import Flags, FlagSchedule, FlagSettings, NewSchedule, tables
 from redrive.testing import Drained, VirtualClock, drain
 from redrive.web.app import make_web
-from redrive.wiring import Service
 from tests.servers import Migrated
 
 MINUTE = timedelta(minutes=1)

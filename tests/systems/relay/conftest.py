@@ -7,10 +7,10 @@ import httpx
 import pytest
 
 from redrive import Redrive, seconds
+from redrive.running import Service
 from redrive.settings import Settings
 from redrive.systems.relay import Relay, RelaySettings
 from redrive.systems.relay import system as relay_system
-from redrive.wiring import Service
 from tests.web.conftest import client_of
 
 from .kit import NOWHERE, Broker, broker_at

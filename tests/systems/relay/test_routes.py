@@ -10,8 +10,8 @@ from sqlalchemy import text
 
 from redrive import Redrive
 from redrive.errors import TooSlowError
+from redrive.running import Service
 from redrive.systems.relay import desk as review
-from redrive.wiring import Service
 from tests.web.conftest import client_of
 
 from .kit import PATH, in_review, row, statuses

@@ -15,13 +15,13 @@ import httpx
 import pytest
 
 from redrive import Filter, Redrive
+from redrive.running import Service
 from redrive.settings import Settings
 from redrive.systems.triggers import Triggers, TriggerSettings
 from redrive.systems.triggers.endpoints import new_secret
 from redrive.systems.triggers.values import Endpoint, NewEvent, Taken
 from redrive.testing import Drained, VirtualClock, drain
 from redrive.web.app import make_web
-from redrive.wiring import Service
 from tests.ledgers.aws.homes import ClockQueue
 from tests.servers import Migrated
 from tests.stores.items import item_url

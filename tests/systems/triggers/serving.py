@@ -9,10 +9,10 @@ from typing import Any, Self, TypeVar
 import uvicorn
 
 from redrive import Redrive
+from redrive.running import Service
 from redrive.settings import Settings
 from redrive.systems.triggers import Triggers, TriggerSettings
 from redrive.web.app import make_web
-from redrive.wiring import Service
 
 T = TypeVar("T")
 

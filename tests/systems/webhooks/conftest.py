@@ -14,11 +14,11 @@ import pytest
 from sqlalchemy import Connection, text
 
 from redrive import Redrive, Task
+from redrive.running import Service
 from redrive.settings import Settings
 from redrive.systems.webhooks import Source, Webhooks, WebhookSettings
 from redrive.testing import VirtualClock
 from redrive.web.app import make_web
-from redrive.wiring import Service
 from tests.servers import Migrated
 
 GITHUB_SECRET = "It's a Secret to Everybody"

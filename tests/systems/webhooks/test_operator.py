@@ -7,11 +7,11 @@ import httpx
 import pytest
 
 from redrive import Filter, Redrive, State
+from redrive.running import Service
 from redrive.settings import Settings
 from redrive.systems.webhooks import Webhooks
 from redrive.testing import drain
 from redrive.web.app import make_web
-from redrive.wiring import Service
 
 from .conftest import execute, rows
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from redrive import Redrive, seconds
 from redrive.access.sql.keys import SqlKeys
 from redrive.errors import LedgerAwayError
+from redrive.running import Service
 from redrive.settings import Settings
 from redrive.systems.webhooks import Webhooks, WebhookSettings, routes
 from redrive.testing import VirtualClock, drain
 from redrive.web.app import make_web
-from redrive.wiring import Service
 
 from .conftest import Inbox, Make, client_of, error_of, rows, webhook
 

@@ -19,11 +19,11 @@ from sqlalchemy import text
 
 from redrive import PermanentError, Redrive, Snoozed, State, Task, days, hours, seconds
 from redrive.app import WorkerSettings
+from redrive.running import Service
 from redrive.settings import Settings
 from redrive.systems.webhooks import Webhooks, WebhookSettings
 from redrive.testing import VirtualClock, drain
 from redrive.web.app import make_web
-from redrive.wiring import Service
 
 from .conftest import Inbox, Make, at_work, execute, has_status, rows, until, webhook
 
