@@ -1,32 +1,25 @@
-"""A lane: one ledger together with the handlers that work it off. An application has one for each table."""
+"""What can be asked and done on one ledger: register handlers, add tasks, look at them, act on them."""
 
 import asyncio
-import logging
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
-from itertools import islice
-from typing import Any, TypedDict, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from redrive.core.backoff import Backoff
 from redrive.core.durations import ZERO, Span, read_span
 from redrive.core.effect import Effect
 from redrive.core.effect_mark import EffectAnswer, EffectMark
 from redrive.core.failure import Rule
-from redrive.core.gate_order import Priority, read_priority
-from redrive.core.gate_rules import Breaker, GateRule, read_rule
+from redrive.core.gate_rules import GateRule
 from redrive.core.jitter import Jitter
-from redrive.core.payload_types import as_json
 from redrive.core.policy import Policy, read_policy
 from redrive.core.preview import Try, preview
 from redrive.core.progress import Progress
 from redrive.core.states import Act, State
 from redrive.core.table import TASKS, Counts, LedgerTable
 from redrive.core.task import (
-    GATE_CHARS_MAX,
-    PAYLOAD_BYTES_MAX,
     Added,
     Attempt,
     Deed,
@@ -34,65 +27,38 @@ from redrive.core.task import (
     P,
     Task,
     TaskId,
-    check_text,
 )
 from redrive.engine.announce import announce
-from redrive.engine.handlers import Handler, HandlerFunction, Handlers, function_name, make_handler
+from redrive.engine.handlers import HandlerFunction, Handlers, function_name, make_handler
 from redrive.engine.own_loop import run_in_own_loop
 from redrive.engine.worker import WorkerSettings
-from redrive.errors import HandlerError, LedgerAwayError, NoResultError, PayloadError, StaleError, UsageError
+from redrive.errors import HandlerError, LedgerAwayError, NoResultError, UsageError
 from redrive.events import Event, TaskAdded
+from redrive.lane.gates import GatedLane
+from redrive.lane.new_task import AddOptions, make_task
+from redrive.lane.preparing import UnhandledKinds, prepared
 from redrive.ledgers.sql.beside import Beside
-from redrive.observe.traces import current_trace
 from redrive.operator.acts import Acted, ActOptions, Acts, Which
 from redrive.operator.backtests import TRIES_MAX, Tried, try_policy
 from redrive.operator.effects import UnknownEffect, answer_effects, cancel_running, read_answer, unknown_effects
-from redrive.operator.gates import KEEP, GateDoes, GateView, Keep, ParkedTask, changed_rule, read_does
+from redrive.operator.gates import ParkedTask
 from redrive.operator.headcount import Headcount
 from redrive.operator.names import Names
 from redrive.operator.operating import LaneOperations
-from redrive.operator.ports import Census, Gates, OperatorLedger, ReadProgress, TaskPages
+from redrive.operator.ports import Census, OperatorLedger, ReadProgress, TaskPages
 from redrive.ports import Actor, Filter, Observer, Page, Within
 from redrive.stores.port import Store
-
-__all__ = ["Acted", "Actor", "AddOptions", "Added", "Attempt", "Lane", "NewTask", "Page", "make_task"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 EVERYTHING = Filter()
-CHANGE_TRIES_MAX = 5
-"""How often a change of some limits is made anew because others were changed meanwhile."""
-HANDLERS_NAMED_MAX = 10
 RESULT_LOOKS_SECONDS = (0.02, 1.0)
 """How long whoever waits for a result pauses between two looks: at first, and at most. A look is two reads by key."""
-SEEN_KINDS_MAX = 10_000
-"""How many kinds are remembered, so that each is looked up and warned of once."""
 
 NO_EFFECTS = "cannot wait for the probe of an effect: keep such tasks in a table of SQLite or PostgreSQL"
 
-_log = logging.getLogger("redrive")
 
-
-class AddOptions(TypedDict, total=False):
-    """What can be said of a task when it is added, beside its kind and payload."""
-
-    key: str | None
-    """What you know it by: adding it again is the same task. Without one it gets a random key."""
-    delay: Span
-    """How long after now its first try is due."""
-    attempts: int | None
-    """How many tries it has, in place of the policy's number."""
-    deadline: Span | None
-    """How long after now it is tried."""
-    gate: str | None
-    """The destination that it is for, whose limits it waits for."""
-    tenant: str | None
-    """Whose it is."""
-    priority: Priority | str | None
-    """`"high"` or `"low"` goes before or behind others of its gate."""
-
-
-class Lane:
+class Lane(GatedLane):
     """Handlers over one table, and all that can be asked and done there."""
 
     def __init__(
@@ -117,7 +83,7 @@ class Lane:
         self.tune = tune
         self._ledger = store.own_ledger() if table is TASKS else ledger
         self._beside = beside
-        self._seen_kinds: set[str] = set()
+        self._unhandled = UnhandledKinds(self.handlers)
         self._gate_rules: dict[str, GateRule] = {}
         self.headcount: Headcount | None = None
         """What people count here, where that is not tasks."""
@@ -182,9 +148,7 @@ class Lane:
         await self._open_app()
         if self._ledger is None:
             self._ledger = await self._store.open_ledger(self.table, beside=self._beside)
-        for pattern, rule in list(self._gate_rules.items()):
-            await self._ledger.set_rule(pattern, rule, Actor(name="code"), by_code=True)
-            self._gate_rules.pop(pattern, None)  # only then: a store that was away is told when it is back
+        await self._write_rules(self._ledger)
         return self._ledger
 
     def now(self) -> datetime:
@@ -220,118 +184,6 @@ class Lane:
         begins = await (await self.pages()).present() - read_span("since", since)
         history = self._store.history(ledger)
         return await try_policy(ledger, history, policy, begins, kind=kind, tries_max=tries_max, progress=progress)
-
-    # --- gates ------------------------------------------------------------------------------------------------------
-
-    def gate(
-        self,
-        pattern: str,
-        *,
-        concurrency: int | None = None,
-        rate: str | int | None = None,
-        burst: int | None = None,
-        breaker: Breaker | None = None,
-        budget: float | None = None,
-    ) -> None:
-        """Limits for all gates whose names the pattern fits best; `*` in it stands for any text.
-
-            app.gate("bank:*", concurrency=5, rate="20/s", breaker=Breaker(failures=10), budget=0.2)
-
-        `concurrency` is how many of a gate's tasks run at once, over all processes, `rate` how many start in any second, minute
-        or hour (`"20/s"`, `"100/m"`, `"1000/h"`), `burst` how many of them at once. A `Breaker` lets one try at a time through while the destination is
-        down. `budget` is which share of first tries may be retried. What is kept back is not charged. The limits are written when the
-        application opens, and what a person has set since stays.
-        """
-        rule = read_rule(concurrency=concurrency, rate=rate, burst=burst, breaker=breaker, budget=budget)
-        self._gate_rules[check_text("pattern", pattern, GATE_CHARS_MAX)] = rule
-
-    async def pause_gate(
-        self,
-        name: str,
-        *,
-        actor: str,
-        reason: str,
-        span: Span | None = None,
-        until: datetime | None = None,
-        version: int | None = None,
-    ) -> bool:
-        """Let nothing of a gate through until somebody resumes it, or the span or the instant is over; whether it was changed.
-
-        `kind:mail` or `kind:mail.*` pauses kinds, and `kind:*` the whole ledger, whether or not their tasks have gates. What runs ends, what
-        waits waits, and adding goes on. `version` is that of the view that the person saw: a `StaleError` if somebody was quicker.
-        """
-        if until is not None:
-            if span is not None:
-                raise UsageError("give either span or until")
-            span = until - await self._store.present()
-            if span <= ZERO:
-                raise UsageError(f"until must lie in the future, not at {until.isoformat()}")
-        who = Actor(name=actor, reason=reason)
-        return await (await self.ledger()).pause_gate(name, who, span=span, version=version)
-
-    async def resume_gate(self, name: str, *, actor: str, reason: str, version: int | None = None) -> bool:
-        """Give a paused gate, kind or ledger free; whether it was changed. The parameters are those of `pause_gate`."""
-        return await (await self.ledger()).resume_gate(name, Actor(name=actor, reason=reason), version=version)
-
-    async def set_gate(
-        self,
-        pattern: str,
-        *,
-        actor: str,
-        reason: str,
-        concurrency: int | Keep | None = KEEP,
-        rate: str | int | Keep | None = KEEP,
-        burst: int | Keep | None = KEEP,
-        breaker: Breaker | Keep | None = KEEP,
-        budget: float | Keep | None = KEEP,
-        version: int | None = None,
-    ) -> bool:
-        """Change the limits of a gate, or of all that the pattern fits best, in place of those that stand in code; whether they changed.
-
-        The limits are those of `gate`. None takes one away, and what is not given stays as it holds now. `version` as in `pause_gate`.
-        """
-        ledger, gates = await self.ledger(), await self.gate_reader()
-        given = {"concurrency": concurrency, "rate": rate, "burst": burst, "breaker": breaker, "budget": budget}
-        for _ in range(CHANGE_TRIES_MAX):
-            before, last = await gates.rule_for(pattern)
-            rule = changed_rule(before, **given)
-            try:
-                seen = last if version is None else version
-                return await ledger.set_rule(pattern, rule, Actor(name=actor, reason=reason), version=seen)
-            except StaleError:  # what is not given stays as it holds: without a version, as it holds since just now
-                if version is not None:
-                    raise
-        raise StaleError(f"others keep changing {pattern!r}: try again")
-
-    async def unset_gate(self, pattern: str, *, actor: str, reason: str, version: int | None = None) -> bool:
-        """Take the limits of a pattern away, so that a wider one holds or none; whether there were any. What code says comes back when it next opens."""
-        return await (await self.ledger()).set_rule(pattern, None, Actor(name=actor, reason=reason), version=version)
-
-    async def gate_reader(self, *, limited: bool = False) -> Gates:
-        """The gates here, as people see them; `limited` as in `pages`."""
-        return self._store.gates(await self.ledger(), limited=limited)
-
-    async def gates(
-        self, *, does: GateDoes | str | None = None, prefix: str = "", cursor: str | None = None, limit: int = 100
-    ) -> Page[GateView]:
-        """A page of gates: those that hold, return or are paused first, then the others, by name; pass `page.cursor` for the next one.
-
-        `does` is one of "paused", "holding", "returning" and "letting through", `prefix` how their names begin.
-        """
-        asked = None if does is None else read_does(does)
-        return await (await self.gate_reader()).page(does=asked, prefix=prefix, cursor=cursor, limit=limit)
-
-    async def gate_state(self, name: str) -> GateView | None:
-        """What one gate does now, why and until when, and what it keeps back; None where no task has named it yet."""
-        return await (await self.gate_reader()).one(name)
-
-    async def parked(self, task: Task) -> ParkedTask | None:
-        """What keeps a waiting task back: its gate, or the pause of its kind; None where nothing does."""
-        try:
-            gates = await self.gate_reader()
-        except UsageError:  # a ledger without gates keeps nothing back
-            return None
-        return await gates.parked(task)
 
     # --- handlers ---------------------------------------------------------------------------------------------------
 
@@ -463,7 +315,7 @@ class Lane:
 
     async def add_many(self, tasks: Iterable[NewTask], *, within: Within | None = None) -> list[Added]:
         """Store many tasks in one commit, all or nothing; make them with `redrive.lane.make_task`."""
-        given = self._prepared(tasks)
+        given = prepared(tasks, self.handlers)
         if not given:
             return []
         added = await (await self.ledger()).add(given, within=within)
@@ -499,7 +351,7 @@ class Lane:
         and only if your transaction commits. redrive's own table needs no opening for that, only to be there; an adopted table
         must have been checked by `open` before.
         """
-        [task] = self._prepared([self._make_task(kind, payload, how)])
+        [task] = prepared([self._make_task(kind, payload, how)], self.handlers)
         if within is None:
             [added] = run_in_own_loop(lambda: self._add_own([task]), instead="await app.add(…)")
         elif self._ledger is None:
@@ -517,57 +369,11 @@ class Lane:
     def _make_task(self, kind: str | Callable[..., Any], payload: Any, how: AddOptions) -> NewTask:
         return make_task(kind if isinstance(kind, str) else self.handlers.kind_of(kind), payload, **how)
 
-    def _prepared(self, tasks: Iterable[NewTask]) -> list[NewTask]:
-        """The tasks with payloads that fit their handlers, behind the gates that those name."""
-        given = list(tasks)
-        if self.handlers.has_typed:
-            for task in given:
-                self._value_of(task, self.handlers.find(task.kind))
-        return self._behind_gates(given)
-
-    def _value_of(self, task: NewTask, handler: Handler | None) -> Any:
-        """The payload as its handler gets it, or a `PayloadError`."""
-        if handler is None or handler.payload is None:
-            return task.payload
-        try:
-            return handler.payload.read(task.payload)
-        except PayloadError as error:
-            raise PayloadError(f"{task.kind!r}: {error}") from error
-
-    def _behind_gates(self, given: list[NewTask]) -> list[NewTask]:
-        """The tasks behind the gates that their handlers name."""
-        if not self.handlers.has_gates and all(task.gate is None and task.tenant is None for task in given):
-            return given
-        return [self._behind_gate(task) for task in given]
-
-    def _behind_gate(self, task: NewTask) -> NewTask:
-        handler = self.handlers.find(task.kind)
-        if handler is None:
-            return task
-        gate = (
-            task.gate if task.gate is not None or handler.gate is None else handler.gate(self._value_of(task, handler))
-        )
-        return task if gate is None and task.tenant is None else task.behind(gate, handler.policy.deadline)
-
     def _announce(self, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
-        if len(self.handlers):  # a process without handlers only adds, and others work: it is not warned
-            self._warn_of_unhandled({task.kind for task in tasks})
+        self._unhandled.look_at(tasks)
         if self.observers:
             pairs = zip(tasks, added, strict=True)
             self.tell([TaskAdded(self.name, task.kind, one.key, one.id, one.new) for task, one in pairs])
-
-    def _warn_of_unhandled(self, kinds: set[str]) -> None:
-        """Once for each kind."""
-        if kinds <= self._seen_kinds:
-            return
-        for kind in sorted(kinds - self._seen_kinds):
-            if self.handlers.find(kind) is None:
-                there = ", ".join(handler.kind for handler in islice(self.handlers, HANDLERS_NAMED_MAX))
-                more = len(self.handlers) - HANDLERS_NAMED_MAX
-                there += f" and {more} more" if more > 0 else ""
-                _log.warning("nobody here handles %r: its tasks wait for a worker that does; there is %s", kind, there)
-        if len(self._seen_kinds) < SEEN_KINDS_MAX:
-            self._seen_kinds |= kinds
 
     # --- looking ----------------------------------------------------------------------------------------------------
 
@@ -724,41 +530,3 @@ class Lane:
         if self._ledger is None:
             raise UsageError(f"table {self.name!r} must be checked before: `await app.open()`")
         return self._ledger.cancel_sync(ids, Actor(name=actor, reason=reason), within=within)
-
-
-def make_task(
-    kind: str, payload: Any = None, *, payload_bytes_max: int = PAYLOAD_BYTES_MAX, **how: Unpack[AddOptions]
-) -> NewTask:
-    """A task to be added; without a key it gets a random one, and adding it again makes another task.
-
-    `payload_bytes_max` is for a system whose payloads may be larger than 1 MiB.
-    """
-    return _new_task(kind, as_json(payload), payload_bytes_max, **how)
-
-
-def _new_task(
-    kind: str,
-    payload: Any,
-    payload_bytes_max: int,
-    *,
-    key: str | None = None,
-    delay: Span = ZERO,
-    attempts: int | None = None,
-    deadline: Span | None = None,
-    gate: str | None = None,
-    tenant: str | None = None,
-    priority: Priority | str | None = None,
-) -> NewTask:
-    return NewTask(
-        kind=kind,
-        key=secrets.token_hex(16) if key is None else key,
-        payload=payload,
-        delay=delay if delay is ZERO else read_span("delay", delay),
-        failures_max=attempts,
-        deadline=None if deadline is None else read_span("deadline", deadline),
-        trace=current_trace(),
-        gate=gate,
-        tenant=tenant,
-        priority=None if priority is None else read_priority(priority).level,
-        payload_bytes_max=payload_bytes_max,
-    )
