@@ -164,7 +164,7 @@ class _LaneDrain:
         self._keeper = Keeper(ledger, lane.handlers, self._settler, patience, self._tell)
 
     async def run_due(self, tasks_max: int) -> int:
-        """Run all that is due now; how many it were."""
+        """Run all that is due now; how many there were."""
         ran = await self._keeper.settle_expired()
         if await self._ledger.uses_gates(anew=True):
             await self._ledger.discover()

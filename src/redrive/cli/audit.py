@@ -38,7 +38,7 @@ def list_acts(
     app: AppOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List acts of people and systems, one row for one act however many tasks it changed, the newest first.
+    """List acts of people and systems, newest first: one row per act, however many tasks it changed.
 
     Example: [cyan]redrive audit list --ledger redrive_task[/]
     """
@@ -85,7 +85,7 @@ def show(
         "from": entry.origin,
         "asked for": ", ".join(f"{name} {value}" for name, value in entry.asked.items()),
         "chain": "" if entry.number is None else f"line {entry.number}",
-        "written": "later than it was done: by older code, or by a system that writes no lines" if entry.folded else "",
+        "written": "after the act: by older code, or by a system that writes no lines" if entry.folded else "",
     }
     for name, text in told.items():
         if text:

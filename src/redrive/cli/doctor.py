@@ -31,7 +31,7 @@ MARKS = {"ok": "[green]✓[/]", "notice": "[yellow]![/]", "problem": "[red]✗[/
 
 
 def doctor(database: DatabaseOption = None, app: AppOption = None, json: JsonOption = False) -> None:
-    """Check the store, its version and durability, the clocks, and say what to do. Nothing is changed.
+    """Check the store, its version and durability, and the clocks, and say what to do. Nothing is changed.
 
     With [cyan]--app[/] also adopted tables, and kinds that wait without a handler. Exit code 1 says that there is a problem.
 
@@ -170,7 +170,10 @@ async def _look_at_secrets(app: Redrive) -> AsyncIterator[Finding]:
     if found.unreadable:
         remedy = "add the key that they were encrypted with to REDRIVE_SECRET_KEY, behind the others"
         yield Finding(
-            "secrets", "problem", f"{found.unreadable} of {found.total} open with no key that is given", remedy
+            "secrets",
+            "problem",
+            f"{found.unreadable} of {found.total} cannot be opened with any of the given keys",
+            remedy,
         )
     if found.plain:
         remedy = (

@@ -1,4 +1,4 @@
-"""`redrive effects`: tasks of which nobody knows whether their effects happened, and the answers of people."""
+"""`redrive effects`: tasks whose effects may or may not have happened, and the answers of people."""
 
 from typing import Annotated
 
@@ -15,13 +15,14 @@ from redrive.core.task import TaskId
 from redrive.operator.effects import read_answer, unknown_json
 from redrive.operator.json_views import id_json
 
-effects = typer.Typer(help="Answer whether it happened, where nobody could find out.", no_args_is_help=True)
+effects = typer.Typer(help="Say whether an effect happened when nothing could find out.", no_args_is_help=True)
 
 
 @effects.command("list")
 def list_effects(
     probing: Annotated[
-        bool, typer.Option("--probing", help="Those whose probe is still asked, not those that need a person.")
+        bool,
+        typer.Option("--probing", help="Those whose probe is still being asked, instead of those that need a person."),
     ] = False,
     limit: Annotated[int, typer.Option(help="How many to show.", min=1, max=500)] = 50,
     after: AfterOption = None,
@@ -44,9 +45,7 @@ def list_effects(
         )
     elif not found.items:
         say(
-            "no probe is being asked"
-            if probing
-            else "nothing to answer: it is known of every effect whether it happened"
+            "no probe is being asked" if probing else "nothing to answer: every effect is known to have happened or not"
         )
     else:
         console = out()
@@ -71,7 +70,7 @@ def answer(
     app: AppOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say of tasks whether their effects happened. Until then nothing runs them.
+    """Say whether the effects of tasks happened. Until then nothing runs them.
 
     Example: [cyan]redrive effects answer payment-7 --answer happened --reason "it is in the bank's books"[/]
     """

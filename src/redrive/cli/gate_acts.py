@@ -57,7 +57,7 @@ class GateDeed:
             title = self.name if view is None else view.title
             say(f"{escape(self.words.format(title))} in {escape(ledger)}, by {escape(str(who['actor']))}")
         else:
-            say(f"nothing changed: {escape(self.name)} in {escape(ledger)} was like that already")
+            say(f"nothing changed: {escape(self.name)} in {escape(ledger)} was already like that")
         if not changed:
             raise typer.Exit(PROBLEM)
 

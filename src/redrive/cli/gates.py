@@ -40,18 +40,19 @@ COLOURS = {
 gates = typer.Typer(help="Look at gates, change their limits, pause and resume them.", no_args_is_help=True)
 
 NameArgument = Annotated[
-    str | None, typer.Argument(metavar="[GATE]", help="The gate; or say --kind, or --all for the whole ledger.")
+    str | None, typer.Argument(metavar="[GATE]", help="The gate; or use --kind, or --all for the whole ledger.")
 ]
 KindOption = Annotated[
-    str | None, typer.Option("--kind", help="Tasks of this kind, whether they have gates or not; mail.* is many.")
+    str | None, typer.Option("--kind", help="Tasks of this kind, with or without gates; mail.* matches several kinds.")
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="The whole ledger.")]
 UnsetOption = Annotated[
-    bool, typer.Option("--unset", help="Take the limits of this pattern away: a wider one holds, or none.")
+    bool, typer.Option("--unset", help="Remove the limits of this pattern: a wider pattern then applies, or none.")
 ]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; required, shown beside the gate and kept.")]
 VersionOption = Annotated[
-    int | None, typer.Option("--version", help="Only if nobody has acted since this version, as `show` says it.", min=0)
+    int | None,
+    typer.Option("--version", help="Only if nobody has changed it since this version, which `show` prints.", min=0),
 ]
 
 
@@ -71,7 +72,7 @@ def list_gates(
     app: AppOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the gates of all ledgers, those that hold, return or are paused first.
+    """List the gates of all ledgers; those that hold tasks back, return or are paused come first.
 
     What a gate keeps back is parked: not charged, not dead, not forgotten.
 
@@ -169,7 +170,7 @@ def show(
 
     found = on_ledgers(look, database, app, lane)
     if found is None:
-        complain(f"there is no gate {meant!r}: no task has named it yet; `redrive gates list` has those that there are")
+        complain(f"there is no gate {meant!r}: no task has named it yet; `redrive gates list` shows those that exist")
         raise typer.Exit(PROBLEM)
     view, deeds = found
     if json:
@@ -217,21 +218,21 @@ def _why(reason: str) -> str:
 @gates.command("set")
 def set_limits(
     name: Annotated[str, typer.Argument(metavar="GATE", help="The gate, or a pattern of gates such as 'bank:*'.")],
-    concurrency: Annotated[str | None, typer.Option(help="How many run at once; none takes it away.")] = None,
+    concurrency: Annotated[str | None, typer.Option(help="How many may run at once; none removes the limit.")] = None,
     rate: Annotated[
-        str | None, typer.Option(help="How many start in any second, minute or hour: 20/s, 100/m, 1000/h; or none.")
+        str | None, typer.Option(help="How many may start in any second, minute or hour: 20/s, 100/m, 1000/h; or none.")
     ] = None,
-    burst: Annotated[str | None, typer.Option(help="How many of the rate at once; or none.")] = None,
+    burst: Annotated[str | None, typer.Option(help="How many of those may start at once; or none.")] = None,
     failures: Annotated[
-        str | None, typer.Option(help="This many failures trip the breaker; none takes the breaker away.")
+        str | None, typer.Option(help="How many failures trip the breaker; none removes the breaker.")
     ] = None,
     share: Annotated[
-        float | None, typer.Option(help="It trips if this share of at least that many tries failed.")
+        float | None, typer.Option(help="It trips if at least this share of tries failed, out of at least that many.")
     ] = None,
-    within: Annotated[timedelta | None, duration_option("--within", "In this span.")] = None,
-    probe: Annotated[timedelta | None, duration_option("--probe", "How long between two probes.")] = None,
+    within: Annotated[timedelta | None, duration_option("--within", "The span in which failures are counted.")] = None,
+    probe: Annotated[timedelta | None, duration_option("--probe", "How long to wait between two probes.")] = None,
     budget: Annotated[
-        str | None, typer.Option(help="Which share of first tries may be retried, such as 0.2; or none.")
+        str | None, typer.Option(help="How many retries are allowed, as a share of first tries, such as 0.2; or none.")
     ] = None,
     unset: UnsetOption = False,
     reason: ReasonOption = "",
@@ -242,7 +243,7 @@ def set_limits(
     app: AppOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Change the limits of a gate, or of all that a pattern fits best. What is not named stays. It holds from the next claim on.
+    """Change the limits of a gate, or of all gates that a pattern fits best. Limits that are not named stay. They apply from the next claim on.
 
     Example: [cyan]redrive gates set 'bank:*' --concurrency 5 --rate 20/s --reason "agreed with the bank"[/]
     """
@@ -275,9 +276,9 @@ def pause(
     name: NameArgument = None,
     kind: KindOption = None,
     every: AllOption = False,
-    span: Annotated[timedelta | None, duration_option("--for", "It resumes by itself after this.")] = None,
+    span: Annotated[timedelta | None, duration_option("--for", "Resume automatically after this.")] = None,
     until: Annotated[
-        str | None, typer.Option("--until", metavar="INSTANT", help="It resumes by itself then: 2026-01-31T09:00:00Z.")
+        str | None, typer.Option("--until", metavar="INSTANT", help="Resume automatically then: 2026-01-31T09:00:00Z.")
     ] = None,
     reason: ReasonOption = "",
     by: ByOption = None,
@@ -287,7 +288,7 @@ def pause(
     app: AppOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Let nothing through: what runs ends, what waits waits, adding goes on. Deadlines still hold. In every process within a second.
+    """Let nothing through, in every process within a second. Running tasks finish, waiting ones wait, and tasks can still be added. Deadlines still apply.
 
     Example: [cyan]redrive gates pause bank:DE --for 1h --reason "the bank moves"[/], [cyan]redrive gates pause --kind mail --reason "wrong template"[/]
     """
@@ -313,7 +314,7 @@ def resume(
     app: AppOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Resume what is paused. Whatever else keeps a gate shut, such as its breaker, still does.
+    """Resume what is paused. Anything else that keeps a gate shut, such as its breaker, still does.
 
     Example: [cyan]redrive gates resume bank:DE --reason "the bank is back"[/]
     """

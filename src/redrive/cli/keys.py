@@ -18,9 +18,9 @@ keys = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 
 @keys.command("create")
 def create(
-    user: Annotated[str, typer.Option(help="Whose key it is.")],
+    user: Annotated[str, typer.Option(help="Who the key is for.")],
     scope: Annotated[list[str], typer.Option(help=f"What it may do; may be given more than once: {', '.join(Scope)}.")],
-    expires: Annotated[timedelta | None, duration_option("--expires", "How long it is valid, such as 30d.")] = None,
+    expires: Annotated[timedelta | None, duration_option("--expires", "How long it stays valid, such as 30d.")] = None,
     database: DatabaseOption = None,
     app: AppOption = None,
     json: JsonOption = False,
@@ -36,7 +36,7 @@ def create(
     if json:
         print_json(_key_json(made.key) | {"key": made.secret})
         return
-    say(f"key [bold]{made.key.id}[/] for {escape(user)} ({', '.join(made.key.scopes)}); it is shown this once:")
+    say(f"key [bold]{made.key.id}[/] for {escape(user)} ({', '.join(made.key.scopes)}); it is shown only once:")
     out().print(made.secret, markup=False, soft_wrap=True)
 
 
@@ -68,7 +68,7 @@ def revoke(
     app: AppOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Refuse a key from now on.
+    """Revoke a key: it is refused from now on.
 
     Example: [cyan]redrive keys revoke 3f9a61c0d2b4[/]
     """

@@ -99,7 +99,7 @@ async def _open_ledgers(app: Redrive, lane: str | None) -> Ledgers:
     await app.open()
     if lane is not None:
         return Ledgers([choose_lane(app, lane)], {}, app)
-    # A system may count what are no tasks, such as events, under a name of its own.
+    # A system may count things that are not tasks, such as events, under a name of its own.
     known = {*app.lanes, *(one.counted_as for one in app.lanes.values())}
     for name in await app.store.figures.ledgers():
         if name not in known:

@@ -56,10 +56,12 @@ operations = typer.Typer(help="Bring dead tasks back step by step, with a brake.
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The operation.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; required, shown on its page and kept.")]
-RateOption = Annotated[str | None, typer.Option("--rate", help="How many a second, minute or hour: 20/s, 100/m.")]
+RateOption = Annotated[
+    str | None, typer.Option("--rate", help="How many tasks per second, minute or hour: 20/s, 100/m.")
+]
 AllNowOption = Annotated[bool, typer.Option("--all-now", help="Everything at once: no steps, no rate, no brake.")]
 HaltOption = Annotated[
-    str | None, typer.Option("--halt", help="It stops by itself when more than this share fails again: 10%.")
+    str | None, typer.Option("--halt", help="Stop automatically when more than this share fails again: 10%.")
 ]
 
 
@@ -72,9 +74,7 @@ def start(
     cause: CauseOption = None,
     older_than: OlderOption = None,
     every: Annotated[bool, typer.Option("--all", help="All dead tasks.")] = False,
-    steps: Annotated[
-        str | None, typer.Option("--steps", help="How many are released one after the other: 1,5,25,100.")
-    ] = None,
+    steps: Annotated[str | None, typer.Option("--steps", help="How many tasks each step releases: 1,5,25,100.")] = None,
     rate: RateOption = None,
     halt: HaltOption = None,
     all_now: AllNowOption = False,
@@ -98,7 +98,7 @@ def start(
 ) -> None:
     """Start bringing dead tasks back: one first, then 5, 25, 100, then the rest at the rate.
 
-    The tasks that match now are its set; what dies later is not taken. Any worker or service carries it on.
+    It takes the tasks that match now, and none that die later. Any worker or service carries it on.
 
     Example: [cyan]redrive operations start --cause 9f86d081 --reason "bank is back" --rate 20/s --halt 10%[/]
     """
@@ -349,7 +349,12 @@ _steer(
 )
 _steer("halt", "Pull the brake: nothing more is released.", "halted", "wrong cause")
 _steer("give-back", "End it: what was not released stays dead as it was.", "given back", "they do it by hand")
-_steer("approve", "Let it begin; must be somebody other than whoever started it.", "approved", "looked at it with ada")
+_steer(
+    "approve",
+    "Let it begin. Must be done by somebody other than the person who started it.",
+    "approved",
+    "looked at it with ada",
+)
 
 
 @operations.command("change")
@@ -364,7 +369,7 @@ def change(
     app: AppOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Change the rate, or from which share on it stops; what is not given stays.
+    """Change the rate, or the share of failures at which it stops; what is not given stays.
 
     Example: [cyan]redrive operations change 7c2f91d0 --rate 5/s --reason "their server is slow"[/]
     """

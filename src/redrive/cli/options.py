@@ -47,13 +47,17 @@ SystemsOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-AfterOption = Annotated[str | None, typer.Option("--after", help="Continue there, as the last page said.")]
-ByOption = Annotated[str | None, typer.Option("--by", help="Who does it; by default the name you are logged in with.")]
+AfterOption = Annotated[
+    str | None, typer.Option("--after", help="Continue after this cursor, which the last page printed.")
+]
+ByOption = Annotated[
+    str | None, typer.Option("--by", help="Who does this; by default the name you are logged in with.")
+]
 KindOption = Annotated[str | None, typer.Option("--kind", help="Only tasks of this kind.")]
 KeyOption = Annotated[str | None, typer.Option("--key", help="Only the task with this key.")]
 ErrorOption = Annotated[str | None, typer.Option("--error", help="Only tasks whose last error contains this text.")]
 CauseOption = Annotated[
-    str | None, typer.Option("--cause", help="Only dead tasks with this failure cause, as the dashboard groups them.")
+    str | None, typer.Option("--cause", help="Only dead tasks with this failure cause, as grouped on the dashboard.")
 ]
 OlderOption = Annotated[
     timedelta | None, duration_option("--older-than", "Only tasks that have not changed for this long.")

@@ -25,12 +25,12 @@ from redrive.operator.json_views import instant_json
 FILE_BYTES_MAX = 64 * 1024
 MINUTES_SHOWN_MAX = 20_000
 
-policy = typer.Typer(help="Try a policy on what has happened, before you use it.", no_args_is_help=True)
+policy = typer.Typer(help="Try a policy on past tries before you use it.", no_args_is_help=True)
 
 
 @policy.callback()
 def _group() -> None:
-    """Try a policy on what has happened, before you use it."""
+    """Try a policy on past tries before you use it."""
 
 
 @policy.command("try")
@@ -39,7 +39,7 @@ def try_(
         Path, typer.Argument(metavar="FILE", help="The policy as TOML or JSON, in the form that /api/preview takes.")
     ],
     since: Annotated[timedelta, duration_option("--since", "How far back, such as 7d.")] = timedelta(days=7),
-    kind: Annotated[str | None, typer.Option(help="Only tasks of this kind: a policy is one of a kind.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Only tasks of this kind: a policy belongs to one kind.")] = None,
     lane: Annotated[str, typer.Option(metavar="TABLE", help="Which table's history.")] = TASKS.name,
     limit: Annotated[int, typer.Option(help="How many tries are read at most.", min=1)] = TRIES_MAX,
     database: DatabaseOption = None,

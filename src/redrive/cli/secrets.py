@@ -37,10 +37,10 @@ def new_key() -> None:
 
 @secrets.command("rotate")
 def rotate(database: DatabaseOption = None, app: AppOption = None, json: JsonOption = False) -> None:
-    """Encrypt every stored secret with the first key, those that are in the clear as well. May be broken off and begun again.
+    """Encrypt every stored secret with the first key, including those that are in the clear. It can be interrupted and run again.
 
-    To change the key put the new one before the old one, REDRIVE_SECRET_KEY=new,old, start every process with both, rotate, and take the old
-    one away. Without REDRIVE_SECRET_KEY the keys are the lines of the file beside the SQLite database, the new one first.
+    To change the key, put the new one before the old one (REDRIVE_SECRET_KEY=new,old), restart every process with both, rotate, and remove
+    the old one. Without REDRIVE_SECRET_KEY the keys are the lines of the file beside the SQLite database, the new one first.
 
     Example: [cyan]redrive secrets rotate[/]
     """
@@ -66,7 +66,7 @@ def rotate(database: DatabaseOption = None, app: AppOption = None, json: JsonOpt
         )
         raise typer.Exit(PROBLEM)
     if not json:
-        say("the first key opens all of them: the others can go")
+        say("the first key opens all of them: the other keys can be removed")
 
 
 async def look_at_all(app: Redrive, box: "SecretBox | None") -> "KeptSecrets":

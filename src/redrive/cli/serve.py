@@ -33,7 +33,7 @@ SAMPLE = "examples.sample:app"
 def serve(
     app: Annotated[
         str | None,
-        typer.Option("--app", metavar="MODULE:APP", help="Your application; without it no handlers of yours run."),
+        typer.Option("--app", metavar="MODULE:APP", help="Your application; without it none of your handlers run."),
     ] = None,
     systems: SystemsOption = None,
     host: Annotated[str | None, typer.Option(help="Where to listen; by default HTTP_HOST or 127.0.0.1.")] = None,

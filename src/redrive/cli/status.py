@@ -51,7 +51,7 @@ LooksOption = Annotated[
 
 
 def status(database: DatabaseOption = None, app: AppOption = None, json: JsonOption = False) -> None:
-    """Say how things are: what is wrong, what happens by itself, what is safe to press.
+    """Say how things are: what is wrong, what will happen on its own, and what is safe to do.
 
     All ledgers of the database, those of its systems too. It makes one small write, to see that writes go through. Times are in your zone.
     The exit code is 1 if anything is wrong.

@@ -108,7 +108,7 @@ def grant(
     worker: Annotated[str, typer.Option(help="The role that serves and works.")] = "redrive_worker",
     viewer: Annotated[str, typer.Option(help="The role that only reads.")] = "redrive_viewer",
 ) -> None:
-    """Print the SQL for three roles of PostgreSQL: one that migrates, one that works, one that only looks.
+    """Print the SQL for three roles of PostgreSQL: one that migrates, one that works, one that only reads.
 
     Nothing is run: an administrator reads it and hands it to psql.
 

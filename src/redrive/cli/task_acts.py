@@ -155,7 +155,7 @@ def cancel_running(
     *,
     json: bool,
 ) -> None:
-    """Have tasks that run cancelled, and say which of them were told to."""
+    """Ask running tasks to end as cancelled, and say which were asked."""
     actor = by if by is not None else os_user()
 
     async def tell(ledgers: Ledgers) -> _Done:

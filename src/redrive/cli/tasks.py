@@ -72,9 +72,9 @@ def list_tasks(
     app: AppOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the tasks of all ledgers of the database, those of systems too, ledger by ledger and in the order of their ids.
+    """List the tasks of every ledger in the database, those of systems included, by ledger and then by id.
 
-    Tables that your application has adopted are known with [cyan]--app[/] only. What could not be looked at is said.
+    Tables that your application has adopted need [cyan]--app[/]. Ledgers that could not be read are named.
 
     Example: [cyan]redrive tasks list --state dead --error Timeout --older-than 1h[/]
     """
@@ -160,10 +160,10 @@ def show(
 def add(
     kind: Annotated[str, typer.Argument(help="What is to be done; it chooses the handler.")],
     payload: Annotated[str, typer.Argument(help="JSON for the handler; - reads it from stdin.")] = "null",
-    key: Annotated[str | None, typer.Option(help="Adding the same key again adds nothing.")] = None,
+    key: Annotated[str | None, typer.Option(help="Adding the same key again adds no second task.")] = None,
     delay: Annotated[timedelta, duration_option("--delay", "When the first try is due.")] = ZERO,
     attempts: Annotated[int | None, typer.Option(help="How many tries in all, instead of the policy's.", min=1)] = None,
-    deadline: Annotated[timedelta | None, duration_option("--deadline", "After this it is not tried any more.")] = None,
+    deadline: Annotated[timedelta | None, duration_option("--deadline", "It is not tried after this.")] = None,
     lane: LaneOption = None,
     database: DatabaseOption = None,
     app: AppOption = None,
@@ -189,15 +189,15 @@ def add(
     elif added.new:
         say(f"added task [bold]{id_}[/]: `redrive tasks show {id_}` follows it")
     else:
-        say(f"the key is known: it is task [bold]{id_}[/], nothing was added")
+        say(f"task [bold]{id_}[/] has this key already; nothing was added")
 
 
 # --- redrive and cancel ---------------------------------------------------------------------------------------------
 
 IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID|KEY]...", help="The tasks, by id or key.")]
-AllOption = Annotated[bool, typer.Option("--all", help="Every task that can be, where nothing else says which.")]
+AllOption = Annotated[bool, typer.Option("--all", help="All tasks that this can be done to.")]
 AtMostOption = Annotated[
-    int | None, typer.Option("--at-most", help="Change no more than this many: the number that you were shown.", min=0)
+    int | None, typer.Option("--at-most", help="Change at most this many, such as the number you were shown.", min=0)
 ]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; required, and kept with each task.")]
@@ -242,7 +242,7 @@ def cancel(
     until: UntilOption = None,
     every: AllOption = False,
     running: Annotated[
-        bool, typer.Option("--running", help="Tasks that run, by id or key: their handlers are told to end.")
+        bool, typer.Option("--running", help="Running tasks, by id or key: their handlers are told to end.")
     ] = False,
     at_most: AtMostOption = None,
     dry_run: DryOption = False,
@@ -254,7 +254,7 @@ def cancel(
     app: AppOption = None,
     json: JsonOption = False,
 ) -> None:
-    """End waiting tasks as cancelled; with [cyan]--running[/] those that run now.
+    """Cancel waiting tasks; with [cyan]--running[/], tasks that are running now.
 
     Example: [cyan]redrive tasks cancel 17 18 --reason "sent by hand"[/]
     """

@@ -19,7 +19,9 @@ def verify(
     app: Annotated[str, typer.Option("--app", metavar="MODULE:APP", help="Your application; its database is used.")],
     kills: Annotated[int, typer.Option(help="How many workers are killed (kill -9).", min=0, max=10_000)] = 10,
     stalls: Annotated[int, typer.Option(help="How many are stopped past their lease.", min=0, max=1_000)] = 3,
-    seed: Annotated[int | None, typer.Option(help="Which worker it hits and when is drawn with it.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed for the random choice of which worker is hit, and when.")
+    ] = None,
     beside_others: Annotated[
         bool, typer.Option("--beside-others", help="Also on a database in which other tasks wait or run.")
     ] = False,

@@ -100,7 +100,7 @@ class Keeper:
         await self.prune()
 
     async def settle_expired(self) -> int:
-        """Settle all claims whose lease ran out; how many it were."""
+        """Settle all claims whose lease ran out; how many there were."""
         settled = 0
         while True:
             self._kinds.forget()

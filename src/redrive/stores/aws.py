@@ -157,7 +157,7 @@ class ItemStore:
 
 
 def read_url(url: str) -> tuple[ItemPlaces, str | None, str | None, timedelta]:
-    """The places that a URL names, the region, where AWS is, and the lease; `SettingsError` for what is no such URL."""
+    """The places that a URL names, the region, where AWS is, and the lease; `SettingsError` for anything else."""
     parts = urlsplit(url)
     asked = dict(parse_qsl(parts.query))
     lease = asked.get("lease", f"{WorkerSettings().lease.total_seconds():g}")

@@ -119,7 +119,7 @@ class Store(Protocol):
         ...
 
     def history(self, ledger: OperatorLedger) -> History:
-        """The tries of a ledger that are on record; `UsageError` where they cannot be gone through."""
+        """The tries of a ledger that are on record; `UsageError` where they cannot be read one after the other."""
         ...
 
     def census(self, ledger: OperatorLedger) -> Census:

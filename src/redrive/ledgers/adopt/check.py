@@ -66,7 +66,7 @@ class UuidText(TypeDecorator[UUID]):
 
 
 class WholeNumber(TypeDecorator[int]):
-    """A count on SQLite, which keeps any text in a column of numbers: what is no number is refused when it is read."""
+    """A count on SQLite, which keeps any text in a column of numbers: what is not a number is refused when it is read."""
 
     impl = Integer
     cache_ok = True
@@ -76,7 +76,7 @@ class WholeNumber(TypeDecorator[int]):
 
 
 class Padded(TypeDecorator[str]):
-    """Text of a fixed length, which PostgreSQL fills up with blanks: they are no part of it."""
+    """Text of a fixed length, which PostgreSQL fills up with blanks: they are not part of it."""
 
     impl = CHAR
     cache_ok = True

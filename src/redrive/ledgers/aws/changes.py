@@ -1,4 +1,4 @@
-"""From a head and what shall happen to the write that makes it so. Pure: no clock, no network, and tried again as often as needed.
+"""From a head and what is to happen to it, to the write that does it. Pure: no clock, no network, and tried again as often as needed.
 
 Every write of parts has the condition that the head's version is the one that was seen, and raises it. The fence of the part and its
 budget are conditions of their own: a second lock, should anybody ever write without the first.

@@ -1,4 +1,4 @@
-"""Objects of a bucket of S3, for what is too large for an item: put, read, delete, and gone through in the order of their names."""
+"""Objects of a bucket of S3, for what is too large for an item: put, read, delete, and listed in the order of their names."""
 
 from collections.abc import Mapping
 from datetime import timedelta

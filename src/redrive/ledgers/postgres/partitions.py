@@ -80,7 +80,7 @@ BEGIN
     RETURN changed;
 END $keep$
 """
-"""Make partitions ahead, drop those that are empty and over, and those whose time to be kept is over; how many it were."""
+"""Make partitions ahead, drop those that are empty and over, and those whose time to be kept is over; how many there were."""
 
 _SWAP = (
     f"ALTER TABLE {HISTORY} RENAME TO redrive_attempt_history",

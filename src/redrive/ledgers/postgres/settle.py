@@ -51,7 +51,7 @@ class _Shape(NamedTuple):
 
     batch: Batch
     write: Compiled
-    """It writes all of them or nothing, and says how many it were."""
+    """It writes all of them or nothing, and says how many there were."""
     find_free: Compiled
 
 

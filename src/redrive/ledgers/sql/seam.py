@@ -263,5 +263,5 @@ class Dialect(Protocol):
         ...
 
     def keep_history(self, connection: Connection) -> int:
-        """Make partitions of the history ahead and drop old ones, where it has some; how many it were."""
+        """Make partitions of the history ahead and drop old ones, where it has some; how many there were."""
         ...
