@@ -7,10 +7,11 @@ from rich.markup import escape
 
 from redrive.cli.listing import listed, say_rest
 from redrive.cli.opened import Ledgers, on_ledgers, os_user
-from redrive.cli.options import AfterOption, AppOption, ByOption, DatabaseOption, JsonOption, LaneOption
+from redrive.cli.options import AfterOption, ByOption
 from redrive.cli.output import PROBLEM, out, print_json, say
 from redrive.cli.task_acts import by_lane
 from redrive.cli.tasks import ReasonOption
+from redrive.cli.where import Where, with_ledgers
 from redrive.core.task import TaskId
 from redrive.operator.effects import read_answer, unknown_json
 from redrive.operator.json_views import id_json
@@ -19,6 +20,7 @@ effects = typer.Typer(help="Say whether an effect happened when nothing could fi
 
 
 @effects.command("list")
+@with_ledgers
 def list_effects(
     probing: Annotated[
         bool,
@@ -26,10 +28,8 @@ def list_effects(
     ] = False,
     limit: Annotated[int, typer.Option(help="How many to show.", min=1, max=500)] = 50,
     after: AfterOption = None,
-    lane: LaneOption = None,
-    database: DatabaseOption = None,
-    app: AppOption = None,
-    json: JsonOption = False,
+    *,
+    where: Where,
 ) -> None:
     """List the tasks that ended inside their effects without an answer, with all that is known of each.
 
@@ -37,9 +37,9 @@ def list_effects(
     """
     found = listed(
         lambda lane, cursor, most: lane.unknown_effects(needs_person=not probing, cursor=cursor, limit=most),
-        database, app, lane, after=after, limit=limit,
+        where, after=after, limit=limit,
     )  # fmt: skip
-    if json:
+    if where.json:
         print_json(
             {"effects": [unknown_json(one) for _, one in found.items], "after": found.after, "unseen": found.unseen}
         )
@@ -54,10 +54,11 @@ def list_effects(
             console.print(f"[bold]{escape(str(one.task.id))}[/] {named} [dim]{escape(ledger)}[/]")
             console.print(f"  the try: {escape(one.mark.error or 'its worker was lost')}")
             console.print(f"  {escape(one.says())}")
-    say_rest(found, json=json)
+    say_rest(found, where)
 
 
 @effects.command("answer")
+@with_ledgers
 def answer(
     ids: Annotated[list[str], typer.Argument(metavar="ID|KEY...", help="The tasks, by id or key.")],
     said: Annotated[
@@ -65,10 +66,8 @@ def answer(
     ],
     reason: ReasonOption = "",
     by: ByOption = None,
-    lane: LaneOption = None,
-    database: DatabaseOption = None,
-    app: AppOption = None,
-    json: JsonOption = False,
+    *,
+    where: Where,
 ) -> None:
     """Say whether the effects of tasks happened. Until then nothing runs them.
 
@@ -85,8 +84,8 @@ def answer(
             refused |= {str(id_): why for id_, why in acted.refused.items()}
         return changed, refused
 
-    changed, refused = on_ledgers(answer, database, app, lane)
-    if json:
+    changed, refused = on_ledgers(answer, where)
+    if where.json:
         answered = [{"ledger": ledger, "id": id_json(id_)} for ledger, id_ in changed]
         print_json({"answer": said, "changed": answered, "refused": refused})
     else:

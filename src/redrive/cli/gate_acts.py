@@ -9,6 +9,7 @@ from rich.markup import escape
 
 from redrive.cli.opened import Ledgers, on_ledgers, os_user
 from redrive.cli.output import PROBLEM, print_json, say
+from redrive.cli.where import Where
 from redrive.core.gate_rules import Breaker
 from redrive.core.pauses import KIND
 from redrive.core.table import TASKS
@@ -31,15 +32,7 @@ class GateDeed:
     by: str | None
     version: int | None
 
-    def run(
-        self,
-        act: Callable[[Lane, dict[str, Any]], Awaitable[bool]],
-        database: str | None,
-        app: str | None,
-        lane: str | None,
-        *,
-        json: bool,
-    ) -> None:
+    def run(self, act: Callable[[Lane, dict[str, Any]], Awaitable[bool]], where: Where) -> None:
         """Do it, and say what it came to. Without a lane it is done in redrive's own ledger."""
         if not self.reason.strip():
             raise UsageError("say why: --reason is shown beside the gate and kept")
@@ -50,8 +43,8 @@ class GateDeed:
             changed = await act(chosen, who)
             return changed, chosen.name, await chosen.gate_state(self.name)
 
-        changed, ledger, view = on_ledgers(change, database, app, lane)
-        if json:
+        changed, ledger, view = on_ledgers(change, where)
+        if where.json:
             print_json({"changed": changed, "ledger": ledger, "gate": None if view is None else gate_json(view)})
         elif changed:
             title = self.name if view is None else view.title

@@ -12,14 +12,11 @@ from redrive.cli.listing import LedgersListed, list_ledgers, say_rest
 from redrive.cli.opened import Ledgers, on_ledgers
 from redrive.cli.options import (
     AfterOption,
-    AppOption,
     ByOption,
-    DatabaseOption,
-    JsonOption,
-    LaneOption,
     duration_option,
 )
 from redrive.cli.output import PROBLEM, complain, exactly, out, print_deeds, print_json, print_rows, say, when
+from redrive.cli.where import Where, with_ledgers
 from redrive.core.durations import format_duration
 from redrive.core.pauses import EVERYTHING, KIND
 from redrive.core.table import TASKS
@@ -60,6 +57,7 @@ VersionOption = Annotated[
 
 
 @gates.command("list")
+@with_ledgers
 def list_gates(
     does: Annotated[
         str | None, typer.Option("--does", help="Only those that are paused, holding, returning or letting-through.")
@@ -67,10 +65,8 @@ def list_gates(
     prefix: Annotated[str, typer.Option("--prefix", help="Only gates whose names begin with this.")] = "",
     limit: Annotated[int, typer.Option(help="How many to show.", min=1, max=500)] = 50,
     after: AfterOption = None,
-    lane: LaneOption = None,
-    database: DatabaseOption = None,
-    app: AppOption = None,
-    json: JsonOption = False,
+    *,
+    where: Where,
 ) -> None:
     """List the gates of all ledgers; those that hold tasks back, return or are paused come first.
 
@@ -88,9 +84,9 @@ def list_gates(
         rules = [(lane.name, rule) for lane in listed.lanes for rule in await (await lane.gate_reader()).rules()]
         return listed, rules
 
-    found, rules = on_ledgers(look, database, app, lane)
+    found, rules = on_ledgers(look, where)
     views = [view for _, view in found.items]
-    if json:
+    if where.json:
         print_json(
             {
                 "gates": [gate_json(view) for view in views],
@@ -103,14 +99,14 @@ def list_gates(
         out().print(_table(views))
     else:
         say("no gate matches")
-    if rules and not json:
+    if rules and not where.json:
         console = out()
         console.print("\n[bold]limits[/]")
         for ledger, rule in rules:
             where = "" if ledger == TASKS.name else f" [dim]in {escape(ledger)}[/]"
             said = escape(f"{limit_words(rule.rule)}, set by {rule.set_by}{_why(rule.reason)}")
             console.print(f"  [bold]{escape(rule.pattern)}[/]{where}: {said}")
-    say_rest(found, json=json)
+    say_rest(found, where)
 
 
 def _table(views: list[GateView]) -> Table:
@@ -141,14 +137,13 @@ def _failed(view: GateView) -> str:
 
 
 @gates.command("show")
+@with_ledgers
 def show(
     name: NameArgument = None,
     kind: KindOption = None,
     every: AllOption = False,
-    lane: LaneOption = None,
-    database: DatabaseOption = None,
-    app: AppOption = None,
-    json: JsonOption = False,
+    *,
+    where: Where,
 ) -> None:
     """Show one gate: what it does, why and until when, its limits and who set them, and who acted on it.
 
@@ -168,12 +163,12 @@ def show(
                 return view, await one.deeds(f"gate:{meant}")
         return None
 
-    found = on_ledgers(look, database, app, lane)
+    found = on_ledgers(look, where)
     if found is None:
         complain(f"there is no gate {meant!r}: no task has named it yet; `redrive gates list` shows those that exist")
         raise typer.Exit(PROBLEM)
     view, deeds = found
-    if json:
+    if where.json:
         print_json(gate_json(view) | {"deeds": [deed_json(deed) for deed in deeds]})
     else:
         _show(view)
@@ -216,6 +211,7 @@ def _why(reason: str) -> str:
 
 
 @gates.command("set")
+@with_ledgers
 def set_limits(
     name: Annotated[str, typer.Argument(metavar="GATE", help="The gate, or a pattern of gates such as 'bank:*'.")],
     concurrency: Annotated[str | None, typer.Option(help="How many may run at once; none removes the limit.")] = None,
@@ -238,10 +234,8 @@ def set_limits(
     reason: ReasonOption = "",
     by: ByOption = None,
     version: VersionOption = None,
-    lane: LaneOption = None,
-    database: DatabaseOption = None,
-    app: AppOption = None,
-    json: JsonOption = False,
+    *,
+    where: Where,
 ) -> None:
     """Change the limits of a gate, or of all gates that a pattern fits best. Limits that are not named stay. They apply from the next claim on.
 
@@ -266,12 +260,11 @@ def set_limits(
             limits["breaker"] = await changed_breaker(chosen, name, breaker)
         return await chosen.set_gate(name, **limits, **who)
 
-    GateDeed("limits of {} " + ("removed" if unset else "set"), name, reason, by, version).run(
-        act, database, app, lane, json=json
-    )
+    GateDeed("limits of {} " + ("removed" if unset else "set"), name, reason, by, version).run(act, where)
 
 
 @gates.command("pause")
+@with_ledgers
 def pause(
     name: NameArgument = None,
     kind: KindOption = None,
@@ -283,10 +276,8 @@ def pause(
     reason: ReasonOption = "",
     by: ByOption = None,
     version: VersionOption = None,
-    lane: LaneOption = None,
-    database: DatabaseOption = None,
-    app: AppOption = None,
-    json: JsonOption = False,
+    *,
+    where: Where,
 ) -> None:
     """Let nothing through, in every process within a second. Running tasks finish, waiting ones wait, and tasks can still be added. Deadlines still apply.
 
@@ -298,10 +289,11 @@ def pause(
         return await chosen.pause_gate(meant, span=span, until=ends, **who)
 
     meant = _meant(name, kind, every=every)
-    GateDeed("{} paused", meant, reason, by, version).run(act, database, app, lane, json=json)
+    GateDeed("{} paused", meant, reason, by, version).run(act, where)
 
 
 @gates.command("resume")
+@with_ledgers
 def resume(
     name: NameArgument = None,
     kind: KindOption = None,
@@ -309,10 +301,8 @@ def resume(
     reason: ReasonOption = "",
     by: ByOption = None,
     version: VersionOption = None,
-    lane: LaneOption = None,
-    database: DatabaseOption = None,
-    app: AppOption = None,
-    json: JsonOption = False,
+    *,
+    where: Where,
 ) -> None:
     """Resume what is paused. Anything else that keeps a gate shut, such as its breaker, still does.
 
@@ -323,7 +313,7 @@ def resume(
         return await chosen.resume_gate(meant, **who)
 
     meant = _meant(name, kind, every=every)
-    GateDeed("{} resumed", meant, reason, by, version).run(act, database, app, lane, json=json)
+    GateDeed("{} resumed", meant, reason, by, version).run(act, where)
 
 
 def _meant(name: str | None, kind: str | None, *, every: bool) -> str:

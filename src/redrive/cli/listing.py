@@ -8,6 +8,7 @@ from rich.markup import escape
 
 from redrive.cli.opened import Ledgers, on_ledgers
 from redrive.cli.output import say
+from redrive.cli.where import Where
 from redrive.errors import UsageError
 from redrive.lane import Lane
 from redrive.ports import Page
@@ -28,16 +29,10 @@ class LedgersListed(Generic[R]):
 
 
 def listed(
-    ask: Callable[[Lane, str | None, int], Awaitable[Page[R]]],
-    database: str | None,
-    app: str | None,
-    lane: str | None,
-    *,
-    after: str | None,
-    limit: int,
+    ask: Callable[[Lane, str | None, int], Awaitable[Page[R]]], where: Where, *, after: str | None, limit: int
 ) -> LedgersListed[R]:
     """One page over the ledgers that the options name; `ask` is given a ledger, a cursor and how many."""
-    return on_ledgers(lambda ledgers: list_ledgers(ledgers, ask, after=after, limit=limit), database, app, lane)
+    return on_ledgers(lambda ledgers: list_ledgers(ledgers, ask, after=after, limit=limit), where)
 
 
 async def list_ledgers(
@@ -76,11 +71,11 @@ def _begin(lanes: list[Lane], after: str | None) -> tuple[list[Lane], str | None
     raise UsageError(f"--after {after}: no page ended there; take what the last one said")
 
 
-def say_rest(found: LedgersListed[R], *, json: bool) -> None:
+def say_rest(found: LedgersListed[R], where: Where) -> None:
     """What a page does not show: ledgers that could not be asked, and that there is more."""
     for name, reason in found.unseen.items():
         say(f"[yellow]not looked at: {escape(name)}[/]: {escape(reason)}")
-    if not json:
+    if not where.json:
         say_more(found.after)
 
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from redrive.app import Redrive
 from redrive.cli.app_path import load_app
+from redrive.cli.where import Where
 from redrive.core.table import TASKS
 from redrive.errors import SettingsError, UsageError
 from redrive.lane import Lane
@@ -78,20 +79,13 @@ class Ledgers:
     app: Redrive
 
 
-def on_ledgers(
-    work: Callable[[Ledgers], Awaitable[R]],
-    database: str | None,
-    app: str | None,
-    lane: str | None,
-    *,
-    create: bool = False,
-) -> R:
+def on_ledgers(work: Callable[[Ledgers], Awaitable[R]], where: Where, *, create: bool = False) -> R:
     """Do something with ledgers while they are open: redrive's own, those of its systems, and with `--app` those that it adopted."""
 
     async def opened(chosen: Redrive) -> R:
-        return await work(await _open_ledgers(chosen, lane))
+        return await work(await _open_ledgers(chosen, where.lane))
 
-    return _with_app(opened, database, app, create=create)
+    return _with_app(opened, where.database, where.app, create=create)
 
 
 async def _open_ledgers(app: Redrive, lane: str | None) -> Ledgers:

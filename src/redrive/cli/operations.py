@@ -14,18 +14,15 @@ from redrive.cli.listing import listed, say_rest
 from redrive.cli.opened import Ledgers, on_ledgers, os_user
 from redrive.cli.options import (
     AfterOption,
-    AppOption,
     ByOption,
     CauseOption,
-    DatabaseOption,
     ErrorOption,
-    JsonOption,
     KeyOption,
     KindOption,
-    LaneOption,
     OlderOption,
 )
 from redrive.cli.output import PROBLEM, exactly, out, print_json, say, when
+from redrive.cli.where import Where, with_ledgers
 from redrive.core.operation import Fate, OperationState, share_words
 from redrive.errors import UsageError
 from redrive.lane import Lane
@@ -66,6 +63,7 @@ HaltOption = Annotated[
 
 
 @operations.command("start")
+@with_ledgers
 def start(
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Dead tasks, by id or by key.")] = None,
     kind: KindOption = None,
@@ -91,10 +89,8 @@ def start(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be taken.")] = False,
     reason: ReasonOption = "",
     by: ByOption = None,
-    lane: LaneOption = None,
-    database: DatabaseOption = None,
-    app: AppOption = None,
-    json: JsonOption = False,
+    *,
+    where: Where,
 ) -> None:
     """Start bringing dead tasks back: one first, then 5, 25, 100, then the rest at the rate.
 
@@ -123,8 +119,8 @@ def start(
             return plan, None
         return plan, await chosen.operations.start(which, actor=by or os_user(), reason=reason.strip(), **how)
 
-    plan, started = on_ledgers(begin, database, app, lane)
-    if json:
+    plan, started = on_ledgers(begin, where)
+    if where.json:
         print_json(plan_json(plan) if started is None else operation_json(started, datetime.now(UTC)))
     else:
         _say_plan(plan)
@@ -190,14 +186,13 @@ def _say_plan(plan: Plan) -> None:
 
 
 @operations.command("list")
+@with_ledgers
 def list_operations(
     state: Annotated[OperationState | None, typer.Option("--state", help="Only operations in this state.")] = None,
     limit: Annotated[int, typer.Option(help="How many to show.", min=1, max=500)] = 50,
     after: AfterOption = None,
-    lane: LaneOption = None,
-    database: DatabaseOption = None,
-    app: AppOption = None,
-    json: JsonOption = False,
+    *,
+    where: Where,
 ) -> None:
     """List operations, ledger by ledger and the newest first.
 
@@ -206,17 +201,17 @@ def list_operations(
 
     found = listed(
         lambda lane, cursor, most: lane.operations.list(state=state, cursor=cursor, limit=most),
-        database, app, lane, after=after, limit=limit,
+        where, after=after, limit=limit,
     )  # fmt: skip
     shown, now = [one for _, one in found.items], datetime.now(UTC)
-    if json:
+    if where.json:
         operations = [operation_json(one, now) for one in shown]
         print_json({"operations": operations, "after": found.after, "unseen": found.unseen})
     elif shown:
         out().print(_table(shown, now))
     else:
         say("no operation matches")
-    say_rest(found, json=json)
+    say_rest(found, where)
 
 
 def _table(shown: list[Operation], now: datetime) -> Table:
@@ -234,20 +229,19 @@ def _table(shown: list[Operation], now: datetime) -> Table:
 
 
 @operations.command("show")
+@with_ledgers
 def show(
     id: IdArgument,
-    lane: LaneOption = None,
-    database: DatabaseOption = None,
-    app: AppOption = None,
-    json: JsonOption = False,
+    *,
+    where: Where,
 ) -> None:
     """Show one operation: its steps, its brake, what it does next and why it stopped.
 
     Example: [cyan]redrive operations show 7c2f91d0[/]
     """
 
-    told = on_ledgers(lambda ledgers: _told(ledgers.lanes, id), database, app, lane)
-    if json:
+    told = on_ledgers(lambda ledgers: _told(ledgers.lanes, id), where)
+    if where.json:
         print_json(told)
     else:
         _show(told)
@@ -311,20 +305,16 @@ def _steer(name: str, does: str, past: str, example: str) -> None:
         id: IdArgument,
         reason: ReasonOption = "",
         by: ByOption = None,
-        lane: LaneOption = None,
-        database: DatabaseOption = None,
-        app: AppOption = None,
-        json: JsonOption = False,
+        *,
+        where: Where,
     ) -> None:
-        _done(id, name.replace("-", "_"), past, reason, by, (database, app, lane), json=json)
+        _done(id, name.replace("-", "_"), past, reason, by, where)
 
     command.__doc__ = f'{does}\n\nExample: [cyan]redrive operations {name} 7c2f91d0 --reason "{example}"[/]'
-    operations.command(name)(command)
+    operations.command(name)(with_ledgers(command))
 
 
-def _done(
-    id: str, method: str, past: str, reason: str, by: str | None, where: tuple[Any, Any, Any], *, json: bool, **how: Any
-) -> None:
+def _done(id: str, method: str, past: str, reason: str, by: str | None, where: Where, **how: Any) -> None:
     if not reason.strip():
         raise UsageError("say why: --reason is kept with the operation")
 
@@ -333,8 +323,8 @@ def _done(
         act: Callable[..., Awaitable[Operation]] = getattr(chosen.operations, method)
         return await act(id, actor=by or os_user(), reason=reason.strip(), **how)
 
-    operation = on_ledgers(steer, *where)
-    if json:
+    operation = on_ledgers(steer, where)
+    if where.json:
         print_json(operation_json(operation, datetime.now(UTC)))
     else:
         say(f"operation {escape(id)} {past}: {escape(operation.says(datetime.now(UTC)))}")
@@ -358,19 +348,18 @@ _steer(
 
 
 @operations.command("change")
+@with_ledgers
 def change(
     id: IdArgument,
     rate: RateOption = None,
     halt: HaltOption = None,
     reason: ReasonOption = "",
     by: ByOption = None,
-    lane: LaneOption = None,
-    database: DatabaseOption = None,
-    app: AppOption = None,
-    json: JsonOption = False,
+    *,
+    where: Where,
 ) -> None:
     """Change the rate, or the share of failures at which it stops; what is not given stays.
 
     Example: [cyan]redrive operations change 7c2f91d0 --rate 5/s --reason "their server is slow"[/]
     """
-    _done(id, "change", "changed", reason, by, (database, app, lane), json=json, rate=rate, halt=halt)
+    _done(id, "change", "changed", reason, by, where, rate=rate, halt=halt)

@@ -14,6 +14,7 @@ from rich.table import Table
 from redrive.cli.opened import Ledgers, on_ledgers
 from redrive.cli.options import AppOption, DatabaseOption, JsonOption, duration_option
 from redrive.cli.output import err, out, print_json, say
+from redrive.cli.where import Where
 from redrive.core.backtest import Side
 from redrive.core.durations import format_duration, rounded
 from redrive.core.policy import Policy
@@ -62,7 +63,7 @@ def try_(
                 chosen, since=since, kind=kind, tries_max=limit, progress=lambda amount: bar.advance(shown, amount)
             )
 
-    tried = on_ledgers(read, database, app, lane)
+    tried = on_ledgers(read, Where(database, app, lane, json))
     if json:
         print_json(tried_json(tried))
         return

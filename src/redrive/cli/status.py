@@ -18,6 +18,7 @@ from redrive.chores import WriteProof
 from redrive.cli.opened import Ledgers, on_ledgers
 from redrive.cli.options import AppOption, DatabaseOption, JsonOption, duration_option
 from redrive.cli.output import PROBLEM, out, print_json
+from redrive.cli.where import Where
 from redrive.engine.worker import worker_name
 from redrive.operator.verdict import (
     ButtonAct,
@@ -58,7 +59,7 @@ def status(database: DatabaseOption = None, app: AppOption = None, json: JsonOpt
 
     Example: [cyan]redrive status --json[/]
     """
-    verdict = on_ledgers(look, database, app, None)
+    verdict = on_ledgers(look, Where(database, app, None, json))
     if json:
         print_json(verdict_json(verdict))
     else:
@@ -91,7 +92,7 @@ def top(
                 await asyncio.sleep(max(0.5, every.total_seconds()))
 
     with suppress(KeyboardInterrupt):
-        on_ledgers(watch, database, app, None)
+        on_ledgers(watch, Where(database, app))
 
 
 async def look(ledgers: Ledgers) -> Verdict:

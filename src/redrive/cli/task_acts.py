@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from redrive.cli.opened import Ledgers, on_ledgers, os_user
 from redrive.cli.output import PROBLEM, err, print_json, say
+from redrive.cli.where import Where
 from redrive.core.states import Act
 from redrive.core.table import TASKS
 from redrive.core.task import TaskId
@@ -63,10 +64,10 @@ class AskedAct:
         """Who does it."""
         return self.by if self.by is not None else os_user()
 
-    def run(self, database: str | None, app: str | None, lane: str | None, *, json: bool) -> None:
+    def run(self, where: Where) -> None:
         """Do it, and say what it came to."""
-        done = on_ledgers(self._work, database, app, lane)
-        if json:
+        done = on_ledgers(self._work, where)
+        if where.json:
             self._print_json(done)
         else:
             self._say(done)
@@ -145,16 +146,7 @@ class AskedAct:
             say(f"no task matches: only {before} tasks can be {PAST[self.act]}")
 
 
-def cancel_running(
-    names: list[str],
-    reason: str,
-    by: str | None,
-    database: str | None,
-    app: str | None,
-    lane: str | None,
-    *,
-    json: bool,
-) -> None:
+def cancel_running(names: list[str], reason: str, by: str | None, where: Where) -> None:
     """Ask running tasks to end as cancelled, and say which were asked."""
     actor = by if by is not None else os_user()
 
@@ -164,8 +156,8 @@ def cancel_running(
             done.by_ledger[one.name] = await one.cancel_running(given, actor=actor, reason=reason.strip())
         return done
 
-    done = on_ledgers(tell, database, app, lane)
-    if json:
+    done = on_ledgers(tell, where)
+    if where.json:
         asked = [{"ledger": ledger, "id": id_json(id_)} for ledger, id_ in done.changed]
         print_json(
             {"act": "cancel running", "asked": asked, "refused": {str(id_): why for _, id_, why in done.refused}}

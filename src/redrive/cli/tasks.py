@@ -2,6 +2,7 @@
 
 import json as json_module
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
@@ -13,15 +14,11 @@ from redrive.cli.listing import listed, say_rest
 from redrive.cli.opened import Ledgers, on_ledgers
 from redrive.cli.options import (
     AfterOption,
-    AppOption,
     ByOption,
     CauseOption,
-    DatabaseOption,
     ErrorOption,
-    JsonOption,
     KeyOption,
     KindOption,
-    LaneOption,
     OlderOption,
     YesOption,
     duration_option,
@@ -29,6 +26,7 @@ from redrive.cli.options import (
 from redrive.cli.output import PROBLEM, complain, out, print_json, say, when
 from redrive.cli.task_acts import AskedAct, by_lane, cancel_running
 from redrive.cli.task_view import SeenTask, coloured, failures_of
+from redrive.cli.where import Where, with_ledgers
 from redrive.core.durations import ZERO
 from redrive.core.failure import redact
 from redrive.core.states import Act, State
@@ -57,6 +55,7 @@ UntilOption = Annotated[
 
 
 @tasks.command("list")
+@with_ledgers
 def list_tasks(
     state: StateOption = None,
     kind: KindOption = None,
@@ -67,10 +66,8 @@ def list_tasks(
     until: UntilOption = None,
     limit: Annotated[int, typer.Option(help="How many to show.", min=1, max=1000)] = 50,
     after: AfterOption = None,
-    lane: LaneOption = None,
-    database: DatabaseOption = None,
-    app: AppOption = None,
-    json: JsonOption = False,
+    *,
+    where: Where,
 ) -> None:
     """List the tasks of every ledger in the database, those of systems included, by ledger and then by id.
 
@@ -81,16 +78,16 @@ def list_tasks(
     asked = read_filter(state=state, kind=kind, key=key, error=error, cause=cause, older_than=older_than, until=until)
     found = listed(
         lambda lane, cursor, most: lane.find(asked, cursor=cursor, limit=most),
-        database, app, lane, after=after, limit=limit,
+        where, after=after, limit=limit,
     )  # fmt: skip
-    if json:
+    if where.json:
         tasks = [{"ledger": ledger} | task_json(task) for ledger, task in found.items]
         print_json({"tasks": tasks, "after": found.after, "unseen": found.unseen})
     elif found.items:
         out().print(_table(found.items))
     else:
         say("no task matches")
-    say_rest(found, json=json)
+    say_rest(found, where)
 
 
 def _table(tasks: list[tuple[str, Task]]) -> Table:
@@ -118,12 +115,11 @@ def _cut(text: str, chars: int) -> str:
 
 
 @tasks.command("show")
+@with_ledgers
 def show(
     id: Annotated[str, typer.Argument(metavar="ID|KEY", help="The task's id, or its key.")],
-    lane: LaneOption = None,
-    database: DatabaseOption = None,
-    app: AppOption = None,
-    json: JsonOption = False,
+    *,
+    where: Where,
 ) -> None:
     """Show one task: its row, payload, every try with the reason for what was decided, and who acted on it.
 
@@ -143,11 +139,11 @@ def show(
             chosen.to_come(task, parked=parked),
         )  # fmt: skip
 
-    found = on_ledgers(look, database, app, lane)
+    found = on_ledgers(look, where)
     if found is None:
         complain(f"there is no task with the id or key {id!r}")
         raise typer.Exit(PROBLEM)
-    if json:
+    if where.json:
         print_json(found.json())
     else:
         found.show()
@@ -157,6 +153,7 @@ def show(
 
 
 @tasks.command("add")
+@with_ledgers
 def add(
     kind: Annotated[str, typer.Argument(help="What is to be done; it chooses the handler.")],
     payload: Annotated[str, typer.Argument(help="JSON for the handler; - reads it from stdin.")] = "null",
@@ -164,10 +161,8 @@ def add(
     delay: Annotated[timedelta, duration_option("--delay", "When the first try is due.")] = ZERO,
     attempts: Annotated[int | None, typer.Option(help="How many tries in all, instead of the policy's.", min=1)] = None,
     deadline: Annotated[timedelta | None, duration_option("--deadline", "It is not tried after this.")] = None,
-    lane: LaneOption = None,
-    database: DatabaseOption = None,
-    app: AppOption = None,
-    json: JsonOption = False,
+    *,
+    where: Where,
 ) -> None:
     """Add a task.
 
@@ -182,9 +177,9 @@ def add(
         [chosen] = ledgers.lanes
         return await chosen.add(kind, given, key=key, delay=delay, attempts=attempts, deadline=deadline)
 
-    added = on_ledgers(store, database, app, lane or TASKS.name, create=True)
+    added = on_ledgers(store, replace(where, lane=where.lane or TASKS.name), create=True)
     id_ = escape(str(added.id))
-    if json:
+    if where.json:
         print_json({"id": id_json(added.id), "key": added.key, "new": added.new})
     elif added.new:
         say(f"added task [bold]{id_}[/]: `redrive tasks show {id_}` follows it")
@@ -204,6 +199,7 @@ ReasonOption = Annotated[str, typer.Option("--reason", help="Why; required, and 
 
 
 @tasks.command("redrive")
+@with_ledgers
 def redrive(
     ids: IdsArgument = None,
     kind: KindOption = None,
@@ -218,10 +214,8 @@ def redrive(
     reason: ReasonOption = "",
     by: ByOption = None,
     yes: YesOption = False,
-    lane: LaneOption = None,
-    database: DatabaseOption = None,
-    app: AppOption = None,
-    json: JsonOption = False,
+    *,
+    where: Where,
 ) -> None:
     """Send dead tasks back to waiting, due now, with a fresh budget. Their history stays.
 
@@ -229,10 +223,11 @@ def redrive(
     """
     asked = read_filter(kind=kind, key=key, error=error, cause=cause, older_than=older_than, until=until)
     act = AskedAct(Act.REDRIVE, asked, ids, every, at_most, dry_run, reason, by, yes)
-    act.run(database, app, lane, json=json)
+    act.run(where)
 
 
 @tasks.command("cancel")
+@with_ledgers
 def cancel(
     ids: IdsArgument = None,
     kind: KindOption = None,
@@ -249,10 +244,8 @@ def cancel(
     reason: ReasonOption = "",
     by: ByOption = None,
     yes: YesOption = False,
-    lane: LaneOption = None,
-    database: DatabaseOption = None,
-    app: AppOption = None,
-    json: JsonOption = False,
+    *,
+    where: Where,
 ) -> None:
     """Cancel waiting tasks; with [cyan]--running[/], tasks that are running now.
 
@@ -263,8 +256,8 @@ def cancel(
             raise UsageError(
                 "--running takes tasks by id or key, and nothing else: redrive tasks cancel 17 --running --reason …"
             )
-        cancel_running(ids, reason, by, database, app, lane, json=json)
+        cancel_running(ids, reason, by, where)
         return
     asked = read_filter(kind=kind, key=key, error=error, older_than=older_than, until=until)
     act = AskedAct(Act.CANCEL, asked, ids, every, at_most, dry_run, reason, by, yes)
-    act.run(database, app, lane, json=json)
+    act.run(where)
