@@ -6,8 +6,8 @@ import signal
 import typer
 
 from redrive.cli.common import AppOption, DatabaseOption, JsonOption, choose_app, print_json, require_file
+from redrive.errors import needs_extra
 from redrive.settings import load_settings
-from redrive.systems.flags import Flags, Processed
 from redrive.wiring import attach_systems, observe_with_logs, set_up_logs, tuned_runner
 
 flags = typer.Typer(help="Feature flags: apply scheduled changes.", no_args_is_help=True, rich_markup_mode="rich")
@@ -31,6 +31,8 @@ def process(
 
     Example: [cyan]redrive flags process --database postgresql://shop@db/shop[/]
     """
+    with needs_extra("`redrive flags process`", "service"):
+        from redrive.systems.flags import Flags, Processed
     settings = load_settings()
     set_up_logs(settings)
     chosen = choose_app(database, app, [Flags.name])

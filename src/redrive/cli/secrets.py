@@ -23,6 +23,7 @@ from redrive.cli.common import (
     run,
     say,
 )
+from redrive.errors import needs_extra
 from redrive.ledgers.sql import migrate
 from redrive.ledgers.sql.database import Database
 from redrive.wiring import KNOWN_SYSTEMS
@@ -55,8 +56,9 @@ def rotate(database: DatabaseOption = None, app: AppOption = None, json: JsonOpt
 
     Example: [cyan]redrive secrets rotate[/]
     """
-    from redrive.access.kept_secrets import KeptSecrets
-    from redrive.systems.kit.secret_keeper import SecretKeeper
+    with needs_extra("`redrive secrets rotate`", "service"):
+        from redrive.access.kept_secrets import KeptSecrets
+        from redrive.systems.kit.secret_keeper import SecretKeeper
 
     async def work() -> KeptSecrets:
         async with opened_store(database, app) as opened:
