@@ -4,10 +4,11 @@ FROM python:3.11-slim-bookworm AS build
 WORKDIR /build
 COPY pyproject.toml README.md LICENSE requirements.lock ./
 COPY src ./src
+COPY service ./service
 # The versions of the lock, for the extras that a service needs.
 RUN sed -e '/^ /d' -e 's/ \\$//' requirements.lock > constraints.txt \
     && python -m venv /opt/redrive \
-    && /opt/redrive/bin/pip install --no-cache-dir --constraint constraints.txt '.[postgres,service,rabbitmq,commands,uvloop]'
+    && /opt/redrive/bin/pip install --no-cache-dir --constraint constraints.txt ./service '.[postgres,service,rabbitmq,commands,uvloop]'
 
 FROM python:3.11-slim-bookworm
 RUN useradd --system --uid 10001 --home-dir /app redrive \

@@ -12,25 +12,38 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from bench.dist import WHEEL_BYTES_MAX
+from bench.dist import PARTS, WHEEL_BYTES_MAX, build
 from bench.pythons import CLAIMED, installed
 from bench.supply import licences, verdict
+from redrive._version import __version__
 
 ROOT = Path(__file__).parent.parent
 LOCKS = ("requirements-run.lock", "requirements.lock")
 
 
-def test_the_wheel_is_small_and_has_what_runs_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", PARTS, ids=["redrive", "redrive-service"])
+def test_a_wheel_is_small_and_has_what_runs_alone(part: Path, tmp_path: Path) -> None:
     """Python, what pages are made of, and the mark that it is typed: no tests, no pictures, nothing of anybody else's."""
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)], cwd=ROOT, check=True
-    )
-    [wheel] = tmp_path.glob("*.whl")
+    wheel = build(part, tmp_path, "wheel")
     assert wheel.stat().st_size < WHEEL_BYTES_MAX
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0].partition("-")[0] for name in names} == {"redrive"}
+    assert {name.split("/")[0].partition("-")[0] for name in names} <= {"redrive", "redrive_service"}
     shipped = {Path(name).suffix or Path(name).name for name in names if ".dist-info" not in name}
     assert shipped <= {".py", ".pyi", ".html", ".css", ".js", ".svg", ".typed", ".proto", ".toml", ".sql", ".mako"}  # fmt: skip
+
+
+def test_the_two_distributions_go_together() -> None:
+    """Each names the other in this very version, under the same licence; every extra that needs a room of the second brings it."""
+    first, second = (tomllib.loads((part / "pyproject.toml").read_text())["project"] for part in PARTS)
+    pin = f"redrive-service=={__version__}"
+    assert second["dependencies"] == [f"redrive=={__version__}"]
+    extras = first["optional-dependencies"]
+    assert [name for name, wanted in extras.items() if pin in wanted] == ["service", "rabbitmq", "commands", "aws"]
+    assert sum("redrive-service" in one for wanted in extras.values() for one in wanted) == 4
+    assert {name: first[name] for name in ("license", "requires-python", "authors")} == {
+        name: second[name] for name in ("license", "requires-python", "authors")
+    }
+    assert (PARTS[0] / "LICENSE").read_text() == (PARTS[1] / "LICENSE").read_text()
 
 
 def run(stdout: str = "", stderr: str = "") -> "subprocess.CompletedProcess[str]":
@@ -78,7 +91,7 @@ def test_make_run_installs_all_that_it_needs() -> None:
     assert given is not None
     wanted = [Requirement(one) for one in told["dependencies"]]
     for extra in re.findall(r"--extra (\w+)", given[1]):
-        wanted += [Requirement(one) for one in told["optional-dependencies"][extra] if not one.startswith("redrive[")]
+        wanted += [Requirement(one) for one in told["optional-dependencies"][extra] if not one.startswith("redrive")]
     needed = set[str]()
     while wanted:
         one = wanted.pop()

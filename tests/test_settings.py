@@ -9,9 +9,10 @@ import pytest
 from redrive.core.durations import parse_duration
 from redrive.errors import SettingsError
 from redrive.settings import load, load_settings
-from redrive.wiring import SECTIONS
+from redrive.wiring import all_sections
 
 ROOT = Path(__file__).parents[1]
+SECTIONS = all_sections()
 
 
 @pytest.fixture(autouse=True)

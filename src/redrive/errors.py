@@ -91,16 +91,23 @@ class TableError(UsageError):
 class MissingExtraError(RedriveError, ImportError):
     """An optional dependency is not installed; the message names the extra."""
 
-    def __init__(self, what: str, extra: str) -> None:
+    def __init__(self, what: str, extra: str, missing: str = "an extra", *, of_room: bool = False) -> None:
         self.extra = extra
-        super().__init__(f"{what} needs an extra: pip install 'redrive[{extra}]'")
+        self.missing = missing
+        self.of_room = of_room
+        """Whether it is a whole room that is missing: every extra that needs the room brings it."""
+        super().__init__(f"{what} needs {missing}: pip install 'redrive[{extra}]'")
 
 
 @contextmanager
 def needs_extra(what: str, extra: str) -> Iterator[None]:
-    """Say which extra to install if an import inside fails for want of a package."""
+    """Say which extra to install if an import inside fails for want of a package, or of a room that the extra brings."""
     try:
         yield
+    except MissingExtraError as error:
+        if not error.of_room:
+            raise
+        raise MissingExtraError(what, extra, error.missing, of_room=True) from error
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "redrive":
             raise

@@ -25,15 +25,17 @@ import structlog
 
 from redrive.app import Redrive
 from redrive.core.failure import describe_error
-from redrive.errors import SettingsError
+from redrive.errors import SettingsError, needs_extra
 from redrive.ledgers.aws.handed import hand_over
 from redrive.observe.logs import configure_logs
 from redrive.running import Service
 from redrive.settings import Settings, load
-from redrive.systems.triggers import Triggers
-from redrive.systems.triggers.aws.settings import AwsSettings
-from redrive.systems.triggers.hosting import FUNCTION
 from redrive.wiring import observe_with_logs
+
+with needs_extra("redrive.functions", "aws"):
+    from redrive.systems.triggers import Triggers
+    from redrive.systems.triggers.aws.settings import AwsSettings
+    from redrive.systems.triggers.hosting import FUNCTION
 
 CLOSING = timedelta(seconds=20)
 """With less time than this nothing new is begun: a delivery may take 15 s, and what came of it must be written."""

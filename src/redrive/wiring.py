@@ -2,11 +2,9 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any, NamedTuple
-
-from sqlalchemy import Column
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redrive.app import Redrive
 from redrive.core import jitter
@@ -15,16 +13,13 @@ from redrive.core.durations import minutes, seconds
 from redrive.core.policy import Policy
 from redrive.errors import MissingExtraError, SettingsError, needs_extra
 from redrive.observe.logs import LogObserver, configure_logs
-from redrive.settings import Section, Settings, load
+from redrive.settings import Section, Settings, load, variable
 from redrive.stores.port import NO_TASKS, ON_ITEMS
-from redrive.systems.commands.settings import CommandSettings
-from redrive.systems.flags.policy import POLICY as FLAGS
-from redrive.systems.flags.settings import FlagSettings
-from redrive.systems.relay.settings import DeadLetterSettings, RelaySettings
-from redrive.systems.triggers.aws.settings import AwsSettings
-from redrive.systems.triggers.settings import TriggerSettings
-from redrive.systems.triggers.sql import tables as trigger_tables
-from redrive.systems.webhooks.settings import WebhookSettings
+
+if TYPE_CHECKING:
+    from sqlalchemy import Column
+
+    from redrive.systems.relay.settings import RelaySettings
 
 
 def set_up_logs(settings: Settings) -> None:
@@ -41,57 +36,89 @@ def observe_with_logs(app: Redrive) -> None:
 
 
 class KnownSystem(NamedTuple):
-    """A system that comes with redrive: how it is made for an application, what it can be told, and what a service must be told."""
+    """A system that comes with redrive, by names: nothing of it is imported before it is wanted, and it need not be installed."""
 
-    make: Callable[[Redrive], object]
-    settings: tuple[type[Section], ...]
-    secrets: tuple[Column[Any], ...] = ()
-    """The columns whose values are encrypted."""
+    what: str
+    extra: str
+    """What brings it and all that it needs."""
+    made_by: str
+    """`module:name` of what makes it for an application."""
+    sections: tuple[str, ...]
+    secret_columns: str | None = None
     needs: str | None = None
     """A setting without which no service runs it: where its server is, which is not there unless somebody says so."""
+
+    def make(self, app: Redrive) -> None:
+        """Give an application the system, with the settings of the environment."""
+        self._named(self.made_by)(app)
+
+    @property
+    def settings(self) -> tuple[type[Section], ...]:
+        """What it can be told."""
+        return tuple(self._named(path) for path in self.sections)
+
+    @property
+    def secrets(self) -> "tuple[Column[Any], ...]":
+        """The columns whose values are encrypted."""
+        return () if self.secret_columns is None else self._named(self.secret_columns)
 
     @property
     def can_run(self) -> bool:
         """Whether a service has been told what it must be told."""
         return self.needs is None or self.needs.lower() in load(self.settings[0]).model_fields_set
 
-
-def _made_by(path: str, extra: str) -> Callable[[Redrive], object]:
-    """Import the class only when it is wanted: extras that are not used need not be installed."""
-    module, _, name = path.partition(":")
-
-    def make(app: Redrive) -> object:
-        with needs_extra(name.lower(), extra):
-            system = getattr(importlib.import_module(module), name)
-        return system(app)
-
-    return make
-
-
-def _make_relay(app: Redrive) -> None:
-    attach_relay(app, load(RelaySettings), service=load(Settings).service_name)
+    def _named(self, path: str) -> Any:
+        module, _, name = path.partition(":")
+        with needs_extra(self.what, self.extra):
+            return getattr(importlib.import_module(module), name)
 
 
 KNOWN_SYSTEMS = {
-    "commands": KnownSystem(_made_by("redrive.systems.commands:Commands", "commands"), (CommandSettings,)),
-    "flags": KnownSystem(_made_by("redrive.systems.flags:Flags", "service"), (FlagSettings,)),
-    "relay": KnownSystem(_make_relay, (RelaySettings, DeadLetterSettings), needs="RABBITMQ_URL"),
-    "triggers": KnownSystem(
-        _made_by("redrive.systems.triggers.system:Triggers", "service"),
-        (TriggerSettings, AwsSettings),
-        trigger_tables.SECRETS,
+    "commands": KnownSystem(
+        "commands",
+        "commands",
+        "redrive.systems.commands:Commands",
+        ("redrive.systems.commands.settings:CommandSettings",),
     ),
-    "webhooks": KnownSystem(_made_by("redrive.systems.webhooks:Webhooks", "service"), (WebhookSettings,)),
+    "flags": KnownSystem(
+        "flags", "service", "redrive.systems.flags:Flags", ("redrive.systems.flags.settings:FlagSettings",)
+    ),
+    "relay": KnownSystem(
+        "the relay",
+        "rabbitmq",
+        "redrive.wiring:make_relay",
+        ("redrive.systems.relay.settings:RelaySettings", "redrive.systems.relay.settings:DeadLetterSettings"),
+        needs="RABBITMQ_URL",
+    ),
+    "triggers": KnownSystem(
+        "triggers",
+        "service",
+        "redrive.systems.triggers.system:Triggers",
+        ("redrive.systems.triggers.settings:TriggerSettings", "redrive.systems.triggers.aws.settings:AwsSettings"),
+        "redrive.systems.triggers.sql.tables:SECRETS",
+    ),
+    "webhooks": KnownSystem(
+        "webhooks",
+        "service",
+        "redrive.systems.webhooks:Webhooks",
+        ("redrive.systems.webhooks.settings:WebhookSettings",),
+    ),
 }
-SECTIONS: tuple[type[Section], ...] = (
-    Settings,
-    *(section for known in KNOWN_SYSTEMS.values() for section in known.settings),
-)
-"""All settings that there are: the service's and those of each system."""
+
+
+def all_sections() -> tuple[type[Section], ...]:
+    """All settings that there are: the service's and those of each system."""
+    return (Settings, *(section for known in KNOWN_SYSTEMS.values() for section in known.settings))
 
 
 def store_url(settings: Settings) -> str:
     """Where an application is kept that brings no store of its own: in the table of EVENTS_TABLE_NAME, or else in the database."""
+    try:
+        from redrive.systems.triggers.aws.settings import AwsSettings
+    except MissingExtraError as error:
+        if variable("EVENTS_TABLE_NAME"):
+            raise MissingExtraError("EVENTS_TABLE_NAME", "aws", error.missing) from error
+        return settings.database_url
     return load(AwsSettings).store_url or settings.database_url
 
 
@@ -121,12 +148,12 @@ class PublishedPolicy(StrEnum):
 
 PUBLISHED: dict[str, Policy] = {
     "commands": Policy(Schedule([seconds(60), seconds(300)]), attempts=3, jitter=jitter.none, name="commands"),
-    "flags": FLAGS,
+    "flags": Policy(Exponential(minutes(2), minutes(60)), retries=3, jitter=jitter.additive(seconds(30)), name="flags"),
     "relay": Policy(Exponential(seconds(2), seconds(60)), retries=3, jitter=jitter.additive(seconds(1)), name="relay"),
     "triggers": Policy(Schedule([minutes(1), minutes(5), minutes(15)]), retries=3, jitter=jitter.none, name="triggers"),
     "webhooks": Policy(Exponential(seconds(10), seconds(300)), attempts=5, jitter=jitter.none, name="webhooks"),
 }
-"""The policies of the five systems with their defaults, for previews."""
+"""The policies of the five systems with their defaults, for previews: also where the systems are not installed."""
 
 
 async def attach_found(app: Redrive) -> dict[str, str]:
@@ -149,7 +176,11 @@ def check_settings(systems: Iterable[str] = ()) -> Settings:
     settings = load(Settings)
     wrong = []
     for name in sorted({*settings.redrive_systems, *systems}):
-        for section in KNOWN_SYSTEMS[name].settings:
+        try:
+            sections = KNOWN_SYSTEMS[name].settings
+        except MissingExtraError:  # said where it is to run; whoever only looks at tasks needs it not
+            continue
+        for section in sections:
             try:
                 load(section)
             except SettingsError as error:
@@ -159,7 +190,14 @@ def check_settings(systems: Iterable[str] = ()) -> Settings:
     return settings
 
 
-def attach_relay(app: Redrive, settings: RelaySettings, *, service: str) -> None:
+def make_relay(app: Redrive) -> None:
+    """Give the application the relay with the settings of the environment."""
+    from redrive.systems.relay.settings import RelaySettings
+
+    attach_relay(app, load(RelaySettings), service=load(Settings).service_name)
+
+
+def attach_relay(app: Redrive, settings: "RelaySettings", *, service: str) -> None:
     """Give the application the relay, which signs its messages with the name of the service, or say which extra it needs."""
     with needs_extra("the relay", "rabbitmq"):
         from redrive.systems.relay.system import Relay

@@ -24,7 +24,6 @@ from redrive.core.failure import redact
 from redrive.errors import MissingExtraError, NewerSchemaError, RedriveError, SettingsError
 from redrive.ledgers.sql import migrate
 from redrive.settings import load
-from redrive.systems.triggers.aws.settings import AwsSettings
 from redrive.wiring import attach_found
 
 MARKS = {"ok": "[green]✓[/]", "notice": "[yellow]![/]", "problem": "[red]✗[/]"}
@@ -100,7 +99,12 @@ async def examine(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding
     migrated = await _look_at_tables(app)
     yield migrated
     if migrated.status == "ok":
-        if await secret_columns(database):
+        try:
+            kept = await secret_columns(database)
+        except MissingExtraError as error:
+            kept = []
+            yield Finding("secrets", "notice", f"they are not looked at: {error}")
+        if kept:
             async for finding in _look_at_secrets(app):
                 yield finding
         async for finding in look_at_lanes(app, handled):
@@ -110,6 +114,7 @@ async def examine(app: Redrive, *, with_handlers: bool) -> AsyncIterator[Finding
 async def _look_at_items(app: Redrive) -> AsyncIterator[Finding]:
     """The table and the queues of a store over items, and what is kept there."""
     from redrive.stores.aws import ItemStore
+    from redrive.systems.triggers.aws.settings import AwsSettings
 
     store = app.store
     assert isinstance(store, ItemStore)

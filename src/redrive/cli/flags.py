@@ -8,9 +8,9 @@ import typer
 from redrive.cli.opened import choose_app, require_file
 from redrive.cli.options import AppOption, DatabaseOption, JsonOption
 from redrive.cli.output import print_json
+from redrive.errors import needs_extra
 from redrive.running import tuned_runner
 from redrive.settings import load_settings
-from redrive.systems.flags import Flags, Processed
 from redrive.wiring import attach_systems, observe_with_logs, set_up_logs
 
 flags = typer.Typer(help="Feature flags: apply scheduled changes.", no_args_is_help=True, rich_markup_mode="rich")
@@ -34,6 +34,8 @@ def process(
 
     Example: [cyan]redrive flags process --database postgresql://shop@db/shop[/]
     """
+    with needs_extra("`redrive flags process`", "service"):
+        from redrive.systems.flags import Flags, Processed
     settings = load_settings()
     set_up_logs(settings)
     chosen = choose_app(database, app, [Flags.name])

@@ -19,11 +19,11 @@ from redrive.core.failure import redact
 from redrive.errors import needs_extra
 from redrive.running import Service
 from redrive.settings import Settings, load, load_settings
-from redrive.systems.relay.settings import DeadLetterSettings, RelaySettings
 from redrive.wiring import attach_relay, observe_with_logs, set_up_logs
 
 if TYPE_CHECKING:
     from redrive.systems.relay.dead_letters import DeadLetters
+    from redrive.systems.relay.settings import RelaySettings
 
 SERVICE_NAME = "retry-scheduler"
 DEAD_LETTERS_NAME = "dead-letters"
@@ -51,9 +51,11 @@ def run(
     Example: [cyan]redrive relay run --port 8087[/]
     """
     settings = _named(load_settings(), SERVICE_NAME)
+    require_extra("`redrive relay run`")
+    from redrive.systems.relay.settings import RelaySettings
+
     chosen = load(RelaySettings)
     set_up_logs(settings)
-    require_extra("`redrive relay run`")
     app = Redrive(settings.database_url)
     attach_relay(app, chosen, service=settings.service_name)
     observe_with_logs(app)
@@ -102,11 +104,12 @@ def dead_letters(
         "dead_letter_rules": rules,
     }
     settings = _named(load_settings(), DEAD_LETTERS_NAME)
-    source = load(DeadLetterSettings, **{name: value for name, value in given.items() if value is not None})
     require_extra("`redrive relay dead-letters`")
     with needs_extra("the dead-letter handler", "rabbitmq"):
         from redrive.systems.relay.dead_letters import DeadLetters
         from redrive.systems.relay.rules import load_rules
+        from redrive.systems.relay.settings import DeadLetterSettings, RelaySettings
+    source = load(DeadLetterSettings, **{name: value for name, value in given.items() if value is not None})
     chosen_rules = load_rules(source.dead_letter_rules)
     made = DeadLetters(load(RelaySettings), source, chosen_rules, service=settings.service_name)
     set_up_logs(settings)
@@ -158,9 +161,10 @@ def classify(
         if not name or not equals:
             raise typer.BadParameter(f"{given!r} is not a header: write NAME=VALUE", param_hint="--header")
         headers[name] = value
-    chosen = load(DeadLetterSettings, **({} if rules is None else {"dead_letter_rules": rules}))
     with needs_extra("sorting dead letters", "rabbitmq"):
         from redrive.systems.relay.rules import DeadLetterFacts, load_rules
+        from redrive.systems.relay.settings import DeadLetterSettings
+    chosen = load(DeadLetterSettings, **({} if rules is None else {"dead_letter_rules": rules}))
     chosen_rules = load_rules(chosen.dead_letter_rules)
     trouble = DeadLetterFacts(queue=queue, reason=reason, error=error, deaths=deaths, headers=headers)
     verdict = chosen_rules.classify(trouble)
@@ -176,7 +180,7 @@ def _named(settings: Settings, name: str) -> Settings:
     return settings.model_copy(update={"service_name": name})
 
 
-def _introduce(settings: RelaySettings, service: Service, url: str) -> None:
+def _introduce(settings: "RelaySettings", service: Service, url: str) -> None:
     say(f"  broker       {escape(redact(settings.rabbitmq_url))}")
     say(f"  queues       {escape(settings.retry_queue)} → … → {escape(settings.manual_review_queue)}")
     say(f"[dim]{service.settings.service_name} is ready when {url}ready says so; Ctrl-C stops.[/]\n")

@@ -12,6 +12,7 @@ from redrive.app import Redrive
 from redrive.cli.opened import on_store, person
 from redrive.cli.options import AppOption, DatabaseOption, JsonOption
 from redrive.cli.output import PROBLEM, complain, err, out, print_json, say
+from redrive.errors import needs_extra
 from redrive.ledgers.sql import migrate
 from redrive.ledgers.sql.database import Database
 from redrive.wiring import KNOWN_SYSTEMS
@@ -44,8 +45,9 @@ def rotate(database: DatabaseOption = None, app: AppOption = None, json: JsonOpt
 
     Example: [cyan]redrive secrets rotate[/]
     """
-    from redrive.access.kept_secrets import KeptSecrets
-    from redrive.systems.kit.secret_keeper import SecretKeeper
+    with needs_extra("`redrive secrets rotate`", "service"):
+        from redrive.access.kept_secrets import KeptSecrets
+        from redrive.systems.kit.secret_keeper import SecretKeeper
 
     async def encrypt(opened: Redrive) -> KeptSecrets:
         box = SecretKeeper(opened.store.file).box(make=True)

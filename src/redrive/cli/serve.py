@@ -23,7 +23,6 @@ from redrive.core.failure import redact
 from redrive.running import Service
 from redrive.settings import Settings, load_settings
 from redrive.stores.open import open_store
-from redrive.systems.webhooks.tables import EVENTS
 from redrive.wiring import KNOWN_SYSTEMS, attach_systems, observe_with_logs, set_up_logs, store_url
 
 SAMPLE = "examples.sample:app"
@@ -143,6 +142,8 @@ def _suggest_webhook(app: Redrive, url: str, path: str | None) -> None:
     webhooks = app.systems.get("webhooks")
     if webhooks is None:
         return
+    from redrive.systems.webhooks.tables import EVENTS
+
     webhooks.prepare()  # forwarding is a handler too
     kinds = [handler.kind for handler in app.lanes[EVENTS.name].handlers]
     if not kinds:

@@ -2,3 +2,7 @@
 
 It knows no service and no route. `web/` puts the routes together, each system brings its own.
 """
+
+from redrive.parts import require_room
+
+require_room(__name__, "guard")

@@ -5,6 +5,8 @@
 """
 
 from redrive.errors import needs_extra
+from redrive.parts import require_room
 
 with needs_extra("the service", "service"):
+    require_room(__name__, "app")
     import fastapi as fastapi

@@ -282,6 +282,39 @@ async def test_an_id_that_is_part_of_a_key(database: Database, store: str) -> No
     assert await ledger.settle([settlement(second)], worker="w") == []
 
 
+async def test_a_composite_key_is_guessed_as_one_column(database: Database, store: str) -> None:
+    """No part of a primary key of several columns is unique, so none is the key: the column that the migration adds is id and key."""
+    await execute(database, [f"CREATE TABLE things ({SHARED[store]})"])
+    await execute(database, [f"INSERT INTO things (tenant, id) VALUES ({tenant}, 1)" for tenant in (1, 2)])
+    table = (await database.read(guess, "things")).table
+    assert (table.key, table.id) == ("redrive_id", None)
+    error = await problems(database, table)
+    await execute(database, error.migration)
+    ledger = await open_ledger(database, table)
+    claims = await ledger.claim(9, LEASE)
+    for claim in claims:
+        found = await ledger.get_by_key(claim.task.key)
+        assert found is not None
+        assert found.id == claim.task.id
+    assert len({claim.task.key for claim in claims}) == 2
+
+
+async def test_a_table_in_which_nothing_is_unique(database: Database, store: str) -> None:
+    """PostgreSQL gives its rows an id; SQLite cannot, so that is said, and no column is added that nobody could fill."""
+    await execute(database, [f"CREATE TABLE things ({SHARED[store].replace(', PRIMARY KEY (tenant, id)', '').replace(' id ', ' number ')})"])  # fmt: skip
+    await execute(database, ["INSERT INTO things (tenant, number) VALUES (1, 1)"] * 2)
+    table = (await database.read(guess, "things")).table
+    assert (table.key, table.id) == ("id", None)
+    error = await problems(database, table)
+    if store == "sqlite":
+        assert any("no column of it is unique" in problem and "id INTEGER PRIMARY KEY" in problem for problem in error.problems)  # fmt: skip
+        assert not any("ADD COLUMN" in statement for statement in error.migration)
+        return
+    await execute(database, error.migration)
+    ledger = await open_ledger(database, table)
+    assert len({claim.task.id for claim in await ledger.claim(9, LEASE)}) == 2
+
+
 async def test_an_id_that_is_not_unique(database: Database, store: str) -> None:
     """Without an index that says so an id is not unique, whatever the rows hold now, and a partial one says nothing."""
     await make(database, store, id="integer NOT NULL")

@@ -47,6 +47,11 @@ TIMES = (
 NUMBERS = ("count", "count_max", "redrives", "priority")
 NULLABLE = ("due", "lease_until", "claim_id", "claimed_at", "done_at", "ended_at", "last_error")
 
+NO_ID = (
+    "no column of it is unique, and SQLite cannot give an id to rows that are there: make the table anew with `id INTEGER PRIMARY KEY` and "
+    "copy its rows, or make a column unique that tells them apart and name it as the key"
+)
+
 
 class UuidText(TypeDecorator[UUID]):
     """A fence in a text column; what is not in our spelling is none of ours, and reads as None."""
@@ -210,6 +215,8 @@ def _reflect(connection: Connection, ledger_table: LedgerTable, found: Findings)
     roles = {name: role for role, name in ledger_table.columns().items()}
     dialect = connection.dialect
     columns: list[Column[Any]] = []
+    # Rows of a table with a primary key have an id already, and a column of that name would be somebody's mistake.
+    made_by_us = (SURROGATE,) if primary_key(connection, ledger_table.name, ledger_table.schema) else (SURROGATE, "id")
     for name, column in real.items():
         role = roles.get(name)
         type_, problem, mend = _type_for(role, column["type"], dialect, name)
@@ -237,11 +244,13 @@ def _reflect(connection: Connection, ledger_table: LedgerTable, found: Findings)
         )
     for name, role in roles.items():
         if name not in real:
-            found.problems.append(f"column {name!r} ({role}) is missing")
-            if role == "id" and name == SURROGATE:
-                found.migration += surrogate(connection, ledger_table.name, ledger_table.schema)
+            if role == "id" and name in made_by_us:
+                made = surrogate(connection, ledger_table.name, ledger_table.schema, name)
+                found.problems.append(f"column {name!r} ({role}) is missing" if made else NO_ID)
+                found.migration += made
                 columns.append(_column(name, Integer() if dialect.name == "postgresql" else Text(), primary_key=True))
                 continue
+            found.problems.append(f"column {name!r} ({role}) is missing")
             quoted = dialect.identifier_preparer.quote(name)
             added = _ddl_type(role, dialect)
             if role == "status":

@@ -125,13 +125,12 @@ def as_code(mapping: LedgerTable, unsaid: Sequence[str] = ()) -> str:
 
 
 def _ids(connection: Connection, name: str, schema: str | None, there: list[str]) -> tuple[str, str]:
-    """The id, which is the primary key whatever it is called, and the key: only what is unique."""
+    """The id, which is the primary key whatever it is called, and the key: only what is unique, and else a column that is yet to be made."""
     primary = inspect(connection).get_pk_constraint(name, schema=schema)["constrained_columns"]
     unique = [one for one in there if is_unique(connection, name, schema, one)]
     id_ = primary[0] if len(primary) == 1 else first_of((SURROGATE, "id", *KEYS), unique)
-    if id_ is None:
-        id_ = SURROGATE if primary else "id"
-    return id_, first_of(KEYS, unique) or (id_ if id_ != SURROGATE or not primary else primary[-1])
+    id_ = id_ or (SURROGATE if primary else "id")
+    return id_, first_of(KEYS, unique) or id_
 
 
 def _payload(

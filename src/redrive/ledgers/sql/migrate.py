@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import DBAPIError
 
-from redrive.errors import NewerSchemaError, NotMigratedError, UsageError
+from redrive.errors import MissingExtraError, NewerSchemaError, NotMigratedError, UsageError
 from redrive.ledgers.sql import works_with
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.seam import Dialect
@@ -124,6 +124,8 @@ def _branches(systems: Iterable[str]) -> list[str]:
     known = systems_with_tables()
     asked = set(systems)
     if unknown := asked - set(known):
+        if not known:
+            raise MissingExtraError(f"migrating the tables of {', '.join(sorted(unknown))}", "service")
         raise UsageError(
             f"there are no systems {', '.join(sorted(unknown))} with tables: choose from {', '.join(known)}"
         )
@@ -137,6 +139,8 @@ def _upgrade(connection: Connection, database: Database, branches: list[str]) ->
     needs = heads(branch for branch in branches if branch != ENGINE)
     behind = [branch for branch, needed in needs.items() if not is_enough(before.get(branch), needed)]
     branch_of, _ = _revisions()
+    if behind and not systems_with_tables() and (others := before.keys() - {ENGINE}):
+        raise MissingExtraError(f"migrating tables beside those of {', '.join(sorted(others))}", "service")
     if behind and (newer := [version for version in before.values() if version not in branch_of]):
         raise NewerSchemaError(
             f"the tables of {', '.join(behind)} are to be migrated, but a newer redrive has migrated others (to {', '.join(newer)}): "
@@ -172,6 +176,8 @@ def _current(connection: Connection, dialect: Dialect) -> Versions:
     told = works_with.told(connection) if unknown else {}
     for version in unknown:
         branch, oldest = told.get(version, (None, None))
+        if branch is None and not systems_with_tables() and not version.startswith("redrive_"):
+            branch = version.rpartition("_")[0]  # of a system: none is installed here, so nobody here minds its version
         if branch is None:
             raise NewerSchemaError(
                 f"the database is at version {version}, which this redrive does not know: upgrade redrive"
