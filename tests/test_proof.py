@@ -36,6 +36,19 @@ def test_what_was_not_run_now_stays_written_down(tmp_path: Path, monkeypatch: py
     assert "A real power cut." in docs.read_text()
 
 
+def test_a_database_that_was_left_out_keeps_its_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was found on the other one is still what was found there."""
+    docs = tmp_path / "docs" / "proof.md"
+    docs.parent.mkdir()
+    docs.write_text(f"{HEAD}\n| a promise | postgres: old | 0 | yes | then |\n| a promise | sqlite: old | 0 | yes | then |\n")
+    monkeypatch.setattr(campaign, "ROOT", tmp_path)
+    monkeypatch.setattr(campaign, "SCENARIOS", [RAN])
+    monkeypatch.setattr(campaign, "STORES", ("sqlite",))
+    campaign._write([(RAN, [Found(tried="sqlite: new", figure="1", holds=True)])], short=False)
+    lines = [line.split(" | ")[1] for line in docs.read_text().splitlines() if line.startswith("| a promise")]
+    assert lines == ["postgres: old", "sqlite: new"]
+
+
 def test_every_scenario_has_a_name_and_a_promise_of_its_own() -> None:
     """Lines are kept by their promise, and scenarios are asked for by their names."""
     names, promises = zip(*((one.name, one.promise) for one in campaign.SCENARIOS), strict=True)
