@@ -1,4 +1,4 @@
-"""The command line: `python -m proof`, all scenarios; `python -m proof strangers`, some. `PROOF=short` is minutes instead of hours, `PROOF_SEED=N` the same chance again."""
+"""The command line: `python -m proof`, all scenarios; `python -m proof strangers`, some. `PROOF=short` is minutes instead of hours, `PROOF_SEED=N` the same chance again, `PROOF_STORES=sqlite` one database alone."""
 
 import importlib
 import json
@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 import proof
+from proof.ground import STORES
 from proof.scenario import NOT_TRIED, SCENARIOS, Found, Scenario
 
 for module in pkgutil.iter_modules(proof.__path__):  # they register their scenarios
@@ -63,7 +64,12 @@ def _write(results: list[tuple[Scenario, list[Found]]], *, short: bool) -> None:
     ]
     docs = ROOT / "docs" / "proof.md"
     left = {one.promise for one in SCENARIOS} - {one.promise for one, _ in results}
-    kept = [line for line in docs.read_text().splitlines() if line.startswith(tuple(f"| {one} |" for one in left))]
+    left_stores = {"postgres", "sqlite"} - {*STORES}
+    still_true = (
+        *(f"| {one} |" for one in left),
+        *(f"| {one.promise} | {store}" for one, _ in results for store in left_stores),
+    )
+    kept = [line for line in docs.read_text().splitlines() if line.startswith(still_true)]
     docs.write_text(
         "# Proof\n\n"
         f"Found by the scenarios of `make proof`, some of them run alone and each at the size that its line says, with Python {platform.python_version()} and {os.cpu_count()} cores; the short form of it writes nothing here.\n\n"

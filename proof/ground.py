@@ -1,6 +1,7 @@
 """What a scenario with processes stands on: a new database with the settings that a server comes with, and a folder for logs."""
 
 import asyncio
+import os
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from redrive import Redrive
 from redrive.ledgers.sql.migrate import migrate
 from tests.faults.processes import Ground
 
-STORES = ("postgres", "sqlite")
+STORES = tuple(os.environ.get("PROOF_STORES", "postgres sqlite").split())
 MEMORY = Path("/dev/shm")
 
 

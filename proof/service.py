@@ -7,7 +7,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,11 +64,14 @@ class Watched:
 
 
 @contextmanager
-def serving(files_max: int = 1024) -> Iterator[Served]:
-    """`redrive serve` on SQLite and a free port, with as few files as many systems give a process."""
+def serving(
+    files_max: int = 1024, url: str | None = None, environment: Mapping[str, str] | None = None
+) -> Iterator[Served]:
+    """`redrive serve` on a free port, on SQLite where no URL is given, with as few files as many systems give a process."""
     with tempfile.TemporaryDirectory(prefix="redrive-proof-") as folder:
         [port] = free_ports(1)
-        settings = {"DATABASE_URL": f"sqlite:///{folder}/proof.db", "LOG_LEVEL": "error", "REDRIVE_SYSTEMS": "all"}
+        url = url or f"sqlite:///{folder}/proof.db"
+        settings = {"DATABASE_URL": url, "LOG_LEVEL": "error", "REDRIVE_SYSTEMS": "all"} | dict(environment or {})
         limited = f"ulimit -n {files_max} && exec {sys.executable} -m redrive serve --port {port}"
         with start(["/bin/sh", "-c", limited], port, settings, folder=Path(folder)) as pid:
             yield Served(pid, port)

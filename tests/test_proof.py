@@ -1,5 +1,6 @@
 """The scenarios of `python -m proof`: what they found is written down by a program alone."""
 
+import random
 import warnings
 from pathlib import Path
 
@@ -10,6 +11,10 @@ from proof.scenario import Found, Scenario, chance
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of where PostgreSQL's package looks for a folder
     from proof import __main__ as campaign
+    from proof.odd_messages import amqp_messages_alone, sqs_bodies_alone
+    from proof.odd_requests import SETTINGS, try_odd_requests
+    from proof.odd_rows import ODD_ROWS, try_odd_rows
+    from proof.service import serving
 
 RAN = Scenario(name="ran", promise="a promise", run=lambda _short: iter(()))
 LEFT = Scenario(name="left", promise="another promise", run=lambda _short: iter(()))
@@ -36,6 +41,21 @@ def test_what_was_not_run_now_stays_written_down(tmp_path: Path, monkeypatch: py
     assert "A real power cut." in docs.read_text()
 
 
+def test_a_database_that_was_left_out_keeps_its_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was found on the other one is still what was found there."""
+    docs = tmp_path / "docs" / "proof.md"
+    docs.parent.mkdir()
+    docs.write_text(
+        f"{HEAD}\n| a promise | postgres: old | 0 | yes | then |\n| a promise | sqlite: old | 0 | yes | then |\n"
+    )
+    monkeypatch.setattr(campaign, "ROOT", tmp_path)
+    monkeypatch.setattr(campaign, "SCENARIOS", [RAN])
+    monkeypatch.setattr(campaign, "STORES", ("sqlite",))
+    campaign._write([(RAN, [Found(tried="sqlite: new", figure="1", holds=True)])], short=False)
+    lines = [line.split(" | ")[1] for line in docs.read_text().splitlines() if line.startswith("| a promise")]
+    assert lines == ["postgres: old", "sqlite: new"]
+
+
 def test_every_scenario_has_a_name_and_a_promise_of_its_own() -> None:
     """Lines are kept by their promise, and scenarios are asked for by their names."""
     names, promises = zip(*((one.name, one.promise) for one in campaign.SCENARIOS), strict=True)
@@ -49,3 +69,32 @@ def test_chance_can_be_replayed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     first = chance().random()
     monkeypatch.setenv("PROOF_SEED", capsys.readouterr().out.split("PROOF_SEED=")[1].strip())
     assert chance().random() == first
+
+
+# --- a little of what full runs do much of: the seed is always the same ---------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:Did not recognize type")  # a point, which others may have and nobody here reads
+async def test_bad_rows_hurt_only_themselves(url: str, store: str) -> None:
+    """Two rounds of rows with something odd in most of them."""
+    tried = await try_odd_rows(url, store, random.Random(7), 2 * ODD_ROWS - 10)
+    assert tried.faults == []
+    assert tried.rounds >= 2
+    assert tried.mutations >= ODD_ROWS
+    assert tried.others > 0
+
+
+def test_bad_messages_are_refused_or_read() -> None:
+    """Of SQS and of RabbitMQ, each read alone."""
+    for alone in (sqs_bodies_alone, amqp_messages_alone):
+        found = alone(random.Random(7), 1_000)
+        assert found.holds, found.figure
+
+
+def test_bad_requests_hurt_nobody() -> None:
+    """A real service, asked by its own description and byte by byte: no 5xx, and it is there afterwards."""
+    with serving(environment=SETTINGS) as served:
+        by_description, by_bytes = try_odd_requests("sqlite", served, random.Random(7), 120, with_schemathesis=False)
+    for found in (by_description, by_bytes):
+        assert found.figure.startswith("0 answers of 5xx"), found.figure
+        assert "0 of" in found.figure.rpartition("/health")[2]

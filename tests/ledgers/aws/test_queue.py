@@ -1,6 +1,7 @@
 """The queue over the wire, and a worker that lives from it."""
 
 import asyncio
+import json
 import secrets
 from collections import Counter
 from typing import Any
@@ -14,6 +15,7 @@ from redrive.core.policy import Policy
 from redrive.core.states import State
 from redrive.engine.worker import Worker, WorkerSettings
 from redrive.errors import LedgerAwayError, LedgerError, TransientError
+from redrive.ledgers.aws.arrivals import Arrivals
 from redrive.ledgers.aws.clock import machine_now
 from redrive.ledgers.aws.heads import Part
 from redrive.ledgers.aws.ledger import DynamoLedger
@@ -39,6 +41,41 @@ def test_messages_come_back() -> None:
     assert len(to_body(message)) < 80
     for body in ("", "{", "[]", "7", '{"v":2,"e":"a","due":1}', '{"v":1,"e":"a"}', '{"v":1,"e":"a","due":"x"}'):
         assert from_body(body) is None
+
+
+@pytest.mark.parametrize("due", ["1e999", "-Infinity", "NaN", "1.5", "true", "null", "9" * 5_000])
+def test_an_instant_that_is_none(due: str) -> None:
+    """Only a whole number is an instant; what is none never stops the messages beside it."""
+    assert from_body(f'{{"v":1,"e":"a","due":{due}}}') is None
+
+
+@pytest.mark.parametrize(
+    "head_id",
+    ["", "\ud800", "x" * 1025, 7, None, ["a"]],
+    ids=["empty", "a surrogate", "long", "a number", "none", "a list"],
+)
+def test_an_id_that_is_none(head_id: object) -> None:
+    """What DynamoDB would refuse to look up is no message of ours."""
+    assert from_body(json.dumps({"v": 1, "e": head_id, "due": 1})) is None
+
+
+def test_a_body_nested_too_deep() -> None:
+    """It is none of ours, and not an error."""
+    assert from_body("[" * 5_000 + "]" * 5_000) is None
+
+
+async def test_a_strangers_message_costs_no_other(home: ItemHome) -> None:
+    """A batch with a message that cannot be read leads to all that the others tell of; that one stays for the dead letters."""
+    queue = home.ledger.queue = await make_queue(home)
+    home.ledger._arrivals = Arrivals(queue.receive)
+    for body in ('{"v":1,"e":"a","due":1e999}', "[" * 5_000):
+        await home.clients.sqs.send_message(QueueUrl=queue.url, MessageBody=body)
+    ids = await home.put(6)
+    claims = []
+    while found := await home.ledger.claim(10, minutes(1)):
+        claims += found
+    assert sorted(claim.task.id for claim in claims) == sorted(ids)
+    assert await queue.depth() == 2
 
 
 def test_delays_in_whole_seconds() -> None:

@@ -21,6 +21,8 @@ BATCH_MAX = 10
 WAIT_MAX = timedelta(seconds=20)
 SEND_PATIENCE = timedelta(seconds=5)
 """How long it is tried to send or to delete: whoever does has written its item, and a sweep sends what was not sent."""
+HEAD_ID_BYTES_MAX = 1024
+"""DynamoDB refuses a longer key, and the whole batch that asks for it."""
 REMEDY = "check the queue and the rights of this process"
 
 
@@ -64,12 +66,14 @@ def to_body(message: Message) -> str:
 
 
 def from_body(body: str) -> Message | None:
-    """The message that a text holds; None if it is none of ours."""
+    """The message that a text holds; None if it is none of ours. Whatever a stranger sent, the messages beside it are read."""
     try:
         told = json.loads(body)
-        return Message(str(told["e"]), int(told["due"])) if told["v"] == 1 else None
-    except (KeyError, TypeError, ValueError):
+        head_id, due = told["e"], told["due"]
+        ours = told["v"] == 1 and type(due) is int and 0 < len(head_id.encode()) <= HEAD_ID_BYTES_MAX
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return None
+    return Message(head_id, due) if ours else None
 
 
 def delay_seconds(delay: timedelta) -> int:

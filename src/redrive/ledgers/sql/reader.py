@@ -69,8 +69,13 @@ class Reading(LedgerBase):
     def standing(self, connection: Connection, ids: Sequence[TaskId]) -> dict[TaskId, tuple[State, int]]:
         """The state and the failures of these rows, of those that are there."""
         reader, columns = self._standing
-        rows = connection.execute(select(*columns).where(self._mapped.id.in_(ids))).all()
-        return {task.id: (task.state, task.failures) for task in reader.tasks(rows)}
+        try:
+            tasks = reader.tasks(connection.execute(select(*columns).where(self._mapped.id.in_(ids))).all())
+        except Exception as error:
+            if not is_unreadable(error):
+                raise
+            tasks = [reader.sifted_task(row) for row in sift(connection, columns, self._mapped.id, ids)]
+        return {task.id: (task.state, task.failures) for task in tasks}
 
     def unchanged(self, connection: Connection, asked: Filter, ids: Sequence[TaskId]) -> set[TaskId]:
         """Those of these rows that match a filter, as it was when it was frozen."""

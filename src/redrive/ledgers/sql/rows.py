@@ -52,7 +52,11 @@ class RowReader:
 
     def sifted_task(self, row: Sifted) -> Task:
         """The same of a row that was sifted, as far as it can be read."""
-        return self.task(self._explained(row))
+        table = self._table
+        [task] = self._tasks(
+            [self._explained(row)], has_due=table.due in row.unreadable, leased=table.lease_until in row.unreadable
+        )
+        return task
 
     def _explained(self, row: Sifted) -> Sequence[Any]:
         """The cells; those of the payload that cannot be read say why."""
@@ -99,9 +103,15 @@ class RowReader:
         return claims
 
     def _tasks(
-        self, rows: Sequence[Any], *, claimed_at: datetime | None = None, lease_until: datetime | None = None
+        self,
+        rows: Sequence[Any],
+        *,
+        claimed_at: datetime | None = None,
+        lease_until: datetime | None = None,
+        has_due: bool = False,
+        leased: bool = False,
     ) -> list[Task]:
-        """The tasks that rows stand for: claimed now, or as they stand."""
+        """The tasks that rows stand for: claimed now, or as they stand; with a due time or a lease that is there and cannot be read."""
         table, columns, amount = self._table, list(zip(*rows, strict=True)), len(rows)
         nothing = (None,) * amount
         cells: list[Sequence[Any]] = [nothing if at is None else columns[at] for at in self._at]
@@ -121,7 +131,7 @@ class RowReader:
         else:
             leases, claimed, updated, ended, done = map(_with_zones, (leases, claimed, updated, ended, done))
             states = [
-                table.words.state(str(word), has_due=due is not None, leased=lease is not None)
+                table.words.state(str(word), has_due=has_due or due is not None, leased=leased or lease is not None)
                 for word, due, lease in zip(words, dues, leases, strict=True)
             ]
             dues = [

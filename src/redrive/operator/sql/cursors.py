@@ -3,10 +3,14 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Float, and_, bindparam, or_
+from sqlalchemy import ColumnElement, Connection, Float, and_, bindparam, literal_column, or_
 
 from redrive.ledgers.sql.times import Earliest
 from redrive.operator.cursors import EARLIEST, Position
+
+_FIRST: ColumnElement[Any] = literal_column("timestamptz '0001-01-01 00:00:00+00'")
+_LAST: ColumnElement[Any] = literal_column("timestamptz '9999-12-31 23:59:59.999999+00'")
+_ENDLESS: ColumnElement[Any] = literal_column("timestamptz 'infinity'")
 
 
 def behind(
@@ -19,6 +23,11 @@ def behind(
     if newest_first:
         return and_(at <= instant, or_(at < instant, id < after.id))
     return and_(at >= instant, or_(at > instant, id > after.id))
+
+
+def outside_calendar(at: ColumnElement[Any]) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """PostgreSQL's instants that Python cannot read, each condition a range of an index. Both infinities can be read."""
+    return and_(at > _LAST, at < _ENDLESS), and_(at < _FIRST, at > Earliest())
 
 
 def with_zone(at: Any) -> Any:

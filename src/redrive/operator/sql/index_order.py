@@ -17,7 +17,7 @@ from redrive.ledgers.sql.due import KINDS_LISTED_MAX, KINDS_PER_LOOK_MAX
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import Branch
 from redrive.operator.cursors import Position
-from redrive.operator.sql.cursors import behind, with_zone
+from redrive.operator.sql.cursors import behind, outside_calendar, with_zone
 from redrive.operator.sql.reads import Reads
 from redrive.ports import Filter
 
@@ -42,13 +42,16 @@ class IndexOrder:
     async def positions(
         self, asked: Filter, after: Position | None, limit: int, *, newest_first: bool
     ) -> list[Position] | None:
-        """The next rows that match; None where there are too many kinds to look through one by one."""
+        """The next rows that match; None where there are too many kinds to look through one by one, or a row without a place among them."""
         kinds = await self._kinds(asked)
         if kinds is None:
             return None
         found: list[Position] = []
         for start in range(0, len(kinds), KINDS_PER_LOOK_MAX):
             some = kinds[start : start + KINDS_PER_LOOK_MAX]
+            # Before the first page: whoever begins in this order must be able to go on in it to the last.
+            if after is None and not self._own and await self._reads.page(self._has_odd_instant, asked, some):
+                return None
             found += await self._reads.page(self._heads, asked, some, after, limit, newest_first=newest_first)
         found.sort(key=lambda position: (position.at, position.id), reverse=newest_first)
         return found[:limit]
@@ -116,6 +119,18 @@ class IndexOrder:
 
     def _rest(self, connection: Connection, asked: Filter) -> list[ColumnElement[bool]]:
         return self._ledger.conditions.of(asked, lambda: self._ledger.present(connection), kind=False)
+
+    def _has_odd_instant(self, connection: Connection, asked: Filter, kinds: Sequence[str | None]) -> bool:
+        """Whether a row of somebody else's table has an instant that no calendar holds, or a text that is none."""
+        rest = self._rest(connection, asked)
+        for kind in kinds:
+            for branch in self._branches(connection, asked, kind, rest):
+                is_number = isinstance(branch.at.type.dialect_impl(connection.dialect), Float)
+                for odd in [branch.at.is_(None)] if is_number else outside_calendar(branch.at):
+                    found = select(branch.id).select_from(branch.source).where(branch.where, odd).limit(1)
+                    if connection.execute(found).first() is not None:
+                        return True
+        return False
 
     def _heads(
         self,
