@@ -8,7 +8,6 @@ caches: so there are many rounds, and the quickest quarter of them counts. A rou
 be long enough for that not to matter.
 """
 
-import argparse
 import io
 import json
 import os
@@ -19,14 +18,13 @@ import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 
-from bench.limits import Limit, show
+from bench.frame import Limit, conclude, fresh, parser
 from bench.servers import servers
-from bench.venv import BUILD, ROOT
+from bench.venv import ROOT
 
 COST_BOUND = 1 / 0.97
 """97 % of the speed: so much more processor time a task may cost."""
@@ -101,16 +99,12 @@ def _spent(one: dict[str, float], what: str) -> float:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.against", description=__doc__)
-    parser.add_argument("commit", help="what to compare with")
-    parser.add_argument("--stores", nargs="+", choices=["sqlite", "postgres"], default=["sqlite", "postgres"])
-    parser.add_argument("--tasks", type=int, default=20_000, help="in a round")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument(
-        "--folder", type=Path, help="a folder for all data, best in memory (default: the temporary folder)"
-    )
-    parser.add_argument("--output", type=Path, default=BUILD / "bench-against.json")
-    options = parser.parse_args(argv)
+    arguments = parser("against", __doc__)
+    arguments.add_argument("commit", help="what to compare with")
+    arguments.add_argument("--stores", nargs="+", choices=["sqlite", "postgres"], default=["sqlite", "postgres"])
+    arguments.add_argument("--tasks", type=int, default=20_000, help="in a round")
+    arguments.add_argument("--rounds", type=int, default=20)
+    options = arguments.parse_args(argv)
     console, limits = Console(), list[Limit]()
     for store in options.stores:
         with ExitStack() as stack:
@@ -120,9 +114,7 @@ def main(argv: Sequence[str]) -> int:
             before = stack.enter_context(code_of(options.commit, running.folder))
             sides = {}
             for name in SIDES:
-                url = f"sqlite:///{running.folder}/{name}.db"
-                if running.postgres is not None:
-                    url = running.postgres.create(name)
+                url = fresh(running, store, name, ready=False)  # each makes the tables that its own code knows
                 sides[name] = Side(ROOT if name == "now" else before, url, options.tasks)
                 stack.callback(sides[name].end)
             console.print(
@@ -133,10 +125,7 @@ def main(argv: Sequence[str]) -> int:
             Limit(f"processor time of a task / at {options.commit} ({carried:,.0f} a second)", store, round(now, 3), "×", round(COST_BOUND, 3)),
             Limit("the control: the same code twice", store, round(max(control, 1 / control), 3), "×", CONTROL_BOUND),
         ]  # fmt: skip
-    show(limits, console)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps([asdict(limit) | {"holds": limit.holds} for limit in limits], indent=2) + "\n")
-    return 0 if all(limit.holds for limit in limits) else 1
+    return conclude(limits, options.output, console)
 
 
 if __name__ == "__main__":

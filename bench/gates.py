@@ -9,15 +9,11 @@ All compared things take turns in rounds, and what is printed is the ratio of th
 
 import argparse
 import asyncio
-import json
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import uvloop
@@ -25,9 +21,8 @@ from rich.console import Console
 from sqlalchemy import Connection, MetaData, Table
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from bench.limits import FLAT_BOUND, Limit, show
+from bench.frame import FLAT_BOUND, Limit, conclude, fresh, parser
 from bench.servers import servers
-from bench.venv import BUILD
 from redrive import Redrive, Task, seconds
 from redrive.app import WorkerSettings
 from redrive.core.decide import decide
@@ -37,7 +32,6 @@ from redrive.core.table import TASKS, LedgerTable
 from redrive.lane import make_task
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.ledger import SqlLedger
-from redrive.ledgers.sql.migrate import migrate
 from redrive.ledgers.sql.predicates import ledger_indexes
 from redrive.ports import Actor
 
@@ -232,20 +226,9 @@ def measure(options: argparse.Namespace, console: Console) -> list[Limit]:
         limits.append(Limit(measure, store, round(value, 3), unit, round(bound, 3)))
         console.print(f"{store}: {measure}: {value:.3f} {unit} (at most {bound:.3f})", highlight=False)
 
-    with ExitStack() as stack:
-        running = stack.enter_context(servers(options.folder, postgres="postgres" in options.stores, rabbitmq=False))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder)))
-
-        def fresh(store: str, name: str) -> str:
-            url = f"sqlite:///{folder / name}.db"
-            if store == "postgres":
-                assert running.postgres is not None
-                url = running.postgres.create(name)
-            uvloop.run(_prepare(url))
-            return url
-
+    with servers(options.folder, postgres="postgres" in options.stores, rabbitmq=False) as running:
         for store in options.stores:
-            both = fresh(store, "gates_empty_1"), fresh(store, "gates_parked")
+            both = fresh(running, store, "gates_empty_1"), fresh(running, store, "gates_parked")
             first, ratio = uvloop.run(parked_ratio(both, options.parked, 0, options.claims))
             keep(
                 f"claim with {options.parked:,} parked behind a shut gate / empty ({first:.2f} ms)",
@@ -254,7 +237,7 @@ def measure(options: argparse.Namespace, console: Console) -> list[Limit]:
                 "×",
                 FLAT_BOUND,
             )
-            both = fresh(store, "gates_empty_2"), fresh(store, "gates_many")
+            both = fresh(running, store, "gates_empty_2"), fresh(running, store, "gates_many")
             first, ratio = uvloop.run(parked_ratio(both, 0, options.gates, options.claims))
             keep(
                 f"claim with {options.gates:,} gates shut or idle / empty ({first:.2f} ms)",
@@ -264,42 +247,30 @@ def measure(options: argparse.Namespace, console: Console) -> list[Limit]:
                 FLAT_BOUND,
             )
             plain, gated, control = uvloop.run(
-                ungated_ratios(fresh(store, "gates_ungated"), options.tasks, options.rounds)
+                ungated_ratios(fresh(running, store, "gates_ungated"), options.tasks, options.rounds)
             )
             keep(f"work without a gate, table with gates / without ({plain:.0f} µs)", store, gated, "×", UNGATED_BOUND)
             keep("the control: two tables without", store, control, "×", CONTROL_BOUND)
-            idle, late = uvloop.run(tenant_ms(fresh(store, "gates_tenant"), options.hanging, 20))
+            idle, late = uvloop.run(tenant_ms(fresh(running, store, "gates_tenant"), options.hanging, 20))
             for which, of in (("usual", statistics.median), ("slowest", max)):
                 keep(f"{which} start of a tenant's task while {options.hanging:,} of another hang (idle {of(idle):.1f} ms)", store,
                      of(late), "ms", 2 * of(idle) + TENANT_BOUND_MS)  # fmt: skip
     return limits
 
 
-async def _prepare(url: str) -> None:
-    app = Redrive(url)
-    await migrate(app.database)
-    await app.close()
-
-
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.gates", description=__doc__)
-    parser.add_argument("--stores", nargs="+", choices=["sqlite", "postgres"], default=["sqlite", "postgres"])
-    parser.add_argument("--parked", type=int, default=1_000_000, help="tasks behind a shut gate")
-    parser.add_argument("--gates", type=int, default=10_000, help="gates that are shut or idle")
-    parser.add_argument("--claims", type=int, default=200, help="claims of each")
-    parser.add_argument("--tasks", type=int, default=20_000, help="tasks without a gate in a round")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--hanging", type=int, default=10_000)
-    parser.add_argument("--folder", type=Path, help="a folder on a disk for all data (default: the temporary folder)")
-    parser.add_argument("--output", type=Path, default=BUILD / "bench-gates.json")
-    options = parser.parse_args(argv)
+    arguments = parser("gates", __doc__)
+    arguments.add_argument("--stores", nargs="+", choices=["sqlite", "postgres"], default=["sqlite", "postgres"])
+    arguments.add_argument("--parked", type=int, default=1_000_000, help="tasks behind a shut gate")
+    arguments.add_argument("--gates", type=int, default=10_000, help="gates that are shut or idle")
+    arguments.add_argument("--claims", type=int, default=200, help="claims of each")
+    arguments.add_argument("--tasks", type=int, default=20_000, help="tasks without a gate in a round")
+    arguments.add_argument("--rounds", type=int, default=15)
+    arguments.add_argument("--hanging", type=int, default=10_000)
+    options = arguments.parse_args(argv)
     console = Console()
     limits = measure(options, console)
-    show(limits, console)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps([asdict(limit) | {"holds": limit.holds} for limit in limits], indent=2) + "\n")
-    console.print(f"saved to {options.output}", highlight=False)
-    return 0 if all(limit.holds for limit in limits) else 1
+    return conclude(limits, options.output, console)
 
 
 if __name__ == "__main__":

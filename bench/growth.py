@@ -9,15 +9,12 @@
 import argparse
 import asyncio
 import gc
-import json
 import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
 from multiprocessing import get_context
-from pathlib import Path
 from typing import TypeVar
 
 import psycopg
@@ -25,21 +22,19 @@ import uvloop
 from rich.console import Console
 from sqlalchemy import Connection, text
 
-from bench.limits import PARK, Limit, resident_mb, show
+from bench.frame import FLAT_BOUND, Limit, conclude, fresh, parser
+from bench.limits import PARK, resident_mb
 from bench.servers import servers
-from bench.venv import BUILD
 from redrive import Redrive, Task, seconds
 from redrive.app import WorkerSettings
 from redrive.core.decide import decide
 from redrive.core.outcome import Done
 from redrive.core.policy import Policy
 from redrive.lane import make_task
-from redrive.ledgers.sql.migrate import migrate
 
 FEW = 1_000
 ROUNDS = 100
 BATCH = 100
-FLAT_BOUND = 1.3
 SIZE_BOUND = 1.5
 MEMORY_BOUND_MB = 30.0
 CHUNK = 500_000
@@ -180,48 +175,30 @@ def measure(options: argparse.Namespace, console: Console) -> list[Limit]:
     with servers(options.folder, postgres=True, rabbitmq=False) as running:
         assert running.postgres is not None
         for store in ("postgres", "sqlite"):
-
-            def fresh(name: str, store: str = store) -> str:
-                assert running.postgres is not None
-                url = running.postgres.create(name) if store == "postgres" else f"sqlite:///{running.folder}/{name}.db"
-                uvloop.run(prepare(url))
-                return url
-
             console.print(f"{store}: memory over {options.tasks:,} tasks", highlight=False)
             # In a process of its own: one that has grown before hides what this one needs.
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
-                grown = alone.submit(in_a_loop, fresh("memory"), options.tasks).result()
+                grown = alone.submit(in_a_loop, fresh(running, store, "memory"), options.tasks).result()
             name = f"memory grown from {options.tasks // 10:,} to {options.tasks:,} tasks"
             limits.append(Limit(name, store, round(grown, 1), "MB", MEMORY_BOUND_MB))
             if store == "postgres":
                 console.print(f"{store}: {options.updates:,} updates", highlight=False)
-                limits.append(sizes(fresh("updates"), options.updates))
+                limits.append(sizes(fresh(running, store, "updates"), options.updates))
                 running.postgres.drop("updates")
             console.print(f"{store}: {options.rows:,} rows", highlight=False)
-            limits += uvloop.run(flat(fresh("rows"), store, options.rows))
+            limits += uvloop.run(flat(fresh(running, store, "rows"), store, options.rows))
     return limits
 
 
-async def prepare(url: str) -> None:
-    app = Redrive(url)
-    await migrate(app.database)
-    await app.close()
-
-
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.growth", description=__doc__)
-    parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--updates", type=int, default=10_000_000)
-    parser.add_argument("--tasks", type=int, default=1_000_000, help="that one worker runs")
-    parser.add_argument("--folder", type=Path, help="a folder on a disk for all data (default: the temporary folder)")
-    parser.add_argument("--output", type=Path, default=BUILD / "bench-growth.json")
-    options = parser.parse_args(argv)
+    arguments = parser("growth", __doc__)
+    arguments.add_argument("--rows", type=int, default=10_000_000)
+    arguments.add_argument("--updates", type=int, default=10_000_000)
+    arguments.add_argument("--tasks", type=int, default=1_000_000, help="that one worker runs")
+    options = arguments.parse_args(argv)
     console = Console()
     limits = measure(options, console)
-    show(limits, console)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps([asdict(limit) | {"holds": limit.holds} for limit in limits], indent=2) + "\n")
-    return 0 if all(limit.holds for limit in limits) else 1
+    return conclude(limits, options.output, console)
 
 
 if __name__ == "__main__":

@@ -6,16 +6,12 @@ Each is measured on both stores beside its own bound; a bound that does not hold
 import argparse
 import asyncio
 import gc
-import json
 import resource
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -23,39 +19,23 @@ from typing import Any
 import uvloop
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from sqlalchemy import Connection, text
 
+from bench.frame import FLAT_BOUND, Limit, conclude, fresh, parser
 from bench.servers import servers
-from bench.venv import BUILD
 from redrive import Redrive, Task, seconds
 from redrive.app import WorkerSettings
 from redrive.core.decide import decide
 from redrive.core.outcome import Done
 from redrive.core.policy import Policy
 from redrive.lane import make_task
-from redrive.ledgers.sql.migrate import migrate
 
 DRIFT_PER_SECOND = 1_000
 DRIFT_BOUNDS_MS = {"sqlite": 50.0, "postgres": 20.0}
 PARKED_FEW, PARKED_MANY = 1_000, 1_000_000
 CLAIMS = 200
-FLAT_BOUND = 1.3
 MEMORY_TASKS = 100_000
 MEMORY_BOUND_MB = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    measure: str
-    store: str
-    value: float
-    unit: str
-    bound: float
-
-    @property
-    def holds(self) -> bool:
-        return self.value <= self.bound
 
 
 async def drift(url: str, span_seconds: float, parked: int) -> float:
@@ -172,25 +152,10 @@ def in_a_loop(url: str) -> float:
 
 def measure(options: argparse.Namespace, console: Console) -> list[Limit]:
     limits: list[Limit] = []
-    with ExitStack() as stack:
-        running = stack.enter_context(servers(options.folder, postgres=True, rabbitmq=False))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder)))
-
-        def fresh(store: str, name: str) -> str:
-            assert running.postgres is not None
-            url = running.postgres.create(name) if store == "postgres" else f"sqlite:///{folder / name}.db"
-
-            async def prepare() -> None:
-                app = Redrive(url)
-                await migrate(app.database)
-                await app.close()
-
-            uvloop.run(prepare())
-            return url
-
+    with servers(options.folder, postgres=True, rabbitmq=False) as running:
         steps = [(store, what) for store in ("sqlite", "postgres") for what in ("drift", "claim", "memory")]
         for store, what in track(steps, "measuring limits", console=console):
-            url = fresh(store, f"limit_{what}")
+            url = fresh(running, store, f"limit_{what}")
             if what == "drift":
                 p99 = uvloop.run(drift(url, options.seconds, options.parked))
                 name = f"drift p99 at {DRIFT_PER_SECOND:,} tasks/s while {options.parked:,} wait"
@@ -208,30 +173,14 @@ def measure(options: argparse.Namespace, console: Console) -> list[Limit]:
     return limits
 
 
-def show(limits: list[Limit], console: Console) -> None:
-    table = Table(title="Limits", title_justify="left")
-    for heading in ("measure", "store", "value", "bound", "holds"):
-        table.add_column(heading)
-    for limit in limits:
-        holds = "[green]yes[/]" if limit.holds else "[red bold]no[/]"
-        table.add_row(limit.measure, limit.store, f"{limit.value} {limit.unit}", f"{limit.bound} {limit.unit}", holds)
-    console.print(table)
-
-
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.limits", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long the steady rate is kept (default 20)")
-    parser.add_argument("--parked", type=int, default=PARKED_MANY, help="parked tasks (default 1,000,000)")
-    parser.add_argument("--folder", type=Path, help="a folder on a disk for all data (default: the temporary folder)")
-    parser.add_argument("--output", type=Path, default=BUILD / "bench-limits.json")
-    options = parser.parse_args(argv)
+    arguments = parser("limits", __doc__)
+    arguments.add_argument("--seconds", type=float, default=20.0, help="how long the steady rate is kept (default 20)")
+    arguments.add_argument("--parked", type=int, default=PARKED_MANY, help="parked tasks (default 1,000,000)")
+    options = arguments.parse_args(argv)
     console = Console()
     limits = measure(options, console)
-    show(limits, console)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps([asdict(limit) | {"holds": limit.holds} for limit in limits], indent=2) + "\n")
-    console.print(f"saved to {options.output}", highlight=False)
-    return 0 if all(limit.holds for limit in limits) else 1
+    return conclude(limits, options.output, console)
 
 
 if __name__ == "__main__":

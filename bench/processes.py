@@ -4,18 +4,14 @@ Two processes must not be slower than one: claims of several workers that wanted
 has run, so that it is seen whether they share the work; and what the server spent on a task, which hardly swings.
 """
 
-import argparse
 import asyncio
-import json
 import statistics
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from multiprocessing import get_context
 from multiprocessing.synchronize import Event
-from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -23,14 +19,12 @@ from rich.console import Console
 from sqlalchemy import Connection, func, select, text
 
 from bench import spent
-from bench.limits import Limit, show
+from bench.frame import Limit, conclude, fresh, parser, prepare
 from bench.servers import servers
-from bench.venv import BUILD
 from redrive import Fixed, Policy, Redrive, Task, TransientError, jitter, seconds
 from redrive.app import WorkerSettings
 from redrive.lane import make_task
 from redrive.ledgers.sql import schema
-from redrive.ledgers.sql.migrate import migrate
 
 AMOUNTS = (1, 2, 4)
 POLICY = Policy(Fixed(seconds(0)), retries=2, jitter=jitter.none)
@@ -65,9 +59,8 @@ def worker(url: str, go: Event, stop: Event, ran: Any) -> None:
 
 
 async def fill(url: str, tasks: int) -> None:
-    app = Redrive(url)
-    await migrate(app.database)
-    async with app:
+    await prepare(url)
+    async with Redrive(url) as app:
         for first in range(0, tasks, 1000):
             few = range(first, min(first + 1000, tasks))
             await app.add_many(make_task("tick", n, key=f"task-{n}") for n in few)
@@ -115,13 +108,11 @@ def timed(url: str, amount: int, tasks: int, server: int | None) -> tuple[float,
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.processes", description=__doc__)
-    parser.add_argument("--tasks", type=int, default=40_000, help="each fails once")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--stores", nargs="+", choices=["sqlite", "postgres"], default=["postgres", "sqlite"])
-    parser.add_argument("--folder", type=Path, help="a folder on a disk for all data (default: the temporary folder)")
-    parser.add_argument("--output", type=Path, default=BUILD / "bench-processes.json")
-    options = parser.parse_args(argv)
+    arguments = parser("processes", __doc__)
+    arguments.add_argument("--tasks", type=int, default=40_000, help="each fails once")
+    arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--stores", nargs="+", choices=["sqlite", "postgres"], default=["postgres", "sqlite"])
+    options = arguments.parse_args(argv)
     console, limits = Console(), list[Limit]()
     for store in options.stores:
         with ExitStack() as stack:
@@ -130,7 +121,7 @@ def main(argv: Sequence[str]) -> int:
             for number in range(options.rounds):
                 for amount in AMOUNTS:
                     name = f"processes_{amount}_{number}"
-                    url = f"sqlite:///{running.folder}/{name}.db" if postgres is None else postgres.create(name)
+                    url = fresh(running, store, name, ready=False)
                     took, cost, calls = timed(url, amount, options.tasks, None if postgres is None else postgres.pid)
                     found.setdefault(amount, []).append((took, cost))
                     shares = " + ".join(f"{each:,}" for each in calls)
@@ -147,10 +138,7 @@ def main(argv: Sequence[str]) -> int:
             rate = options.tasks / seconds_of[amount]
             bound = TWO_BOUND if amount == 2 else float("inf")
             limits.append(Limit(f"time of {amount} processes / of one ({rate:,.0f} tasks/s)", store, ratio, "×", bound))
-    show(limits, console)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps([asdict(limit) | {"holds": limit.holds} for limit in limits], indent=2) + "\n")
-    return 0 if all(limit.holds for limit in limits) else 1
+    return conclude(limits, options.output, console)
 
 
 if __name__ == "__main__":

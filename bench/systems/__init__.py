@@ -50,10 +50,10 @@ SYSTEMS = (
     System("pgqueuer", "postgres", "peer", "bench.systems.pgqueuer", Rates(50_000, 19_000, 1_400), how="batches of 500"),
     System("procrastinate", "postgres", "peer", "bench.systems.procrastinate", Rates(13_000, 750, 380), how="concurrency 4"),
     System("huey", "sqlite", "peer", "bench.systems.huey", Rates(5_000, 4_000, 1_100), how="one worker"),
-    System("raw-postgres", "postgres", "raw", "bench.systems.raw_postgres", Rates(150_000, 35_000, 18_000), "project", "batches of 500, two streams"),
+    System("raw-postgres", "postgres", "raw", "bench.systems.raw_postgres", Rates(150_000, 35_000, 18_000), "project", "batches of 1,000, two streams"),
     System("redrive-postgres", "postgres", "ours", "bench.systems.redrive", Rates(50_000, 30_000, 15_000), "project", "concurrency 3,000, batches up to 1,000"),
     System("redrive-postgres-100", "postgres", "ours", "bench.systems.redrive_default", Rates(50_000, 15_000, 8_000), "project", "concurrency 100, as it comes", ("run", "fail_once")),
-    System("raw-sqlite", "sqlite", "raw", "bench.systems.raw_sqlite", Rates(150_000, 45_000, 22_000), "project", "batches of 500"),
+    System("raw-sqlite", "sqlite", "raw", "bench.systems.raw_sqlite", Rates(150_000, 45_000, 22_000), "project", "batches of 1,000"),
     System("redrive-sqlite", "sqlite", "ours", "bench.systems.redrive", Rates(50_000, 35_000, 17_000), "project", "concurrency 3,000, batches up to 1,000"),
     System("redrive-sqlite-100", "sqlite", "ours", "bench.systems.redrive_default", Rates(50_000, 20_000, 10_000), "project", "concurrency 100, as it comes", ("run", "fail_once")),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from redrive.core import jitter
 from redrive.core.backoff import Exponential, Fixed, Schedule
-from redrive.core.decide import Settlement, deadline_of, decide, failures_max_of
+from redrive.core.decide import Settlement, deadline_of, decide, explanation_texts, failures_max_of
 from redrive.core.durations import DURATION_MAX, days, hours, minutes, seconds
 from redrive.core.failure import ErrorClass
 from redrive.core.jitter import draw
@@ -460,3 +460,45 @@ def test_a_task_may_bring_its_own_backoff(outcome: Outcome):
         assert settled.delay == seconds(wait)
         assert settled.explanation is not None and settled.explanation.wait == seconds(wait)
         assert decide(claim_of(1, key=key), outcome, policy).state is State.DEAD
+
+
+@given(st.data())
+def test_what_is_told_to_many_is_what_each_would_be_told(data):
+    """A policy that draws nothing decides alike for all that fail alike, and for nobody by another's numbers."""
+    words = {"retries": data.draw(st.integers(0, 3)), "jitter": jitter.none, "permanent": KeyError}
+    policy = Policy(Exponential(seconds(1), cap=hours(1)), **words)
+    for _ in range(data.draw(st.integers(2, 8))):
+        claim = claim_of(
+            data.draw(st.integers(0, 3)),
+            data.draw(KEYS),
+            failures_max=data.draw(st.none() | st.integers(1, 4)),
+            deadline_at=data.draw(st.none() | st.just(NOW + seconds(3))),
+        )
+        outcome = data.draw(
+            st.sampled_from([BOOM, Failed(KeyError("id")), Failed(RateLimitedError("busy", retry_after=seconds(9)))])
+        )
+        alone = Policy(Exponential(seconds(1), cap=hours(1)), **words)
+        assert decide(claim, outcome, policy) == decide(claim, outcome, alone)
+
+
+def test_explanations_that_are_the_same_are_made_and_written_once():
+    """So a thousand tasks that fail alike cost one explanation; with a draw each has its own."""
+    once = [decide(claim_of(key=key), BOOM, Policy(jitter=jitter.none)) for key in ("a", "b")]
+    policy = Policy(jitter=jitter.none)
+    one, other = (decide(claim_of(key=key), BOOM, policy) for key in ("a", "b"))
+    assert one.explanation is other.explanation
+    assert explanation_texts([one, other]) == [each.explanation.json_text() for each in once]
+    drawn = [decide(claim_of(key=key), BOOM, Policy(jitter=jitter.full)) for key in ("a", "b")]
+    assert explanation_texts([*drawn, decide(claim_of(), Done(), policy)]) == [
+        *(each.explanation.json_text() for each in drawn), None,
+    ]  # fmt: skip
+    assert len(set(explanation_texts(drawn))) == 2
+
+
+def test_what_is_kept_of_a_policy_has_a_bound(monkeypatch):
+    """Errors of ever new kinds do not make a policy grow without end."""
+    monkeypatch.setattr("redrive.core.decide.TOLD_MAX", 3)
+    policy = Policy(jitter=jitter.none, retries=99)
+    for failures in range(20):
+        assert decide(claim_of(failures), BOOM, policy).failures == failures + 1
+    assert len(policy.told) <= 3

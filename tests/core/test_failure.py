@@ -514,3 +514,49 @@ def test_an_exception_is_described_by_type_and_text():
 def test_a_huge_exception_is_short_when_kept():
     """A message of many megabytes is kept as two thousand characters."""
     assert len(describe_error(ValueError("x" * (8 << 20)))) == ERROR_CHARS_MAX
+
+
+class GettingError(Exception):
+    def __getattr__(self, name):
+        if name == "retry_after":
+            return timedelta(seconds=7)
+        raise AttributeError(name)
+
+
+class CatchingError(Exception):
+    def __getattribute__(self, name):
+        return timedelta(seconds=7) if name == "retry_after" else super().__getattribute__(name)
+
+
+class Mixed:
+    retry_after = timedelta(seconds=7)
+
+
+class SlottedError(Exception):
+    __slots__ = ("retry_after",)
+
+
+def said(kind, *, own):
+    error = kind("busy")
+    if own:
+        error.retry_after = timedelta(seconds=7)
+    return error
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: said(ValueError, own=True),
+        lambda: said(SlottedError, own=True),
+        lambda: said(type("Bare", (Exception,), {}), own=True),
+        lambda: said(type("OfClass", (Exception,), {"retry_after": timedelta(seconds=7)}), own=False),
+        lambda: said(type("Asked", (Exception,), {"retry_after": property(lambda _: timedelta(seconds=7))}), own=False),
+        lambda: said(type("Mixing", (Mixed, Exception), {}), own=False),
+        lambda: said(type("Child", (GettingError,), {}), own=False),
+        lambda: said(CatchingError, own=False),
+    ],
+)
+def test_a_fact_is_found_wherever_an_exception_has_it(make):
+    """What is skipped for exceptions that have nothing but their text is not skipped for any other."""
+    assert asked_patience(ValueError("busy")) is None
+    assert asked_patience(make()) == timedelta(seconds=7)

@@ -211,3 +211,13 @@ def test_an_exception_that_cannot_be_asked_costs_only_its_stack() -> None:
 
     assert stack_of(caught(odd)) is None
     assert stack_of(caught(fail, "even")) is not None
+
+
+def test_code_that_is_gone_is_not_taken_for_new_code() -> None:
+    """Functions that are made and dropped again, in the same memory, have each their own stack."""
+    for number in range(200):
+        made: dict[str, Any] = {}
+        exec(compile(f"def made_{number}():\n    raise ValueError", f"/srv/made_{number}.py", "exec"), made)
+        stack = stack_of(caught(made.pop(f"made_{number}")))
+        assert stack is not None
+        assert f"made_{number}.py" in stack.text

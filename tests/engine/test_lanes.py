@@ -1,8 +1,10 @@
 """Lanes: runs that never wait share a task, and none of them can tell."""
 
 import asyncio
+import weakref
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import pytest
@@ -40,8 +42,11 @@ async def ended(*runs: One) -> list[Any]:
     return [one.came_to for one in runs]
 
 
-async def current() -> asyncio.Task[Any] | None:
-    return asyncio.current_task()
+async def current() -> str:
+    """The name of its task, which no other has; who keeps the task itself keeps others out of it."""
+    task = asyncio.current_task()
+    assert task is not None
+    return task.get_name()
 
 
 async def test_runs_that_never_wait_share_a_task() -> None:
@@ -50,10 +55,50 @@ async def test_runs_that_never_wait_share_a_task() -> None:
     runs = [One(current) for _ in range(100)]
     for one in runs:
         lanes.start(one, "computes")
-    tasks = await ended(*runs)
-    assert None not in tasks
-    assert tasks == [one.task for one in runs], "whoever looks for the run of a task finds it"
-    assert len(set(tasks)) < 50
+    assert len(set(await ended(*runs))) < 50
+
+
+async def test_a_run_is_found_by_its_task() -> None:
+    """Whoever looks for what runs now finds it by the task."""
+    lanes, found = Lanes(run), []
+
+    async def look(number: int) -> None:
+        found.append([place for place, one in enumerate(runs) if one.task is asyncio.current_task()] == [number])
+
+    runs = [One(partial(look, number)) for number in range(10)]
+    for one in runs:
+        lanes.start(one, "looks")
+    await ended(*runs)
+    assert found == [True] * 10
+
+
+def _weakly(task: asyncio.Task[Any]) -> Callable[[], Any]:
+    kept = weakref.ref(task)
+    return lambda: None if (there := kept()) is None else there.cancel()
+
+
+@pytest.mark.parametrize("keep", [lambda task: task.cancel, _weakly], ids=["strongly", "weakly"])
+async def test_a_task_that_was_kept_is_no_other_runs(keep: Callable[[Any], Callable[[], Any]]) -> None:
+    """A stray `cancel` of a run that has ended does nothing: no later run has the same task."""
+    lanes, cancels, free = Lanes(run), list[Callable[[], Any]](), asyncio.Event()
+
+    async def keeps() -> None:
+        cancels.append(keep(asyncio.current_task()))
+
+    async def wait() -> str:
+        await free.wait()
+        return "not cancelled"
+
+    runs = [One(keeps), One(wait), One(keeps), One(wait)]
+    for number, one in enumerate(runs):
+        lanes.start(one, f"handler {number}")
+    await ended(runs[0], runs[2])
+    while runs[1].task is None or runs[3].task is None:
+        await asyncio.sleep(0)
+    for cancel in cancels:
+        cancel()
+    free.set()
+    assert await ended(runs[1], runs[3]) == ["not cancelled"] * 2
 
 
 async def test_a_run_that_waits_has_its_task_for_itself() -> None:
@@ -64,7 +109,7 @@ async def test_a_run_that_waits_has_its_task_for_itself() -> None:
         before = asyncio.current_task()
         await free.wait()
         assert asyncio.current_task() is before
-        return before
+        return await current()
 
     waits, others, later = One(wait), [One(current) for _ in range(5)], [One(wait) for _ in range(5)]
     lanes.start(waits, "waits")

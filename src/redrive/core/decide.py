@@ -5,6 +5,7 @@ an exception spend the same budget by the same rule.
 """
 
 import json
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple, assert_never
@@ -32,6 +33,8 @@ REFUSALS_MAX = 100
 """After so many such answers of a gate in a row each is charged: a destination that only ever says so is tried for no task for ever."""
 STRETCH_MAX = 3
 """How often the waits behind a gate are doubled at most."""
+TOLD_MAX = 1024
+"""So many explanations of a policy are kept that are the same for many tasks."""
 _SPARED = {PROBE: "it was the probe of", REFUSED: "Retry-After shuts"}
 
 
@@ -165,6 +168,22 @@ class Settlement(NamedTuple):
         return self.explanation.error_class if self.explanation else None
 
 
+def explanation_texts(settlements: Iterable[Settlement]) -> list[str | None]:
+    """The explanation of each as JSON. Those that fail alike share one, which is written once."""
+    texts: dict[int, str] = {}
+    found: list[str | None] = []
+    for settlement in settlements:
+        explanation = settlement.explanation
+        if explanation is None:
+            found.append(None)
+            continue
+        text = texts.get(id(explanation))
+        if text is None:
+            text = texts[id(explanation)] = explanation.json_text()
+        found.append(text)
+    return found
+
+
 def decide(claim: Claim, outcome: Outcome, policy: Policy, *, elapsed: timedelta = ZERO) -> Settlement:
     """What must be written because of what a run came to. `elapsed` is how long it ran."""
     failures = claim.task.failures
@@ -242,7 +261,47 @@ def _fail(
     patience: timedelta | None,
     raised: BaseException | None = None,
 ) -> Settlement:
-    policy = policy.for_task(claim.task)
+    stack = None if raised is None else stack_of(raised)
+    if stack is not None and stack.at is None and isinstance(raised, TaskError):
+        stack = None  # said on purpose by a handler that is not the user's code: there is no line to mend
+    explanation = _explained(claim, policy, elapsed, error_class, rule, patience, stack)
+    state = State.DEAD if explanation.delay is None else State.WAITING
+    return Settlement(
+        claim, outcome, state, explanation.failures, explanation.delay, error, explanation, elapsed, raised
+    )
+
+
+def _explained(
+    claim: Claim,
+    policy: Policy,
+    elapsed: timedelta,
+    error_class: ErrorClass,
+    rule: str,
+    patience: timedelta | None,
+    stack: Stack | None,
+) -> Explanation:
+    """Why, by the numbers. A policy that draws nothing tells all tasks that fail alike the same, which is then made once."""
+    task = claim.task
+    if not policy.is_same_for_all or patience is not None or claim.seen is not None or task.deadline_at is not None:
+        return _explain(claim, policy.for_task(task), elapsed, error_class, rule, patience, stack)
+    told, alike = policy.told, (error_class, rule, task.failures, task.failures_max, stack)
+    explanation: Explanation | None = told.get(alike)
+    if explanation is None:
+        if len(told) >= TOLD_MAX:
+            told.clear()
+        explanation = told[alike] = _explain(claim, policy, elapsed, error_class, rule, patience, stack)
+    return explanation
+
+
+def _explain(
+    claim: Claim,
+    policy: Policy,
+    elapsed: timedelta,
+    error_class: ErrorClass,
+    rule: str,
+    patience: timedelta | None,
+    stack: Stack | None,
+) -> Explanation:
     tried = failures = claim.task.failures + 1
     failures_max = failures_max_of(claim, policy)
     spared = None if claim.seen is None else _spared_by(claim.seen, error_class, patience)
@@ -255,9 +314,6 @@ def _fail(
     else:
         verdict = "retry"
 
-    stack = None if raised is None else stack_of(raised)
-    if stack is not None and stack.at is None and isinstance(raised, TaskError):
-        stack = None  # said on purpose by a handler that is not the user's code: there is no line to mend
     wait = draw = floor = delay = None
     if patience is not None:
         # Retry-After is a floor, itself bounded: a stranger must not park our task for a year.
@@ -275,15 +331,11 @@ def _fail(
             verdict, delay = "deadline", None
 
     if delay is None:
-        explanation = Explanation(
-            error_class, rule, policy.name, failures, failures_max, verdict, floor=floor, stack=stack
-        )
-        return Settlement(claim, outcome, State.DEAD, failures, None, error, explanation, elapsed, raised)
-    explanation = Explanation(
+        return Explanation(error_class, rule, policy.name, failures, failures_max, verdict, floor=floor, stack=stack)
+    return Explanation(
         error_class, rule, policy.name, failures, failures_max, verdict,
         policy.backoff_words, wait, policy.jitter_words, draw, floor, policy.backoff.cap, delay, 0, gate, stretch, stack,
     )  # fmt: skip
-    return Settlement(claim, outcome, State.WAITING, failures, delay, error, explanation, elapsed, raised)
 
 
 def _spared_by(seen: GateSeen, error_class: ErrorClass, patience: timedelta | None) -> str | None:

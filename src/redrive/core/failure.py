@@ -93,6 +93,8 @@ def http_status(error: BaseException) -> int | None:
 
 def asked_patience(error: BaseException) -> timedelta | None:
     """The wait that the error asks for: its `retry_after`, or the `Retry-After` header of its HTTP response."""
+    if _has_no_facts(error):
+        return None
     asked = _get(error, "retry_after")
     if isinstance(asked, timedelta):
         return max(asked, ZERO)
@@ -116,6 +118,20 @@ def _get(holder: object, name: str, otherwise: Any = None) -> Any:
         return otherwise
 
 
+def _has_no_facts(error: BaseException) -> bool:
+    """Whether an exception says nothing but its text, as most do: to ask it for each fact would take longer than all else here."""
+    return _is_bare(type(error)) and not error.__dict__  # type: ignore[arg-type]  # classes have a hash
+
+
+@lru_cache(maxsize=512)
+def _is_bare(kind: type[BaseException]) -> bool:
+    """Whether the exceptions of a class have only what is set on each of them."""
+    names = {name for each in kind.__mro__ if each is not BaseException for name in vars(each)}
+    own = kind.__getattribute__ is not BaseException.__getattribute__
+    return not own and names.isdisjoint({"__getattr__", "__dict__", *_FACTS})
+
+
+_FACTS = ("retry_after", "response", "headers", "statement", "orig")
 _PATIENCE_SECONDS_MAX = 1e9
 """What a `timedelta` holds with ease; the policy's `retry_after_max` is the bound that counts."""
 
@@ -141,7 +157,8 @@ def describe_error(error: BaseException) -> str:
 
     SQLAlchemy's errors say the whole statement with its parameters, which are nobody else's business: the driver's words do.
     """
-    told = _get(error, "orig") if _get(error, "statement", _MISSING) is not _MISSING else None
+    is_sql = not _has_no_facts(error) and _get(error, "statement", _MISSING) is not _MISSING
+    told = _get(error, "orig") if is_sql else None
     try:
         message = str(error if told is None else told)
     except BaseException:  # also a `SystemExit` from within its text: what is told here must not end anything

@@ -58,6 +58,10 @@ class Policy:
     # Kept because every explanation of a failure needs them: 3 µs each time otherwise.
     backoff_words: str = field(init=False, repr=False, compare=False)
     jitter_words: str = field(init=False, repr=False, compare=False)
+    is_same_for_all: bool = field(init=False, repr=False, compare=False)
+    """Whether all tasks that fail alike are told the same: nothing is drawn, and no task brings anything of its own."""
+    told: dict[Any, Any] = field(init=False, repr=False, compare=False)
+    """What they are told, for `decide`."""
 
     def __post_init__(self) -> None:
         if isinstance(self.backoff, type) or not isinstance(self.backoff, Backoff):
@@ -75,6 +79,8 @@ class Policy:
         set_field("otherwise", ErrorClass(self.otherwise))
         set_field("backoff_words", self.backoff.describe())
         set_field("jitter_words", self.jitter.describe())
+        set_field("is_same_for_all", self.jitter is jitters.none and self.deadline is None and self.own_backoff is None)
+        set_field("told", {})
 
     def for_task(self, task: Task) -> "Policy":
         """The policy as it holds for one task."""

@@ -11,10 +11,10 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from types import TracebackType
-from typing import NamedTuple
+from types import CodeType, TracebackType
+from typing import Any, NamedTuple
 
 from redrive.core.cause import cause_of
 from redrive.core.failure import describe_error, redact
@@ -84,8 +84,21 @@ def stack_of(error: BaseException) -> Stack | None:
 
 def _stack_of(error: BaseException) -> Stack | None:
     # A thousand failures are mostly one: to find it again must cost no more than walking it.
-    links: tuple[_Link, ...] = ((type(error).__name__, _lines(error.__traceback__)),)
     reason = _reason_of(error)
+    walked = _walked(error) if reason is None else None
+    seen = None if walked is None else _seen.get(walked)
+    if seen is not None:
+        return seen[0]
+    known = _known(error, reason)
+    if walked is not None and known is not None:
+        if len(_seen) >= _KEPT_MAX:
+            _seen.clear()
+        _seen[walked] = known, tuple(_codes(error.__traceback__))
+    return known
+
+
+def _known(error: BaseException, reason: BaseException | None) -> Stack | None:
+    links: tuple[_Link, ...] = ((type(error).__name__, _lines(error.__traceback__)),)
     if reason is not None:
         reasons = _reasons(error)
         links += tuple((type(one).__name__, _lines(one.__traceback__)) for one in reasons)
@@ -102,6 +115,25 @@ def _stack_of(error: BaseException) -> Stack | None:
 
 _KEPT_MAX = 1024
 _kept: dict[tuple[_Link, ...], Stack] = {}
+_QUICK_MAX = 50
+_seen: dict[tuple[Any, ...], tuple[Stack, tuple[CodeType, ...]]] = {}
+"""Stacks by the places in the code that they have come through; with the code, which keeps the numbers of these its own."""
+
+
+def _walked(error: BaseException) -> tuple[Any, ...] | None:
+    """Which class was raised, and where: cheaper than the numbers of the lines, which Python has to look up. None where it is long."""
+    found: list[Any] = [type(error)]
+    traceback, left = error.__traceback__, _QUICK_MAX
+    while traceback is not None and left:
+        found += (id(traceback.tb_frame.f_code), traceback.tb_lasti)
+        traceback, left = traceback.tb_next, left - 1
+    return tuple(found) if traceback is None else None
+
+
+def _codes(traceback: TracebackType | None) -> Iterator[CodeType]:
+    while traceback is not None:
+        yield traceback.tb_frame.f_code
+        traceback = traceback.tb_next
 
 
 def _reason_of(error: BaseException) -> BaseException | None:

@@ -5,15 +5,18 @@ is a task, runs them one by one. Each of them finds what it would find in a task
 
 - Once a run waits, the task is its own: another lane goes on with the line, and nothing runs in this one afterwards.
 - The same if a run has changed its context or was cancelled: the next one starts clean.
+- The same if somebody has kept the task: to cancel a task that has ended does nothing, and must not hit a later run.
 - A handler that has been seen to wait gets tasks of its own from then on, so that many of them start at once.
 """
 
 import asyncio
 import contextvars
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
+from weakref import getweakrefcount
 
 SLICE_SECONDS = 0.005
 """How long a lane goes on before others in the loop have their turn."""
@@ -23,7 +26,7 @@ class Run(Protocol):
     """What stands in line."""
 
     task: "asyncio.Task[None] | None"
-    """The task that it runs in, once it has begun."""
+    """The task that it runs in, once it has begun. A lane takes it back afterwards."""
 
 
 R = TypeVar("R", bound=Run)
@@ -88,15 +91,21 @@ class Lanes(Generic[R]):
         clean = contextvars.copy_context()
         asyncio.get_running_loop().call_soon(self._go_on)
         ends = time.monotonic() + SLICE_SECONDS
+        known = _holders(me)
         while line:
             one, handler = line.popleft()
             one.task, self._runs = me, handler
             await self._run(one)
             if turn != self._turn:  # it has waited
                 return
-            self._runs = None
-            if me.cancelling() or time.monotonic() > ends or not _is_still(clean):
+            one.task = self._runs = None
+            if me.cancelling() or _holders(me) != known or time.monotonic() > ends or not _is_still(clean):
                 return
+
+
+def _holders(task: "asyncio.Task[None]") -> tuple[int, int]:
+    """How many hold the task, strongly and weakly."""
+    return sys.getrefcount(task), getweakrefcount(task)
 
 
 def _is_still(clean: contextvars.Context) -> bool:

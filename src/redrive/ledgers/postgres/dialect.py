@@ -143,7 +143,7 @@ class PostgresDialect:
         rows = _Unnested(*arrays).table_valued(*typed, name="batch").render_derived()
         if not same:
             return rows
-        alike = [bindparam(f"{PREFIX}{name}", type_=columns[name]).label(name) for name in columns if name in same]
+        alike = [self.alike(name, columns[name]).label(name) for name in columns if name in same]
         return select(*rows.c, *alike).select_from(rows).subquery("rows_of_batch")
 
     def batch_writer(
@@ -162,6 +162,10 @@ class PostgresDialect:
             }
 
         return write
+
+    def alike(self, name: str, type_: TypeEngine[Any]) -> ColumnElement[Any]:
+        """See `Dialect.alike`."""
+        return bindparam(f"{PREFIX}{name}", type_=type_)
 
     def batch_match(self, columns: Columns, name: str, column: ColumnElement[Any]) -> ColumnElement[bool]:
         """All values in advance: PostgreSQL may otherwise rather read the index from its beginning, beside the batch, in a

@@ -27,16 +27,16 @@ from sqlalchemy.dialects.postgresql.asyncpg import PGCompiler_asyncpg, PGDialect
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from redrive.core.decide import Settlement
-from redrive.ledgers.build import build
+from redrive.core.task import TaskId
 from redrive.ledgers.postgres.address import PostgresAddress
 from redrive.ledgers.postgres.database import PostgresDatabase
 from redrive.ledgers.postgres.dialect import LOCK_PATIENCE, PostgresDialect
 from redrive.ledgers.postgres.portable_gates import PortableGateClaim
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.gate_rows import GateRows
-from redrive.ledgers.sql.seam import Dialect, SettleRows
+from redrive.ledgers.sql.seam import Dialect, Parameters, SettleRows
 from redrive.ledgers.sql.settle import started_at
-from redrive.ledgers.sql.settle_steps import SettleInSteps
+from redrive.ledgers.sql.settle_steps import SettleInSteps, without
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,11 +63,18 @@ class PortableSettle(SettleInSteps):
         present: datetime = now or connection.execute(self._ask_now).scalar_one()
         return present
 
-    def _write_history(
-        self, connection: Connection, settled: Sequence[Settlement], ledger: str, worker: str, ended_at: datetime
-    ) -> None:
-        said = {"ledger": ledger, "worker": worker, "version": build(), "ended_at": ended_at}
-        connection.execute(self._record, [_attempt(one) | said for one in settled])
+    def _end(
+        self,
+        connection: Connection,
+        settlements: Sequence[Settlement],
+        values: Sequence[Sequence[Any]],
+        now: datetime | None,
+        said: Parameters,
+    ) -> set[TaskId]:
+        left = self._update(connection, values, now)
+        if settled := without(settlements, left):
+            connection.execute(self._record, [_attempt(one) | said for one in settled])
+        return left
 
 
 def _attempt(settlement: Settlement) -> dict[str, Any]:

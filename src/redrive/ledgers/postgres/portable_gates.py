@@ -12,6 +12,7 @@ from redrive.core.gates import Gate
 from redrive.ledgers.postgres.overlooked import found_gates, heads, missed, overlooked
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.batches import Batch
+from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.gate_reading import ReadingGateClaim
 from redrive.ledgers.sql.gate_rows import GateAsk, GateRows, NamedGate
 from redrive.ledgers.sql.seam import Dialect, Parameters
@@ -50,13 +51,14 @@ class PortableGateClaim(ReadingGateClaim):
         return self._batch.parameters(named or [(None, None)])
 
     @cached_property
-    def _due_rows(self) -> Select[Any]:
+    def _due_rows(self) -> Compiled:
         rows, named = self._rows, self._batch.rows
         bands, head = heads(rows, named.c.gate, named.c.kind)
         head = head.where(rows.due <= self._dialect.present(rows.due_column)).limit(bindparam("share", type_=Integer))
         due = head.correlate(named, bands).lateral("due_rows")
         found = select(named.c.gate, due.c.id, due.c.band, due.c.due)
-        return found.select_from(named.join(bands, true()).join(due, true())).order_by(named.c.gate, due.c.due)
+        ordered = found.select_from(named.join(bands, true()).join(due, true())).order_by(named.c.gate, due.c.due)
+        return Compiled(ordered)
 
     def _soonest(self, connection: Connection, gates: Sequence[Gate], now: datetime) -> dict[str, datetime | None]:  # noqa: ARG002
         rows = connection.execute(self._first_rows, self._with_kinds(gates)).all() if gates else ()

@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from redrive.core.decide import Settlement
+from redrive.core.decide import Settlement, explanation_texts
 from redrive.core.gates import answer_of, fence_of
 from redrive.errors import UsageError
 from redrive.ledgers.build import build
@@ -89,7 +89,8 @@ class PostgresSettle:
         said = {"ledger": ledger, "worker": worker, "version": build(), **self._dialect.times(now)}
         rest, refused = settlements, list[Settlement]()
         for _ in range(ROUNDS_MAX):
-            rows = [self._values(one, now) for one in rest]
+            texts = explanation_texts(rest)
+            rows = [self._values(one, text, now) for one, text in zip(rest, texts, strict=True)]
             if gated:
                 rows = [(*row, *_on_gate(one)) for row, one in zip(rows, rest, strict=True)]
             shape = shapes.of(rows)
@@ -109,11 +110,9 @@ class PostgresSettle:
             raise _suppressed(ledger)
         return [*refused, *rest]
 
-    def _values(self, settlement: Settlement, now: datetime | None) -> tuple[Any, ...]:
+    def _values(self, settlement: Settlement, explanation: str | None, now: datetime | None) -> tuple[Any, ...]:
         claim, _, _, _, _, _, explained, elapsed, _ = settlement
-        error_class = explanation = None
-        if explained is not None:
-            error_class, explanation = explained.error_class, explained.json_text()
+        error_class = None if explained is None else explained.error_class
         history = claim.task.failures + 1, elapsed.total_seconds(), error_class, explanation
         values = self._rows.values(settlement, now) + history
         return values if self._rows.started_at is not None else (*values, started_at(claim))

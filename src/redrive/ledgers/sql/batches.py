@@ -31,6 +31,10 @@ class Batch:
         """The bind parameters for these rows, each with its values in the order of the columns."""
         return self._write(rows)
 
+    def alike(self, name: str) -> ColumnElement[Any]:
+        """The value of a column that is the same in all rows."""
+        return self._dialect.alike(name, self._columns[name])
+
     def match(
         self, name: str, column: ColumnElement[Any], besides: ColumnElement[bool] | None = None
     ) -> ColumnElement[bool]:

@@ -31,24 +31,33 @@ class Compiled:
 
     def rows(self, connection: Connection, parameters: Mapping[str, Any]) -> Sequence[Row]:
         """Run it; what it returns. Raises what SQLAlchemy would."""
+        form = self._formed(connection, parameters)
+        if form is not None:
+            return form.rows(connection, parameters)
+        result = connection.execute(self.statement, parameters)
+        return result.all() if result.returns_rows else ()
+
+    def changed(self, connection: Connection, parameters: Mapping[str, Any]) -> int:
+        """Run a statement that returns nothing; how many rows it has written."""
+        form = self._formed(connection, parameters)
+        if form is not None:
+            return form.run(connection, parameters)[2]
+        return connection.execute(self.statement, parameters).rowcount
+
+    def _formed(self, connection: Connection, parameters: Mapping[str, Any]) -> "_Form | None":
+        """The form that goes to the driver; None where SQLAlchemy has to run it."""
         if not connection.get_execution_options().get(OWN):
-            return self._by_sqlalchemy(connection, parameters)
+            return None
         form = self._form
         # Each loop has an engine of its own, and all engines of a database write a statement in the same way.
         if form is None or type(form.dialect) is not type(connection.dialect):
             form = self._form = _Form(self.statement, connection.dialect, parameters)
-        if form.is_open or connection.dispatch.before_cursor_execute:
-            return self._by_sqlalchemy(connection, parameters)
-        return form.run(connection, parameters)
+        return None if form.is_open or connection.dispatch.before_cursor_execute else form
 
     def scalar(self, connection: Connection, parameters: Mapping[str, Any]) -> Any:
         """The first value of the first row; None where there is none."""
         rows = self.rows(connection, parameters)
         return rows[0][0] if rows else None
-
-    def _by_sqlalchemy(self, connection: Connection, parameters: Mapping[str, Any]) -> Sequence[Row]:
-        result = connection.execute(self.statement, parameters)
-        return result.all() if result.returns_rows else ()
 
 
 class _Form:
@@ -72,7 +81,13 @@ class _Form:
         self._types = [one.type for one in statement.exported_columns]
         self._reads: list[tuple[int, _Convert]] | None = None
 
-    def run(self, connection: Connection, parameters: Mapping[str, Any]) -> Sequence[Row]:
+    def rows(self, connection: Connection, parameters: Mapping[str, Any]) -> Sequence[Row]:
+        """What it returns, each value as its column has it."""
+        rows, described, _ = self.run(connection, parameters)
+        return self._read(rows, described) if rows else rows
+
+    def run(self, connection: Connection, parameters: Mapping[str, Any]) -> tuple[Sequence[Row], Sequence[Row], int]:
+        """What it returns as the driver has it, how the driver describes that, and how many rows it was about."""
         given = {**self._constants, **parameters}
         for name, convert in self._binds:
             given[name] = convert(given[name])
@@ -82,7 +97,7 @@ class _Form:
         try:
             cursor.execute(self._text, tuple(given[name] for name in self._names))
             rows: Sequence[Row] = cursor.fetchall() if self._types else ()
-            described = cursor.description
+            described, amount = cursor.description, cursor.rowcount
         except BaseException as error:
             # As SQLAlchemy's own: it wraps what is the driver's, tells who listens, and leaves a connection that is broken or was
             # interrupted. Given a text it would wrap whatever else is raised, such as a time-out or a value that cannot be read.
@@ -90,7 +105,7 @@ class _Form:
             connection._handle_dbapi_exception(error, text, None, cursor, None)  # noqa: SLF001
         finally:
             cursor.close()
-        return self._read(rows, described) if rows else rows
+        return rows, described, amount
 
     def _read(self, rows: Sequence[Row], described: Sequence[Row]) -> Sequence[Row]:
         """The rows with each value as its column has it: by columns, since most of them need nothing."""

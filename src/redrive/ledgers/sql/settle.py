@@ -93,7 +93,7 @@ class RowSettlements:
         due = delay if delay is None else self._span(now, delay)
         count = failures if self._counts_failures else self._count(settlement)
         return (
-            claim.task.id, claim.claim_id, state.value, count, due, outcome, error, *word, *extra
+            claim.task.id, claim.claim_id, state, count, due, outcome, error, *word, *extra
         )  # fmt: skip
 
     def update(self, batch: FromClause, match: ColumnElement[bool]) -> Update:

@@ -9,23 +9,22 @@ from sqlalchemy import Connection, and_
 
 from redrive.core.decide import Settlement
 from redrive.core.task import TaskId
+from redrive.ledgers.build import build
 from redrive.ledgers.rollup import MEASURED, rolled_up
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.batches import Batch, Shapes
 from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.gate_reading import settle_gates
 from redrive.ledgers.sql.minute import add_up
-from redrive.ledgers.sql.seam import Dialect, SettleRows
+from redrive.ledgers.sql.seam import Dialect, Parameters, SettleRows
 
 
 class Ending(NamedTuple):
     """How the claims of a batch are ended, where some of its columns are the same in all rows."""
 
     batch: Batch
-    update: Any
-    """The update, which says nothing of what it wrote."""
     written: Compiled
-    """The same, which returns the ids of what it wrote."""
+    """The update, which returns the ids of what it wrote."""
 
 
 class SettleInSteps(ABC):
@@ -43,8 +42,7 @@ class SettleInSteps(ABC):
         rows = self._rows
         batch = Batch(self._dialect, rows.columns, same)
         ours = and_(batch.match("id", rows.id), rows.fence == batch.rows.c.claim_id)
-        update = rows.update(batch.rows, ours)
-        return Ending(batch, update, Compiled(update.returning(rows.id)))
+        return Ending(batch, Compiled(rows.update(batch.rows, ours).returning(rows.id)))
 
     def write(
         self,
@@ -59,17 +57,17 @@ class SettleInSteps(ABC):
         """See `SettleWriter.write`."""
         present = self._begin(connection, now, wait=wait)
         values = [self._rows.values(one, now) for one in settlements]
-        left = self._end(connection, values, now)
-        settled = settlements if not left else [one for one in settlements if one.claim.task.id not in left]
+        said = {"ledger": ledger, "worker": worker, "version": build(), "ended_at": present}
+        left = self._end(connection, settlements, values, now, said)
+        settled = without(settlements, left)
         if settled:
-            self._write_history(connection, settled, ledger, worker, present)
             minute = {"minute": present.replace(second=0, microsecond=0), "ledger": ledger, "worker": worker}
             self._roll_up.rows(connection, {**rolled_up(settled), **minute})
             if self._rows.has_gates:
                 settle_gates(connection, self._dialect, ledger, settled, present)
         return [] if not left else [one for one in settlements if one.claim.task.id in left]
 
-    def _end(self, connection: Connection, values: Sequence[Sequence[Any]], now: datetime | None) -> set[TaskId]:
+    def _update(self, connection: Connection, values: Sequence[Sequence[Any]], now: datetime | None) -> set[TaskId]:
         """End the claims whose fence is still there; the ids of the others."""
         ending = self._endings.of(values)
         batch = ending.batch.parameters(values) | self._dialect.times(now)
@@ -81,7 +79,20 @@ class SettleInSteps(ABC):
         """Whatever must be said first; the instant at which these settlements end."""
 
     @abstractmethod
-    def _write_history(
-        self, connection: Connection, settled: Sequence[Settlement], ledger: str, worker: str, ended_at: datetime
-    ) -> None:
-        """Write an attempt for each of them."""
+    def _end(
+        self,
+        connection: Connection,
+        settlements: Sequence[Settlement],
+        values: Sequence[Sequence[Any]],
+        now: datetime | None,
+        said: Parameters,
+    ) -> set[TaskId]:
+        """End the claims whose fence is still there, and write an attempt for each; the ids of the others.
+
+        `values` are the settlements as columns; `said` is what the attempts have in common.
+        """
+
+
+def without(settlements: Sequence[Settlement], left: Collection[TaskId]) -> Sequence[Settlement]:
+    """The settlements of all other tasks."""
+    return settlements if not left else [one for one in settlements if one.claim.task.id not in left]

@@ -16,6 +16,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.seam import Dialect, HeldRows
+from redrive.ledgers.sql.times import Instant
 
 _EXACT = (Integer, Boolean, String, Uuid)
 """What is stored as whole numbers or as text."""
@@ -33,11 +34,14 @@ class SqliteClaim:
         self._is_strange = id_.table is not schema.task
         """Whether columns may hold other things than they are declared for."""
         converts = [column.type.dialect_impl(dialect.sqlalchemy) for column in rows.columns]
-        self._converts: list[tuple[int, Callable[[Any], Any]]] = [
+        wanted: list[tuple[int, Callable[[Any], Any]]] = [
             (at, convert)
             for at, one in enumerate(converts)
             if (convert := one.result_processor(dialect.sqlalchemy, None)) is not None
         ]
+        instants = {at for at, column in enumerate(rows.columns) if isinstance(column.type, Instant)}
+        self._converts = [one for one in wanted if one[0] not in instants]
+        self._converts_alike = [one for one in wanted if one[0] in instants]
         self._present = str(rows.present.element.key)
         taken = func.json_each(bindparam("taken", type_=Text)).table_valued("value", name="each")
         named = id_.in_(select(taken.c.value))
@@ -58,6 +62,9 @@ class SqliteClaim:
             return self._read_rows.rows(connection, held)
         for at, convert in self._converts:
             columns[at] = list(map(convert, columns[at]))
+        for at, convert in self._converts_alike:  # what was added together has the same times
+            known = {cell: convert(cell) for cell in set(columns[at])}
+            columns[at] = [known[cell] for cell in columns[at]]
         return list(zip(*columns, (parameters[self._present],) * len(columns[0]), strict=True))
 
     def _read_columns(self, connection: Connection, held: Mapping[str, Any]) -> list[Sequence[Any]] | None:

@@ -13,6 +13,7 @@ from sqlalchemy import (
     Delete,
     Float,
     FromClause,
+    Integer,
     Select,
     Table,
     Text,
@@ -39,6 +40,7 @@ from redrive.ledgers.sqlite.claim import SqliteClaim
 from redrive.ledgers.sqlite.gates import SqliteGateClaim
 from redrive.ledgers.sqlite.settle import SqliteSettle
 
+_ALIKE = "in_batch__"
 _STORAGES = ("instant", "isotext", "sqlitedatetime")
 """How an instant may be stored: each has a parameter of its own, since the same instant is a number here and text there."""
 
@@ -107,19 +109,25 @@ class SqliteDialect:
 
     def batch_rows(self, columns: Columns, same: Collection[str] = ()) -> FromClause:
         """See `Dialect.batch_rows`."""
-        each = func.json_each(bindparam("batch", type_=Text)).table_valued("value", name="each")
+        each = func.json_each(bindparam("batch", type_=Text)).table_valued("key", "value", name="each")
         apart = [name for name in columns if name not in same]
-        values: list[ColumnElement[Any]] = [
-            (
-                bindparam(f"in_batch__{name}", type_=type_)
-                if name in same
-                else type_coerce(each.c.value, type_)
-                if apart == [name]
-                else func.json_extract(each.c.value, literal_column(f"'$[{apart.index(name)}]'"), type_=type_)
-            ).label(name)
-            for name, type_ in columns.items()
-        ]
-        return select(*values).select_from(each).subquery("batch")
+
+        def told(name: str, type_: TypeEngine[Any]) -> ColumnElement[Any]:
+            if name in same:
+                return self.alike(name, type_)
+            if len(apart) == 1:
+                return type_coerce(each.c.value, type_)
+            if _is_object(columns, apart):
+                if name != apart[0]:
+                    return type_coerce(each.c.value, type_)
+                return cast(each.c.key, type_) if isinstance(type_, Integer) else type_coerce(each.c.key, type_)
+            return func.json_extract(each.c.value, literal_column(f"'$[{apart.index(name)}]'"), type_=type_)
+
+        return (
+            select(*(told(name, type_).label(name) for name, type_ in columns.items()))
+            .select_from(each)
+            .subquery("batch")
+        )
 
     def batch_writer(
         self, columns: Columns, same: Collection[str] = ()
@@ -128,19 +136,28 @@ class SqliteDialect:
         # Each value goes into the JSON text in the form in which the column stores it.
         dialect = self.sqlalchemy
         convert = {name: type_.dialect_impl(dialect).bind_processor(dialect) for name, type_ in columns.items()}
+        as_object = _is_object(columns, [name for name in columns if name not in same])
 
         def write(rows: Iterable[Sequence[Any]]) -> Parameters:
             given: list[Any] = list(zip(*rows, strict=True)) or [()] * len(columns)
             alike, apart = dict[str, Any](), list[Sequence[Any]]()
             for (name, process), values in zip(convert.items(), given, strict=True):
                 if name in same:
-                    alike[f"in_batch__{name}"] = values[0]
+                    alike[f"{_ALIKE}{name}"] = values[0]
                 else:
                     apart.append(values if process is None else [process(value) for value in values])
-            listed = apart[0] if len(apart) == 1 else list(zip(*apart, strict=True))
+            listed: Any = apart[0] if len(apart) == 1 else list(zip(*apart, strict=True))
+            if as_object:
+                members = dict(listed)
+                assert len(members) == len(listed), "no two rows of a batch have the same id"
+                listed = members
             return {"batch": json.dumps(listed, ensure_ascii=False, separators=(",", ":")), **alike}
 
         return write
+
+    def alike(self, name: str, type_: TypeEngine[Any]) -> ColumnElement[Any]:
+        """See `Dialect.alike`."""
+        return bindparam(f"{_ALIKE}{name}", type_=type_)
 
     def batch_match(self, columns: Columns, name: str, column: ColumnElement[Any]) -> None:
         """See `Dialect.batch_match`: nothing."""
@@ -220,6 +237,14 @@ class SqliteDialect:
     def keep_history(self, connection: Connection) -> int:  # noqa: ARG002
         """See `Dialect.keep_history`: it goes with its tasks."""
         return 0
+
+
+def _is_object(columns: Columns, apart: Sequence[str]) -> bool:
+    """Whether a batch is a JSON object, ids and one value of each: a fourth of the time that arrays in an array take.
+
+    Only where the ids are told to be apart from what is the same: then no two rows have the same.
+    """
+    return len(apart) == 2 < len(columns) and apart[0] == "id" and isinstance(columns["id"], Integer | Text)
 
 
 def _bound(name: str, type_: TypeEngine[Any]) -> ColumnElement[Any]:

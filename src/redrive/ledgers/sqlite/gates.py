@@ -26,7 +26,10 @@ from sqlalchemy import (
 from sqlalchemy.sql.util import ClauseAdapter
 
 from redrive.core.gates import Gate, WaitsFor
+from redrive.core.task import TaskId
 from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.batches import Batch
+from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.gate_reading import ReadingGateClaim
 from redrive.ledgers.sql.gate_rows import GateAsk, NamedGate
 from redrive.ledgers.sql.seam import Parameters
@@ -35,11 +38,13 @@ from redrive.ledgers.sql.times import Instant
 TEXT_SLACK = timedelta(microseconds=100)
 """Times in text are compared as days in a float: a gate that wakes up so much earlier never misses the instant at which a task is due."""
 
-_READY = text(
-    "SELECT g.tenant, g.name, g.kinds FROM json_each(:tenants) AS turn JOIN redrive_gate AS g ON g.rowid IN"
-    " (SELECT x.rowid FROM redrive_gate AS x WHERE x.ledger = :ledger AND x.ready AND x.tenant = turn.value"
-    " ORDER BY x.turn_at, x.name LIMIT :limit) ORDER BY turn.key, g.turn_at, g.name"
-).columns(schema.gate.c.tenant, schema.gate.c.name, schema.gate.c.kinds)
+_READY = Compiled(
+    text(
+        "SELECT g.tenant, g.name, g.kinds FROM json_each(:tenants) AS turn JOIN redrive_gate AS g ON g.rowid IN"
+        " (SELECT x.rowid FROM redrive_gate AS x WHERE x.ledger = :ledger AND x.ready AND x.tenant = turn.value"
+        " ORDER BY x.turn_at, x.name LIMIT :limit) ORDER BY turn.key, g.turn_at, g.name"
+    ).columns(schema.gate.c.tenant, schema.gate.c.name, schema.gate.c.kinds)
+)
 """Of each tenant those that were served longest ago."""
 
 
@@ -51,7 +56,18 @@ class SqliteGateClaim(ReadingGateClaim):
         return ask.now
 
     def _ready(self, connection: Connection, ledger: str, tenants: Sequence[str], each: int) -> Iterable[Any]:
-        return connection.execute(_READY, {"ledger": ledger, "tenants": json.dumps(tenants), "limit": each})
+        return _READY.rows(connection, {"ledger": ledger, "tenants": json.dumps(tenants), "limit": each})
+
+    def _among(self) -> ColumnElement[bool]:
+        return self._rows.id.in_(select(self._ids.rows.c.id))
+
+    def _listed(self, ids: Sequence[TaskId]) -> Parameters:
+        return self._ids.parameters([(id_,) for id_ in ids])
+
+    @cached_property
+    def _ids(self) -> Batch:
+        """As one text: a statement with a list in it would be SQLAlchemy's to run."""
+        return Batch(self._dialect, {"id": self._rows.id.type})
 
     def _named(self, named: Sequence[tuple[str, str | None]]) -> Parameters:
         return {"named": json.dumps(named)}
@@ -67,7 +83,7 @@ class SqliteGateClaim(ReadingGateClaim):
             elif waits_for == WaitsFor.DUE:
                 asleep.append(one)
         asked = times | self._named([(one.gate, one.kind) for one in asleep]) | {"share": 1}
-        due = {gate for gate, *_ in connection.execute(self._due_rows, asked)} if asleep else frozenset()
+        due = {gate for gate, *_ in self._due_rows.rows(connection, asked)} if asleep else frozenset()
         return missing + [one for one in asleep if one.gate in due]
 
     def discover_lately(self, connection: Connection, ledger: str, times: Parameters) -> list[NamedGate]:  # noqa: ARG002
@@ -96,7 +112,7 @@ class SqliteGateClaim(ReadingGateClaim):
         found: dict[str, datetime | None] = dict.fromkeys(gate.name for gate in gates)
         asked = self._dialect.times(now) | self._with_kinds(gates)
         slack = timedelta(0) if isinstance(self._rows.due_column.type, Instant) else TEXT_SLACK
-        for name, seconds in connection.execute(self._first_rows, asked) if gates else ():
+        for name, seconds in self._first_rows.rows(connection, asked) if gates else ():
             found[name] = now + timedelta(microseconds=math.ceil(max(-1.0, seconds) * 1e6)) - slack
         return found
 
@@ -107,7 +123,7 @@ class SqliteGateClaim(ReadingGateClaim):
         return where if rows.kind is None else [*where, rows.kind == _part(named, 1)]
 
     @cached_property
-    def _due_rows(self) -> Select[Any]:
+    def _due_rows(self) -> Compiled:
         """Due rows of each gate and kind, from the head of each band: so many are read, however many there are."""
         rows, limit = self._rows, bindparam("share", type_=Integer)
         due = rows.due <= self._dialect.present(rows.due_column)
@@ -123,10 +139,10 @@ class SqliteGateClaim(ReadingGateClaim):
                     literal_column(str(band), Integer).label("band"), onto(rows.due).label("due"),
                 ).select_from(named.join(taken, onto(rows.id).in_(head.correlate(named).scalar_subquery())))
             )  # fmt: skip
-        return select(union_all(*parts).subquery("due_rows"))
+        return Compiled(select(union_all(*parts).subquery("due_rows")))
 
     @cached_property
-    def _first_rows(self) -> Select[Any]:
+    def _first_rows(self) -> Compiled:
         """How long until the first row of each gate is due; none of gates without rows."""
         rows, named = self._rows, _batch()
         parts = []
@@ -136,7 +152,7 @@ class SqliteGateClaim(ReadingGateClaim):
             parts.append(select(_part(named, 0).label("gate"), until.label("seconds")).select_from(named))
         heads = union_all(*parts).subquery("heads")
         soonest = func.min(heads.c.seconds)
-        return select(heads.c.gate, soonest).group_by(heads.c.gate).having(soonest.is_not(None))
+        return Compiled(select(heads.c.gate, soonest).group_by(heads.c.gate).having(soonest.is_not(None)))
 
 
 def _batch() -> Any:
