@@ -41,6 +41,7 @@ from redrive.engine.own_loop import run_in_own_loop
 from redrive.engine.worker import WorkerSettings
 from redrive.errors import HandlerError, LedgerAwayError, NoResultError, PayloadError, StaleError, UsageError
 from redrive.events import Event, TaskAdded
+from redrive.ledgers.build import built_of
 from redrive.ledgers.sql.beside import Beside
 from redrive.observe.traces import current_trace
 from redrive.operator.acts import Acted, ActOptions, Acts, Which
@@ -403,6 +404,7 @@ class Lane:
                 named, function, chosen, transactional=transactional, timeout=timeout, gate=gate, effect=effect
             )
             self.handlers.add(made)
+            built_of(getattr(function, "__module__", None) or "")
             return function
 
         return register

@@ -36,7 +36,7 @@ SUCCESSES = ("first_success", "last_success")
 
 _m, _f = schema.kind_minute, schema.failing
 _SINCE, _UNTIL = bindparam("since", type_=Instant), bindparam("until", type_=Instant)
-_IDS = bindparam("ids", expanding=True)
+_IDS: Any = bindparam("ids", expanding=True)
 _WITHIN = and_(_m.c.minute >= _SINCE, _m.c.minute < _UNTIL)
 
 _PLACES = (_m.c.ledger, _m.c.kind, _m.c.minute)
@@ -58,20 +58,17 @@ _MINUTES_OF_CAUSES = (
 """Failures of causes, and who died of them, minute by minute."""
 
 
-def _begun(minute: str) -> Any:
-    return func.sum(case((_m.c.minute == bindparam(minute, type_=Instant), _m.c.begun)))
-
-
-_DONE_LATELY = (
+COUNTED = ("begun", "tries", "failures", "done", "dead", *RAN)
+_COUNTED = (
     select(
-        _m.c.ledger, _m.c.kind, *(func.sum(_m.c[name]).label(name) for name in ("tries", "failures", "done", "dead", *RAN)),
-        _begun("before").label("begun_before"), _begun("running").label("begun_now"),
+        *_PLACES, *(func.sum(_m.c[name]).label(name) for name in COUNTED),
         func.max(_m.c.last_success).label("last_success"), func.max(_m.c.last_failure).label("last_failure"),
     )
-    .where(_m.c.cause == WHOLE, _m.c.minute >= _SINCE)
-    .group_by(_m.c.ledger, _m.c.kind)
+    .where(_m.c.cause == WHOLE, _WITHIN)
+    .group_by(*_PLACES)
+    .order_by(*_PLACES)
 )  # fmt: skip
-"""What each kind did in the last five minutes, and how many of its tasks were begun in the last whole one."""
+"""All that is counted of each kind, minute by minute: for the last few of them."""
 
 _SETTLED = select(func.max(_m.c.last_success), func.max(_m.c.last_failure)).where(
     _m.c.cause == WHOLE, _m.c.minute >= _SINCE
@@ -121,7 +118,11 @@ def _sums_of_causes() -> Any:
 
 _SUMS_OF_CAUSES = _sums_of_causes()
 
-Points = Mapping[tuple[str, str], Sequence[MinuteOfKind]]
+Kind = tuple[str, str]
+"""The ledger and the name of a kind."""
+Points = Mapping[Kind, Sequence[MinuteOfKind]]
+Minutes = Mapping[Kind, Sequence[Any]]
+"""Rows of `_COUNTED`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,9 @@ class _Past:
     """What older minutes have counted, up to an edge."""
 
     edge: datetime
-    kinds: Points
+    points: Points
+    lately: Minutes
+    """Those of the last five minutes."""
     causes: _OfCauses = field(default_factory=_OfCauses)
     known: frozenset[tuple[Any, ...]] = frozenset()
     """The causes that it tells of, each as it was then."""
@@ -152,14 +155,18 @@ class KindTrends:
     def look(self, connection: Connection, now: datetime) -> KindsSeen:
         """See `CountedKinds.look`."""
         running = now.replace(second=0, microsecond=0)
-        edge = running - MINUTE
+        edge, lately = running - MINUTE, running - LATELY + MINUTE
         past = self._past
         if past is None or past.edge != edge:
-            past = self._past = _Past(edge, _points(connection, _first(running), edge))
-        lately = _lately(connection, running)
-        kinds = _kinds(past.kinds, _points(connection, edge, now + AHEAD), lately)
+            counted = _counted(connection, lately, edge)
+            past = self._past = _Past(edge, _points(connection, _first(running), edge), counted)
+        recent = _counted(connection, edge, now + AHEAD)
         causes = self._causes(connection, past, now)
-        return KindsSeen(kinds=kinds, causes=causes, settled_at=_settled_at(connection, running, lately))
+        return KindsSeen(
+            kinds=_kinds(past, recent, running),
+            causes=causes,
+            settled_at=_settled_at(connection, running, [past.lately, recent]),
+        )
 
     def _causes(self, connection: Connection, past: _Past, now: datetime) -> list[CauseSeen]:
         """The causes, each with what its kind has done since it began and since it was last seen."""
@@ -173,7 +180,7 @@ class KindTrends:
         )
         if not known <= past.known:
             older = _of_causes(connection, ids, now - SEEN_SPAN - timedelta(hours=1), past.edge, _first(now))
-            past = self._past = _Past(past.edge, past.kinds, older, known)
+            past = self._past = _Past(past.edge, past.points, past.lately, older, known)
         recent = _of_causes(connection, ids, past.edge, now + AHEAD, past.edge)
         return [_cause(row, past.causes, recent) for row in found]
 
@@ -195,33 +202,40 @@ def _first(now: datetime) -> datetime:
     return now.replace(second=0, microsecond=0) - TREND + MINUTE
 
 
-def _lately(connection: Connection, running: datetime) -> dict[tuple[str, str], Any]:
-    asked = {"before": running - MINUTE, "running": running, "since": running - LATELY + MINUTE}
-    return {(row.ledger, row.kind): row for row in connection.execute(_DONE_LATELY, asked)}
+def _counted(connection: Connection, since: datetime, until: datetime) -> Minutes:
+    found: dict[Kind, list[Any]] = {}
+    for row in connection.execute(_COUNTED, {"since": since, "until": until}):
+        found.setdefault((row.ledger, row.kind), []).append(row)
+    return found
 
 
-def _settled_at(connection: Connection, running: datetime, lately: Mapping[Any, Any]) -> datetime | None:
-    ended = [at for row in lately.values() for at in (row.last_success, row.last_failure) if at is not None]
+def _settled_at(connection: Connection, running: datetime, lately: Sequence[Minutes]) -> datetime | None:
+    rows = [row for some in lately for minutes in some.values() for row in minutes]
+    ended = [at for row in rows for at in (row.last_success, row.last_failure) if at is not None]
     if not ended:
         ended = [at for at in connection.execute(_SETTLED, {"since": _first(running)}).one() if at is not None]
     return max(ended, default=None)
 
 
-def _kinds(past: Points, recent: Points, lately: Mapping[tuple[str, str], Any]) -> list[KindSeen]:
-    points = {key: [*past.get(key, ()), *recent.get(key, ())] for key in {**past, **recent}}
+def _kinds(past: _Past, recent: Minutes, running: datetime) -> list[KindSeen]:
+    new = {
+        key: [MinuteOfKind(row.minute, int(row.tries), int(row.failures)) for row in rows]
+        for key, rows in recent.items()
+    }
+    points = {key: [*past.points.get(key, ()), *new.get(key, ())] for key in {**past.points, **new}}
     busiest = sorted(points, key=lambda key: -sum(point.tries for point in points[key]))[:KINDS_SHOWN_MAX]
-    return [_kind(key, points[key], lately.get(key)) for key in sorted(busiest)]
+    return [
+        _kind(key, points[key], [*past.lately.get(key, ()), *recent.get(key, ())], running) for key in sorted(busiest)
+    ]
 
 
-def _kind(key: tuple[str, str], points: list[MinuteOfKind], lately: Any) -> KindSeen:
-    def of(name: str) -> int:
-        return 0 if lately is None else int(getattr(lately, name) or 0)
-
-    ran = [of(name) for name in RAN] if lately is not None else []
-    whole = lately is not None and lately.begun_before is not None
+def _kind(key: Kind, points: Sequence[MinuteOfKind], lately: Sequence[Any], running: datetime) -> KindSeen:
+    total = {name: sum(int(getattr(row, name)) for row in lately) for name in COUNTED}
+    ran = [total[name] for name in RAN] if lately else []
+    begun = {row.minute: int(row.begun) for row in lately}
     return KindSeen(
-        ledger=key[0], kind=key[1], begun_a_minute=of("begun_before" if whole else "begun_now"),
-        tries=of("tries"), failures=of("failures"), done=of("done"), dead=of("dead"),
+        ledger=key[0], kind=key[1], begun_a_minute=begun.get(running - MINUTE, begun.get(running, 0)),
+        tries=total["tries"], failures=total["failures"], done=total["done"], dead=total["dead"],
         p50=span_of(percentile(ran, 0.5, RAN_SECONDS)), p95=span_of(percentile(ran, 0.95, RAN_SECONDS)), points=points,
     )  # fmt: skip
 
