@@ -24,7 +24,6 @@ from pathlib import Path
 
 import httpx
 import structlog
-import uvloop
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -41,7 +40,7 @@ from redrive.operator.sql.census import SqlCensus
 from redrive.settings import Settings
 from redrive.web.api import overview
 from redrive.web.app import make_web
-from redrive.wiring import Service
+from redrive.wiring import Service, tuned_runner
 
 POSTGRES_TASKS, SQLITE_TASKS = 10_000_000, 1_000_000
 ROUNDS = 40
@@ -285,8 +284,9 @@ def main(argv: Sequence[str]) -> int:
             url = running.postgres.create("operator")
             stores.append(("postgres", options.postgres_tasks, url, partial(running.postgres.calm, "operator")))
         for store, total, url, calm in stores:
-            uvloop.run(_migrate(url))
-            measured += uvloop.run(measure(url, store, total, options.rounds, console, calm))
+            with tuned_runner() as runner:  # as the service runs
+                runner.run(_migrate(url))
+                measured += runner.run(measure(url, store, total, options.rounds, console, calm))
     show(measured, console)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps([asdict(one) | {"holds": one.holds} for one in measured], indent=2) + "\n")

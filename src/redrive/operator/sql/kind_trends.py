@@ -230,7 +230,10 @@ def _kinds(past: _Past, recent: Minutes, running: datetime) -> list[KindSeen]:
 
 
 def _kind(key: Kind, points: Sequence[MinuteOfKind], lately: Sequence[Any], running: datetime) -> KindSeen:
-    total = {name: sum(int(getattr(row, name)) for row in lately) for name in COUNTED}
+    columns = zip(*(row[len(_PLACES) : len(_PLACES) + len(COUNTED)] for row in lately), strict=True)
+    total = dict.fromkeys(COUNTED, 0) | {
+        name: int(sum(amounts)) for name, amounts in zip(COUNTED, columns, strict=False)
+    }
     ran = [total[name] for name in RAN] if lately else []
     begun = {row.minute: int(row.begun) for row in lately}
     return KindSeen(

@@ -47,7 +47,7 @@ SPARKS = {
     Rank.HEALS: "good",
     Rank.READY: "plain",
 }
-NO_HANDLER = "No handler here"
+NO_HANDLER = "No handler"
 DOTS = {"Dead": "dead", "Waiting": "waiting", "Parked": "parked", "Running": "running", "Done": "done"}
 FAILING_LOOKS = ("bad", "parked", "soft2")
 
