@@ -404,8 +404,8 @@ def moment(instant: datetime | None, now: datetime) -> str:
 
 
 def percent(share: float | None) -> str:
-    """`20 %`."""
-    return f"{(share or 0) * 100:g} %"
+    """`20%`."""
+    return f"{(share or 0) * 100:g}%"
 
 
 def span_words(span: timedelta) -> str:
