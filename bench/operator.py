@@ -24,7 +24,6 @@ from pathlib import Path
 
 import httpx
 import structlog
-import uvloop
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -38,7 +37,7 @@ from redrive.ledgers.rollup import COUNTED
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.migrate import migrate
 from redrive.operator.sql.census import SqlCensus
-from redrive.running import Service
+from redrive.running import Service, tuned_runner
 from redrive.settings import Settings
 from redrive.web.api import overview
 from redrive.web.app import make_web
@@ -285,8 +284,9 @@ def main(argv: Sequence[str]) -> int:
             url = running.postgres.create("operator")
             stores.append(("postgres", options.postgres_tasks, url, partial(running.postgres.calm, "operator")))
         for store, total, url, calm in stores:
-            uvloop.run(_migrate(url))
-            measured += uvloop.run(measure(url, store, total, options.rounds, console, calm))
+            with tuned_runner() as runner:  # as the service runs
+                runner.run(_migrate(url))
+                measured += runner.run(measure(url, store, total, options.rounds, console, calm))
     show(measured, console)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps([asdict(one) | {"holds": one.holds} for one in measured], indent=2) + "\n")

@@ -7,7 +7,8 @@ import pytest
 
 from redrive import Redrive, Task
 from redrive.core.durations import seconds
-from redrive.ledgers.build import VERSION, _commit, build
+from redrive.ledgers import build as module
+from redrive.ledgers.build import VERSION, _commit, build, built_of
 from redrive.operator.roster import WorkerSeen
 
 
@@ -85,3 +86,21 @@ def test_a_build_is_the_commit_of_the_working_folder(tmp_path: Path):
     assert _commit(tmp_path / "b") == "f" * 12
     (git / "HEAD").write_bytes(b"\xff\xfe")
     assert _commit(tmp_path / "a") is None
+
+
+def test_a_build_is_the_version_of_the_package_where_nobody_says_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Outside of a working copy: that of the distribution which the first handler was installed with, whoever else has handlers."""
+    monkeypatch.delenv(VERSION, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "_package", [])
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").touch()
+    info = tmp_path / "the_shop-4.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: the-shop\nVersion: 4.2\n")
+    (info / "RECORD").write_text("shop/__init__.py,,\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert build() is None
+    for one in ("redrive.systems.flags.work", "__main__", "shop.mail", "pip.main"):
+        built_of(one)
+    assert build() == "4.2"

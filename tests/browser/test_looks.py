@@ -16,7 +16,7 @@ from redrive import State
 from redrive.ledgers.sql import schema
 from redrive.ports import Filter
 
-from .conftest import log_in
+from .conftest import DESK, PHONE, log_in
 from .gated import guard
 from .looks import GRAVE, SHOTS, looks_well
 from .site import Site
@@ -144,6 +144,21 @@ async def test_the_pictures_of_the_docs(page: Page, site: Site, known: dict[str,
     await page.screenshot(path=PICTURES / "task.png")
     await page.goto(site.url + await path_of("gates", site, known))
     await page.locator("#gates").screenshot(path=PICTURES / "gates.png")
+
+
+async def test_a_phone_shows_what_its_shape_is_for(page: Page, site: Site, known: dict[str, str]):
+    """A task tells its story from top to bottom, and not once more from side to side; an act without a reason has no line for one."""
+    await show(page, site, "waiting-task", known)
+    await expect(page.locator(".picture")).to_be_visible()
+    await page.set_viewport_size(PHONE)
+    await expect(page.locator(".story")).to_be_visible()
+    await expect(page.locator(".picture")).to_be_hidden()
+    await page.goto(site.url + await path_of("audit", site, known))
+    reasons = page.locator("[data-name=Why]")
+    shown = [await one.inner_text() for one in await reasons.all() if await one.is_visible()]
+    assert len(shown) < await reasons.count()
+    assert "–" not in shown
+    await page.set_viewport_size(DESK)
 
 
 async def test_by_keyboard_alone(page: Page, site: Site, known: dict[str, str]):

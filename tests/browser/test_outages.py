@@ -21,12 +21,15 @@ from redrive.ledgers.build import build
 from tests import forks
 
 from .conftest import log_in, refresh
+from .replay import failures_of, line_of, named_after
 from .site import Site, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 VERSION = "4f2a"
 HERE = "tests/browser/test_outages.py"
+IN_TIME = timedelta(seconds=10)
+"""From the tenth failure to a screen that names it: by the times in the history, see `replay`."""
 TRIES = 14
 """More than the ten failures that a person is called for."""
 AT_ONCE = Policy(Fixed(seconds(0.01)), retries=1, name="at once")
@@ -91,6 +94,8 @@ async def test_a_destination_is_down(page: Page, shop: Site):
     )
     await expect(row.locator(".main-act")).to_have_text("Pause bank.capture")
     await expect(page.get_by_role("heading", level=1)).to_contain_text("needs you")
+    tries = await failures_of(shop, [f"capture-{number}" for number in range(TRIES)])
+    assert await named_after(tries, "bank.capture", join=join) <= IN_TIME
 
 
 async def test_poison_beside_it(page: Page, shop: Site):
@@ -108,6 +113,10 @@ async def test_poison_beside_it(page: Page, shop: Site):
     assert len(said) == 2
     assert all(one.startswith("KeyError: 'amount' at") and HERE in one for one in said), said
     assert len({one.rpartition(":")[2] for one in said}) == 2
+    tries = await failures_of(shop, [f"row-{number}" for number in range(TRIES)])
+    for line in {line_of(one) for one in tries}:
+        of_line = [one for one in tries if line_of(one) == line]
+        assert await named_after(of_line, "import.row", join=join) <= IN_TIME
 
 
 async def test_a_deploy_broke_a_kind(page: Page, shop: Site):
@@ -121,6 +130,8 @@ async def test_a_deploy_broke_a_kind(page: Page, shop: Site):
     await expect(row).to_contain_text(f"{TRIES} dead")
     await expect(row.locator(".safe")).to_contain_text("Redriving now repeats the failure: fix the code first.")
     await expect(row.locator(".main-act")).to_have_text("Pause mail.send")
+    tries = await failures_of(shop, [f"mail-{number}" for number in range(TRIES)])
+    assert await named_after(tries, "mail.send", join=join) <= IN_TIME
     await shop.count()  # the dead are grouped by their cause within seconds
     await row.get_by_role("button", name="Try one first").click()
     dialog = page.get_by_role("dialog")

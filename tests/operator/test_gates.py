@@ -267,3 +267,50 @@ async def test_changes_are_recorded_once(ledger: SqlLedger, clock: VirtualClock)
     await ledger.pause_gate(BANK, ADA)
     await gates.record()
     assert len(await gates.spans([BANK], start)) == 1, "what is old is forgotten"
+
+
+@pytest.mark.every_store
+async def test_probes_are_counted_since_it_tripped(ledger: SqlLedger, clock: VirtualClock) -> None:
+    """Each that did not get through, in words too; when it has returned and trips again, they count from the beginning."""
+    await trip(ledger)
+    for probes in (1, 2):
+        clock.advance(seconds(30))
+        await settle(ledger, await ledger.claim(5, LEASE), fail=True)
+        assert (await see(ledger)).probes == probes
+    assert "2 probes, none got through. The next probe is at " in (await see(ledger)).why
+    clock.advance(seconds(30))
+    await settle(ledger, await ledger.claim(5, LEASE))
+    assert (await see(ledger)).probes == 0
+    await put(ledger, 5, kind="again")
+    for _ in range(4):
+        if (await see(ledger)).does is GateDoes.RETURNING:
+            clock.advance(seconds(1))
+            await settle(ledger, await ledger.claim(5, LEASE), fail=True)
+    view = await see(ledger)
+    assert (view.does, view.trips, view.probes) == (GateDoes.HOLDING, 2, 0)
+
+
+@pytest.mark.every_store
+async def test_what_a_gate_keeps_back_is_counted_once_a_minute(ledger: SqlLedger, clock: VirtualClock) -> None:
+    """While it holds, whoever records and however often; before that and long after it there is nothing to tell."""
+    gates = SqlGates(ledger)
+    clock.advance(minutes(1) - seconds(clock.now().second))
+    start = clock.now()
+    await gates.record()
+    assert await gates.parked_over([BANK], start) == {}
+    await trip(ledger)
+    await gates.record()
+    clock.advance(seconds(20))
+    await put(ledger, 2, kind="more")
+    await gates.record()
+    assert await gates.parked_over([BANK], start) == {BANK: [(start, 3)]}
+    clock.advance(seconds(40))
+    await gates.record()
+    found = await gates.parked_over([BANK], start)
+    assert found == {BANK: [(start, 3), (start + minutes(1), 7)]}
+    points = views.parked_points(found[BANK], clock.now() + minutes(1), 8)
+    assert (points[-4:], len(points)) == ([0, 3, 7, 8], 60)
+    clock.advance(timedelta(days=3))
+    await ledger.pause_gate(BANK, ADA)
+    await gates.record()
+    assert len((await gates.parked_over([BANK], start))[BANK]) == 1

@@ -1,5 +1,6 @@
 """The verdict as the first screen shows it."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from redrive.operator.verdict import judge
@@ -19,10 +20,6 @@ def series(waiting: int, added: int) -> dict[str, object]:
         "points": points,
         "depth": [{"start": at.isoformat(), "waiting": waiting} for at in STARTS],
     }
-
-
-def numbers(waiting: int) -> dict[str, object]:
-    return {"generated_at": NOW.isoformat(), "states": {"waiting": waiting}}
 
 
 def test_every_thing_that_is_named_has_an_address() -> None:
@@ -61,12 +58,12 @@ def test_kinds_in_trouble_come_first_and_fine_ones_are_folded() -> None:
 
 def test_a_chart_answers_its_question() -> None:
     """In trouble it says what fails and that we fall behind; when all is well, only that we keep up."""
-    failing, behind, ahead = charts_of(judge(SUNDAY), numbers(1478), series(150, 600))
+    failing, behind, ahead = charts_of(replace(judge(SUNDAY), waiting=1478), series(150, 600))
     assert ahead.lead == "Nothing is planned by itself."
     assert failing.lead == "mail.send."
     assert "crm.sync" not in failing.lead
     assert behind.lead == "No: 1,478 wait,"
-    [calm] = charts_of(judge(CALM), numbers(61), series(61, 640))
+    [calm] = charts_of(replace(judge(CALM), waiting=61), series(61, 640))
     assert (calm.lead, calm.answer) == ("Yes.", "At most 61 tasks waited at once.")
 
 
@@ -87,10 +84,10 @@ def test_what_is_about_to_run() -> None:
     """What is due in the next minutes, ten seconds a bar, and what a gate that holds would add; no bar is pale, for none has begun."""
     verdict = judge(SUNDAY)
     due = [NOW + timedelta(seconds=at) for at in (1, 2, 15, 199)]
-    [chart] = [one for one in charts_of(verdict, numbers(3), series(3, 3), due) if one.name == "about-to-run"]
+    [chart] = [one for one in charts_of(replace(verdict, waiting=3), series(3, 3), due) if one.name == "about-to-run"]
     assert chart.lead == "3 tries in the next 3 min."
     assert chart.answer.startswith("If bank:DE answers at its next probe, 1,204 more within")
     assert [row[1] for row in chart.rows][:2] == ["3", "0"]
     assert {look for look, _, _ in chart.shapes} == {box.look for box in chart.boxes}
     assert not any(box.pale for box in chart.boxes)
-    assert "about-to-run" not in [one.name for one in charts_of(judge(CALM), numbers(3), series(3, 3), due)]
+    assert "about-to-run" not in [one.name for one in charts_of(replace(judge(CALM), waiting=3), series(3, 3), due)]

@@ -89,6 +89,8 @@ class Gate:
     ramp_at: datetime | None = None
     ramp_started: int = 0
     trips: int = 0
+    probes: int = 0
+    """Probes since it tripped that did not get through."""
     window_at: datetime
     tries: int = 0
     fails: int = 0
@@ -375,7 +377,7 @@ def _must_trip(gate: Gate, rule: GateRule, now: datetime) -> bool:
 
 def _tripped(gate: Gate, rule: GateRule, now: datetime) -> Gate:
     return replace(
-        gate, state=BreakerState.TRIPPED, since=now, trips=gate.trips + 1, probe_claim=None, probe_at=now + rule.probe,
+        gate, state=BreakerState.TRIPPED, since=now, trips=gate.trips + 1, probes=0, probe_claim=None, probe_at=now + rule.probe,
         ready=False, waits_for=WaitsFor.PROBE, wake_at=now + rule.probe,
     )  # fmt: skip
 
@@ -384,8 +386,9 @@ def _probed(gate: Gate, rule: GateRule, now: datetime, *, success: bool) -> Gate
     if not success:
         probe_at = now + rule.probe
         return replace(
-            gate, probe_claim=None, probe_at=probe_at, ready=False, waits_for=WaitsFor.PROBE, wake_at=probe_at
-        )
+            gate, probes=gate.probes + 1, probe_claim=None, probe_at=probe_at, ready=False, waits_for=WaitsFor.PROBE,
+            wake_at=probe_at,
+        )  # fmt: skip
     return replace(
         gate, state=BreakerState.RETURNING, since=now, probe_claim=None, probe_at=None, ramp_at=now, ramp_started=0,
         window_at=now, tries=0, fails=0, tries_before=0, fails_before=0, ready=True, waits_for=None, wake_at=None,

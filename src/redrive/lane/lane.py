@@ -37,6 +37,7 @@ from redrive.events import Event, TaskAdded
 from redrive.lane.gates import GatedLane
 from redrive.lane.new_task import AddOptions, make_task
 from redrive.lane.preparing import UnhandledKinds, prepared
+from redrive.ledgers.build import built_of
 from redrive.ledgers.sql.beside import Beside
 from redrive.operator.acts import Acted, ActOptions, Acts, Which
 from redrive.operator.backtests import TRIES_MAX, Tried, try_policy
@@ -264,6 +265,7 @@ class Lane(GatedLane):
                 named, function, chosen, transactional=transactional, timeout=timeout, gate=gate, effect=effect
             )
             self.handlers.add(made)
+            built_of(getattr(function, "__module__", None) or "")
             return function
 
         return register

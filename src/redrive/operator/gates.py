@@ -81,6 +81,8 @@ class GateView:
     failures: float
     """About how many of them failed."""
     trips: int
+    probes: int = 0
+    """Probes since it tripped; none has got through."""
     rule: RuleView | None
     kinds: Sequence[str]
     tenant: str
@@ -165,6 +167,18 @@ class GateSpan:
     ended_at: datetime | None
 
 
+ParkedMinute = tuple[datetime, int]
+"""A minute, and how many due tasks a gate kept back in it."""
+
+
+def parked_points(minutes: Sequence[ParkedMinute], now: datetime, parked: int | None, amount: int = 60) -> list[int]:
+    """What a gate kept back in each of the last minutes, the running one last. Nobody counts while a gate lets tasks through: zero."""
+    known = dict(minutes)
+    running = now.replace(second=0, microsecond=0)
+    starts = [running - timedelta(minutes=back) for back in range(amount - 1, 0, -1)]
+    return [*(known.get(start, 0) for start in starts), parked if parked is not None else known.get(running, 0)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateSums:
     """How many gates of a ledger do what, and what they hold in all."""
@@ -216,7 +230,8 @@ def view_of(
         next_probe=gate.probe_at if tripped else None,
         paused_at=gate.paused_at if is_paused else None, paused_until=gate.paused_until if is_paused else None,
         paused_by=gate.paused_by if is_paused else None, reason=gate.reason if is_paused else None,
-        held=gate.held, tries=tries, failures=failures, trips=0 if state is BreakerState.FLOWING else gate.trips, rule=rule, kinds=gate.kinds,
+        held=gate.held, tries=tries, failures=failures, trips=0 if state is BreakerState.FLOWING else gate.trips,
+        probes=gate.probes if tripped else 0, rule=rule, kinds=gate.kinds,
         tenant=gate.tenant, parked=parked, version=version, at=now,
     )  # fmt: skip
     return replace(view, why=_why(view))
@@ -254,9 +269,16 @@ def _why_tripped(view: GateView) -> str:
     limit = rate_words(rule) if rule.rate is not None else "as many as come"
     return (
         f"The breaker tripped after {rule.failures:,} failures within {span_words(rule.within)}{share}.{often} "
-        f"{probe[:1].upper()}{probe[1:]}, then one every {span_words(rule.probe)}. "
+        f"{_probes(view.probes)}{probe[:1].upper()}{probe[1:]}, then one every {span_words(rule.probe)}. "
         f"When one succeeds it returns by 1, 2, 4 … a second up to {limit}."
     )
+
+
+def _probes(amount: int) -> str:
+    """What came of the probes so far."""
+    if not amount:
+        return ""
+    return "One probe did not get through. " if amount == 1 else f"{amount:,} probes, none got through. "
 
 
 def _why_returning(view: GateView) -> str:
@@ -371,8 +393,8 @@ def moment(instant: datetime | None, now: datetime) -> str:
 
 
 def percent(share: float | None) -> str:
-    """`20 %`."""
-    return f"{(share or 0) * 100:g} %"
+    """`20%`."""
+    return f"{(share or 0) * 100:g}%"
 
 
 def span_words(span: timedelta) -> str:

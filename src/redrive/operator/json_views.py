@@ -64,7 +64,7 @@ def task_json(task: Task, *, payload: bool = False) -> dict[str, Any]:
 
 GATE_FIELDS = (
     "ledger", "name", "title", "does", "why", "since", "until", "waits_for", "next_probe", "paused_at", "paused_until", "paused_by", "reason",
-    "held", "trips", "tenant", "version",
+    "held", "trips", "probes", "tenant", "version",
 )  # fmt: skip
 
 

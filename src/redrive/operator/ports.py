@@ -18,7 +18,7 @@ from redrive.operator.chain import ChainHead, ChainVerdict
 from redrive.operator.failed_again import FailedAgain
 from redrive.operator.figures import SUMMED, Depth, Group, Point, States
 from redrive.operator.found import Chunk, PastTries
-from redrive.operator.gates import GateDoes, GateSpan, GateSums, GateView, ParkedTask, RuleView
+from redrive.operator.gates import GateDoes, GateSpan, GateSums, GateView, ParkedMinute, ParkedTask, RuleView
 from redrive.operator.kinds import KindsSeen, KindSums, VersionSeen, WaitingKind
 from redrive.operator.operations import (
     DeadSet,
@@ -183,12 +183,19 @@ class Gates(Protocol):
         """When these gates held, returned or were paused since then, in the order in which that began; as far as it was recorded."""
         ...
 
+    async def parked_over(self, names: Sequence[str], since: datetime) -> Mapping[str, Sequence[ParkedMinute]]:
+        """How many due tasks these gates kept back, minute by minute, while they held, returned or were paused; empty where nobody counts that."""
+        ...
+
     async def sums(self) -> GateSums:
         """How many gates do what, and what they hold in all, of up to ten thousand."""
         ...
 
     async def record(self) -> int:
-        """Write down what gates do now, if that has changed; how many changes there were. Any number of processes may call this."""
+        """Write down what gates do now, if that has changed, and once a minute what they keep back; how many changes there were.
+
+        Any number of processes may call this.
+        """
         ...
 
 

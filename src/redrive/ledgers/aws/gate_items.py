@@ -38,7 +38,7 @@ CONCURRENCY_MAX = 1_000
 """The most slots of a gate: each holder of some is written down in its item, which is paid for by its size."""
 DEED = "gate:"
 _INSTANTS = ("since", "probe_at", "ramp_at", "window_at", "opens_at", "paused_at", "paused_until")
-_NUMBERS = ("ramp_started", "trips", "tries", "fails", "tries_before", "fails_before", "refused")
+_NUMBERS = ("ramp_started", "trips", "probes", "tries", "fails", "tries_before", "fails_before", "refused")
 _TEXTS = ("paused_by", "reason")
 _LIMITS = ("concurrency", "failures", "share")
 _SPANS = ("within", "probe")

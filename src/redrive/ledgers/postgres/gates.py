@@ -224,6 +224,7 @@ _SETTLED = """
         state = CASE after.turn WHEN 'returned' THEN 'returning' WHEN 'trips' THEN 'tripped' ELSE after.breaker END,
         since = CASE WHEN after.turn IN ('returned', 'trips') OR after.aged THEN after.now ELSE after.since END,
         trips = CASE WHEN after.aged THEN 0 ELSE after.trips END + CASE WHEN after.turn = 'trips' THEN 1 ELSE 0 END,
+        probes = CASE after.turn WHEN 'again' THEN g.probes + 1 WHEN 'trips' THEN 0 ELSE g.probes END,
         probe_claim = CASE WHEN after.turn IS NULL AND NOT after.aged THEN after.probe_claim END,
         probe_at = CASE
             WHEN after.turn IN ('again', 'trips') THEN after.now + after.probe

@@ -483,6 +483,7 @@ gate = Table(
     Column("ramp_at", Instant),
     Column("ramp_started", Integer, nullable=False),
     Column("trips", Integer, nullable=False),
+    Column("probes", Integer, nullable=False, server_default="0"),
     Column("window_at", Instant, nullable=False),
     Column("tries", Integer, nullable=False),
     Column("fails", Integer, nullable=False),
@@ -538,6 +539,16 @@ gate_span = Table(
     ),
 )
 """When gates held, returned or were paused, so that it can be drawn over time; at all other times they let tasks through."""
+
+gate_parked = Table(
+    "redrive_gate_parked",
+    metadata,
+    Column("ledger", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("minute", Instant, primary_key=True),
+    Column("parked", Integer, nullable=False),
+)
+"""How many tasks a gate kept back, minute by minute, while it held, returned or was paused."""
 
 operation = Table(
     "redrive_operation",

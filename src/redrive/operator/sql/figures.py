@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, and_, delete, func, literal, literal_column, select
+from sqlalchemy import BigInteger, Connection, Select, and_, bindparam, delete, func, literal, literal_column, select
 
 from redrive.core.states import State
 from redrive.ledgers.rollup import FLOWS
@@ -12,7 +13,7 @@ from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.minute import add_up
 from redrive.ledgers.sql.on_database import OnDatabase, reads, writes
-from redrive.ledgers.sql.times import EPOCH, EpochSeconds, HourOf
+from redrive.ledgers.sql.times import EPOCH, EpochSeconds, HourOf, Instant
 from redrive.ledgers.sql.upsert import upsert
 from redrive.operator.figures import (
     FOLD_MINUTES_AFTER,
@@ -37,14 +38,9 @@ class SqlFigures(OnDatabase):
     @reads
     def states(self, connection: Connection) -> dict[str, States]:
         """See `Figures.states`."""
-        c, m = schema.census, schema.minute
         found = {}
-        for row in connection.execute(select(c)):
-            flows = connection.execute(
-                select(*(func.coalesce(func.sum(m.c[name]), 0).label(name) for name in FLOWS)).where(
-                    m.c.ledger == row.ledger, m.c.minute >= flows_from(row.at)
-                )
-            ).one()
+        for row in connection.execute(_COUNTED):
+            flows = connection.execute(_FLOWED, {"ledgers": [row.ledger], "since": flows_from(row.at)}).one()
             changed = {name: int(getattr(flows, name) - getattr(row, f"base_{name}")) for name in FLOWS}
             amounts = {state: int(getattr(row, state.value)) for state in State}
             found[row.ledger] = States(
@@ -69,57 +65,28 @@ class SqlFigures(OnDatabase):
         names: Sequence[str] = SUMMED,
     ) -> list[Point]:
         """See `Figures.series`."""
-        m = schema.minute
-        bucket = _bucket(m.c.minute, step).label("start")
-        asked = (
-            select(bucket, *(func.sum(m.c[name]).label(name) for name in names))
-            .where(m.c.minute >= start, m.c.ledger.in_(ledgers))
-            .group_by(bucket)
-            .order_by(bucket)
-        )
+        rows = connection.execute(_stepped(step, tuple(names)), {"ledgers": list(ledgers), "since": start})
         return [
-            Point(start=_instant(row.start), sums={name: float(getattr(row, name)) for name in names})
-            for row in connection.execute(asked)
+            Point(start=_instant(first), sums=dict(zip(names, map(float, sums), strict=True))) for first, *sums in rows
         ]
 
     @reads
     def sums(self, connection: Connection, ledgers: Sequence[str], start: datetime) -> Mapping[str, float]:
         """See `Figures.sums`."""
-        m = schema.minute
-        asked = select(*(func.coalesce(func.sum(m.c[name]), 0).label(name) for name in SUMMED)).where(
-            m.c.minute >= start, m.c.ledger.in_(ledgers)
-        )
-        row = connection.execute(asked).one()
-        return {name: float(getattr(row, name)) for name in SUMMED}
+        row = connection.execute(_SUMMED, {"ledgers": list(ledgers), "since": start}).one()
+        return dict(zip(SUMMED, map(float, row), strict=True))
 
     @reads
     def depths(self, connection: Connection, ledgers: Sequence[str], start: datetime, step: timedelta) -> list[Depth]:
         """See `Figures.depths`."""
-        s = schema.sample
-        bucket = _bucket(s.c.minute, step).label("start")
-        last = (
-            select(bucket, s.c.ledger, func.max(s.c.minute).label("minute"))
-            .where(s.c.minute >= start, s.c.ledger.in_(ledgers))
-            .group_by(bucket, s.c.ledger)
-            .subquery()
-        )
-        asked = (
-            select(
-                last.c.start,
-                *(func.sum(s.c[state.value]).label(state.value) for state in State),
-                func.max(s.c.oldest_due_seconds).label("oldest"),
-            )
-            .join(last, (s.c.minute == last.c.minute) & (s.c.ledger == last.c.ledger))
-            .group_by(last.c.start)
-            .order_by(last.c.start)
-        )
+        rows = connection.execute(_deep(step), {"ledgers": list(ledgers), "since": start})
         return [
             Depth(
-                start=_instant(row.start),
-                amounts={state: int(getattr(row, state.value)) for state in State},
-                oldest_due=_span(row.oldest),
+                start=_instant(first),
+                amounts=dict(zip(State, map(int, amounts), strict=True)),
+                oldest_due=_span(oldest),
             )
-            for row in connection.execute(asked)
+            for first, oldest, *amounts in rows
         ]
 
     @reads
@@ -158,6 +125,49 @@ class SqlFigures(OnDatabase):
         kept = select(func.max(s.c.minute)).where(old).group_by(_bucket(s.c.minute, HOUR), s.c.ledger)
         folded += connection.execute(delete(s).where(old, s.c.minute.not_in(kept))).rowcount
         return folded
+
+
+_LEDGERS: Any = bindparam("ledgers", expanding=True)
+_SINCE = bindparam("since", type_=Instant)
+_COUNTED = select(schema.census)
+
+
+def _within(table: Any) -> Any:
+    return and_(table.c.minute >= _SINCE, table.c.ledger.in_(_LEDGERS))
+
+
+def _added_up(names: Sequence[str]) -> Select[Any]:
+    m = schema.minute
+    return select(*(func.coalesce(func.sum(m.c[name]), 0).label(name) for name in names)).where(_within(m))
+
+
+_FLOWED, _SUMMED = _added_up(FLOWS), _added_up(SUMMED)
+"""What the minutes counted since then, all in one row."""
+
+
+@cache
+def _stepped(step: timedelta, names: tuple[str, ...]) -> Select[Any]:
+    """The same step by step."""
+    m = schema.minute
+    bucket = _bucket(m.c.minute, step).label("start")
+    sums = (func.sum(m.c[name]).label(name) for name in names)
+    return select(bucket, *sums).where(_within(m)).group_by(bucket).order_by(bucket)
+
+
+@cache
+def _deep(step: timedelta) -> Select[Any]:
+    """The last sample of each step and ledger, added up over ledgers."""
+    s = schema.sample
+    bucket = _bucket(s.c.minute, step).label("start")
+    of_step = select(bucket, s.c.ledger, func.max(s.c.minute).label("minute")).where(_within(s))
+    last = of_step.group_by(bucket, s.c.ledger).subquery()
+    amounts = (func.sum(s.c[state.value]).label(state.value) for state in State)
+    return (
+        select(last.c.start, func.max(s.c.oldest_due_seconds).label("oldest"), *amounts)
+        .join(last, (s.c.minute == last.c.minute) & (s.c.ledger == last.c.ledger))
+        .group_by(last.c.start)
+        .order_by(last.c.start)
+    )
 
 
 def _bucket(column: Any, step: timedelta) -> Any:

@@ -41,6 +41,7 @@ from redrive.operator.gates import (
     GateSpan,
     GateSums,
     GateView,
+    ParkedMinute,
     ParkedTask,
     RuleView,
     SeenDoing,
@@ -59,10 +60,12 @@ LOOKED_AT_MAX = 2_000
 SUMMED_MAX = 10_000
 RECORDED_MAX = 1_000
 """Gates whose changes are recorded at once, and changes that are drawn at once."""
+PARKED_COUNTED_MAX = 50
+"""Gates of which it is written down in each minute what they keep back."""
 RULES_MAX = 1_000
 FORGET_SPANS_AFTER = timedelta(days=2)
 
-_t, _r, _d, _s = schema.gate, schema.gate_rule, schema.deed, schema.gate_span
+_t, _r, _d, _s, _p = schema.gate, schema.gate_rule, schema.deed, schema.gate_span, schema.gate_parked
 _LEDGER: Any = bindparam("ledger", type_=Text)
 _LIMIT: Any = bindparam("limit", type_=Integer)
 _AFTER: Any = bindparam("after", type_=Text)
@@ -125,14 +128,20 @@ class SqlGates:
         """See `Gates.spans`."""
         return await self._reads.page(self._spans, names, since) if names else []
 
+    async def parked_over(self, names: Sequence[str], since: datetime) -> Mapping[str, Sequence[ParkedMinute]]:
+        """See `Gates.parked_over`."""
+        return await self._reads.page(self._parked_over, names, since) if names else {}
+
     async def sums(self) -> GateSums:
         """See `Gates.sums`."""
         return await self._reads.page(self._sums)
 
     async def record(self) -> int:
         """See `Gates.record`."""
-        changes = await self._ledger.database.read(self._changes)
-        return await self._ledger.database.write(self._record, changes) if changes else 0
+        changes, parked = await self._ledger.database.read(self._changes)
+        if changes or parked:
+            await self._ledger.database.write(self._record, changes, parked)
+        return len(changes)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -250,13 +259,38 @@ class SqlGates:
             for row in reversed(rows)
         ]
 
-    def _changes(self, connection: Connection) -> list[GateSpan]:
-        """Spans that have begun or ended and are not recorded so."""
+    def _parked_over(
+        self, connection: Connection, names: Sequence[str], since: datetime
+    ) -> dict[str, list[ParkedMinute]]:
+        mine = (_p.c.ledger == self._ledger.name, _p.c.name.in_(names), _p.c.minute >= since)
+        found: dict[str, list[ParkedMinute]] = {}
+        for name, minute, parked in connection.execute(select(_p.c.name, _p.c.minute, _p.c.parked).where(*mine)):
+            found.setdefault(name, []).append((minute, parked))
+        return found
+
+    def _parked_now(
+        self, connection: Connection, gates: Mapping[str, tuple[Gate, GateRule]], now: datetime
+    ) -> list[dict[str, Any]]:
+        """What the first gates that do not let through keep back, once a minute."""
+        minute = now.replace(second=0, microsecond=0)
+        held = [name for name, found in gates.items() if does_of(*found, now) is not GateDoes.LETTING_THROUGH]
+        if not held:
+            return []
+        counted = select(_p.c.name).where(_p.c.ledger == self._ledger.name, _p.c.name.in_(held), _p.c.minute == minute)
+        there = set(connection.execute(counted).scalars())
+        rows = []
+        for name in [one for one in sorted(held) if one not in there][:PARKED_COUNTED_MAX]:
+            if (parked := self._parked(connection, gates[name][0])) is not None:
+                rows.append({"ledger": self._ledger.name, "name": name, "minute": minute, "parked": parked})
+        return rows
+
+    def _changes(self, connection: Connection) -> tuple[list[GateSpan], list[dict[str, Any]]]:
+        """Spans that have begun or ended and are not recorded so, and what gates keep back in a minute that nobody has counted yet."""
         mine = select(_s).where(_s.c.ledger == self._ledger.name, _s.c.ended_at.is_(None)).limit(RECORDED_MAX)
         lasting = {row.name: row for row in connection.execute(mine)}
         rows = connection.execute(_GROUPS[0], _BEGIN | {"ledger": self._ledger.name}).mappings().all()
         if not (rows or lasting):
-            return []
+            return [], []
         now = self._ledger.present(connection)
         gates = {row["name"]: read_gate(row) for row in rows}
         missing = [name for name in lasting if name not in gates]
@@ -269,9 +303,11 @@ class SqlGates:
                 name in lasting or len(lasting) < RECORDED_MAX
             ):  # of more, nobody knows whether they are recorded already
                 changes += changed_spans(name, _seen(gates.get(name), now), lasting.get(name), now)
-        return changes
+        return changes, self._parked_now(connection, gates, now)
 
-    def _record(self, connection: Connection, changes: Sequence[GateSpan]) -> int:
+    def _record(self, connection: Connection, changes: Sequence[GateSpan], parked: Sequence[dict[str, Any]]) -> None:
+        if parked:
+            connection.execute(self._ledger.database.insert(_p).on_conflict_do_nothing(), parked)
         for one in changes:
             mine = (_s.c.ledger == self._ledger.name, _s.c.name == one.name)
             if one.ended_at is not None:
@@ -281,7 +317,7 @@ class SqlGates:
                 connection.execute(self._ledger.database.insert(_s).values(span).on_conflict_do_nothing())
         old = self._ledger.present(connection) - FORGET_SPANS_AFTER
         connection.execute(delete(_s).where(_s.c.ledger == self._ledger.name, _s.c.ended_at < old))
-        return len(changes)
+        connection.execute(delete(_p).where(_p.c.ledger == self._ledger.name, _p.c.minute < old))
 
 
 def _is_shown(row: RowMapping, does: GateDoes | None, now: datetime) -> bool:

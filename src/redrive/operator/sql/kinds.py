@@ -1,19 +1,19 @@
 """What is counted of kinds and causes, in tables of SQL. A look costs the same however many tasks there are."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, and_, bindparam, case, delete, func, literal_column, or_, select
+from sqlalchemy import BigInteger, Connection, and_, bindparam, case, delete, func, literal_column, select
 
 from redrive.core.histograms import RAN, RAN_SECONDS, percentile
 from redrive.engine.tally import WHOLE, KindCounts, SeenCause
 from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.on_database import OnDatabase, looks, reads, writes
-from redrive.ledgers.sql.times import EpochSeconds, Instant
+from redrive.ledgers.sql.times import EpochSeconds
 from redrive.ledgers.sql.upsert import upsert
 from redrive.operator.kinds import (
-    CAUSES_SHOWN_MAX,
     EPISODE_ENDS_AFTER,
     FOLD_AFTER,
     FOLD_MAX,
@@ -22,16 +22,12 @@ from redrive.operator.kinds import (
     FOLDED,
     FORGET_AFTER,
     KINDS_SHOWN_MAX,
-    LATELY,
     SEEN_SPAN,
-    TREND,
-    CauseSeen,
-    KindSeen,
     KindsSeen,
     KindSums,
-    MinuteOfKind,
     VersionSeen,
 )
+from redrive.operator.sql.kind_trends import KindTrends, span_of
 from redrive.operator.sql.reads import LOOK_WITHIN
 
 SUMS = ("begun", "tries", "failures", "done", "dead", *RAN)
@@ -44,6 +40,10 @@ class SqlKinds(OnDatabase):
     """The counts of one database; see `CountedKinds`."""
 
     note: str | None = None
+
+    def __init__(self, database: Database, *, open: Callable[[], Awaitable[object]] | None = None) -> None:
+        super().__init__(database, open=open)
+        self._trends = KindTrends()
 
     @writes
     def write(self, connection: Connection, counts: Sequence[KindCounts], *, worker: str, version: str | None) -> None:
@@ -92,10 +92,7 @@ class SqlKinds(OnDatabase):
     @reads
     def look(self, connection: Connection) -> KindsSeen:
         """See `CountedKinds.look`."""
-        now = self._database.present(connection)
-        return KindsSeen(
-            kinds=_kinds(connection, now), causes=_causes(connection, now), settled_at=_settled_at(connection, now)
-        )
+        return self._trends.look(connection, self._database.present(connection))
 
     @looks(LOOK_WITHIN)
     def sums(self, connection: Connection, span: timedelta) -> dict[tuple[str, str], KindSums]:
@@ -108,7 +105,7 @@ class SqlKinds(OnDatabase):
         found = {}
         for row in connection.execute(asked.order_by(func.sum(m.c.tries).desc()).limit(KINDS_SHOWN_MAX)):
             ran = [int(getattr(row, name)) for name in RAN]
-            p50, p95 = (_span(percentile(ran, share, RAN_SECONDS)) for share in (0.5, 0.95))
+            p50, p95 = (span_of(percentile(ran, share, RAN_SECONDS)) for share in (0.5, 0.95))
             found[row.ledger, row.kind] = KindSums(tries=int(row.tries), failures=int(row.failures), p50=p50, p95=p95)
         return found
 
@@ -190,77 +187,6 @@ def _add(into: dict[str, Any], row: dict[str, Any]) -> None:
         into[name] = choose((one for one in (into[name], row[name]) if one is not None), default=None)
 
 
-_m, _f = schema.kind_minute, schema.failing
-_SINCE = bindparam("since", type_=Instant)
-_PLACES = (_m.c.ledger, _m.c.kind, _m.c.minute)
-_MINUTES_OF_KINDS = (
-    select(*_PLACES, func.sum(_m.c.tries), func.sum(_m.c.failures))
-    .where(_m.c.cause == WHOLE, _m.c.minute >= _SINCE)
-    .group_by(*_PLACES)
-    .order_by(*_PLACES)
-)
-"""Tries and failures of each kind, minute by minute."""
-_SETTLED = select(func.max(_m.c.last_success), func.max(_m.c.last_failure)).where(
-    _m.c.cause == WHOLE, _m.c.minute >= _SINCE
-)
-"""The last settlement of all."""
-
-
-def _kinds(connection: Connection, now: datetime) -> list[KindSeen]:
-    """The trend has a row for each kind and minute, so it is read with as little as it needs; all else is summed up by kind."""
-    running = now.replace(second=0, microsecond=0)
-    points: dict[tuple[str, str], list[MinuteOfKind]] = {}
-    for ledger, kind, minute, tries, failures in connection.execute(_MINUTES_OF_KINDS, {"since": _first(now)}).all():
-        points.setdefault((ledger, kind), []).append(MinuteOfKind(minute, int(tries), int(failures)))
-    lately = _lately(connection, running)
-    busiest = sorted(points, key=lambda key: -sum(point.tries for point in points[key]))[:KINDS_SHOWN_MAX]
-    return [_kind(key, points[key], lately.get(key)) for key in sorted(busiest)]
-
-
-def _first(now: datetime) -> datetime:
-    """The first minute of the trend."""
-    return now.replace(second=0, microsecond=0) - TREND + timedelta(minutes=1)
-
-
-def _settled_at(connection: Connection, now: datetime) -> datetime | None:
-    ended = connection.execute(_SETTLED, {"since": _first(now)}).one()
-    return max((at for at in ended if at is not None), default=None)
-
-
-def _begun(minute: str) -> Any:
-    return func.sum(case((_m.c.minute == bindparam(minute, type_=Instant), _m.c.begun)))
-
-
-_DONE_LATELY = (
-    select(
-        _m.c.ledger, _m.c.kind, *(func.sum(_m.c[name]).label(name) for name in ("tries", "failures", "done", "dead", *RAN)),
-        _begun("before").label("begun_before"), _begun("running").label("begun_now"),
-    )
-    .where(_m.c.cause == WHOLE, _m.c.minute >= _SINCE)
-    .group_by(_m.c.ledger, _m.c.kind)
-)  # fmt: skip
-"""What each kind did in the last five minutes, and how many of its tasks were begun in the last whole one."""
-
-
-def _lately(connection: Connection, running: datetime) -> dict[tuple[str, str], Any]:
-    minute = timedelta(minutes=1)
-    asked = {"before": running - minute, "running": running, "since": running - LATELY + minute}
-    return {(row.ledger, row.kind): row for row in connection.execute(_DONE_LATELY, asked)}
-
-
-def _kind(key: tuple[str, str], points: list[MinuteOfKind], lately: Any) -> KindSeen:
-    def of(name: str) -> int:
-        return 0 if lately is None else int(getattr(lately, name) or 0)
-
-    ran = [of(name) for name in RAN] if lately is not None else []
-    whole = lately is not None and lately.begun_before is not None
-    return KindSeen(
-        ledger=key[0], kind=key[1], begun_a_minute=of("begun_before" if whole else "begun_now"),
-        tries=of("tries"), failures=of("failures"), done=of("done"), dead=of("dead"),
-        p50=_span(percentile(ran, 0.5, RAN_SECONDS)), p95=_span(percentile(ran, 0.95, RAN_SECONDS)), points=points,
-    )  # fmt: skip
-
-
 def _versions(
     connection: Connection, ledger: str, kind: str, cause: str | None, until: datetime, since: datetime
 ) -> list[VersionSeen]:
@@ -286,84 +212,3 @@ def _versions(
         )
         for row in rows
     ]  # fmt: skip
-
-
-_SEEN = select(_f).where(_f.c.last_seen >= _SINCE).order_by(_f.c.last_seen.desc(), _f.c.id).limit(CAUSES_SHOWN_MAX)
-"""The causes that were seen last."""
-
-
-def _sums_of_causes() -> Any:
-    """What the kind of each cause has done since the cause began, and since it was last seen."""
-    m, recent = _m, _SEEN.subquery("seen")
-    of_cause, of_kind = m.c.cause == recent.c.id, m.c.cause == WHOLE
-    fails_now, succeeds_now = m.c.last_failure >= recent.c.since, m.c.last_success >= recent.c.since
-
-    def total(column: Any, *when: Any) -> Any:
-        return func.coalesce(func.sum(case((and_(*when), column), else_=0)), 0)
-
-    # Grouped by the key of a cause alone: to sort by all of its columns cost more than to read the minutes.
-    return (
-        select(
-            recent.c.ledger,
-            recent.c.id,
-            total(m.c.failures, of_cause, fails_now).label("failures"),
-            total(m.c.dead, of_cause, fails_now).label("died"),
-            total(m.c.failures, of_kind, fails_now).label("kind_failures"),
-            total(m.c.done, of_kind, succeeds_now).label("kind_done"),
-            total(m.c.done, of_kind, m.c.first_success > recent.c.last_seen).label("done_since"),
-            total(m.c.failures, of_kind, m.c.first_failure > recent.c.last_seen).label("failures_since"),
-            func.min(case((and_(of_kind, m.c.first_success > recent.c.last_seen), m.c.first_success))).label("first_success"),
-            func.min(case((and_(of_kind, m.c.last_success > recent.c.last_seen), m.c.last_success))).label("last_success"),
-        )
-        .join(
-            m,
-            and_(
-                m.c.ledger == recent.c.ledger,
-                m.c.kind == recent.c.kind,
-                or_(of_cause, of_kind),
-                m.c.minute >= recent.c.since_hour,
-            ),
-            isouter=True,
-        )
-        .group_by(recent.c.ledger, recent.c.id)
-    )  # fmt: skip
-
-
-_SUMS_OF_CAUSES = _sums_of_causes()
-_CAUSE_PLACES = (_m.c.ledger, _m.c.cause, _m.c.minute)
-_POINTS = (
-    select(*_CAUSE_PLACES, func.sum(_m.c.failures).label("failures"), func.sum(_m.c.dead).label("dead"))
-    .where(_m.c.cause.in_(bindparam("ids", expanding=True)), _m.c.minute > _SINCE)
-    .group_by(*_CAUSE_PLACES)
-    .order_by(*_CAUSE_PLACES)
-)
-"""Failures of causes, minute by minute."""
-
-
-def _causes(connection: Connection, now: datetime) -> list[CauseSeen]:
-    """The causes, each with what its kind has done since it began and since it was last seen: one statement for all sums."""
-    since = {"since": now - SEEN_SPAN}
-    found = connection.execute(_SEEN, since).all()
-    if not found:
-        return []
-    sums = {(row.ledger, row.id): row for row in connection.execute(_SUMS_OF_CAUSES, since)}
-    points: dict[tuple[str, str], list[Any]] = {}
-    for row in connection.execute(_POINTS, {"ids": sorted(row.id for row in found), "since": now - TREND}):
-        points.setdefault((row.ledger, row.cause), []).append(row)
-    return [_cause(row, sums[row.ledger, row.id], points.get((row.ledger, row.id), [])) for row in found]
-
-
-def _cause(row: Any, sums: Any, points: list[Any]) -> CauseSeen:
-    successes = [one for one in (sums.first_success, sums.last_success) if one is not None]
-    return CauseSeen(
-        ledger=row.ledger, id=row.id, kind=row.kind, sample=row.sample, at=row.at, first_seen=row.first_seen, since=row.since,
-        last_seen=row.last_seen, first_version=row.first_version, last_version=row.last_version, tries_max=row.tries_max,
-        lasts=_span(row.lasts_seconds), failures=int(sums.failures), tries=max(int(sums.failures), int(sums.kind_failures) + int(sums.kind_done)),
-        died=int(sums.died), recovered_at=min(successes, default=None), tries_since=int(sums.done_since) + int(sums.failures_since),
-        failures_since=int(sums.failures_since), points=[MinuteOfKind(one.minute, int(one.failures), int(one.failures)) for one in points],
-        died_at=[(one.minute, int(one.dead)) for one in points if one.dead],
-    )  # fmt: skip
-
-
-def _span(seconds: float | None) -> timedelta | None:
-    return None if seconds is None else timedelta(seconds=float(seconds))

@@ -16,7 +16,7 @@ from redrive.core.states import State
 from redrive.core.task import TaskId
 from redrive.errors import LedgerAwayError, TooSlowError, UsageError
 from redrive.operator.figures import HOUR, MINUTE, Group, States
-from redrive.operator.gates import GateDoes
+from redrive.operator.gates import GateDoes, parked_points
 from redrive.operator.headcount import Headcount
 from redrive.operator.kinds import LATELY, CauseSeen, KindSeen, WaitingKind
 from redrive.operator.ports import Census, CountedKinds, Figures, Gates, OperatorLedger, Roster
@@ -141,13 +141,18 @@ async def _ledger(store: AskedStore, lane: AskedLane, counted: States | None, no
 async def _held(lane: AskedLane, causes: Sequence[CauseSeen]) -> list[HeldFacts]:
     """The gates that hold, return or are paused, with what their tries failed of."""
     try:
-        views = await (await lane.gate_reader(limited=True)).holding(limit=GATES_MAX)
+        reader = await lane.gate_reader(limited=True)
+        views = await reader.holding(limit=GATES_MAX)
+        names = [view.name for view in views if view.does is not GateDoes.PAUSED]
+        parked = await reader.parked_over(names, views[0].at - HOUR) if names else {}
     except (UsageError, TooSlowError):  # it has no gates; or they cannot be told now, and all else can
         return []
     found = []
     for view in views:
         error = next((one.sample for one in causes if one.ledger == lane.name and one.kind in view.kinds), None)
-        found.append(HeldFacts(gate=view, error=error if view.does is GateDoes.HOLDING else None))
+        points = parked_points(parked[view.name], view.at, view.parked) if view.name in parked else ()
+        held_of = error if view.does is GateDoes.HOLDING else None
+        found.append(HeldFacts(gate=view, error=held_of, probes=view.probes, points=points))
     return found
 
 

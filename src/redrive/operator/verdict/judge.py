@@ -41,6 +41,7 @@ def judge(facts: Facts) -> Verdict:
         at=facts.now, title=_title(found, facts), summary=_summary(found, facts, kinds),
         troubles=tuple(found[:TROUBLES_MAX]), more=max(0, len(found) - TROUBLES_MAX), quiet=tuple(quiet[:QUIET_MAX]),
         strip=strip_of(facts, versions), kinds=kinds, kinds_note=facts.kinds_note, calm_since=calm_since,
+        waiting=sum(one.amounts.get(State.WAITING, 0) for one in facts.ledgers),
         returns=tuple(one for held in facts.held if (one := comes_back(held)) is not None),
     )  # fmt: skip
 

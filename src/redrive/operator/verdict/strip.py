@@ -30,7 +30,7 @@ def _tasks(state: str) -> Target:
 
 def _dead(facts: Facts) -> Figure:
     dead, lately = _amount(facts, State.DEAD), sum(one.dead_lately for one in facts.ledgers)
-    note = f"{lately:,} in the last 5 min" if lately else "none in the last 5 min" if dead else "none"
+    note = f"{lately:,} in last 5 min" if lately else "none in last 5 min" if dead else "none"
     return Figure(
         name="Dead", value=f"{dead:,}", note=said(note), tone=Tone.BAD if lately else Tone.PLAIN, link=_tasks("dead")
     )

@@ -293,6 +293,8 @@ class Verdict:
     """What gates would let through that hold now."""
     calm_since: datetime | None = None
     """When the last trouble ended; None while there is one, or where none is known."""
+    waiting: int = 0
+    """How many tasks wait, parked ones among them."""
 
     @property
     def is_well(self) -> bool:

@@ -74,6 +74,13 @@ def lane_of(request: Request, ledger: str | None) -> Lane:
     return lane
 
 
+async def without_handler(lane: Lane) -> list[str]:
+    """The kinds of a ledger that wait or are held, and that no handler here knows."""
+    kinds = await (await lane.ledger()).open_kinds()
+    known = set(lane.handlers.among(kinds))
+    return [kind for kind in kinds if kind not in known]
+
+
 def lanes_of(request: Request, ledger: str | None) -> list[Lane]:
     """The lane of this name; all of them without one."""
     return [lane_of(request, ledger)] if ledger else list(app_of(request).lanes.values())

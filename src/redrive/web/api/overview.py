@@ -19,7 +19,7 @@ from redrive.operator.figures import Depth, Point, States
 from redrive.operator.gates import GateDoes, GateView
 from redrive.operator.json_views import gate_json, instant_json
 from redrive.web.answers import answers_of
-from redrive.web.api.common import LOOKING, app_of, lanes_of, system_names
+from redrive.web.api.common import LOOKING, app_of, lanes_of, system_names, without_handler
 from redrive.web.drift import drift_of
 
 FRESH_SECONDS = 1.0
@@ -122,8 +122,6 @@ async def _overview(
 
 async def _ledger(lane: Lane, system: str | None, counted: States | None) -> dict[str, Any]:
     ledger = await lane.ledger()
-    kinds = await ledger.open_kinds()
-    known = set(lane.handlers.among(kinds))
     oldest = await ledger.oldest_due()
     headcount = lane.headcount
     if headcount is not None:
@@ -138,7 +136,7 @@ async def _ledger(lane: Lane, system: str | None, counted: States | None) -> dic
         "states": {state.value: amounts.get(state, 0) for state in State},
         "counted_at": None if counted is None else instant_json(counted.counted_at),
         "oldest_due_seconds": None if oldest is None else oldest.total_seconds(),
-        "without_handler": [kind for kind in kinds if kind not in known],
+        "without_handler": await without_handler(lane),
     }
 
 

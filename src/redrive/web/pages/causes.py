@@ -25,7 +25,7 @@ from redrive.web.api.overview import FRESH_SECONDS
 from redrive.web.api.status import verdict_of
 from redrive.web.pages.drawing import Chart, Series, per_step
 from redrive.web.pages.frame import Looker, page_router, render
-from redrive.web.pages.kinds import pause_of
+from redrive.web.pages.kinds import pause_of, tried_versions
 from redrive.web.pages.verdict import MINUTE, place_of
 from redrive.web.pages.versions import version_rows, worth_trying
 
@@ -75,7 +75,7 @@ async def cause_page(
     sample = await _sample(lane, tasks)
     known = next((one for one in seen.causes if (one.ledger, one.id) == (ledger, cause)), None)
     versions = Versions.of(await app_of(request).store.roster.seen(), verdict.at)
-    tried = [] if kind is None else await app_of(request).store.kinds.versions(ledger, kind, cause=cause)
+    tried = [] if kind is None else await tried_versions(request, ledger, kind, cause)
     error = (group and (group["sample"] or group["text"])) or (trouble and trouble.error) or "Unknown error"
     return render(
         request, "cause.html", visitor, title=error[:100], here="/dead",

@@ -12,12 +12,23 @@ from redrive.core.task import GATE_CHARS_MAX
 from redrive.errors import UsageError
 from redrive.http.panel import turns
 from redrive.lane import Lane
-from redrive.operator.gates import GateDoes, GateView, RuleView, limit_words, rate_words, read_does, span_words
+from redrive.operator.gates import (
+    GateDoes,
+    GateView,
+    ParkedMinute,
+    RuleView,
+    limit_words,
+    parked_points,
+    rate_words,
+    read_does,
+    span_words,
+)
 from redrive.operator.json_views import limits_json
 from redrive.operator.verdict.returning import drain_of
 from redrive.operator.verdict.words import about
 from redrive.web.api.common import app_of, in_time, lane_of
 from redrive.web.api.gates import CURSOR_CHARS_MAX
+from redrive.web.pages.drawing import SmallPicture, spark
 from redrive.web.pages.frame import Looker, page_router, render
 from redrive.web.pages.gate_strip import STRIP, GateStrip, draw_strip, hours_of
 from redrive.web.service import service_of
@@ -45,6 +56,8 @@ class GateRow:
     limits: dict[str, Any]
     drains: str = ""
     """How long what it keeps back takes once it returns."""
+    parked: SmallPicture | None = None
+    """What it kept back in the last hour, where it keeps anything back and that is counted."""
 
 
 @router.get("/gates", response_class=HTMLResponse)
@@ -106,6 +119,8 @@ async def _found(lane: Lane, does: GateDoes | None, prefix: str, cursor: str) ->
         page = await reader.page(does=does, prefix=prefix, cursor=cursor or None, limit=LIMIT)
         names = [view.name for view in page.items]
         spans = await reader.spans(names, page.items[0].at - STRIP) if names else []
+        held = [view.name for view in page.items if view.does is not GateDoes.LETTING_THROUGH]
+        parked = await reader.parked_over(held, page.items[0].at - STRIP) if held else {}
         rules = await reader.rules()
     rows = [
         GateRow(
@@ -114,6 +129,7 @@ async def _found(lane: Lane, does: GateDoes | None, prefix: str, cursor: str) ->
             mood=MOODS[view.does],
             limits=limits_json(view.limits),
             drains=_drains(view),
+            parked=_parked(view, parked.get(view.name, ())),
         )
         for view in page.items
     ]
@@ -132,6 +148,13 @@ def _verdict(amounts: Counter[GateDoes], *, complete: bool) -> str:
     if not through and complete:
         return f"No gate lets tasks through: {', '.join(others)}."
     return f"{', '.join([first, *others])}."
+
+
+def _parked(view: GateView, minutes: Sequence[ParkedMinute]) -> SmallPicture | None:
+    points = parked_points(minutes, view.at, view.parked)
+    if not minutes or not any(points):
+        return None
+    return spark(points, "parked", f"Parked behind {view.title}, the last hour: now {view.parked_words}")
 
 
 def _drains(view: GateView) -> str:

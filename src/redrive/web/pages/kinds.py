@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import Request
@@ -13,9 +14,11 @@ from redrive.core.task import Task
 from redrive.errors import TooSlowError, UsageError
 from redrive.lane import Lane
 from redrive.operator.gates import GateView
+from redrive.operator.kinds import VersionSeen
 from redrive.operator.verdict.values import KindHealth, Rank, Verdict
 from redrive.operator.verdict.versions import Versions
 from redrive.ports import Filter
+from redrive.web.answers import answers_of
 from redrive.web.api.common import app_of, lane_of
 from redrive.web.api.groups import groups
 from redrive.web.api.status import verdict_of
@@ -28,6 +31,8 @@ from redrive.web.pages.versions import version_rows
 TRIES_SHOWN = 12
 DONE_LOOKED_AT = 200
 """So many of the last that are done tell how long it takes."""
+DAYS_FRESH_SECONDS = 5.0
+"""What tells of days or of hundreds of tasks changes little in a few seconds; so long everybody gets the same."""
 DONE_MIN = 5
 DONE_BARS = 7
 DONE_EDGES = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14_400, 86_400, 604_800)
@@ -49,21 +54,28 @@ async def kind_page(request: Request, visitor: Looker, ledger: str, kind: str) -
         request, "kind.html", visitor, title=kind, here="/",
         ledger=ledger, kind=kind, verdict=verdict, row=None if health is None else kind_row(health, verdict.at), troubles=troubles, place_of=place_of,
         causes=[one for one in await groups(request, ledger) if one["kind"] == kind], policy=_policy(lane, kind, verdict), pause=await pause_of(lane, kind),
-        chart=None if health is None else _chart(health, verdict), done=time_to_done(await _done(lane, kind)),
-        versions=version_rows(await store.kinds.versions(ledger, kind), versions),
+        chart=None if health is None else _chart(health, verdict), done=time_to_done(await _done(request, lane, kind)),
+        versions=version_rows(await tried_versions(request, ledger, kind), versions),
     )  # fmt: skip
 
 
-async def _done(lane: Lane, kind: str) -> list[Task]:
-    """The last that were done; none where that cannot be told at once."""
-    try:
-        return (
-            await (await lane.pages()).page(
-                Filter(state=State.DONE, kind=kind), limit=DONE_LOOKED_AT, newest_first=True
-            )
-        ).items
-    except (TooSlowError, UsageError):
-        return []
+async def tried_versions(request: Request, ledger: str, kind: str, cause: str | None = None) -> list[VersionSeen]:
+    """What each version has tried of a kind in the last days; made once a while."""
+    look = partial(app_of(request).store.kinds.versions, ledger, kind, cause=cause)
+    return await answers_of(request).get(("versions", ledger, kind, cause), DAYS_FRESH_SECONDS, look)
+
+
+async def _done(request: Request, lane: Lane, kind: str) -> list[Task]:
+    """The last that were done, looked up once a while; none where that cannot be told at once."""
+
+    async def look() -> list[Task]:
+        try:
+            asked = Filter(state=State.DONE, kind=kind)
+            return (await (await lane.pages()).page(asked, limit=DONE_LOOKED_AT, newest_first=True)).items
+        except (TooSlowError, UsageError):
+            return []
+
+    return await answers_of(request).get(("done", lane.name, kind), DAYS_FRESH_SECONDS, look)
 
 
 def time_to_done(tasks: Sequence[Task]) -> Chart | None:

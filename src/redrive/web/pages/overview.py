@@ -18,8 +18,8 @@ from redrive.operator.verdict import Verdict
 from redrive.web.answers import answers_of
 from redrive.web.api import overview as overview_api
 from redrive.web.api.audit import audit
-from redrive.web.api.common import app_of, lanes_of
-from redrive.web.api.overview import Range, overview, series
+from redrive.web.api.common import app_of, lanes_of, without_handler
+from redrive.web.api.overview import Range, series
 from redrive.web.api.status import verdict_of
 from redrive.web.api.workers import workers
 from redrive.web.pages.frame import Looker, page_router, render
@@ -82,22 +82,30 @@ async def first_screen(
     service = service_of(request)
     if not service.is_open:
         return render(request, "opening.html", visitor, title="Overview")
-    verdict, numbers, drawn, sums = await asyncio.gather(
+    verdict, drawn, unheard, sums = await asyncio.gather(
         verdict_of(request, ledger or None),
-        overview(request, ledger or None, Range.HOUR),
         series(request, ledger or None, Range.HOUR),
+        _unheard(request, ledger or None),
         _sums(request, over),
     )
-    unheard = [(one["ledger"], kind) for one in numbers["by_ledger"] for kind in one["without_handler"]]
     rows, more = kind_rows(verdict, every=kinds == "all", sums=sums, without_handler=unheard)
     return render(
         request, "overview.html", visitor, title=verdict.title,
         verdict=verdict, ledger=ledger, ledgers=list(service.app.lanes), troubles=[trouble_row(one) for one in verdict.troubles[:TROUBLES_SHOWN_MAX]], more_troubles=max(0, len(verdict.troubles) - TROUBLES_SHOWN_MAX) + verdict.more,
-        kinds=rows, more_kinds=more, every=kinds, over=over if sums is not None else KindsOver.MINUTES, too_much=over is not KindsOver.MINUTES and sums is None, overs=KindsOver, charts=charts_of(verdict, numbers, drawn, await _due(request, verdict, ledger or None)), place_of=place_of, figure_look=figure_look, dot_of=dot_of,
+        kinds=rows, more_kinds=more, every=kinds, over=over if sums is not None else KindsOver.MINUTES, too_much=over is not KindsOver.MINUTES and sums is None, overs=KindsOver, charts=charts_of(verdict, drawn, await _due(request, verdict, ledger or None)), place_of=place_of, figure_look=figure_look, dot_of=dot_of,
         without_handler=[kind for _, kind in unheard],
         blocked=request.app.state.blocked_loops.said(), has_handlers=any(len(lane.handlers) for lane in service.app.lanes.values()),
         lately=await _lately(request) if verdict.is_well else [],
     )  # fmt: skip
+
+
+async def _unheard(request: Request, ledger: str | None) -> list[tuple[str, str]]:
+    """The kinds that wait and that no handler here knows, each with its ledger."""
+
+    async def look() -> list[tuple[str, str]]:
+        return [(lane.name, kind) for lane in lanes_of(request, ledger) for kind in await without_handler(lane)]
+
+    return await answers_of(request).get(("unheard", ledger), overview_api.FRESH_SECONDS, look)
 
 
 async def _sums(request: Request, over: KindsOver) -> Mapping[tuple[str, str], KindSums] | None:

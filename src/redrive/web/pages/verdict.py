@@ -47,7 +47,7 @@ SPARKS = {
     Rank.HEALS: "good",
     Rank.READY: "plain",
 }
-NO_HANDLER = "No handler here"
+NO_HANDLER = "No handler"
 DOTS = {"Dead": "dead", "Waiting": "waiting", "Parked": "parked", "Running": "running", "Done": "done"}
 FAILING_LOOKS = ("bad", "parked", "soft2")
 
@@ -177,11 +177,9 @@ def minutes_of(one: KindHealth, now: datetime) -> tuple[list[int], list[int]]:
     return tries, failed
 
 
-def charts_of(
-    verdict: Verdict, numbers: Mapping[str, Any], series: Mapping[str, Any], due: Sequence[datetime] = ()
-) -> list[Chart]:
+def charts_of(verdict: Verdict, series: Mapping[str, Any], due: Sequence[datetime] = ()) -> list[Chart]:
     """The charts that have something to say, at most three. `due` is when tasks that wait are tried next."""
-    drawn = [_failing(verdict), _keeping_up(verdict, numbers, series), _about_to_run(verdict, due)]
+    drawn = [_failing(verdict), _keeping_up(verdict, series), _about_to_run(verdict, due)]
     return [one for one in drawn if one is not None]
 
 
@@ -219,13 +217,13 @@ def _looks(failing: Sequence[tuple[KindHealth, Sequence[int]]]) -> list[str]:
     return looks
 
 
-def _keeping_up(verdict: Verdict, numbers: Mapping[str, Any], series: Mapping[str, Any]) -> Chart | None:
+def _keeping_up(verdict: Verdict, series: Mapping[str, Any]) -> Chart | None:
     title, points = "Are we keeping up?", series["points"]
     starts = [instant_of(one["start"]) for one in points]
     depths = [one["waiting"] for one in series["depth"]]
     known = [value for value in depths if value is not None]
     before = next((value for value in depths if value is not None), 0)
-    waiting = numbers["states"].get("waiting", 0)
+    waiting = verdict.waiting
     if known and waiting > BEHIND_MIN and waiting > 2 * before:
         grew = few(max(1, round((waiting - before) / MINUTES)))
         return per_step(
@@ -234,9 +232,9 @@ def _keeping_up(verdict: Verdict, numbers: Mapping[str, Any], series: Mapping[st
         )  # fmt: skip
     if not any(one["added"] or one["done"] for one in points):
         return None
-    step, now = series["step_seconds"], instant_of(numbers["generated_at"])
+    step = series["step_seconds"]
     flows = [
-        Series(name=name, look=look, values=rates(name, points, step, now))
+        Series(name=name, look=look, values=rates(name, points, step, verdict.at))
         for name, look in (("done", "good"), ("added", "press"))
     ]
     most = max(known, default=waiting)
