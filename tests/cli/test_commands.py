@@ -22,7 +22,7 @@ from sqlalchemy.engine import make_url
 from redrive import Redrive, __version__
 from redrive.access.keys import Scope
 from redrive.cli import app as command_line
-from redrive.cli import doctor
+from redrive.cli import doctor_database
 from redrive.cli.app_path import load_app
 from redrive.cli.listen import listen
 from redrive.cli.preview import PUBLISHED, PublishedPolicy
@@ -368,7 +368,7 @@ def test_doctor_names_the_schema_that_has_the_tables(
 
 async def test_doctor_finds_idle_transactions(redrive: Run, postgres, monkeypatch: pytest.MonkeyPatch):
     """A session that holds a transaction open is named, with the statement that ends it."""
-    monkeypatch.setattr(doctor, "IDLE_MAX", timedelta(milliseconds=1))
+    monkeypatch.setattr(doctor_database, "IDLE_MAX", timedelta(milliseconds=1))
     url = await postgres.create()
     session = await asyncpg.connect(url)
     await session.execute("BEGIN")
@@ -395,7 +395,7 @@ async def test_doctor_says_how_the_server_could_be_better(redrive: Run, postgres
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 def test_doctor_finds_a_lock_that_stays(stored: Run, url: str, monkeypatch: pytest.MonkeyPatch):
     """A process that holds the write lock of the file is a problem, told at once and with the way to find it."""
-    monkeypatch.setattr(doctor, "LOCK_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(doctor_database, "LOCK_SECONDS_MAX", 0.01)
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         said = stored("doctor", "--json")

@@ -166,7 +166,7 @@ def test_the_help_names_what_runs(redrive: Run):
     """Systems run without an application, and those that nobody names do not: the help says both."""
     said = re.sub(r"[\s│]+", " ", redrive("serve", "--help").out)
     assert "nothing is run" not in said
-    assert "without it no handlers of yours run" in said
+    assert "without it none of your handlers run" in said
     assert "Systems run if they are named by --systems or REDRIVE_SYSTEMS, or if the application has them" in said
 
 

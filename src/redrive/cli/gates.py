@@ -103,9 +103,9 @@ def list_gates(
         console = out()
         console.print("\n[bold]limits[/]")
         for ledger, rule in rules:
-            where = "" if ledger == TASKS.name else f" [dim]in {escape(ledger)}[/]"
+            home = "" if ledger == TASKS.name else f" [dim]in {escape(ledger)}[/]"
             said = escape(f"{limit_words(rule.rule)}, set by {rule.set_by}{_why(rule.reason)}")
-            console.print(f"  [bold]{escape(rule.pattern)}[/]{where}: {said}")
+            console.print(f"  [bold]{escape(rule.pattern)}[/]{home}: {said}")
     say_rest(found, where)
 
 

@@ -19,24 +19,15 @@ from redrive.core.preview import Try, preview
 from redrive.core.progress import Progress
 from redrive.core.states import Act, State
 from redrive.core.table import TASKS, Counts, LedgerTable
-from redrive.core.task import (
-    Added,
-    Attempt,
-    Deed,
-    NewTask,
-    P,
-    Task,
-    TaskId,
-)
+from redrive.core.task import Added, Attempt, Deed, NewTask, P, Task, TaskId
 from redrive.engine.announce import announce
 from redrive.engine.handlers import HandlerFunction, Handlers, function_name, make_handler
 from redrive.engine.own_loop import run_in_own_loop
 from redrive.engine.worker import WorkerSettings
 from redrive.errors import HandlerError, LedgerAwayError, NoResultError, UsageError
 from redrive.events import Event, TaskAdded
+from redrive.lane.adding import AddOptions, UnhandledKinds, make_task, prepared
 from redrive.lane.gates import GatedLane
-from redrive.lane.new_task import AddOptions, make_task
-from redrive.lane.preparing import UnhandledKinds, prepared
 from redrive.ledgers.build import built_of
 from redrive.ledgers.sql.beside import Beside
 from redrive.operator.acts import Acted, ActOptions, Acts, Which
@@ -157,7 +148,8 @@ class Lane(GatedLane):
         await self._open_app()
         if self._ledger is None:
             self._ledger = await self._store.open_ledger(self.table, beside=self._beside)
-        await self._write_rules(self._ledger)
+        if self._gate_rules:
+            await self._write_rules(self._ledger)
         return self._ledger
 
     def now(self) -> datetime:

@@ -20,6 +20,7 @@ from sqlalchemy import (
     bindparam,
     cast,
     delete,
+    func,
     insert,
     literal_column,
     select,
@@ -28,10 +29,9 @@ from sqlalchemy import (
 
 from redrive.extend import Beside, Database
 from redrive.queues import ExtraColumns, PgmqLedger, QueueLayout, Queues, SqlLedger, archive_table, message_table
-from redrive.sql import Batch
+from redrive.sql import Batch, Instant
 from redrive.systems.commands.tables import LANE, Tables, ledger_table, make_tables
 from redrive.systems.commands.values import ENDING, NewCommand, join_kind, queue_of, split_kind
-from redrive.systems.kit.clock import now_of
 
 _FIELDS = ("command_id", "command_type", "data", "reply_queue", "correlation_id", "batch_id", "trace")
 _SENT: ColumnElement[str] = literal_column("'SENT'")
@@ -52,7 +52,10 @@ class Messages(ABC):
         self.database = database
         self.tables: Tables = make_tables(has_queues=database.dialect.has_queues)
         self.ledger_table = ledger_table(has_queues=database.dialect.has_queues)
-        self.now = now_of(database)
+        self.now: ColumnElement[Any] = bindparam("now", callable_=database.now, type_=Instant)
+        """The clock of the ledger, for statements that are built once: the server's own where it has one, else the application's."""
+        if database.server_clock:
+            self.now = func.statement_timestamp(type_=Instant)
         self._sent = Batch(database.dialect, {**{name: Text() for name in _FIELDS}, "max_attempts": Integer()})
         self._replied = Batch(database.dialect, {"message": Text()})
         self._sends: dict[str, Sequence[Any]] = {}
