@@ -10,7 +10,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
-from redrive.core.backoff import Backoff
+from redrive.core.backoff import Wait
 from redrive.core.durations import ZERO, Span, read_span
 from redrive.core.effect import Effect
 from redrive.core.effect_mark import EffectAnswer, EffectMark
@@ -344,7 +344,7 @@ class Lane:
         *,
         retries: int | None = None,
         attempts: int | None = None,
-        wait: Backoff | Span | Sequence[Span] | None = None,
+        wait: Wait | None = None,
         jitter: Jitter | None = None,
         permanent: Rule | Collection[Rule] | None = None,
         business: Rule | Collection[Rule] | None = None,
