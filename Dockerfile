@@ -8,7 +8,7 @@ COPY service ./service
 # The versions of the lock, for the extras that a service needs.
 RUN sed -e '/^ /d' -e 's/ \\$//' requirements.lock > constraints.txt \
     && python -m venv /opt/redrive \
-    && /opt/redrive/bin/pip install --no-cache-dir --constraint constraints.txt ./service '.[postgres,service,rabbitmq,commands,uvloop]'
+    && /opt/redrive/bin/pip install --no-cache-dir --constraint constraints.txt '.[postgres,service,rabbitmq,commands,uvloop]' ./service
 
 FROM python:3.11-slim-bookworm
 RUN useradd --system --uid 10001 --home-dir /app redrive \

@@ -150,6 +150,11 @@ def test_a_container_is_not_root_and_says_whether_it_is_well() -> None:
     assert extras is not None
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(extras[1].split(",")) <= set(known)
+    # In the other order pip looks for redrive itself in an index.
+    assert f"'.[{extras[1]}]' ./service" in told
+    copied = re.findall(r"^COPY (?!--)(.*) \./", told, re.MULTILINE)
+    sent = (ROOT / ".dockerignore").read_text()
+    assert all(f"!{name}\n" in sent for names in copied for name in names.split())
 
 
 def test_compose_makes_the_tables_before_anybody_works() -> None:

@@ -133,6 +133,8 @@ def test_numbers_are_seconds():
     ("wait", "backoff"),
     [
         (5, Fixed(timedelta(seconds=5))),
+        ("2s", Fixed(timedelta(seconds=2))),
+        (["1s", 5, "1m"], Schedule([seconds(1), seconds(5), seconds(60)])),
         (timedelta(minutes=1), Fixed(timedelta(minutes=1))),
         ([1, 5, timedelta(minutes=1)], Schedule([seconds(1), seconds(5), seconds(60)])),
         (Exponential(2, 300), Exponential(seconds(2), seconds(300))),
@@ -146,7 +148,7 @@ def test_a_policy_can_be_said_in_words(wait, backoff):
     assert read_policy() == Policy()
 
 
-@pytest.mark.parametrize("wait", ["5", True, Exponential, {1, 5}, [], [1, "5"], -1, [float("nan")]])
+@pytest.mark.parametrize("wait", ["soon", "", True, Exponential, {1, 5}, [], [1, "soon"], -1, [float("nan")]])
 def test_a_wait_that_is_none_is_refused(wait):
     """What cannot be read as a wait is a usage error, never an error of Python's own."""
     with pytest.raises(UsageError):

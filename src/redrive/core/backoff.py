@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from typing import Protocol, runtime_checkable
 
-from redrive.core.durations import DURATION_MAX, ZERO, Span, SpanField, format_duration, read_span
+from redrive.core.durations import DURATION_MAX, ZERO, Span, SpanField, format_duration, parse_duration, read_span
 from redrive.errors import PolicyError
 
 
@@ -136,14 +136,18 @@ class Linear:
         return f"linear {first} + {step}, cap {cap}"
 
 
-def read_backoff(wait: Backoff | Span | Sequence[Span]) -> Backoff:
+Wait = Backoff | Span | str | Sequence[Span | str]
+"""What a handler may say of its waits: `5`, `"2s"`, `[1, "5m"]` or a backoff."""
+
+
+def read_backoff(wait: Wait) -> Backoff:
     """The backoff that a short word stands for: one span is the same wait each time, a list is a schedule."""
     if isinstance(wait, Backoff) and not isinstance(wait, type):
         return wait
     if isinstance(wait, list | tuple):
-        return Schedule(wait)
-    if isinstance(wait, timedelta | int | float):
-        return Fixed(wait)
+        return Schedule([parse_duration(one) if isinstance(one, str) else one for one in wait])
+    if isinstance(wait, timedelta | int | float | str):
+        return Fixed(parse_duration(wait))
     raise PolicyError(
-        f"wait must be a span, a list of spans or a backoff, such as 5, [1, 5, 15] or Exponential(2, 300), not {wait!r}"
+        f"wait must be a span, a list of spans or a backoff, such as 5, '2s', [1, 5, 15] or Exponential(2, 300), not {wait!r}"
     )

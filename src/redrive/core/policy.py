@@ -1,14 +1,14 @@
 """How often, how long, and for which errors a task is tried again."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from redrive.core import jitter as jitters
-from redrive.core.backoff import Backoff, Exponential, read_backoff
-from redrive.core.durations import OptionalSpanField, Span, SpanField
+from redrive.core.backoff import Backoff, Exponential, Wait, read_backoff
+from redrive.core.durations import OptionalSpanField, SpanField
 from redrive.core.failure import ErrorClass, Rule, matches, read_rules, rule_name, spoken_class
 from redrive.core.jitter import Jitter
 from redrive.core.task import Task
@@ -108,9 +108,7 @@ class Policy:
         return self.otherwise, "otherwise"
 
 
-def read_policy(
-    policy: Policy | None = None, *, wait: Backoff | Span | Sequence[Span] | None = None, **words: Any
-) -> Policy:
+def read_policy(policy: Policy | None = None, *, wait: Wait | None = None, **words: Any) -> Policy:
     """The policy that a decorator names: whole, by single words, or the default.
 
     `wait` is a span, a list of spans or a backoff; the other words are those of `Policy`. A word that is None was not said.

@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, TypeVar, Unpack, overload
 
-from redrive.core.backoff import Backoff
+from redrive.core.backoff import Wait
 from redrive.core.durations import ZERO, Span, read_span
 from redrive.core.effect import Effect
 from redrive.core.effect_mark import EffectAnswer, EffectMark
@@ -198,7 +198,7 @@ class Lane(GatedLane):
         *,
         retries: int | None = None,
         attempts: int | None = None,
-        wait: Backoff | Span | Sequence[Span] | None = None,
+        wait: Wait | None = None,
         jitter: Jitter | None = None,
         permanent: Rule | Collection[Rule] | None = None,
         business: Rule | Collection[Rule] | None = None,
