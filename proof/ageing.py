@@ -32,10 +32,14 @@ KEPT = timedelta(minutes=30)
 """How long ended tasks are kept; so the tables are as large after an hour as they will be."""
 BOUNDS = {"memory_mib": 1.25, "files": 1.1, "connections": 1.1, "tables_mib": 1.5, "claim_ms": 2.0}
 """How much more each may be at the end than after the first hours. Of claims the quickest of an hour counts: others tell of the machine."""
+CLOCKS = {"postgresql": time.perf_counter, "sqlite": time.process_time}
+"""SQLite's work is this process's own, and its processor time says nothing about who else is busy; that of PostgreSQL is not seen here."""
 SIZES = {
     "postgresql": "SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class c WHERE c.relkind = 'r' AND c.relname LIKE 'redrive_%'",
-    "sqlite": "SELECT (SELECT page_count FROM pragma_page_count) * (SELECT page_size FROM pragma_page_size)",
+    "sqlite": "SELECT (SELECT page_count FROM pragma_page_count) * (SELECT page_size FROM pragma_page_size)"
+    " - (SELECT freelist_count FROM pragma_freelist_count) * (SELECT page_size FROM pragma_page_size)",
 }
+"""What is used: a file of SQLite never gets smaller. Counters by the minute are in it, which grow for two days and are folded into hours then."""
 SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
 
 
@@ -81,13 +85,13 @@ class _Aged:
 
     def time_claims(self, ledger: Any) -> None:
         """Claims of all sorts, as the worker makes them."""
-        claim = ledger.claim
+        claim, clock = ledger.claim, CLOCKS[self._app.database.dialect.name]
 
         async def timed(*given: Any, **named: Any) -> Any:
-            begun = time.perf_counter()
+            begun = clock()
             claims = await claim(*given, **named)
             if claims:
-                self.claims.append((time.perf_counter() - begun) * 1000)
+                self.claims.append((clock() - begun) * 1000)
             return claims
 
         ledger.claim = timed

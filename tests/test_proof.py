@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from proof.scenario import Found, Scenario, chance
+from tests.systems.triggers.test_guard import HOSTILE
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of where PostgreSQL's package looks for a folder
     from proof import __main__ as campaign
+    from proof.nobody import try_hostile_targets
     from proof.odd_messages import amqp_messages_alone, sqs_bodies_alone
     from proof.odd_requests import SETTINGS, try_odd_requests
     from proof.odd_rows import ODD_ROWS, try_odd_rows
@@ -98,3 +100,9 @@ def test_bad_requests_hurt_nobody() -> None:
     for found in (by_description, by_bytes):
         assert found.figure.startswith("0 answers of 5xx"), found.figure
         assert "0 of" in found.figure.rpartition("/health")[2]
+
+
+async def test_nobody_is_sent_inside(url: str) -> None:
+    """Some hostile addresses, each named, changed to, tested and delivered to: nobody connects."""
+    wrong, connections = await try_hostile_targets(url, HOSTILE[::12])
+    assert (wrong, connections) == ([], 0)

@@ -1,19 +1,24 @@
-"""Every route of the whole service, asked by everybody who must not come in, and by everybody who may.
+"""Every route of the whole service, asked by everybody who must not come in, and by everybody who may: for ids that nobody has, for
+ids of what is there, and for ids of what is somebody else's.
 
 The routes are found by walking the router; what each of them needs stands in `NEEDS`, line by line. A route without a line fails the walk.
 """
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
-from redrive import Redrive
+from redrive import Filter, Redrive
 from redrive.access.keys import IMPLIED, Scope
 from redrive.running import Service
 from redrive.settings import SYSTEMS, Settings
+from redrive.systems.triggers import Triggers
+from redrive.systems.triggers.endpoints import new_secret
+from redrive.systems.triggers.values import NewEvent, Taken
 from redrive.web.app import make_web
 from redrive.wiring import attach_systems
 
@@ -154,6 +159,12 @@ NEEDS: dict[str, str] = {
 """What each route needs: a scope, or nothing; each with its methods. The relay's are left out, which needs a broker."""
 REFUSED = (401, 403, 429)
 """Who tries many wrong keys has to wait."""
+UNKNOWN_IDS, THERE, FOREIGN = "ids that nobody has", "ids of what is there", "ids of somebody else's"
+STRANGER = "bob"
+OWNED = ("endpoint_id", "event_id")
+"""Parameters of things that belong to somebody."""
+THERE_IS = {"ledger": "redrive_task", "id": "1", "kind": "mail", "name": "flags", "domain": "shop", "act": "pause"}
+"""Of the others, what is there in the service of the walk; what is asked for in vain is asked for all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +175,15 @@ class Asked:
     path: str
     who: str
     status: int
+    ids: str = UNKNOWN_IDS
+    said: str = ""
+    """The answer, without what is new in each."""
+
+
+class Walked(list[Asked]):
+    """All requests, and what has become of things of somebody whom nobody asked for them."""
+
+    harmed: list[str]
 
 
 def all_routes(router: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -177,7 +197,7 @@ def all_routes(router: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
                     yield method, prefix + route.path
 
 
-async def walk(url: str) -> list[Asked]:
+async def walk(url: str) -> Walked:
     """Ask every route as everybody."""
     app = Redrive(url, durable=False)
     attach_systems(app, [name for name in SYSTEMS if name != "relay"])
@@ -186,22 +206,76 @@ async def walk(url: str) -> list[Asked]:
         service.is_open = True
         web = make_web(service)
         people = dict(STRANGERS)
-        for scope in Scope:
-            people[str(scope)] = {"X-API-Key": (await app.store.keys.create(f"walker {scope}", [scope])).secret}
+        for scope in Scope:  # each owns what the walk asks for with its key
+            people[str(scope)] = {"X-API-Key": (await app.store.keys.create(str(scope), [scope])).secret}
         revoked = await app.store.keys.create("who was sent away", [Scope.ADMIN])
         await app.store.keys.revoke(revoked.key.id)
         people["a revoked key"] = {"X-API-Key": revoked.secret}
+        triggers = app.systems["triggers"]
+        assert isinstance(triggers, Triggers)
+        await app.add("mail", {"n": 1})
+        bobs = await _belongings(triggers, STRANGER)
+        before = await _standing(triggers, bobs)
         transport = httpx.ASGITransport(web, client=("192.0.2.7", 1234), raise_app_exceptions=False)
-        asked = []
+        asked = Walked()
         async with httpx.AsyncClient(transport=transport, base_url="http://redrive.example") as client:
             for method, path in sorted(set(all_routes(web.router))):
-                concrete = re.sub(r"{[^}]*}", UNKNOWN, path)
+                named = re.findall(r"{(\w+)[^}]*}", path)
                 for who, headers in people.items():
-                    answer = await client.request(
-                        method, concrete, headers=headers, json={} if method != "GET" else None
-                    )
-                    asked.append(Asked(method, path, who, answer.status_code))
+                    mine = await _belongings(triggers, who) if {*named} & {*OWNED} else {}
+                    ways: dict[str, Mapping[str, str]] = {UNKNOWN_IDS: {}}
+                    if named:
+                        ways[THERE] = THERE_IS | mine
+                    if mine:
+                        ways[FOREIGN] = bobs
+                    for ids, given in ways.items():
+                        concrete = re.sub(
+                            r"{(\w+)[^}]*}", lambda found, given=given: given.get(found[1], UNKNOWN), path
+                        )
+                        answer = await client.request(
+                            method, concrete, headers=headers, json={} if method != "GET" else None
+                        )
+                        asked.append(Asked(method, path, who, answer.status_code, ids, _said(answer, given)))
+        after = await _standing(triggers, bobs)
+        asked.harmed = [f"{name} of somebody else was changed" for name in before if before[name] != after[name]]
         return asked
+
+
+async def _belongings(triggers: Triggers, owner: str) -> dict[str, str]:
+    """An endpoint and an event of somebody, new ones each time: the last question may have been to remove them."""
+    endpoint = await triggers.endpoints.create(
+        {
+            "user_id": owner, "url": "http://127.0.0.1:9/", "event_types": ["order.made"], "secret": new_secret(), "policy": {},
+            "enabled": True,
+        }
+    )  # fmt: skip
+    new = NewEvent(user_id=owner, event_type="order.made", payload="{}", correlation_id="c-1")
+    [taken] = await triggers.intake.take([new])
+    assert isinstance(taken, Taken)
+    return {"endpoint_id": endpoint.id, "event_id": taken.id}
+
+
+async def _standing(triggers: Triggers, things: Mapping[str, str]) -> dict[str, str]:
+    """All that can be changed about the things of somebody."""
+    event = await triggers.inbox.get(STRANGER, things["event_id"])
+    endpoint = await triggers.endpoints.get(STRANGER, things["endpoint_id"])
+    found = await triggers.lane.find(Filter(), limit=1000)
+    deliveries = [one for one in found.items if one.payload["event_id"] == things["event_id"]]
+    return {"an event": repr(event), "an endpoint": repr(endpoint), "a delivery": repr(deliveries)}
+
+
+def _said(answer: httpx.Response, given: Mapping[str, str]) -> str:
+    """What an answer says, without the ids that were asked for and those of the request."""
+    text = answer.text
+    for id_ in (*given.values(), UNKNOWN):
+        text = text.replace(id_, "ID") if len(id_) > 8 else text
+    try:
+        read = json.loads(text)
+    except ValueError:
+        return text
+    if isinstance(read, dict) and isinstance(read.get("error"), dict):
+        return f"{read['error'].get('code')}: {read['error'].get('message')}"
+    return str(read)
 
 
 def lines() -> dict[tuple[str, str], str]:
@@ -232,7 +306,19 @@ def faults(asked: list[Asked]) -> list[str]:
             )
         if one.status >= 500 and one.path != "/ready":
             wrong.append(f"{one.method} {one.path} answered {one.who} with {one.status}")
-    return wrong
+    unknown = {(one.method, one.path, one.who): one for one in asked if one.ids == UNKNOWN_IDS}
+    for one in asked:
+        if one.ids != FOREIGN:
+            continue
+        of_nobody = unknown[one.method, one.path, one.who]
+        if one.status in REFUSED and of_nobody.status in REFUSED:
+            continue  # they did not even come in; some must wait by now
+        if one.status < 300 or (one.status, one.said) != (of_nobody.status, of_nobody.said):
+            wrong.append(
+                f"{one.method} {one.path} tells {one.who} that somebody else has it: {one.status} {one.said:.80}, "
+                f"and of an id that nobody has {of_nobody.status} {of_nobody.said:.80}"
+            )
+    return wrong + getattr(asked, "harmed", [])
 
 
 def may_do(held: Scope, needed: Scope) -> bool:
