@@ -333,11 +333,12 @@ def test_an_act_by_a_filter_reaches_all_ledgers(stored: Run, url: str):
     assert "feature_flag_schedules" in asked["unseen"]
 
 
-def test_what_cannot_be_looked_at_is_said(stored: Run, url: str):
-    """An adopted table is known to its application alone: without it nobody hears that all is well."""
+@pytest.mark.parametrize("group", ["tasks", "gates", "effects", "operations"])
+def test_what_cannot_be_looked_at_is_said(group: str, stored: Run, url: str):
+    """An adopted table is known to its application alone: no list lets one believe that all is well there."""
     columns = "(minute, ledger, worker, done) VALUES ('2030-01-01 00:00:00', 'shop_event', 'w', 1)"
     asyncio.run(execute(url, f"INSERT INTO redrive_minute {columns}"))
-    said = stored("tasks", "list", "--state", "dead")
+    said = stored(group, "list")
     assert "not looked at: shop_event: only the application knows how to read it" in said.err
     assert "shop_event" in stored("tasks", "list", "--json").json["unseen"]
 

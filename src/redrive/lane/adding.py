@@ -22,7 +22,7 @@ _log = logging.getLogger("redrive")
 
 
 class AddOptions(TypedDict, total=False):
-    """What can be said of a task when it is added, beside its kind and payload."""
+    """What can be said about a task when it is added, besides its kind and payload."""
 
     key: str | None
     """What you know it by: adding it again is the same task. Without one it gets a random key."""
@@ -31,9 +31,9 @@ class AddOptions(TypedDict, total=False):
     attempts: int | None
     """How many tries it has, in place of the policy's number."""
     deadline: Span | None
-    """How long after now it is tried."""
+    """How long after now it may still be tried."""
     gate: str | None
-    """The destination that it is for, whose limits it waits for."""
+    """The destination that it is for, whose limits it waits behind."""
     tenant: str | None
     """Whose it is."""
     priority: Priority | str | None

@@ -12,7 +12,7 @@ from redrive.ports import Actor, Page
 from redrive.stores.port import Store
 
 CHANGE_TRIES_MAX = 5
-"""How often a change of some limits is made anew because others were changed meanwhile."""
+"""How often a change of some limits is tried again because others were changed meanwhile."""
 
 
 class GatedLane:
@@ -47,7 +47,7 @@ class GatedLane:
 
         `concurrency` is how many of a gate's tasks run at once, over all processes, `rate` how many start in any second, minute
         or hour (`"20/s"`, `"100/m"`, `"1000/h"`), `burst` how many of them at once. A `Breaker` lets one try at a time through while the destination is
-        down. `budget` is which share of first tries may be retried. What is kept back is not charged. The limits are written when the
+        down. `budget` is how many retries are allowed, as a share of first tries. What is kept back is not charged. The limits are written when the
         application opens, and what a person has set since stays.
         """
         rule = read_rule(concurrency=concurrency, rate=rate, burst=burst, breaker=breaker, budget=budget)
@@ -65,8 +65,8 @@ class GatedLane:
     ) -> bool:
         """Let nothing of a gate through until somebody resumes it, or the span or the instant is over; whether it was changed.
 
-        `kind:mail` or `kind:mail.*` pauses kinds, and `kind:*` the whole ledger, whether or not their tasks have gates. What runs ends, what
-        waits waits, and adding goes on. `version` is that of the view that the person saw: a `StaleError` if somebody was quicker.
+        `kind:mail` or `kind:mail.*` pauses kinds, and `kind:*` the whole ledger, whether or not their tasks have gates. Running tasks
+        finish, waiting ones wait, and tasks can still be added. `version` is that of the view that the person saw: a `StaleError` if somebody has changed it since.
         """
         if until is not None:
             if span is not None:
@@ -78,7 +78,7 @@ class GatedLane:
         return await (await self.ledger()).pause_gate(name, who, span=span, version=version)
 
     async def resume_gate(self, name: str, *, actor: str, reason: str, version: int | None = None) -> bool:
-        """Give a paused gate, kind or ledger free; whether it was changed. The parameters are those of `pause_gate`."""
+        """Resume a paused gate, kind or ledger; whether it was changed. The parameters are those of `pause_gate`."""
         return await (await self.ledger()).resume_gate(name, Actor(name=actor, reason=reason), version=version)
 
     async def set_gate(
@@ -112,7 +112,7 @@ class GatedLane:
         raise StaleError(f"others keep changing {pattern!r}: try again")
 
     async def unset_gate(self, pattern: str, *, actor: str, reason: str, version: int | None = None) -> bool:
-        """Take the limits of a pattern away, so that a wider one holds or none; whether there were any. What code says comes back when it next opens."""
+        """Remove the limits of a pattern, so that a wider one applies or none; whether there were any. Limits from code come back when it next opens."""
         return await (await self.ledger()).set_rule(pattern, None, Actor(name=actor, reason=reason), version=version)
 
     async def gate_reader(self, *, limited: bool = False) -> Gates:

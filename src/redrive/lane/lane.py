@@ -45,7 +45,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 EVERYTHING = Filter()
 RESULT_LOOKS_SECONDS = (0.02, 1.0)
-"""How long whoever waits for a result pauses between two looks: at first, and at most. A look is two reads by key."""
+"""How long to pause between two checks for a result: at first, and at most. A check is two reads by key."""
 
 NO_EFFECTS = "cannot wait for the probe of an effect: keep such tasks in a table of SQLite or PostgreSQL"
 
@@ -79,9 +79,9 @@ class Lane(GatedLane):
         self._gate_rules: dict[str, GateRule] = {}
         self._observing: tuple[tuple[Observer, ...], list[Observer]] | None = None
         self.headcount: Headcount | None = None
-        """What people count here, where that is not tasks."""
+        """What people count here, if not tasks."""
         self.checked = table is not TASKS and ledger is None
-        """Whether the table is somebody's, and looked at when it is opened."""
+        """Whether the table is the user's own, and checked when it is opened."""
 
     def again(self, ledger: OperatorLedger | None = None) -> "Lane":
         """Another set of handlers over the same ledger, or over a part of it, for a worker of its own."""
@@ -118,7 +118,7 @@ class Lane(GatedLane):
 
     @property
     def counted_as(self) -> str:
-        """What the minutes call that which people count here."""
+        """The name under which the figures per minute count what people count here."""
         return self.name if self.headcount is None else self.headcount.name
 
     def tell(self, events: list[Event]) -> None:
@@ -127,7 +127,7 @@ class Lane(GatedLane):
 
     @property
     def refused_ends(self) -> frozenset[State]:
-        """How no task here can be ended by a person, because what is written beside refuses it always."""
+        """States that no person can end a task in here, because what is written beside always refuses them."""
         return frozenset() if self._beside is None else self._beside.refused_ends
 
     @property
@@ -502,17 +502,17 @@ class Lane(GatedLane):
         return acted
 
     async def cancel_running(self, which: Names, *, actor: str, reason: str) -> Acted:
-        """Have tasks that run cancelled; `changed` are those that are asked to end.
+        """Ask running tasks to end as cancelled; `changed` are those that were asked.
 
         An async handler is cancelled at its next await, a thread is told through `context.cancelled`. The task ends as cancelled by
-        this person, or as what it was if it ended first. Which of the two the history tells.
+        this person, or as it would have if it ended first; the history tells which.
         """
         return await cancel_running(await self.ledger(), which, Actor(name=actor, reason=reason))
 
     async def unknown_effects(
         self, *, needs_person: bool = True, cursor: str | None = None, limit: int = 100
     ) -> Page[UnknownEffect]:
-        """A page of tasks of which nobody knows whether their effects happened: those that need a person, or whose probe is asked."""
+        """A page of tasks whose effects may or may not have happened: those that need a person, or whose probe is still being asked."""
         return await unknown_effects(await self.ledger(), needs_person=needs_person, cursor=cursor, limit=limit)
 
     async def answer(self, which: Names, answer: EffectAnswer | str, *, actor: str, reason: str) -> Acted:
