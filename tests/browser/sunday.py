@@ -20,6 +20,8 @@ from redrive.core.histograms import RAN
 from redrive.ledgers.build import build
 from redrive.ledgers.sql import schema
 from redrive.operator.roster import WorkerSign
+from redrive.operator.sql.kinds import SqlKinds
+from redrive.stores.sql import SqlStore
 
 from .site import Site, serving
 
@@ -126,6 +128,9 @@ async def _stage(site: Site) -> None:
 
     await site.until(seen, within=60)
     await app.database.write(_since_a_while)
+    store = app.store
+    assert isinstance(store, SqlStore)
+    store.kinds = SqlKinds(app.database)  # the one before has kept what older minutes were until now
     await site.count()
 
 
@@ -146,7 +151,10 @@ def _since_a_while(connection: Connection) -> None:
         ]  # fmt: skip
         connection.execute(insert(schema.kind_minute), rows)
     held = now - timedelta(minutes=HELD)
-    connection.execute(update(g).where(g.c.name == "bank:DE").values(since=held))
+    connection.execute(update(g).where(g.c.name == "bank:DE").values(since=held, probes=2 * HELD))
+    parked = [(whole - timedelta(minutes=back), round(120 * (HELD - back) / HELD)) for back in range(HELD - 1, 0, -1)]
+    rows = [{"ledger": LEDGER, "name": "bank:DE", "minute": minute, "parked": amount} for minute, amount in parked]
+    connection.execute(insert(schema.gate_parked), rows)
     connection.execute(delete(s).where(s.c.name == "bank:DE"))
     connection.execute(insert(s), [{"ledger": LEDGER, "name": "bank:DE", "began_at": held, "does": "holding"}])
     paused = now - timedelta(minutes=31)

@@ -1,5 +1,6 @@
 """What is counted of kinds and causes, on both databases."""
 
+import random
 from datetime import datetime, timedelta
 
 import pytest
@@ -135,3 +136,40 @@ async def test_tries_by_version(kinds: SqlKinds, clock: VirtualClock) -> None:
     assert first.first_tried == old.replace(second=0, microsecond=0)
     [before] = await kinds.versions(LEDGER, "mail", cause="c1", until=new - minutes(5))
     assert before == first
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_what_is_kept_of_older_minutes_is_what_was_counted(
+    kinds: SqlKinds, database: Database, clock: VirtualClock, seed: int
+) -> None:
+    """Whoever has looked all the time sees what somebody sees who looks for the first time: while causes begin, go on, end and come back."""
+    chance = random.Random(seed)
+    began: dict[tuple[datetime, str], tuple[int, datetime]] = {}
+    fails = {"mail": True, "pay": False}
+    for _ in range(60):
+        clock.advance(seconds(chance.choice((3, 20, 45, 130))))
+        if chance.random() < 0.1:
+            clock.advance(chance.choice((minutes(8), EPISODE_ENDS_AFTER)))
+        now = clock.now()
+        for kind in fails:
+            fails[kind] ^= chance.random() < 0.15
+            place = (now.replace(second=0, microsecond=0), f"{kind} {fails[kind]}")
+            amount, first = began.get(place, (0, now))
+            began[place] = (amount + chance.randint(1, 9), first)
+            told = (kind, began[place][0], first, now)
+            count = failed(*told, cause=f"of {kind}") if fails[kind] else done(*told)
+            await kinds.write([count], worker="bad" if fails[kind] else "good", version="4f2a")
+        assert await kinds.look() == await SqlKinds(database).look()
+
+
+async def test_what_is_counted_late_is_seen_a_minute_later(kinds: SqlKinds, clock: VirtualClock) -> None:
+    """A worker that could not write for a while tells of minutes that have been read; nobody waits for longer than the running one lasts."""
+    clock.advance(minutes(1) - seconds(clock.now().second))
+    now = clock.now()
+    await write(kinds, done("mail", 5, now, now))
+    late = now - minutes(3)
+    [before] = (await write(kinds, done("mail", 7, late, late), worker="late")).kinds
+    assert sum(point.tries for point in before.points) == 5
+    clock.advance(minutes(1))
+    [after] = (await kinds.look()).kinds
+    assert [point.tries for point in after.points] == [7, 5]
