@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from multiprocessing import get_context
-from multiprocessing.synchronize import Event
+from multiprocessing.synchronize import Event, Semaphore
 from typing import Any
 
 import uvloop
@@ -33,8 +33,8 @@ TWO_BOUND = 1.0
 """How long two processes may take, as a part of what one does."""
 
 
-def worker(url: str, go: Event, stop: Event, ran: Any) -> None:
-    """One process: it works from `go` to `stop`, and says how often its handler was called."""
+def worker(url: str, ready: Semaphore, go: Event, stop: Event, ran: Any) -> None:
+    """One process: it says when it is ready, works from `go` to `stop`, and says how often its handler was called."""
 
     async def run() -> int:
         calls = 0
@@ -48,6 +48,7 @@ def worker(url: str, go: Event, stop: Event, ran: Any) -> None:
                     raise TransientError("not yet")
 
             workers = app.workers(WorkerSettings(concurrency=1000))
+            ready.release()
             await asyncio.to_thread(go.wait)
             running = asyncio.create_task(workers.run())
             await asyncio.to_thread(stop.wait)
@@ -86,14 +87,16 @@ def timed(url: str, amount: int, tasks: int, server: int | None) -> tuple[float,
     """Seconds for all of the tasks, µs of the server for each, and how many tries each process has run."""
     uvloop.run(fill(url, tasks))
     context = get_context("spawn")
-    go, stop, ran = context.Event(), context.Event(), context.Queue()
-    children = [context.Process(target=worker, args=(url, go, stop, ran)) for _ in range(amount)]
+    ready, go, stop, ran = context.Semaphore(0), context.Event(), context.Event(), context.Queue()
+    children = [context.Process(target=worker, args=(url, ready, go, stop, ran)) for _ in range(amount)]
     for child in children:
         child.start()
-    time.sleep(2)  # until all have opened the database
-    before, began = spent.of_server(server), time.perf_counter()
-    go.set()
     try:
+        for _ in children:  # what it takes to start a process is not what its work takes
+            if not ready.acquire(timeout=LIMIT_SECONDS):
+                raise RuntimeError(f"not all of {amount} processes were ready in {LIMIT_SECONDS} s")
+        before, began = spent.of_server(server), time.perf_counter()
+        go.set()
         uvloop.run(until_done(url, tasks))
         took, cost = time.perf_counter() - began, spent.of_server(server) - before
         stop.set()
