@@ -80,7 +80,7 @@ lock: $(READY)  ## choose new versions for requirements.lock
 dist: $(READY)  ## build both wheels and sdists, follow the tutorial and serve with them in an empty environment, list what comes with it (SBOM)
 	$(BIN)/python -m bench.dist
 
-pythons:  ## the tests on every Python that redrive claims: PYTHONS="path …" for those not on the PATH, TESTS="tests/core …" for less
+pythons:  ## the tests on every Python that redrive claims, and on later ones where installed: PYTHONS="path …" for those not on the PATH, TESTS="tests/core …" for less
 	@$(PYTHON) -m bench.pythons
 
 newcomer:  ## from clone to the first retry seen, in an empty folder with an empty HOME: how long it takes

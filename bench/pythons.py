@@ -1,4 +1,4 @@
-"""The tests on every Python that redrive claims and that is installed here. `make pythons` runs it.
+"""The tests on every Python that redrive claims, and on later ones that are installed here. `make pythons` runs it.
 
 Each gets an environment of its own below `build/`, with the locked packages that fit it; on 3.12 and later that is Django 6. What is not
 installed is said, and is no success. PYTHONS names interpreters that are not on the PATH, TESTS what to run instead of everything.
@@ -14,10 +14,10 @@ from pathlib import Path
 
 from bench.venv import BUILD, ROOT
 
-CLAIMED = ("3.11", "3.12", "3.13")
-"""As the classifiers say."""
-NEXT = ("3.14",)
-"""Run where installed; no classifier until it was."""
+CLAIMED = ("3.11",)
+"""As the classifiers say: those on which all tests were run."""
+NEXT = ("3.12", "3.13", "3.14")
+"""Run where installed; no classifier until all tests were. So far, of 3.12 and 3.13: core, engine, doors and Django 6.1, and of 3.13 the command line."""
 LOCK = ROOT / "requirements.lock"
 
 
@@ -66,7 +66,7 @@ def main() -> int:
         ended = subprocess.run([python, "-m", "pytest", "-q", *tests], cwd=ROOT, check=False).returncode
         said[version] = "passed" if ended == 0 else f"FAILED with {ended}"
     print("\n".join(f"Python {version}: {one}" for version, one in said.items()))
-    return 0 if all(said[version] == "passed" for version in CLAIMED) else 1
+    return 0 if all(said[version] == "passed" for version in {*CLAIMED, *found} & said.keys()) else 1
 
 
 if __name__ == "__main__":

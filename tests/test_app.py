@@ -6,6 +6,7 @@ import inspect
 import subprocess
 import sys
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, make_url, text
@@ -706,3 +707,12 @@ async def test_the_application_believes_its_clock(url):
         assert (await drain(app)).outcomes == {}
         clock.advance(timedelta(days=1))
         assert (await drain(app)).of("a") == ["done"]
+
+
+def test_what_a_lane_does_is_not_looked_for_in_vain_on_the_application(tmp_path: Path):
+    """`app.redrive("key")` is what newcomers write first; what is nowhere is an ordinary error, without a hint."""
+    app = Redrive(f"sqlite:///{tmp_path / 'test.db'}")
+    with pytest.raises(AttributeError, match=r"'redrive': it is on a lane, app\.tasks\.redrive$"):
+        app.redrive  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute 'redirve'$"):
+        app.redirve  # type: ignore[attr-defined]  # noqa: B018

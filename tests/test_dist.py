@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from bench.dist import PARTS, WHEEL_BYTES_MAX, build
-from bench.pythons import CLAIMED, installed
+from bench.pythons import CLAIMED, NEXT, installed
 from bench.supply import licences, verdict
 from redrive._version import __version__
 
@@ -74,7 +74,7 @@ def test_licences_are_read_from_the_bill() -> None:
 def test_interpreters_are_found_where_they_are_named_or_on_the_path(tmp_path: Path) -> None:
     """What is named goes first; what is nowhere is not taken for another version. The classifiers say what is tried, and no more."""
     own = "{}.{}".format(*sys.version_info[:2])
-    other = next(version for version in CLAIMED if version != own)
+    other = next(version for version in (*CLAIMED, *NEXT) if version != own)
     program = tmp_path / f"python{other}"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)

@@ -74,10 +74,11 @@ class Redrive:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Say why there is no lane of redrive's own tasks, where the store keeps none."""
+            """Say why there is no lane of redrive's own tasks, where the store keeps none; and that people look and act on a lane."""
             if name in OF_TASKS:
                 raise UsageError(NO_TASKS)
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            hint = "" if name.startswith("_") or not hasattr(Lane, name) else f": it is on a lane, app.tasks.{name}"
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     @property
     def database(self) -> Database:
