@@ -1,5 +1,6 @@
 """Where a page ended that is in the order of an instant, as a condition of SQL."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,9 +26,13 @@ def behind(
     return and_(at >= instant, or_(at > instant, id > after.id))
 
 
-def outside_calendar(at: ColumnElement[Any]) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    """PostgreSQL's instants that Python cannot read, each condition a range of an index. Both infinities can be read."""
-    return and_(at > _LAST, at < _ENDLESS), and_(at < _FIRST, at > Earliest())
+def without_place(at: ColumnElement[Any], connection: Connection) -> Sequence[ColumnElement[bool]]:
+    """Which instants cannot be read, and so cannot be where a page ends; each condition is a range of an index."""
+    if isinstance(at.type.dialect_impl(connection.dialect), Float):
+        return (at.is_(None),)  # texts on SQLite that are none
+    if connection.dialect.name == "postgresql":  # years that Python does not know; both infinities can be read
+        return and_(at > _LAST, at < _ENDLESS), and_(at < _FIRST, at > Earliest())
+    return ()
 
 
 def with_zone(at: Any) -> Any:

@@ -17,7 +17,7 @@ from redrive.ledgers.sql.due import KINDS_LISTED_MAX, KINDS_PER_LOOK_MAX
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import Branch
 from redrive.operator.cursors import Position
-from redrive.operator.sql.cursors import behind, outside_calendar, with_zone
+from redrive.operator.sql.cursors import behind, with_zone, without_place
 from redrive.operator.sql.reads import Reads
 from redrive.ports import Filter
 
@@ -122,15 +122,15 @@ class IndexOrder:
 
     def _has_odd_instant(self, connection: Connection, asked: Filter, kinds: Sequence[str | None]) -> bool:
         """Whether a row of somebody else's table has an instant that no calendar holds, or a text that is none."""
-        rest = self._rest(connection, asked)
+        rest, parts = self._rest(connection, asked), list[Select[Any]]()
         for kind in kinds:
             for branch in self._branches(connection, asked, kind, rest):
-                is_number = isinstance(branch.at.type.dialect_impl(connection.dialect), Float)
-                for odd in [branch.at.is_(None)] if is_number else outside_calendar(branch.at):
-                    found = select(branch.id).select_from(branch.source).where(branch.where, odd).limit(1)
-                    if connection.execute(found).first() is not None:
-                        return True
-        return False
+                for odd in without_place(branch.at, connection):
+                    found = select(branch.id.label("id")).select_from(branch.source).where(branch.where, odd).limit(1)
+                    parts.append(select(found.subquery()))
+        if not parts:
+            return False
+        return connection.execute(select(union_all(*parts).subquery()).limit(1)).first() is not None
 
     def _heads(
         self,
