@@ -325,15 +325,6 @@ async def test_the_page_of_a_task(page: Page, site: Site):
     await expect(payload).to_be_hidden()
 
 
-async def test_a_task_that_is_not_there(page: Page, site: Site, watch):
-    """A page says so, with a way back."""
-    watch.expected.append("404")
-    for path in ("/tasks/redrive_task/999999", "/tasks/nowhere/1", "/tasks/redrive_task/abc"):
-        answer = await page.goto(site.url + path)
-        assert answer.status == 404
-        await expect(page.get_by_role("heading", name="Not found")).to_be_visible()
-
-
 async def test_the_audit_log(page: Page, site: Site):
     """Every act, with who and why, leads to its task; and nothing else is there."""
     [key] = await dead_tasks(site, "broken.audit", 1)
@@ -354,11 +345,3 @@ async def test_systems_and_their_ledgers(page: Page, site: Site):
     await expect(row).to_contain_text("broken.*")
     await row.get_by_role("link", name="redrive_task").click()
     await expect(page).to_have_url(f"{site.url}/tasks?ledger=redrive_task")
-
-
-@pytest.mark.parametrize("path", ["/tasks", "/dead", "/audit?ledger=redrive_task", "/systems"])
-async def test_every_list_says_when_it_is_empty(page: Page, empty_site: Site, path: str):
-    """In a sentence, not as a bare table."""
-    await page.goto(empty_site.url + path)
-    said = page.locator(".empty") if path != "/systems" else page.locator("#redrive tbody tr")
-    await expect(said).to_be_visible()

@@ -18,17 +18,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 CHARTS = ("flow", "states", "success", "tries", "took", "dead", "depth", "oldest")
 
 
-async def test_numbers_are_there_before_any_script(browser: Browser, site: Site):
-    """Figures and charts come with the page, also for whoever runs no script."""
-    context = await browser.new_context(java_script_enabled=False)
-    page = await context.new_page()
-    await page.goto(f"{site.url}/")
-    await expect(page.locator("[data-figure=dead]")).to_have_text("4")
-    await page.goto(f"{site.url}/charts")
-    await expect(page.locator("#chart-states .total")).to_have_text(re.compile(r"\d+"))
-    await context.close()
-
-
 async def test_it_refreshes_by_itself(page: Page, empty_site: Site):
     """What happens is on the page without a reload, and what is open stays open."""
     await page.goto(f"{empty_site.url}/charts")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.core.decide import decide
@@ -125,7 +125,6 @@ def play(rule: GateRule, steps: list[tuple[str, int, object]]) -> History:
     return history
 
 
-@settings(max_examples=60, deadline=None)
 @given(RULES, STEPS)
 def test_no_history_starts_more_than_the_rate(rule: GateRule, steps: list[tuple[str, int, object]]) -> None:
     """In any second, or minute, no more than the rate starts; and never are more held than `concurrency` allows."""
@@ -135,7 +134,6 @@ def test_no_history_starts_more_than_the_rate(rule: GateRule, steps: list[tuple[
             assert sum(first <= start < first + rule.rate_span for start in history.starts) <= rule.rate
 
 
-@settings(max_examples=60, deadline=None)
 @given(RULES, STEPS)
 def test_probes_keep_their_distance(rule: GateRule, steps: list[tuple[str, int, object]]) -> None:
     """While a gate is tripped one try is let through every `probe`, and no second one while the first is out."""
@@ -144,7 +142,6 @@ def test_probes_keep_their_distance(rule: GateRule, steps: list[tuple[str, int, 
         assert after - before >= rule.probe
 
 
-@settings(max_examples=60, deadline=None)
 @given(RULES, STEPS)
 def test_no_state_is_stuck(rule: GateRule, steps: list[tuple[str, int, object]]) -> None:
     """From whatever state: once all that is held ends well, waking when the gate says so lets something through, and in the end it flows."""
@@ -163,7 +160,6 @@ def test_no_state_is_stuck(rule: GateRule, steps: list[tuple[str, int, object]])
         raise AssertionError(history.gate)
 
 
-@settings(max_examples=60, deadline=None)
 @given(RULES, STEPS)
 def test_a_shut_gate_says_why_and_until_when(rule: GateRule, steps: list[tuple[str, int, object]]) -> None:
     """There is room or a reason, never both and never neither; and at the instant that it names there is room, or another reason."""
@@ -174,7 +170,6 @@ def test_a_shut_gate_says_why_and_until_when(rule: GateRule, steps: list[tuple[s
         assert shut[1] > history.now
 
 
-@settings(max_examples=60, deadline=None)
 @given(STEPS, st.sampled_from([0.1, 0.5]))
 def test_retries_stay_within_their_budget(steps: list[tuple[str, int, object]], budget: float) -> None:
     """Retries are at most the share of the first tries, plus one for each second, plus the sixty that may be saved up."""
@@ -367,7 +362,6 @@ def test_the_most_specific_pattern_wins() -> None:
     assert most_specific(["bank:*"], "shop:1") is None
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.dictionaries(st.integers(0, BANDS - 1), st.integers(0, 60), max_size=BANDS),
     st.integers(0, 60),

@@ -61,6 +61,7 @@ async def relay(
     broker_url: str | None = None,
     postgres: OwnServer | None = None,
     busy: int = 1,
+    burst: int = 10,
 ) -> str:
     """kill -9 of relays, after each `broker_every` of them also of a broker of its own, and restarts of a PostgreSQL: what was confirmed
     to the producer arrives.
@@ -71,7 +72,7 @@ async def relay(
     with ExitStack() as stack:
         node = None if broker_url is not None else stack.enter_context(own_rabbitmq())
         broker = node.url if node is not None else str(broker_url)
-        traffic = Traffic(broker, f"storm-{secrets.token_hex(4)}", bursts_per_second=8 * busy, burst=10 * busy)
+        traffic = Traffic(broker, f"storm-{secrets.token_hex(4)}", bursts_per_second=8 * busy, burst=burst * busy)
         await traffic.start()
         made: list[RelayProcess] = []
 

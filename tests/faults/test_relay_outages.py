@@ -23,7 +23,7 @@ ROUNDS = int(os.environ.get("REDRIVE_TEST_ROUNDS", "1"))
 @pytest.mark.long_on("postgres")
 async def test_nothing_is_lost_with_relays(ground: Ground, rabbitmq: str, rng: random.Random) -> None:
     """kill -9 of relays: what was confirmed to the producer arrives; at full size by `python -m proof kills_relay`."""
-    print(await relay(ground, rng, tasks=120, kills=2, broker_url=rabbitmq))
+    print(await relay(ground, rng, tasks=120, kills=2, broker_url=rabbitmq, burst=3))
 
 
 @pytest.mark.wide

@@ -23,7 +23,7 @@ def published(relay: RelayProcess) -> list[str]:
 @pytest.mark.long_on("postgres")
 async def test_a_deploy_costs_nothing(url: str, rabbitmq: str, tmp_path: Path, rng: random.Random) -> None:
     """SIGTERM under load, again and again: every message goes out exactly once, and each relay ends with 0."""
-    traffic = Traffic(rabbitmq, f"deploy-{secrets.token_hex(4)}", bursts_per_second=10)
+    traffic = Traffic(rabbitmq, f"deploy-{secrets.token_hex(4)}", bursts_per_second=10, burst=3)
     await traffic.start()
     made: list[RelayProcess] = []
     with ExitStack() as stack:

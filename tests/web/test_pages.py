@@ -51,7 +51,7 @@ async def ended(app: Redrive, key: str, state: State) -> None:
 
 
 async def test_the_overview_holds_the_numbers_of_its_moment(app: Redrive, local: httpx.AsyncClient):
-    """Counts by state are there without a script."""
+    """Counts by state and charts are there without a script."""
     await app.add("mail", key="good")
     await app.add("mail", "fail", key="bad", attempts=1)
     await app.add("mail", key="later", delay=hours(2))
@@ -63,6 +63,25 @@ async def test_the_overview_holds_the_numbers_of_its_moment(app: Redrive, local:
             text = (await local.get("/")).text
             counts = dict(re.findall(r'<dd data-figure="(\w+)">([\d,]+)', text))
             await asyncio.sleep(0.2)
+    charts = (await local.get("/charts")).text
+    assert re.search(r'id="chart-states".*?class="total">3<', charts, re.DOTALL)
+
+
+@pytest.mark.parametrize("path", ["/tasks", "/dead", "/audit?ledger=redrive_task", "/operations", "/gates"])
+async def test_every_list_says_when_it_is_empty(local: httpx.AsyncClient, path: str):
+    """In a sentence, not as a bare table."""
+    text = (await local.get(path, headers=HTML)).text
+    assert '<p class="empty">' in text
+    assert "<tbody>" not in text
+
+
+@pytest.mark.parametrize("path", ["/tasks/redrive_task/999999", "/tasks/nowhere/1", "/tasks/redrive_task/abc"])
+async def test_a_task_that_is_not_there(local: httpx.AsyncClient, path: str):
+    """A page says so, with a way back."""
+    answer = await local.get(path, headers=HTML)
+    assert answer.status_code == 404
+    assert re.search(r"<h1[^>]*>Not found</h1>", answer.text)
+    assert 'href="/"' in answer.text
 
 
 async def test_what_strangers_wrote_is_escaped(app: Redrive, local: httpx.AsyncClient):

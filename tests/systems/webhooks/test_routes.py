@@ -201,7 +201,7 @@ BODIES = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=BODIES | JSON)
 async def test_every_answer_is_one_that_is_described(
     described: dict[str, Any], inbox: Inbox, local: httpx.AsyncClient, body: Any
