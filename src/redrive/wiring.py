@@ -60,7 +60,8 @@ class KnownSystem(NamedTuple):
     @property
     def secrets(self) -> "tuple[Column[Any], ...]":
         """The columns whose values are encrypted."""
-        return () if self.secret_columns is None else self._named(self.secret_columns)
+        found: tuple[Column[Any], ...] = () if self.secret_columns is None else self._named(self.secret_columns)
+        return found
 
     @property
     def can_run(self) -> bool:
