@@ -19,7 +19,7 @@ _ROLES = (
 )  # fmt: skip
 
 _NEW: Any = tuple.__new__
-"""Makes named tuples of as many values as they have: their own ways are functions of Python's, and take twice as long."""
+"""Makes named tuples of as many values as they have: their own ways are functions of Python's, called for each."""
 _UNSAID = tuple(Claim._field_defaults.values())
 
 
