@@ -118,6 +118,7 @@ class Lane:
         self._beside = beside
         self._seen_kinds: set[str] = set()
         self._gate_rules: dict[str, GateRule] = {}
+        self._observing: tuple[tuple[Observer, ...], list[Observer]] | None = None
         self.headcount: Headcount | None = None
         """What people count here, where that is not tasks."""
         self.checked = table is not TASKS and ledger is None
@@ -140,6 +141,13 @@ class Lane:
         own, shared = self.own_observers, self._shared_observers
         if not own:
             return shared
+        given = (*shared, *own)
+        if self._observing is None or self._observing[0] != given:
+            self._observing = given, self._chosen(shared, own)
+        return self._observing[1]
+
+    @staticmethod
+    def _chosen(shared: Sequence[Observer], own: Sequence[Observer]) -> list[Observer]:
         from redrive.observe.logs import LogObserver  # structlog is for those who log
 
         logged = any(isinstance(one, LogObserver) for one in shared)

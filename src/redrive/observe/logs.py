@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, assert_never
 
@@ -38,6 +39,9 @@ from redrive.events import (
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 FORMATS = ("json", "pretty")
 STACKS_MAX = 1000
+HEXADECIMAL = "0123456789abcdef-"
+WORD_CHARS_MAX = 64
+WORDS_REMEMBERED_MAX = 2048
 TIME_OF_LINE = "@timestamp"
 """A line that tells of a change brings the time of the change itself; all others get the present."""
 
@@ -49,18 +53,19 @@ def configure_logs(*, service: str = "redrive", level: str = "info", format: str
     if format not in FORMATS:
         raise SettingsError(f"LOG_FORMAT must be json or pretty, not {format!r}")
     render: list[Any] = (
-        [_with_message, structlog.processors.JSONRenderer(ensure_ascii=False)]
+        [_with_message, _as_json]
         if format == "json"
         else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), timestamp_key=TIME_OF_LINE)]
     )
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
-            _of_service(service),
-            structlog.processors.add_log_level,
-            _stamped,
             structlog.processors.format_exc_info,
             _redacted,
+            # What we say ourselves needs no looking through.
+            _of_service(visible(redact(service))),
+            structlog.processors.add_log_level,
+            _stamped,
             *render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level.lower()]),
@@ -105,7 +110,7 @@ def _crashed(kind: type[BaseException], error: BaseException | None, trace: Trac
 
 def is_json() -> bool:
     """Whether log lines are JSON, and all else that this process says must be too."""
-    return isinstance(structlog.get_config()["processors"][-1], structlog.processors.JSONRenderer)
+    return structlog.get_config()["processors"][-1] is _as_json
 
 
 def said_json(message: str, level: str) -> str:
@@ -125,15 +130,33 @@ def _of_service(service: str) -> structlog.typing.Processor:
     return add
 
 
-_stamped = structlog.processors.MaybeTimeStamper(fmt="iso", utc=True, key=TIME_OF_LINE)
+def _stamped(_logger: Any, _method: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    if TIME_OF_LINE not in fields:
+        fields[TIME_OF_LINE] = f"{datetime.now(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+    return fields
 
 
 def _redacted(_logger: Any, _method: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """The last gate: whatever text a caller logged, no secret passes, and nothing that a terminal would act on."""
     for name, value in fields.items():
-        if isinstance(value, str):
-            fields[name] = visible(redact(value))
+        # Ids of ours are digits of the hexadecimal system, in which no secret is known by its look.
+        if isinstance(value, str) and value.strip(HEXADECIMAL):
+            fields[name] = _clean_word(value) if len(value) <= WORD_CHARS_MAX else visible(redact(value))
     return fields
+
+
+@lru_cache(maxsize=WORDS_REMEMBERED_MAX)
+def _clean_word(text: str) -> str:
+    """Short text is mostly said again and again: names of events, systems, kinds, paths."""
+    return visible(redact(text))
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, default=repr).encode
+"""`json.dumps` with these options would make an encoder for each line."""
+
+
+def _as_json(_logger: Any, _method: str, fields: structlog.typing.EventDict) -> str:
+    return _encode(fields)
 
 
 def _with_message(_logger: Any, _method: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:

@@ -1,6 +1,6 @@
 """Prometheus metrics. Counters come from the facts; depths and ages are asked of the ledgers when somebody scrapes."""
 
-from collections import Counter as Tally
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -97,6 +97,8 @@ class MetricsObserver:
         self.gate_parked = gauge("redrive_gate_parked", "Due tasks that a gate keeps back, up to 10,000", by_gate)
         self.let_through = counter("redrive_gate_let_through", "Tries that a gate let through", by_gate)
         self.refused = counter("redrive_gate_refused", "Tries that the destination of a gate did not serve", by_gate)
+        self._counters: dict[tuple[str, ...], Counter] = {}
+        """By name and labels, of which there are few."""
         self._kind = FewLabels(KINDS_MAX)
         self._gate = FewLabels(GATES_MAX)
         self._shown: dict[str, list[tuple[Gauge, tuple[str, ...]]]] = {}
@@ -122,7 +124,7 @@ class MetricsObserver:
 
     def observe(self, events: Sequence[Event]) -> None:
         """See `Observer.observe`. One group costs a few increments however many facts it holds."""
-        tally: Tally[tuple[str, ...]] = Tally()
+        tally: defaultdict[tuple[str, ...], int] = defaultdict(int)
         for event in events:
             match event:
                 case TaskAdded(ledger, kind, _, _, new) if new:
@@ -160,5 +162,8 @@ class MetricsObserver:
                     self.up.labels(ledger).set(1)
                 case _:
                     pass
-        for (name, *labels), amount in tally.items():
-            getattr(self, name).labels(*labels).inc(amount)
+        for counted, amount in tally.items():
+            if (counter := self._counters.get(counted)) is None:
+                name, *labels = counted
+                counter = self._counters[counted] = getattr(self, name).labels(*labels)
+            counter.inc(amount)
