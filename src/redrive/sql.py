@@ -1,6 +1,7 @@
 """For a system that writes SQL of its own and must be fast: many callers in one commit, many rows in one statement.
 
-`Gather` joins callers, `Batch` and `one_of` take lists of any length in statements that are planned once. `comparable` orders times
+`Gather` joins callers, `Batch` and `one_of` take lists of any length in statements that are planned once, and a statement that is
+`Compiled` is written once and run by the driver. `comparable` orders times
 as instants however they are stored, and `Instant` stores them small. `run_within` and `sync_connection` work in a caller's own
 transaction, `after_commit` says what is durable, `may_show` finds candidates for a text in redacted errors, and `uuid7` makes ids that
 sort by their time.
@@ -8,6 +9,7 @@ sort by their time.
 
 from redrive.ledgers.gather import Gather
 from redrive.ledgers.sql.batches import Batch
+from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.conditions import may_show
 from redrive.ledgers.sql.database import after_commit, run_within, sync_connection
 from redrive.ledgers.sql.ids import uuid7
@@ -16,6 +18,7 @@ from redrive.ledgers.sql.times import Instant, comparable
 
 __all__ = [
     "Batch",
+    "Compiled",
     "Gather",
     "Instant",
     "after_commit",

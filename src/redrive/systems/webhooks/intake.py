@@ -10,9 +10,8 @@ here: the queue may grow past its size by what the other processes are storing a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, Text, bindparam, func, literal_column, select
 
@@ -20,7 +19,7 @@ from redrive.errors import KeyTakenError, LedgerError
 from redrive.events import TaskAdded
 from redrive.extend import Database, When
 from redrive.lane import Lane, NewTask
-from redrive.sql import Batch, Gather, comparable
+from redrive.sql import Batch, Compiled, Gather, comparable
 from redrive.systems.kit.gates import GatesWhenSet
 from redrive.systems.webhooks.handled import HandledTypes
 from redrive.systems.webhooks.logs import WebhookLogs
@@ -34,7 +33,7 @@ _few: Select[Any] = (
     .where(events.c.status == literal_column("'pending'"), due_since <= comparable(bindparam("now", type_=When)))
     .limit(bindparam("counted_max"))
 )
-_DUE = select(func.count()).select_from(_few.subquery())
+_DUE = Compiled(select(func.count()).select_from(_few.subquery()))
 """How many rows wait and are due; no more are looked at than are counted."""
 _DUE_BY_TYPE = (
     select(events.c.event_type, func.count())
@@ -44,8 +43,7 @@ _DUE_BY_TYPE = (
 """The same by type. All are looked at, which are two queues full at most while handlers stay what they are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(NamedTuple):
     """What became of a webhook: its row, and whether it is new."""
 
     id: str
@@ -69,8 +67,10 @@ class WebhookInbox:
         self._queue_maxsize = queue_maxsize
         self._keys = Batch(database.dialect, {"key": Text()})
         c = events.c
-        self._known = select(c.id, c.idempotency_key, c.event_type, c.status, c.created_at).where(
-            self._keys.match("key", c.idempotency_key)
+        self._known = Compiled(
+            select(c.id, c.idempotency_key, c.event_type, c.status, c.created_at).where(
+                self._keys.match("key", c.idempotency_key)
+            )
         )
         self._taking = Gather(self._take_in, items_max=GATHERED_MAX)
         self.gates = GatesWhenSet(lane, database, events, c.event_type, c.status == literal_column("'pending'"))
@@ -121,7 +121,7 @@ class WebhookInbox:
             if not all(task.key in found for task in taken):
                 raise LedgerError("a webhook was deleted while it was stored: send it again")
         return [
-            Receipt(**found[task.key], new=task.key in new and first[task.key] is task) if task.key in found else None
+            Receipt(*found[task.key], task.key in new and first[task.key] is task) if task.key in found else None
             for task in tasks
         ]
 
@@ -152,10 +152,9 @@ class WebhookInbox:
     def _find(self, connection: Connection, keys: Sequence[str]) -> dict[str, Any]:
         if not keys:
             return {}
-        rows = connection.execute(self._known, self._keys.parameters([key] for key in keys)).mappings()
-        return {row["idempotency_key"]: row for row in rows}
+        return {row[1]: row for row in self._known.rows(connection, self._keys.parameters([key] for key in keys))}
 
     def _count_due(self, connection: Connection, counted_max: int) -> int:
         bound = {"now": self._database.present(connection), "counted_max": counted_max}
-        counted: int = connection.execute(_DUE, bound).scalar_one()
+        counted: int = _DUE.scalar(connection, bound)
         return counted
