@@ -7,7 +7,6 @@ too long.
 import asyncio
 
 from fastapi import HTTPException, Request
-from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redrive.http.errors import ApiError
@@ -21,20 +20,30 @@ async def read_body(request: Request, bytes_max: int, *, seconds_max: float, rem
 
     413 as soon as it is known to be too large, with the remedy, if there is one; 408 where it is too slow.
     """
-    message = f"the body is larger than {bytes_max:,} bytes" + (remedy and f": {remedy}")
-    too_large = ApiError(413, "too_large", message, details={"bytes_max": bytes_max})
-    length = request.headers.get("content-length", "")
+    length = header(request, b"content-length") or ""
     if length.isdecimal() and (len(length) > 18 or int(length) > bytes_max):
-        raise too_large
-    counted = Request(request.scope, _limited(request.receive, bytes_max, too_large))
+        raise _too_large(bytes_max, remedy)
+    receive, body, more = request.receive, bytearray(), True
     try:
         async with asyncio.timeout(seconds_max):
-            request._body = await counted.body()  # noqa: SLF001 - where `request.body()` and `request.json()` look for it
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ApiError(400, "disconnected", "the sender has gone before its body was read")
+                piece = message.get("body", b"")
+                if len(body) + len(piece) > bytes_max:
+                    raise _too_large(bytes_max, remedy)
+                body += piece
+                more = message.get("more_body", False)
     except TimeoutError:
         raise ApiError(408, "body_too_slow", f"send the whole body within {seconds_max:g} s") from None
-    except ClientDisconnect:
-        raise ApiError(400, "disconnected", "the sender has gone before its body was read") from None
+    request._body = bytes(body)  # noqa: SLF001 - where `request.body()` and `request.json()` look for it
     return request._body  # noqa: SLF001
+
+
+def _too_large(bytes_max: int, remedy: str) -> ApiError:
+    message = f"the body is larger than {bytes_max:,} bytes" + (remedy and f": {remedy}")
+    return ApiError(413, "too_large", message, details={"bytes_max": bytes_max})
 
 
 def check_is_json(request: Request) -> None:
@@ -43,15 +52,26 @@ def check_is_json(request: Request) -> None:
     It also keeps pages of other sites out: a browser sends them with this content type only after it has asked us for
     permission, which we never give.
     """
-    kind, _, parameters = request.headers.get("content-type", "").partition(";")
-    kind = kind.strip().lower()
-    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
-        raise ApiError(415, "not_json", "send JSON, with the header Content-Type: application/json")
-    name, _, charset = parameters.partition("=")
-    if name.strip().lower() == "charset" and charset.strip(' "').lower() not in ("utf-8", "utf8"):
-        raise ApiError(415, "not_utf8", "send the body in UTF-8")
-    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+    given = header(request, b"content-type") or ""
+    if given != "application/json":
+        kind, _, parameters = given.partition(";")
+        kind = kind.strip().lower()
+        if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+            raise ApiError(415, "not_json", "send JSON, with the header Content-Type: application/json")
+        name, _, charset = parameters.partition("=")
+        if name.strip().lower() == "charset" and charset.strip(' "').lower() not in ("utf-8", "utf8"):
+            raise ApiError(415, "not_utf8", "send the body in UTF-8")
+    if (header(request, b"content-encoding") or "identity").strip().lower() != "identity":
         raise ApiError(415, "encoded", "send the body as it is, without a Content-Encoding")
+
+
+def header(request: Request, wanted: bytes) -> str | None:
+    """The first header of this name, which is given in small letters; a tenth of what the framework's mapping takes, which is made for one look."""
+    for name, value in request.scope["headers"]:
+        if name == wanted:
+            text: str = value.decode("latin-1")
+            return text
+    return None
 
 
 class BodyLimit:

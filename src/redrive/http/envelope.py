@@ -3,10 +3,10 @@
 import re
 import secrets
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import structlog
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redrive.core.failure import describe_error
@@ -27,9 +27,12 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 """Set where a response does not say otherwise itself."""
+_SECURITY = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+_REQUEST_ID_HEADER = b"x-request-id"
+_OURS = frozenset({_REQUEST_ID_HEADER, *(name for name, _ in _SECURITY)})
 QUIET = frozenset({"/health", "/ready", "/metrics"})
 """Asked by machines every few seconds: logged at debug."""
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,100}")
 
 
 class Envelope:
@@ -44,7 +47,7 @@ class Envelope:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _request_id(Headers(scope=scope))
+        request_id, origin = _read(scope)
         scope.setdefault("state", {})["request_id"] = request_id
         started = time.monotonic()
         status = 0
@@ -53,14 +56,12 @@ class Envelope:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers["X-Request-ID"] = request_id
-                for name, value in SECURITY_HEADERS.items():
-                    headers.setdefault(name, value)
+                message = message | {"headers": _enveloped(message.get("headers", ()), request_id)}
             await send(message)
 
-        origin = ORIGIN.set(_origin(scope))
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
+        bound = structlog.contextvars.bind_contextvars(request_id=request_id)
+        told = ORIGIN.set(origin)
+        try:
             try:
                 await self._app(scope, receive, send_enveloped)
             except Exception as error:
@@ -74,20 +75,33 @@ class Envelope:
                     )  # fmt: skip
                     await response(scope, receive, send_enveloped)
             finally:
-                ORIGIN.reset(origin)
+                ORIGIN.reset(told)
             log = self._log.debug if own_path(scope) in QUIET else self._log.info
             took = round(time.monotonic() - started, 6)
             log("request", method=scope["method"], path=scope["path"], status=status, duration_seconds=took)
+        finally:
+            structlog.contextvars.reset_contextvars(**bound)
 
 
-def _origin(scope: Scope) -> str:
-    """From where a request comes, for the audit."""
+def _read(scope: Scope) -> tuple[str, str]:
+    """The id of a request, and from where it comes, for the audit. The id is the caller's if it is a harmless word, else one of ours."""
+    way, request_id = "browser", b""
+    for name, value in scope["headers"]:
+        if name == b"x-api-key":
+            way = "API"
+        elif name == _REQUEST_ID_HEADER and not request_id:
+            request_id = value
     client = scope.get("client")
-    way = "API" if "x-api-key" in Headers(scope=scope) else "browser"
-    return way if client is None else f"{way}, {client[0]:.100}"
+    origin = way if client is None else f"{way}, {client[0]:.100}"
+    return request_id.decode("ascii") if _REQUEST_ID.fullmatch(request_id) else secrets.token_hex(16), origin
 
 
-def _request_id(headers: Headers) -> str:
-    """The caller's id if it is a harmless word, else one of ours."""
-    given = headers.get("x-request-id", "")
-    return given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
+def _enveloped(headers: Iterable[tuple[bytes, bytes]], request_id: str) -> list[tuple[bytes, bytes]]:
+    """The headers of a response with ours, where it does not say otherwise itself; the id of the request is ours in any case."""
+    said = list(headers)
+    ours = [(_REQUEST_ID_HEADER, request_id.encode()), *_SECURITY]
+    names = {name.lower() for name, _ in said}
+    if names.isdisjoint(_OURS):
+        return said + ours
+    said = [one for one in said if one[0].lower() != _REQUEST_ID_HEADER]
+    return said + [one for one in ours if one[0] == _REQUEST_ID_HEADER or one[0] not in names]

@@ -17,12 +17,12 @@ from redrive.access.wrong_keys import SPAN_SECONDS, WrongKeys
 from redrive.http.errors import ApiError
 
 KEY_CHARS_MAX = 500
-FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"via"})
 """Set by proxies: the caller then is not the machine that the connection comes from."""
 
 CHALLENGE = {"WWW-Authenticate": 'ApiKey realm="redrive"'}
 
-_HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::\d{1,5})?", re.IGNORECASE)
+_HOST = re.compile(rb"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::[0-9]{1,5})?", re.IGNORECASE)
 _header = APIKeyHeader(
     name="X-API-Key", auto_error=False, description="A key with the scope that the route names: `redrive keys create`."
 )
@@ -102,8 +102,8 @@ def _guards(dependant: Dependant) -> list[Callable[..., Awaitable[Any]]]:
 
 
 def _is_from_other_page(request: Request) -> bool:
-    origins = request.headers.getlist("origin")
-    return any(origin != f"http://{request.headers['host']}" for origin in origins)
+    origins = [value for name, value in request.scope["headers"] if name == b"origin"]
+    return any(origin.decode("latin-1") != f"http://{request.headers['host']}" for origin in origins)
 
 
 def is_from_loopback(request: Request) -> bool:
@@ -114,19 +114,21 @@ def is_from_loopback(request: Request) -> bool:
     no proxy may stand in between. Some tell nothing of the caller unless they are told to, and ask with our own address as
     the `Host`; what gives nginx away then, before its version 1.29.7, is HTTP/1.0, which hardly any program speaks.
     """
-    if (
-        not request.app.state.trusts_loopback
-        or request.client is None
-        or any(name in request.headers for name in FORWARDED)
-    ):
+    scope = request.scope
+    client, headers = scope.get("client"), scope["headers"]
+    if not request.app.state.trusts_loopback or client is None or scope.get("http_version") == "1.0":
         return False
-    if request.scope.get("http_version") == "1.0":
+    if not FORWARDED.isdisjoint([name for name, _ in headers]):
         return False
     # Read here and not from `request.url`, which puts our own address in the place of a Host that is none.
-    asked_for = [_HOST.fullmatch(host) for host in request.headers.getlist("host")]
-    if len(asked_for) != 1 or asked_for[0] is None:
-        return False
-    return _is_loopback(request.client.host) and _is_loopback(asked_for[0]["name"])
+    hosts = [value for name, value in headers if name == b"host"]
+    return len(hosts) == 1 and _is_loopback(client[0]) and _is_loopback_host(hosts[0])
+
+
+@lru_cache(maxsize=1024)
+def _is_loopback_host(host: bytes) -> bool:
+    asked_for = _HOST.fullmatch(host)
+    return asked_for is not None and _is_loopback(asked_for["name"].decode("ascii"))
 
 
 @lru_cache(maxsize=1024)

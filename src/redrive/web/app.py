@@ -11,6 +11,7 @@ from redrive._version import __version__
 from redrive.access.wrong_keys import WrongKeys
 from redrive.http.body import BodyLimit
 from redrive.http.described import describe_refusals
+from redrive.http.direct import Direct, DirectRoutes
 from redrive.http.envelope import Envelope
 from redrive.http.errors import add_error_handlers
 from redrive.http.place import root_of
@@ -45,7 +46,9 @@ def make_web(service: Service, logins: session.Logins | None = None) -> FastAPI:
     web.state.drift = Drift(service.metrics.drift)
     web.state.searches = Searches()
     service.at_end(web.state.searches.close)
+    direct = DirectRoutes()
     web.add_middleware(BodyLimit, prefixes=("/api/", "/login", "/logout"))
+    web.add_middleware(Direct, routes=direct, handlers=web.exception_handlers)
     web.add_middleware(Envelope)
     add_error_handlers(web)
     web.include_router(health.router)
@@ -59,6 +62,7 @@ def make_web(service: Service, logins: session.Logins | None = None) -> FastAPI:
         for routes in system.routes():
             if isinstance(routes, Route):
                 web.router.routes.insert(0, routes)
+                direct.add(routes)
             else:
                 web.include_router(routes)
     web.openapi = _described(web)  # type: ignore[method-assign]  # the framework's own way to change its description

@@ -7,7 +7,6 @@ thousands of times a second. Everything they take and answer is described all th
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
@@ -17,7 +16,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from redrive.errors import LedgerAwayError, LedgerError, UsageError
-from redrive.http.body import check_is_json, read_body
+from redrive.http.body import check_is_json, header, read_body
+from redrive.http.direct import send_json
 from redrive.http.errors import ApiError, ErrorAnswer, refusals
 from redrive.http.guard import require_unless_local_program, require_unless_loopback
 from redrive.http.strict_json import PARSED_IN_LOOP_BYTES_MAX, parse_object
@@ -25,7 +25,7 @@ from redrive.lane import Lane, NewTask, make_task
 from redrive.systems.webhooks import shapes
 from redrive.systems.webhooks.desk import WebhookDesk
 from redrive.systems.webhooks.desk_routes import make_desk_router
-from redrive.systems.webhooks.intake import WebhookInbox
+from redrive.systems.webhooks.intake import Receipt, WebhookInbox
 from redrive.systems.webhooks.logs import WebhookLogs, WebhookMetrics
 from redrive.systems.webhooks.replays import Replays, signed
 from redrive.systems.webhooks.settings import WebhookSettings
@@ -84,7 +84,7 @@ def make_routes(
     """The routes of one inbox: first those that answer POSTs, then those that describe them, and the others.
 
     FastAPI's own way to a function costs more than all that is done here for a webhook. So plain routes answer; the routes
-    of the same paths that follow are not reached by a request: they describe, and would do the same.
+    of the same paths that follow are not reached by a request: they describe.
     """
     door = _Door(inbox, settings, sources, logs, now, replays)
     ways = (("/webhooks", door.take), ("/webhooks/in/{source}", door.take_signed))
@@ -92,17 +92,17 @@ def make_routes(
     return [*lean, make_desk_router(desk), _described(door, desk, lane, is_open=settings.webhook_open)]
 
 
-def _lean(take: Callable[[Request], Awaitable[Response]], metrics: WebhookMetrics) -> ASGIApp:
+def _lean(take: Callable[[Request], Awaitable[Receipt]], metrics: WebhookMetrics) -> ASGIApp:
     """A function of a request as an ASGI application; what it refuses is counted."""
 
     class Lean:  # a class: Starlette would take a function for one of a request
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
             try:
-                response = await take(Request(scope, receive, send))
+                receipt = await take(Request(scope, receive, send))
             except (ApiError, LedgerAwayError):
                 metrics.rejected.inc()
                 raise
-            await response(scope, receive, send)
+            await send_json(send, 202 if receipt.new else 200, shapes.receipt_json(receipt))
 
     return Lean()
 
@@ -120,12 +120,12 @@ def _described(door: "_Door", desk: WebhookDesk, lane: Lane, *, is_open: bool) -
         dependencies=[] if is_open else [Depends(door.guard)],
         openapi_extra=_body(shapes.WebhookIn.model_json_schema()),
     )
-    async def take(request: Request) -> Response:
+    async def take() -> Response:
         """Store a webhook, to be processed soon. The answer goes out when the row is on disk.
 
         Open to this machine where HTTP_TRUST_LOOPBACK is set; else with a key of scope `webhooks:write`, unless WEBHOOK_OPEN is set.
         """
-        return await door.take(request)
+        raise AssertionError("the plain route before this one answers")
 
     @router.post(
         "/in/{source}",
@@ -136,11 +136,10 @@ def _described(door: "_Door", desk: WebhookDesk, lane: Lane, *, is_open: bool) -
         openapi_extra=_body({"type": "object", "description": "Whatever the sender sends"}),
     )
     async def take_signed(
-        request: Request,
         source: Annotated[str, Path(max_length=50, description="A source of redrive.toml")],  # noqa: ARG001 - described
     ) -> Response:
         """The signature stands in for a key. The idempotency key is the source's name, a colon, and the sender's own id."""
-        return await door.take_signed(request)
+        raise AssertionError("the plain route before this one answers")
 
     @router.get(
         "",
@@ -225,10 +224,10 @@ class _Door:
         self._now = now
         self.guard = require_unless_local_program("webhooks:write")
 
-    async def take(self, request: Request) -> Response:
+    async def take(self, request: Request) -> Receipt:
         """For whoever may write here."""
         if not self._settings.webhook_open:
-            await self.guard(request, request.headers.get("x-api-key"))
+            await self.guard(request, header(request, b"x-api-key"))
         try:
             body = await self._read(request)
             given = shapes.WebhookIn.model_validate(await _parse(body))
@@ -236,7 +235,7 @@ class _Door:
             raise _unfit(error) from None
         return await self._store(given.event_type, given.payload, given.idempotency_key, len(body))
 
-    async def take_signed(self, request: Request) -> Response:
+    async def take_signed(self, request: Request) -> Receipt:
         """For senders that sign."""
         name = request.path_params["source"]
         source = self._sources.get(name)
@@ -266,14 +265,17 @@ class _Door:
             seconds_max=BODY_SECONDS_MAX, remedy="send a reference instead, or raise WEBHOOK_MAX_BYTES",
         )  # fmt: skip
 
-    async def _make_task(self, event_type: str, payload: dict[str, Any], key: str, size: int) -> NewTask:
-        make = partial(make_task, event_type, payload, key=key, payload_bytes_max=self._settings.payload_bytes_max)
-        # Written as JSON again, which takes as long as reading it did.
-        return make() if size <= PARSED_IN_LOOP_BYTES_MAX else await asyncio.to_thread(make)
+    def _make_task(self, event_type: str, payload: dict[str, Any], key: str) -> NewTask:
+        return make_task(event_type, payload, key=key, payload_bytes_max=self._settings.payload_bytes_max)
 
-    async def _store(self, event_type: str, payload: dict[str, Any], idempotency_key: str, size: int) -> Response:
+    async def _store(self, event_type: str, payload: dict[str, Any], idempotency_key: str, size: int) -> Receipt:
+        given = (event_type, payload, idempotency_key)
         try:
-            task = await self._make_task(event_type, payload, idempotency_key, size)
+            # Written as JSON again, which takes as long as reading it did.
+            if size <= PARSED_IN_LOOP_BYTES_MAX:
+                task = self._make_task(*given)
+            else:
+                task = await asyncio.to_thread(self._make_task, *given)
         except UsageError as error:
             raise ApiError(422, "invalid_webhook", str(error)) from None
         try:
@@ -288,7 +290,7 @@ class _Door:
                 429, "queue_full", f"more than {waiting:,} webhooks wait to be processed: send it again later",
                 details={"queue_maxsize": waiting}, headers={"Retry-After": str(FULL_RETRY_AFTER_SECONDS)},
             )  # fmt: skip
-        return JSONResponse(shapes.receipt_json(receipt), status_code=202 if receipt.new else 200)
+        return receipt
 
 
 async def _parse(body: bytes) -> dict[str, Any]:
