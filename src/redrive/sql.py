@@ -1,7 +1,7 @@
 """For a system that writes SQL of its own and must be fast: many callers in one commit, many rows in one statement.
 
 `Gather` joins callers, `Batch` and `one_of` take lists of any length in statements that are planned once, and a statement that is
-`Compiled` is written once and run by the driver. `comparable` orders times
+`Compiled` is written once and run by the driver; `portions` says how much of what may be large goes into one. `comparable` orders times
 as instants however they are stored, and `Instant` stores them small. `run_within` and `sync_connection` work in a caller's own
 transaction, `after_commit` says what is durable, `may_show` finds candidates for a text in redacted errors, and `uuid7` makes ids that
 sort by their time.
@@ -14,6 +14,7 @@ from redrive.ledgers.sql.conditions import may_show
 from redrive.ledgers.sql.database import after_commit, run_within, sync_connection
 from redrive.ledgers.sql.ids import uuid7
 from redrive.ledgers.sql.lists import one_of
+from redrive.ledgers.sql.portions import portions
 from redrive.ledgers.sql.times import Instant, comparable
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "comparable",
     "may_show",
     "one_of",
+    "portions",
     "run_within",
     "sync_connection",
     "uuid7",

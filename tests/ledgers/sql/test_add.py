@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from redrive.core.task import NewTask
 from redrive.errors import KeyTakenError
 from redrive.ledgers.open import open_ledger
-from redrive.ledgers.sql import add
+from redrive.ledgers.sql import portions
 from redrive.ledgers.sql.database import Database
 
 MEGABYTE = "x" * 1_000_000
@@ -35,7 +35,7 @@ async def test_many_large_payloads_are_not_one_text(database: Database) -> None:
 
 async def test_portions_are_one_call(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many statements it takes, all tasks are stored or none, and a key that is named twice is one task."""
-    monkeypatch.setattr(add, "PAYLOAD_CHARS_PER_STATEMENT", 2_500_000)
+    monkeypatch.setattr(portions, "CHARS_PER_STATEMENT", 2_500_000)
     ledger = await open_ledger(database)
     twice = await ledger.add([*big(5), *big(1)])
     assert [one.new for one in twice] == [True] * 5 + [False]
@@ -43,10 +43,3 @@ async def test_portions_are_one_call(database: Database, monkeypatch: pytest.Mon
     with pytest.raises(KeyTakenError):
         await ledger.add([*big(4, first=10), *big(1, kind="call")])
     assert sum((await ledger.counts()).values()) == 5
-
-
-@pytest.mark.parametrize(("chars", "amounts"), [(1, [1, 1, 1]), (2_000_010, [2, 1]), (9_000_000, [3])])
-def test_portions(chars: int, amounts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A portion holds what fits, and at least one task."""
-    monkeypatch.setattr(add, "PAYLOAD_CHARS_PER_STATEMENT", chars)
-    assert [len(range(3)[portion]) for portion in add._portions(big(3))] == amounts

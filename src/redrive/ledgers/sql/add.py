@@ -1,9 +1,9 @@
 """Adding: storing new tasks, idempotent on their keys."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from sqlalchemy import (
@@ -28,20 +28,24 @@ from redrive.core.task import Added, NewTask, TaskId, same_json
 from redrive.errors import KeyTakenError, LedgerError, UsageError
 from redrive.ledgers.gather import Gather
 from redrive.ledgers.sql.base import ANNOUNCE_HORIZON, IDS_MAX
-from redrive.ledgers.sql.batches import Batch
+from redrive.ledgers.sql.batches import Batch, Shapes
 from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.database import callers_connection, run_within
 from redrive.ledgers.sql.gate_rows import NamedGate
 from redrive.ledgers.sql.gates import Gating
 from redrive.ledgers.sql.ids import uuid7
 from redrive.ledgers.sql.mapped import Mapped
+from redrive.ledgers.sql.portions import portions
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.sift import is_unreadable, sift
 from redrive.ports import Within
 
-PAYLOAD_CHARS_PER_STATEMENT = 8_000_000
-"""How much of payloads one insert carries. A thousand of 1 MB are more than SQLite takes in one text; on PostgreSQL they took 65 s
-and 4 GB of memory at once, and take 18 s and 1 GB in portions."""
+
+class AddForm(NamedTuple):
+    """The insert of new tasks some of whose columns are the same in all of them, with its batch."""
+
+    batch: Batch
+    insert: Compiled
 
 
 class AddStatements:
@@ -60,34 +64,35 @@ class AddStatements:
         return apart and id_.type.python_type in (str, UUID) and id_.server_default is None
 
     @cached_property
-    def batch(self) -> Batch:
+    def _columns(self) -> dict[str, TypeEngine[Any]]:
         """The columns of a new task, in the order of `Adding._add_row`."""
         mapped = self._mapped
         made: dict[str, TypeEngine[Any]] = {"id": mapped.id.type} if self.makes_ids else {}
         deadline = mapped.rows.column("deadline" if mapped.has("deadline") else "due")
-        return Batch(
-            mapped.dialect,
-            {
-                **made,
-                "key": mapped.rows.column("key").type,
-                "kind": Text(),
-                "payload": Text(),
-                "delay": mapped.dialect.span_type(self._first_due),
-                "count_max": Integer(),
-                "deadline": mapped.dialect.span_type(deadline),
-                "trace": Text(),
-                **{role: Integer() if role == "priority" else Text() for role in self.gated_roles},
-            },
-        )
+        return {
+            **made,
+            "key": mapped.rows.column("key").type,
+            "kind": Text(),
+            "payload": Text(),
+            "delay": mapped.dialect.span_type(self._first_due),
+            "count_max": Integer(),
+            "deadline": mapped.dialect.span_type(deadline),
+            "trace": Text(),
+            **{role: Integer() if role == "priority" else Text() for role in self.gated_roles},
+        }
 
     @property
     def _first_due(self) -> ColumnElement[Any]:
         return self._mapped.rows.column("first_due" if self._mapped.ledger_table.first_due else "due")
 
     @cached_property
-    def add(self) -> Compiled:
+    def adds(self) -> Shapes[AddForm]:
         """Insert new tasks; keys that are there already are left alone."""
-        mapped, batch, due = self._mapped, self.batch.rows, self._first_due
+        return Shapes(self._columns, self._add, apart=("id", "key", "payload"))
+
+    def _add(self, same: frozenset[str]) -> AddForm:
+        shape = Batch(self._mapped.dialect, self._columns, same)
+        mapped, batch, due = self._mapped, shape.rows, self._first_due
         later, column = mapped.dialect.later, mapped.rows.column
         values: dict[str, Any] = {
             "key": batch.c.key,
@@ -114,12 +119,9 @@ class AddStatements:
         rows = (
             select(*values.values()).select_from(batch).where(true())
         )  # SQLite takes ON CONFLICT for a join without it
-        return Compiled(
-            mapped.dialect.insert(mapped.table)
-            .from_select(target, rows, include_defaults=False)
-            .on_conflict_do_nothing(index_elements=[column("key")])
-            .returning(mapped.id, column("key"))
-        )
+        statement = mapped.dialect.insert(mapped.table).from_select(target, rows, include_defaults=False)
+        ignoring = statement.on_conflict_do_nothing(index_elements=[column("key")])
+        return AddForm(shape, Compiled(ignoring.returning(mapped.id, column("key"))))
 
     @cached_property
     def find_keys(self) -> Select[Any]:
@@ -195,9 +197,10 @@ class Adding(Gating):
             rows = [(self._new_id(begun, serial), *row) for serial, row in enumerate(rows)]
         times = self._mapped.dialect.times(now)
         new: dict[Any, TaskId] = {}
-        for portion in _portions(tasks):
-            parameters = statements.batch.parameters(rows[portion]) | times
-            new |= {key: id_ for id_, key in statements.add.rows(connection, parameters)}
+        for portion in portions(len(task.payload_json) for task in tasks):
+            form = statements.adds.of(rows[portion])
+            parameters = form.batch.parameters(rows[portion]) | times
+            new |= {key: id_ for id_, key in form.insert.rows(connection, parameters)}
         there: dict[Any, tuple[TaskId, str | None, Any]] = {}
         missing = [key for key in keys if key not in new]
         for start in range(0, len(missing), IDS_MAX):
@@ -287,14 +290,3 @@ class Adding(Gating):
             raise UsageError(
                 f"rows of {self.name!r} are yours to insert: its LedgerTable names no payload column for redrive to fill"
             )
-
-
-def _portions(tasks: Sequence[NewTask]) -> Iterator[slice]:
-    """The tasks in portions that one statement can carry; most often one."""
-    start = chars = 0
-    for position, task in enumerate(tasks):
-        chars += len(task.payload_json)
-        if chars > PAYLOAD_CHARS_PER_STATEMENT and position > start:
-            yield slice(start, position)
-            start, chars = position, len(task.payload_json)
-    yield slice(start, len(tasks))
