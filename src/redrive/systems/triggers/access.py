@@ -13,7 +13,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
 from redrive.access.keys import Scope, digest
-from redrive.http.body import read_body
+from redrive.http.body import header, read_body
 from redrive.http.errors import CAPITALS, ApiError, ErrorStyle
 from redrive.http.guard import CHALLENGE, KEY_CHARS_MAX, wrong_key
 from redrive.http.strict_json import is_deeper_than
@@ -39,7 +39,7 @@ class Entrance:
 
     async def enter(self, request: Request, needed: Scope, *, event_id: str | None = None) -> Found:
         """The caller's key, and the status of an event if one is asked for; or the refusal."""
-        secret = request.headers.get("x-api-key")
+        secret = header(request, b"x-api-key")
         if not secret:
             raise ApiError(401, "UNAUTHORIZED", "send a key in the header X-API-Key", headers=CHALLENGE)
         hashed = digest(secret[:KEY_CHARS_MAX])
@@ -107,7 +107,7 @@ def route_class(gate: Entrance) -> type[APIRoute]:
 
 async def read_json(request: Request, bytes_max: int, *, remedy: str = "") -> None:
     """Read a JSON body into the request, where its route finds it; refuse one that is too large, too slow or too deep."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = (header(request, b"content-type") or "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise ApiError(415, "UNSUPPORTED_MEDIA_TYPE", "send JSON with the header Content-Type: application/json")
     try:

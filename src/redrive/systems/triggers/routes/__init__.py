@@ -18,7 +18,7 @@ from redrive.systems.triggers.limits import Limiter, Quota
 from redrive.systems.triggers.ports import Stores
 from redrive.systems.triggers.routes.desk import make_desk_routes
 from redrive.systems.triggers.routes.endpoints import add_endpoint_routes
-from redrive.systems.triggers.routes.events import add_event_routes, status_route
+from redrive.systems.triggers.routes.events import Ingest, add_event_routes, status_route
 from redrive.systems.triggers.routes.keys import add_key_routes
 from redrive.systems.triggers.work import Deliverer
 
@@ -37,7 +37,8 @@ def make_routes(
     cursors = Cursors(stores.cursor_secret)
     router = APIRouter(prefix=PREFIX, route_class=route_class(gate), dependencies=[Security(_header)])
     quota = Quota(stores.limits, clock, deliveries_per_minute, hosting)
-    add_event_routes(router, stores.intake, quota, stores.inbox, cursors, lane, gates, hosting)
+    ingest = Ingest(gate, stores.intake, quota)
+    add_event_routes(router, ingest, stores.inbox, cursors, lane, gates, hosting)
     add_endpoint_routes(router, stores, guard, deliverer, gates)
     add_key_routes(router, keys, clock, cursors)
-    return [status_route(gate, gates, queried), router, make_desk_routes(desk)]
+    return [status_route(gate, gates, queried), ingest.route(), router, make_desk_routes(desk)]

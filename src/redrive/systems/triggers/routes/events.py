@@ -5,17 +5,22 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from starlette.routing import Route
+from starlette.types import Receive, Send
+from starlette.types import Scope as ASGIScope
 
 from redrive import Filter
 from redrive.access.keys import Scope
+from redrive.http.body import header
+from redrive.http.direct import send_json
 from redrive.http.errors import ApiError
 from redrive.lane import Lane
 from redrive.operator.json_views import fields_json, instant_json
 from redrive.systems.triggers import shapes as m
-from redrive.systems.triggers.access import PREFIX, Entrance, bind_correlation, needs
+from redrive.systems.triggers.access import BODY_BYTES_MAX, PREFIX, Entrance, bind_correlation, needs, read_json
 from redrive.systems.triggers.cursor import CURSOR_CHARS_MAX, Cursors
 from redrive.systems.triggers.held import EndpointGates
 from redrive.systems.triggers.hosting import Hosting
@@ -29,6 +34,9 @@ ATTEMPTS_MAX = 100
 IDS_PER_REDRIVE = 500
 """A thousand events may have a hundred deliveries each, and a statement of PostgreSQL takes 32,767 values."""
 
+REPLAYED = ((b"idempotent-replayed", b"true"),)
+_encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
 EventId = Annotated[str, Path(description="The event's id", examples=[m.EVENT])]
 
 
@@ -39,20 +47,31 @@ class PayloadResponse(JSONResponse):
         return json.dumps(content, separators=(",", ":")).encode("ascii")
 
 
-def add_event_routes(
-    router: APIRouter, intake: Intake, quota: Quota, inbox: Inbox, cursors: Cursors, lane: Lane, gates: EndpointGates,
-    hosting: Hosting,
-) -> None:  # fmt: skip
-    """The routes of events and of the inbox."""
-    _add_ingest(router, intake, quota, hosting)
-    _add_looks(router, inbox, gates)
-    _add_inbox(router, inbox, cursors)
-    _add_acts(router, inbox, lane, gates)
+class Ingest:
+    """Takes the events of requests in."""
 
+    def __init__(self, gate: Entrance, intake: Intake, quota: Quota) -> None:
+        self.intake = intake
+        self._gate = gate
+        self._quota = quota
 
-def _add_ingest(router: APIRouter, intake: Intake, quota: Quota, hosting: Hosting) -> None:
-    async def take(request: Request, events: Sequence[NewEvent]) -> Sequence[Taken | NotTaken]:
-        user = owner_of(request)
+    def route(self) -> Route:
+        """The way in for one event, past the framework: only what does not fit is put as the framework would put it."""
+        return Route(f"{PREFIX}/events", _LeanIngest(self), methods=["POST"], include_in_schema=False)
+
+    async def take_one(self, request: Request) -> Taken:
+        """The event of a request."""
+        bind_correlation(request)
+        request.state.key = (await self._gate.enter(request, Scope.EVENTS_WRITE)).key
+        await read_json(request, BODY_BYTES_MAX)
+        event, idempotency_key = _fitting(await request.json(), header(request, b"idempotency-key"))
+        [taken] = await self.take(request, [_new_event(event, request, idempotency_key, self.intake)])
+        assert isinstance(taken, Taken), "one that was not taken is raised"
+        return taken
+
+    async def take(self, request: Request, events: Sequence[NewEvent]) -> Sequence[Taken | NotTaken]:
+        """Store events of the user whose key was sent, unless theirs have made too many deliveries."""
+        user, quota = owner_of(request), self._quota
         wait = quota.wait_for(user)
         if wait is not None:
             raise ApiError(
@@ -61,25 +80,77 @@ def _add_ingest(router: APIRouter, intake: Intake, quota: Quota, hosting: Hostin
                 f"try again in {wait} s, or have fewer endpoints take the same events; whoever runs this may raise DELIVERIES_PER_MINUTE",
                 headers={"Retry-After": str(wait)},
             )  # fmt: skip
-        taken = await intake.take(events)
+        taken = await self.intake.take(events)
         await quota.made(user, sum(one.deliveries for one in taken if isinstance(one, Taken)))
         return taken
 
+
+class _LeanIngest:
+    """An ASGI application; a class, since Starlette would take a function for one of a request."""
+
+    def __init__(self, ingest: Ingest) -> None:
+        self._ingest = ingest
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        taken = await self._ingest.take_one(Request(scope, receive, send))
+        await send_json(send, 201, _taken_json(taken), () if taken.new else REPLAYED)
+
+
+def _fitting(body: Any, idempotency_key: str | None) -> tuple[m.EventIn, str | None]:
+    """The event and the key of a request; raises what the framework raises where they do not fit."""
+    problems: list[Any] = []
+    if idempotency_key is not None:
+        try:
+            idempotency_key = _KEY.validate_python(idempotency_key)
+        except ValidationError as error:
+            problems += _located(error, "header", "Idempotency-Key")
+    if body is None:
+        problems.append({"type": "missing", "loc": ("body",), "msg": "Field required", "input": None})
+    else:
+        try:
+            event = m.EventIn.model_validate(body, from_attributes=True)
+        except ValidationError as error:
+            problems += _located(error, "body")
+    if problems:
+        raise RequestValidationError(problems, body=body)
+    return event, idempotency_key
+
+
+def _located(error: ValidationError, *where: str) -> list[Any]:
+    return [one | {"loc": (*where, *one["loc"])} for one in error.errors(include_url=False)]
+
+
+_KEY: TypeAdapter[str] = TypeAdapter(m.IdempotencyKey)
+
+
+def add_event_routes(
+    router: APIRouter,
+    ingest: Ingest,
+    inbox: Inbox,
+    cursors: Cursors,
+    lane: Lane,
+    gates: EndpointGates,
+    hosting: Hosting,
+) -> None:
+    """The routes of events and of the inbox."""
+    _add_ingest(router, ingest, hosting)
+    _add_looks(router, inbox, gates)
+    _add_inbox(router, inbox, cursors)
+    _add_acts(router, inbox, lane, gates)
+
+
+def _add_ingest(router: APIRouter, ingest: Ingest, hosting: Hosting) -> None:
     @router.post("/events", status_code=201, tags=["events"], response_model=m.EventTaken, responses=with_body())
     @needs("events:write")
     async def post_event(
-        request: Request,
-        event: m.EventIn,
-        idempotency_key: Annotated[m.IdempotencyKey | None, Header(alias="Idempotency-Key")] = None,
+        event: m.EventIn,  # noqa: ARG001 - for the description
+        idempotency_key: Annotated[m.IdempotencyKey | None, Header(alias="Idempotency-Key")] = None,  # noqa: ARG001
     ) -> JSONResponse:
         """Take an event in. When this answers 201 the event is stored, and so is what will deliver it.
 
         With an `Idempotency-Key`, a second request of the same user with the same key gets the event of the first.
         """
-        [taken] = await take(request, [_new_event(event, request, idempotency_key, intake)])
-        assert isinstance(taken, Taken), "one that was not taken is raised"
-        headers = {} if taken.new else {"Idempotent-Replayed": "true"}
-        return JSONResponse(_taken_json(taken), status_code=201, headers=headers)
+        raise AssertionError("the plain route before this one answers")
 
     @router.post("/events/batch", tags=["events"], response_model=m.BatchTaken, responses=with_body())
     @needs("events:write", body_bytes_max=hosting.batch_bytes_max, remedy="send fewer events at once")
@@ -91,14 +162,14 @@ def _add_ingest(router: APIRouter, intake: Intake, quota: Quota, hosting: Hostin
         for index, item in enumerate(batch.events):
             try:
                 event = m.BatchEventIn.model_validate(item)
-                fitting.append(_new_event(event, request, event.idempotency_key, intake))
+                fitting.append(_new_event(event, request, event.idempotency_key, ingest.intake))
                 places.append(index)
                 results.append({"index": index})
             except (ValidationError, ApiError) as error:
                 code = error.code if isinstance(error, ApiError) else "VALIDATION_ERROR"
                 said = {"code": code, "message": _sentence(error)}
                 results.append({"index": index, "error": said})
-        taken = await take(request, fitting) if fitting else []
+        taken = await ingest.take(request, fitting) if fitting else []
         for place, one in zip(places, taken, strict=True):
             results[place] |= _taken_json(one) if isinstance(one, Taken) else _not_taken_json(one)
         return JSONResponse({"results": results})
@@ -107,7 +178,7 @@ def _add_ingest(router: APIRouter, intake: Intake, quota: Quota, hosting: Hostin
 def _new_event(event: m.EventIn, request: Request, idempotency_key: str | None, intake: Intake) -> NewEvent:
     try:
         # ASCII with escapes: every database stores it and every receiver reads it, half surrogates and NUL included.
-        payload = json.dumps(event.payload, allow_nan=False, separators=(",", ":"))
+        payload = _encode(event.payload)
     except ValueError:
         raise invalid("a number in it is too large", "body", "payload") from None
     most = intake.payload_bytes_max

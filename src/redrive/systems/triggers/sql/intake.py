@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, select, tuple_
+from sqlalchemy import Connection, bindparam, select, true, tuple_
 
 from redrive.errors import LedgerAwayError
 from redrive.extend import Database, Gated, NamedGate, OnDatabase
-from redrive.sql import Gather
+from redrive.sql import Batch, Compiled, Gather, portions
 from redrive.systems.triggers.endpoints import matches
 from redrive.systems.triggers.ids import new_id
 from redrive.systems.triggers.ledger import DELIVERIES
@@ -18,6 +18,9 @@ from redrive.systems.triggers.sql import tables as t
 from redrive.systems.triggers.sql.beside import EventStatus
 from redrive.systems.triggers.sql.endpoints import read_endpoint
 from redrive.systems.triggers.values import Endpoint, NewEvent, Taken
+
+_GIVEN = ("id", "user_id", "event_type", "payload", "idempotency_key", "correlation_id")
+_STAMPED = ("created_at", "updated_at")
 
 
 class _Fans(NamedTuple):
@@ -44,6 +47,19 @@ class SqlIntake(OnDatabase):
         self._ledger = ledger
         self._retries_max = retries_max
         self._takes: Gather[NewEvent, Taken] = Gather(self._store, items_max=200)
+        e = t.events
+        self._new = Batch(database.dialect, {name: e.c[name].type for name in _GIVEN})
+        at = [bindparam("at", type_=e.c[name].type).label(name) for name in _STAMPED]
+        # SQLite takes ON CONFLICT for a join without a condition before it.
+        row = select(*(self._new.rows.c[name] for name in _GIVEN), *at).where(true())
+        self._insert = Compiled(
+            database.insert(e)
+            .from_select([*_GIVEN, *_STAMPED], row, include_defaults=False)
+            .on_conflict_do_nothing(
+                index_elements=["user_id", "idempotency_key"], index_where=e.c.idempotency_key.is_not(None)
+            )
+            .returning(e.c.id)
+        )
 
     async def take(self, events: Sequence[NewEvent]) -> list[Taken]:
         """See `Intake.take`: all or nothing."""
@@ -72,10 +88,10 @@ class SqlIntake(OnDatabase):
             }
             for id_, event in zip(ids, events, strict=True)
         ]  # fmt: skip
-        statement = self._database.insert(t.events).on_conflict_do_nothing(
-            index_elements=["user_id", "idempotency_key"], index_where=t.events.c.idempotency_key.is_not(None)
-        )
-        new = set(connection.execute(statement.returning(t.events.c.id), rows).scalars())
+        new = set[str]()
+        for portion in portions(len(event.payload) for event in events):
+            given = self._new.parameters([row[name] for name in _GIVEN] for row in rows[portion])
+            new.update(row[0] for row in self._insert.rows(connection, given | {"at": now}))
         stored = [row for row in rows if row["id"] in new]
         fans = self._fan_out(connection, stored, now)
         there = _taken_before(connection, [row for row in rows if row["id"] not in new])
