@@ -13,6 +13,11 @@ def here() -> float:
     return sum(one.ru_utime + one.ru_stime for one in both)
 
 
+def of_process(pid: int) -> float:
+    """Seconds until now of one process."""
+    return _ticks(pid, 2)
+
+
 def of_server(pid: int | None) -> float:
     """Seconds until now of a server and all processes that it has or had."""
     if pid is None:

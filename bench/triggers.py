@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy import Connection, func, select, text
 
+from bench import spent
 from bench.load import Measured, get, in_process, more_files, post
 from bench.servers import free_ports, servers
 from bench.serving import serving as start
@@ -54,16 +55,16 @@ class Figure:
 
 
 @contextmanager
-def serving(url: str, **environment: str) -> Iterator[int]:
-    """`redrive serve` on a free port."""
+def serving(url: str, **environment: str) -> Iterator[tuple[int, int]]:
+    """`redrive serve` on a free port; with its pid."""
     [port] = free_ports(1)
     settings = {
         "DATABASE_URL": url, "LOG_FORMAT": "json", "DELIVERY_ALLOW_NETWORKS": "127.0.0.0/8",
         "RATE_LIMIT_PER_MINUTE": "10000000", "REDRIVE_SECRET_KEY": "A" * 43 + "=", **environment,
     }  # fmt: skip
     command = [sys.executable, "-m", "redrive", "serve", "--systems", "triggers", "--port", str(port)]
-    with start(command, port, settings, folder=Path.cwd()):
-        yield port
+    with start(command, port, settings, folder=Path.cwd()) as pid:
+        yield port, pid
 
 
 # --- preparing ----------------------------------------------------------------------------------------------------------
@@ -127,7 +128,7 @@ def status_figures(url: str, store: str, options: argparse.Namespace) -> list[Fi
     """Many clients, each with its own connection, key and event, each asking every five seconds; then as many as will go."""
     _, pairs = asyncio.run(prepare(url, clients=options.clients))
     requests = [get(f"/v1/events/{id_}/status", key) for key, id_ in pairs]
-    with serving(url) as port:
+    with serving(url) as (port, _):
         rounds = max(2, round(options.seconds / 5))
         steady = checked(in_process("steady", port, requests, 5.0, rounds))
         most = checked(in_process("closed", port, requests, 64, options.seconds))
@@ -144,14 +145,17 @@ def ingest_figures(url: str, store: str, options: argparse.Namespace) -> list[Fi
     key, _ = asyncio.run(prepare(url))
     body = b'{"event_type": "order.created", "payload": {"order": 7, "text": "' + b"x" * 200 + b'"}}'
     requests = [post("/v1/events", key, body)] * options.ingest
-    with serving(url) as port:
+    with serving(url) as (port, pid):
         steady = checked(in_process("steady", port, requests, 1.0, max(2, round(options.seconds))))
+        before = spent.of_process(pid)
         most = checked(in_process("closed", port, requests[:1], 64, options.seconds))
+        cpu = spent.of_process(pid) - before
     return [
         Figure(
             f"ingest p95 at {steady.per_second:,.0f} events/s", store, round(steady.percentile(95) * 1000, 1), "ms", 100
         ),
         Figure("ingest, the most of one process (64 connections)", store, round(most.per_second), "events/s", None),
+        Figure("ingest, processor time of the service", store, round(cpu / len(most.seconds) * 1e6), "µs/event", None),
     ]
 
 
@@ -159,7 +163,10 @@ def inbox_figures(url: str, store: str, failed: int) -> list[Figure]:
     """`inbox?status=failed` page by page."""
     key, _ = asyncio.run(prepare(url, failed=failed))
     times = []
-    with serving(url) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}", headers={"X-API-Key": key}) as client:
+    with (
+        serving(url) as (port, _),
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", headers={"X-API-Key": key}) as client,
+    ):
         cursor, seen = None, 0
         while True:
             asked = {"status": "failed", "limit": 100} | ({"cursor": cursor} if cursor else {})
@@ -210,7 +217,7 @@ async def _failing(url: str, store: str, amount: int) -> Figure:
 
     server = await asyncio.start_server(hold, "127.0.0.1", 0, backlog=2048)
     target = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    with serving(url, WORKER_CONCURRENCY=str(amount + 100)) as port:
+    with serving(url, WORKER_CONCURRENCY=str(amount + 100)) as (port, _):
         async with (
             Redrive(url) as app,
             httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"X-API-Key": key}, timeout=60) as client,

@@ -22,7 +22,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from bench import spent
 from bench.servers import free_ports, servers
 from bench.serving import ask
 from bench.serving import serving as start
@@ -38,6 +39,7 @@ from bench.venv import BUILD
 
 ROOT = Path(__file__).parent.parent
 P99_BOUND_MS = 500.0
+BARE = "bare FastAPI, stores nothing"
 PAYLOAD = {"order": 7, "customer": "ada@example.com", "items": [{"sku": "A-100", "amount": 2}], "total": "41.80"}
 
 
@@ -52,6 +54,8 @@ class Result:
     p99_ms: float
     errors: dict[str, int] = field(default_factory=dict)
     completed: int | None = None
+    cpu_us: float | None = None
+    """Processor time of the service for each webhook of a burst."""
 
 
 # --- what is served ---------------------------------------------------------------------------------------------------
@@ -103,15 +107,15 @@ def bare(port: int) -> None:
 
 
 @contextlib.contextmanager
-def serving(kind: str, url: str, folder: Path, **environment: str) -> Iterator[int]:
-    """A server in a process of its own; its port."""
+def serving(kind: str, url: str, folder: Path, **environment: str) -> Iterator[tuple[int, int]]:
+    """A server in a process of its own; its port and its pid."""
     [port] = free_ports(1)
     command = [sys.executable, "-m", "bench.webhooks", "--bare", str(port)]
     if kind != "bare":
         command = [sys.executable, "-m", "redrive", "serve", "--app", f"bench.webhooks:{kind}", "--port", str(port)]
     settings = {"DATABASE_URL": url, "LOG_FORMAT": "json", "HTTP_TRUST_LOOPBACK": "true", **environment}
-    with start(command, port, settings, folder=ROOT, log=folder / f"{kind}-{port}.log"):
-        yield port
+    with start(command, port, settings, folder=ROOT, log=folder / f"{kind}-{port}.log") as pid:
+        yield port, pid
 
 
 # --- who sends --------------------------------------------------------------------------------------------------------
@@ -274,16 +278,19 @@ def completed_by(port: int, amount: int, patience_seconds: float) -> int:
 
 
 def steady(url: str, store: str, folder: Path, options: argparse.Namespace) -> Result:
-    with serving("slow", url, folder) as port:
+    with serving("slow", url, folder) as (port, _):
         sent, took = send("steady", port, options.per_minute, options.minutes * 60)
         amount = len(sent.latencies_ms) - sum(sent.errors.values())
         return result("steady", store, sent, took, completed_by(port, amount, 60))
 
 
 def burst(kind: str, url: str, server: str, folder: Path, options: argparse.Namespace) -> Result:
-    with serving(kind, url, folder, QUEUE_MAXSIZE="100000") as port:
+    with serving(kind, url, folder, QUEUE_MAXSIZE="100000") as (port, pid):
+        before = spent.of_process(pid)
         sent, took = send("burst", port, options.connections, options.seconds)
-        return result("burst", server, sent, took, counted(port, "done") if kind == "quick" else None)
+        cpu_us = (spent.of_process(pid) - before) / len(sent.latencies_ms) * 1e6
+        found = result("burst", server, sent, took, counted(port, "done") if kind == "quick" else None)
+        return replace(found, cpu_us=round(cpu_us, 1))
 
 
 def measure(folder: Path, create: Any, options: argparse.Namespace, console: Console) -> list[Result]:
@@ -293,7 +300,8 @@ def measure(folder: Path, create: Any, options: argparse.Namespace, console: Con
         results.append(one)
         errors = f", errors {one.errors}" if one.errors else ""
         console.print(
-            f"{one.measure} · {one.server}: {one.rate:,.0f}/s, p50 {one.p50_ms} ms, p99 {one.p99_ms} ms{errors}",
+            f"{one.measure} · {one.server}: {one.rate:,.0f}/s, p50 {one.p50_ms} ms, p99 {one.p99_ms} ms, "
+            f"{one.cpu_us} µs of processor time each{errors}",
             highlight=False,
         )
 
@@ -302,7 +310,7 @@ def measure(folder: Path, create: Any, options: argparse.Namespace, console: Con
 
     if "burst" in options.only:
         for _ in range(options.rounds):
-            note(burst("bare", "", "bare FastAPI, stores nothing", folder, options))
+            note(burst("bare", "", BARE, folder, options))
             for store in options.stores:
                 note(burst("none", url(store), f"{store}, work done elsewhere", folder, options))
                 note(burst("quick", url(store), f"{store}, work done in the same process", folder, options))
@@ -313,11 +321,17 @@ def measure(folder: Path, create: Any, options: argparse.Namespace, console: Con
 
 
 def show(results: Sequence[Result], console: Console) -> None:
-    table = Table("measure", "server", "accepted/s", "p50 ms", "p99 ms", "sent", "errors", "completed")
+    bare = [one.rate for one in results if one.measure == "burst" and one.server == BARE]
+    limit = statistics.median(bare) if bare else None
+    table = Table(
+        "measure", "server", "accepted/s", "of bare", "CPU µs", "p50 ms", "p99 ms", "sent", "errors", "completed"
+    )
     for one in results:
         errors = ", ".join(f"{status}: {amount}" for status, amount in one.errors.items()) or "none"
         table.add_row(
-            one.measure, one.server, f"{one.rate:,.0f}", f"{one.p50_ms:.1f}", f"{one.p99_ms:.1f}", f"{one.sent:,}",
+            one.measure, one.server, f"{one.rate:,.0f}",
+            f"{one.rate / limit:.0%}" if limit and one.measure == "burst" else "",
+            "" if one.cpu_us is None else f"{one.cpu_us:,.0f}", f"{one.p50_ms:.1f}", f"{one.p99_ms:.1f}", f"{one.sent:,}",
             errors, "" if one.completed is None else f"{one.completed:,}",
         )  # fmt: skip
     console.print(table)
