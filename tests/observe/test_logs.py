@@ -272,3 +272,14 @@ def test_lines_say_where_it_failed(make_settlement):
     assert ["error.stack" in line for line in lines] == [True, False, True, True]
     assert lines[0]["error_at"] in lines[0]["error.stack"]
     assert 'raise kind("odd")' in lines[0]["error.stack"]
+
+
+def test_short_texts_are_redacted_whenever_they_are_said(capsys):
+    """A text that was looked through before is redacted all the same; ids in hexadecimal digits stay as they are."""
+    configure_logs()
+    told = "019c12f0-8a80-7000-8000-00000000abcd"
+    for _ in range(2):
+        structlog.get_logger().info("said", word="token=hunter2", hidden="a\x1b[2Jb", id=told, amount=7)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    said = [(line["word"], line["hidden"], line["id"], line["amount"]) for line in lines]
+    assert said == [("token=[redacted]", r"a\x1b[2Jb", told, 7)] * 2

@@ -104,13 +104,10 @@ def _fitting(body: Any, idempotency_key: str | None) -> tuple[m.EventIn, str | N
             idempotency_key = _KEY.validate_python(idempotency_key)
         except ValidationError as error:
             problems += _located(error, "header", "Idempotency-Key")
-    if body is None:
-        problems.append({"type": "missing", "loc": ("body",), "msg": "Field required", "input": None})
-    else:
-        try:
-            event = m.EventIn.model_validate(body, from_attributes=True)
-        except ValidationError as error:
-            problems += _located(error, "body")
+    try:
+        event = m.EventIn.model_validate(body, from_attributes=True)
+    except ValidationError as error:
+        problems += _located(error, "body")
     if problems:
         raise RequestValidationError(problems, body=body)
     return event, idempotency_key
