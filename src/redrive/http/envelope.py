@@ -56,7 +56,7 @@ class Envelope:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = message | {"headers": _enveloped(message.get("headers", ()), request_id)}
+                message = {**message, "headers": _enveloped(message.get("headers", ()), request_id)}
             await send(message)
 
         bound = structlog.contextvars.bind_contextvars(request_id=request_id)
