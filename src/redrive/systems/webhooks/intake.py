@@ -121,7 +121,9 @@ class WebhookInbox:
             if not all(task.key in found for task in taken):
                 raise LedgerError("a webhook was deleted while it was stored: send it again")
         return [
-            Receipt(*found[task.key], new=task.key in new and first[task.key] is task) if task.key in found else None
+            Receipt._make((*found[task.key], task.key in new and first[task.key] is task))
+            if task.key in found
+            else None
             for task in tasks
         ]
 
