@@ -22,10 +22,6 @@ ARGUMENTS = [
     "--disable-gpu-rasterization",
     "--disable-gpu-compositing",
     "--in-process-gpu",
-    # Nobody scrolls by hand: a page that is put together in one thread takes a quarter less of the processor.
-    "--disable-threaded-compositing",
-    "--disable-threaded-animation",
-    "--num-raster-threads=1",
     f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1",
 ]
 
