@@ -11,13 +11,13 @@ from proof.ground import STORES, ground_on
 from proof.scenario import NOT_TRIED, Found, scenario
 from redrive import Redrive
 from redrive.observe.logs import configure_logs
+from redrive.running import Service
 from redrive.settings import SYSTEMS, Settings
 from redrive.systems.triggers import Triggers, TriggerSettings
 from redrive.systems.triggers.endpoints import new_secret
 from redrive.systems.triggers.values import NewEvent
 from redrive.testing import drain
 from redrive.web.app import make_web
-from redrive.wiring import Service
 from tests.systems.triggers.receiver import Receiver
 from tests.systems.triggers.test_guard import HOSTILE
 from tests.web.walk import FOREIGN, THERE, faults, walk

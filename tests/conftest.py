@@ -22,6 +22,7 @@ from sqlalchemy.engine import make_url
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.migrate import migrate, systems_with_tables
+from redrive.observe.logs import ToStructlog
 from redrive.testing import VirtualClock
 from tests import (
     clock_from_below_zero,  # noqa: F401 - first: modules keep the clock that they find
@@ -76,6 +77,16 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """What was forked for the tests ends with them."""
     forks.end()
+
+
+@pytest.fixture(autouse=True)
+def standard_logs_as_before() -> Iterator[None]:
+    """A service in this process takes the lines of other loggers into its log; those of the next test stay out of it."""
+    yield
+    for name in ("redrive", "py.warnings"):
+        logger = logging.getLogger(name)
+        if any(isinstance(one, ToStructlog) for one in logger.handlers):
+            logger.handlers, logger.propagate = [], True
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from bench.systems.raw_postgres import EXPLANATION, HISTORY
 from redrive.core.histograms import took_bucket, tries_bucket
 from redrive.ledgers.build import build
 from redrive.ledgers.rollup import COUNTED
-from redrive.wiring import tuned_runner
+from redrive.running import tuned_runner
 
 BATCH = 1_000
 """As redrive takes them."""

@@ -13,10 +13,10 @@ from redrive.errors import LedgerAwayError
 from redrive.http.direct import send_json
 from redrive.http.envelope import SECURITY_HEADERS
 from redrive.http.errors import ApiError
+from redrive.running import Service
 from redrive.settings import Settings
 from redrive.system import System
 from redrive.web.app import make_web
-from redrive.wiring import Service
 
 
 class Plain(System):

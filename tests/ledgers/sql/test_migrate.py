@@ -1,6 +1,7 @@
 """Our own tables: what the migrations make is what the code believes, on both databases."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +19,7 @@ from redrive.errors import NewerSchemaError, NotMigratedError
 from redrive.ledgers.open import open_database, open_ledger
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.migrate import _folder, check, heads, migrate, migration_sql, systems_with_tables, versions
-from redrive.ledgers.sql.migrations.versions import redrive_0003_gates, redrive_0006_audit
+from redrive.ledgers.sql.migrations.versions import redrive_0003_gates, redrive_0006_audit, redrive_0012_probes
 from redrive.ledgers.sql.predicates import ledger_indexes
 from redrive.ledgers.sql.times import CREATE_INSTANT_FUNCTION
 from redrive.ports import Actor
@@ -182,8 +183,10 @@ async def test_two_databases_migrate_at_once(empty_url: str, tmp_path: Any) -> N
             await database.close()
 
 
-@pytest.mark.parametrize(("migration", "word"), [(redrive_0003_gates, "gate"), (redrive_0006_audit, "audit")])
-async def test_it_can_be_taken_back(empty_url: str, migration: Any, word: str) -> None:
+@pytest.mark.parametrize(
+    ("migrations", "word"), [([redrive_0003_gates, redrive_0012_probes], "gate"), ([redrive_0006_audit], "audit")]
+)
+async def test_it_can_be_taken_back(empty_url: str, migrations: Sequence[Any], word: str) -> None:
     """Down to the version before gates, or before the audit, and up again: the tables are the same, and what was stored is still there."""
     database = open_database(empty_url, durable=False)
     try:
@@ -197,12 +200,14 @@ async def test_it_can_be_taken_back(empty_url: str, migration: Any, word: str) -
         def down(connection: Connection) -> None:
             context = MigrationContext.configure(connection, opts={"version_table": "redrive_version"})
             with Operations.context(context):
-                migration.downgrade()
+                for migration in reversed(migrations):
+                    migration.downgrade()
 
         def up(connection: Connection) -> None:
             context = MigrationContext.configure(connection, opts={"version_table": "redrive_version"})
             with Operations.context(context):
-                migration.upgrade()
+                for migration in migrations:
+                    migration.upgrade()
 
         await database.write(down)
         older = await database.read(catalogue)

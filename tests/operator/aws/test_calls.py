@@ -113,6 +113,7 @@ async def test_nothing_is_ever_scanned(home: ItemHome, monkeypatch: Any) -> None
             "page": gates.page, "holding": gates.holding, "one": lambda: gates.one("ep-00"), "rules": gates.rules,
             "rule_for": lambda: gates.rule_for("ep-00"), "parked": lambda: gates.parked(waiting), "sums": gates.sums,
             "spans": lambda: gates.spans(["ep-00"], START), "record": gates.record,
+            "parked_over": lambda: gates.parked_over(["ep-00"], START),
         },
         ports.Search: {"chunk": lambda: search.chunk(None)},
         LedgerReader: {

@@ -19,6 +19,7 @@ from sqlalchemy import (
     Select,
     Table,
     Text,
+    and_,
     any_,
     bindparam,
     case,
@@ -27,6 +28,7 @@ from sqlalchemy import (
     delete,
     extract,
     func,
+    literal_column,
     select,
     text,
     true,
@@ -47,10 +49,13 @@ from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.gate_rows import GateRows
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.seam import Columns, HeldRows, Parameters, SettleRows
-from redrive.ledgers.sql.times import Instant, IsoText
+from redrive.ledgers.sql.times import Earliest, Instant, IsoText
 
 PREFIX = "in_batch__"
 """Of the names of parameters. No column should be called so: SQLAlchemy would take the parameter for a value to be set."""
+_FIRST: ColumnElement[Any] = literal_column("timestamptz '0001-01-01 00:00:00+00'")
+_LAST: ColumnElement[Any] = literal_column("timestamptz '9999-12-31 23:59:59.999999+00'")
+_ENDLESS: ColumnElement[Any] = literal_column("timestamptz 'infinity'")
 LOCK_PATIENCE = "2s"
 """How long a group of many waits for a lock that it can do without."""
 MIGRATION_LOCK = 7_236_011_947
@@ -118,6 +123,10 @@ class PostgresDialect:
         """See `Dialect.ago`."""
         return self.now() - bindparam("age", type_=Interval)
 
+    def unreadable(self, at: ColumnElement[Any]) -> Sequence[ColumnElement[bool]]:
+        """See `Dialect.unreadable`: years that Python does not know. Both infinities can be read."""
+        return and_(at > _LAST, at < _ENDLESS), and_(at < _FIRST, at > Earliest())
+
     def seconds_until(
         self, instant: ColumnElement[Any], column: ColumnElement[Any], *, signed: bool
     ) -> ColumnElement[Any]:
@@ -165,7 +174,8 @@ class PostgresDialect:
 
     def alike(self, name: str, type_: TypeEngine[Any]) -> ColumnElement[Any]:
         """See `Dialect.alike`."""
-        return bindparam(f"{PREFIX}{name}", type_=type_)
+        # Some drivers leave the type of a parameter open, and PostgreSQL then takes a span for a text.
+        return cast(bindparam(f"{PREFIX}{name}", type_=type_), type_)
 
     def batch_match(self, columns: Columns, name: str, column: ColumnElement[Any]) -> ColumnElement[bool]:
         """All values in advance: PostgreSQL may otherwise rather read the index from its beginning, beside the batch, in a

@@ -158,6 +158,10 @@ class Dialect(Protocol):
         """The instant that is the parameter `age` before now, to be compared in the same way."""
         ...
 
+    def unreadable(self, at: ColumnElement[Any]) -> Sequence[ColumnElement[bool]]:
+        """Which instants of this comparable column cannot be read, so that no page can end there; each condition is a range of an index."""
+        ...
+
     def seconds_until(
         self, instant: ColumnElement[Any], column: ColumnElement[Any], *, signed: bool
     ) -> ColumnElement[Any]:

@@ -27,7 +27,7 @@ from sqlalchemy import (
     type_coerce,
     union_all,
 )
-from sqlalchemy.dialects.sqlite import Insert, insert
+from sqlalchemy.dialects.sqlite import Insert, dialect, insert
 from sqlalchemy.types import TypeEngine
 
 from redrive.core.gate_rules import GateRule
@@ -41,6 +41,7 @@ from redrive.ledgers.sqlite.gates import SqliteGateClaim
 from redrive.ledgers.sqlite.settle import SqliteSettle
 
 _ALIKE = "in_batch__"
+_SQLITE = dialect()
 _STORAGES = ("instant", "isotext", "sqlitedatetime")
 """How an instant may be stored: each has a parameter of its own, since the same instant is a number here and text there."""
 
@@ -84,6 +85,10 @@ class SqliteDialect:
     def ago(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
         """See `Dialect.ago`."""
         return comparable(_bound("age", column.type))
+
+    def unreadable(self, at: ColumnElement[Any]) -> Sequence[ColumnElement[bool]]:
+        """See `Dialect.unreadable`: texts that are no instant."""
+        return (at.is_(None),) if isinstance(at.type.dialect_impl(_SQLITE), Float) else ()
 
     def seconds_until(
         self, instant: ColumnElement[Any], column: ColumnElement[Any], *, signed: bool

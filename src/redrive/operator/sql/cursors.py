@@ -1,17 +1,12 @@
 """Where a page ended that is in the order of an instant, as a condition of SQL."""
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Float, and_, bindparam, literal_column, or_
+from sqlalchemy import ColumnElement, Connection, Float, and_, bindparam, or_
 
 from redrive.ledgers.sql.times import Earliest
 from redrive.operator.cursors import EARLIEST, Position
-
-_FIRST: ColumnElement[Any] = literal_column("timestamptz '0001-01-01 00:00:00+00'")
-_LAST: ColumnElement[Any] = literal_column("timestamptz '9999-12-31 23:59:59.999999+00'")
-_ENDLESS: ColumnElement[Any] = literal_column("timestamptz 'infinity'")
 
 
 def behind(
@@ -24,15 +19,6 @@ def behind(
     if newest_first:
         return and_(at <= instant, or_(at < instant, id < after.id))
     return and_(at >= instant, or_(at > instant, id > after.id))
-
-
-def without_place(at: ColumnElement[Any], connection: Connection) -> Sequence[ColumnElement[bool]]:
-    """Which instants cannot be read, and so cannot be where a page ends; each condition is a range of an index."""
-    if isinstance(at.type.dialect_impl(connection.dialect), Float):
-        return (at.is_(None),)  # texts on SQLite that are none
-    if connection.dialect.name == "postgresql":  # years that Python does not know; both infinities can be read
-        return and_(at > _LAST, at < _ENDLESS), and_(at < _FIRST, at > Earliest())
-    return ()
 
 
 def with_zone(at: Any) -> Any:

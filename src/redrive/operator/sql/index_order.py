@@ -17,7 +17,7 @@ from redrive.ledgers.sql.due import KINDS_LISTED_MAX, KINDS_PER_LOOK_MAX
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import Branch
 from redrive.operator.cursors import Position
-from redrive.operator.sql.cursors import behind, with_zone, without_place
+from redrive.operator.sql.cursors import behind, with_zone
 from redrive.operator.sql.reads import Reads
 from redrive.ports import Filter
 
@@ -125,7 +125,7 @@ class IndexOrder:
         rest, parts = self._rest(connection, asked), list[Select[Any]]()
         for kind in kinds:
             for branch in self._branches(connection, asked, kind, rest):
-                for odd in without_place(branch.at, connection):
+                for odd in self._ledger.database.dialect.unreadable(branch.at):
                     found = select(branch.id.label("id")).select_from(branch.source).where(branch.where, odd).limit(1)
                     parts.append(select(found.subquery()))
         if not parts:
