@@ -26,7 +26,7 @@ def sent() -> Iterator[list[Any]]:
     )
     yield events
     sentry_sdk.get_client().close()
-    sentry_sdk.init()
+    sentry_sdk.init(default_integrations=False)  # or it would patch every framework that is there
 
 
 async def test_a_death_is_one_report_with_its_tries(sent: list[Any]) -> None:
