@@ -19,6 +19,8 @@ CLAIMED = ("3.11",)
 NEXT = ("3.12", "3.13", "3.14")
 """Run where installed; no classifier until all tests were. So far, of 3.12 and 3.13: core, engine, doors and Django 6.1, and of 3.13 the command line."""
 LOCK = ROOT / "requirements.lock"
+SERVERS = (("-W", "ignore", "-m", "bench.servers"), ("tests/browser/chromium.py",))
+"""What installs the servers and the browser of the tests, as `make test` does before them."""
 
 
 def version_of(python: str) -> str:
@@ -63,6 +65,8 @@ def main() -> int:
             said[version] = "NOT RUN: not installed here" if version in CLAIMED else "not installed here"
             continue
         python = environment(version, found[version])
+        for needed in SERVERS:
+            subprocess.run([python, *needed], cwd=ROOT, check=True)
         ended = subprocess.run([python, "-m", "pytest", "-q", *tests], cwd=ROOT, check=False).returncode
         said[version] = "passed" if ended == 0 else f"FAILED with {ended}"
     print("\n".join(f"Python {version}: {one}" for version, one in said.items()))
