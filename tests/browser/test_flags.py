@@ -260,6 +260,7 @@ async def test_an_empty_page(page: Page, tmp_path: Path):
         await expect(page.get_by_text("Nothing is planned.")).to_be_visible()
         await expect(page.get_by_text("There is no flag here yet.")).to_be_visible()
         await expect(page.get_by_role("img")).to_have_count(0)
+        await page.goto("about:blank")  # or it asks a site that is gone
 
 
 async def test_strangers_texts_are_text(page: Page, shop: Shop):
