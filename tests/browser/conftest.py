@@ -4,13 +4,17 @@ Every page of every test is watched: an error in the console, a script error, a 
 some script opened fails the test, whatever else it looks at.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from importlib import import_module
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Error, Page, ViewportSize, async_playwright, expect
+
+from redrive.operator.roster import LOST_AFTER
 
 from .chromium import ARGUMENTS, ELSEWHERE, chromium
 from .site import Site, fill, serving
@@ -86,6 +90,15 @@ class Watch:
     def unexpected(self) -> list[str]:
         """What was seen and no test had asked for."""
         return [one for one in self.seen if not any(known in one for known in self.expected)]
+
+
+@pytest.fixture(scope="package", autouse=True)
+def busy() -> Iterator[None]:
+    """A machine that is busy for some seconds is no trouble on the first screen."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("redrive.operator.roster.SILENT_AFTER", LOST_AFTER)
+        patch.setattr(import_module("redrive.operator.verdict.judge"), "WROTE_MAX", timedelta(minutes=1))
+        yield
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -9,6 +9,8 @@ import pytest
 
 from redrive import Redrive
 from redrive.core.durations import seconds
+from redrive.operator.roster import SILENT_AFTER
+from redrive.operator.verdict.judge import WROTE_MAX
 from redrive.running import Service
 from redrive.signs import COUNTS_EVERY
 from redrive.web import health
@@ -51,11 +53,19 @@ async def test_health_is_unwell_while_no_write_goes_through(service: Service, mo
         assert (await client.get("/health")).status_code == 200
 
 
-def test_ten_seconds_are_enough_from_the_tenth_failure_to_the_screen() -> None:
-    """By the moments at which it is passed on, however busy the machine is: workers write what they counted, an answer is
-    made anew, and an open page asks for it.
+@pytest.mark.parametrize(
+    "known_after",
+    [
+        pytest.param(COUNTS_EVERY, id="the tenth failure is counted"),
+        pytest.param(SILENT_AFTER, id="a killed worker is missed"),
+        pytest.param(WROTE_MAX, id="a locked store is noticed"),
+    ],
+)
+def test_ten_seconds_are_enough_from_trouble_to_the_screen(known_after: timedelta) -> None:
+    """By the moments at which it is passed on, however busy the machine is: somebody knows of it, an answer is made anew,
+    and an open page asks for it.
     """
     script = resources.files("redrive.web").joinpath("static/live.js").read_text()
     [every] = re.findall(r"^const EVERY_MS = (\d+);$", script, re.MULTILINE)
     asks = timedelta(milliseconds=int(every))
-    assert COUNTS_EVERY + timedelta(seconds=overview.FRESH_SECONDS) + asks <= timedelta(seconds=10)
+    assert known_after + timedelta(seconds=overview.FRESH_SECONDS) + asks <= timedelta(seconds=10)

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-SIGN_EVERY = timedelta(seconds=10)
+SIGN_EVERY = timedelta(seconds=2)
+SILENT_AFTER = timedelta(seconds=6)
+"""Who has given no sign for so long is named on the first screen: three signs are missing. Nobody is called for it yet."""
 LOST_AFTER = timedelta(seconds=35)
-"""Who has given no sign for so long, and has not said goodbye, is lost: three signs are missing."""
+"""Who has given no sign for so long, and has not said goodbye, is lost: a process that is merely busy is heard from before."""
 KEPT = timedelta(days=7)
 """So long those who are gone stay on the roster: a version is told from the next by when it was first seen."""
 SHOWN_MAX = 200
@@ -58,6 +60,10 @@ class WorkerSeen:
     def is_lost(self, now: datetime) -> bool:
         """Whether it ought to be there and is not."""
         return self.stopped_at is None and now - self.seen_at > LOST_AFTER
+
+    def is_silent(self, now: datetime) -> bool:
+        """Whether it should have been heard from by now; it may still be there."""
+        return self.stopped_at is None and SILENT_AFTER < now - self.seen_at <= LOST_AFTER
 
     def is_there(self, now: datetime) -> bool:
         """Whether it works."""

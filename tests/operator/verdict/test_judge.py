@@ -40,7 +40,7 @@ def test_the_night_says_what_happens_by_itself_and_what_is_safe() -> None:
     assert [plain(one.by_itself) for one in (failing, gate, lost, ready)] == [
         "Nothing recovers. Each task gets 6 tries in about 4 minutes: the 120 waiting will be dead by 21:46, and 32 more follow each minute.",
         "One probe every 30 s, next at 21:42:05. When one succeeds, all are through in about 65 s.",
-        "Its leases end by 21:42:42; then the other workers take the 6 tasks.",
+        "Its leases end by 21:42:34; then the other workers take the 6 tasks.",
         "Nothing: dead tasks stay dead until a person brings them back.",
     ]
     assert failing.button is not None

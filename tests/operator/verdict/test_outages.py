@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from redrive.core.states import State
+from redrive.operator.roster import SILENT_AFTER
 from redrive.operator.verdict import (
     CauseFacts,
     Facts,
@@ -123,7 +124,7 @@ def test_a_killed_worker_heals_by_itself_and_is_then_one_quiet_line() -> None:
     )
     one = only(judge(replace(QUIET, workers=[lost, *QUIET.workers])))
     assert one.rank is Rank.HEALS
-    assert plain(one.by_itself) == "Its leases end by 21:42:22; then the other workers take the 6 tasks."
+    assert plain(one.by_itself) == "Its leases end by 21:42:14; then the other workers take the 6 tasks."
     past = replace(lost, lease=timedelta(seconds=10))
     verdict = judge(replace(QUIET, workers=[past, *QUIET.workers]))
     assert verdict.is_well
@@ -132,6 +133,21 @@ def test_a_killed_worker_heals_by_itself_and_is_then_one_quiet_line() -> None:
     ]
     alone = only(judge(replace(QUIET, workers=[lost])))
     assert (alone.rank, plain(alone.safe)) == (Rank.STOPPED, "Start a worker: redrive worker --app MODULE:APP.")
+
+
+def test_a_worker_that_falls_silent_is_named_before_it_counts_as_lost() -> None:
+    """Three signs are missing: the first screen says so, with what it holds; one that is merely late is not named."""
+    late = worker("app-3:2217", started="21:34:40", seen=NOW - SILENT_AFTER, held=6, lease=timedelta(seconds=60))
+    assert judge(replace(QUIET, workers=[late, *QUIET.workers])).is_well
+    silent = replace(late, seen_at=NOW - SILENT_AFTER - timedelta(seconds=1))
+    facts = replace(QUIET, workers=[silent, *QUIET.workers])
+    one = only(judge(facts))
+    assert (one.rank, one.subject) == (Rank.HEALS, Subject.LOST_WORKER)
+    assert plain(one.wrong[0]) == "Worker app-3:2217 has given no sign of life since 21:41:45, holding 6 tasks."
+    assert plain(one.wrong[1]).startswith("It was killed or cut off, or it is stuck.")
+    assert only(judge(replace(QUIET, workers=[silent]))).rank is Rank.STOPPED
+    away = only(judge(replace(facts, store=StoreNow(wrote_at=NOW - timedelta(seconds=6)))))
+    assert away.subject is Subject.LEDGER_AWAY, "where nothing can be written nobody can give a sign"
 
 
 def test_a_store_that_is_locked_is_the_first_row() -> None:

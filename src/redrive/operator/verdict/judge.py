@@ -25,7 +25,7 @@ QUIET_AFTER = timedelta(minutes=5)
 SURE_AFTER = timedelta(minutes=1)
 SURE_TRIES = 10
 """A kind that failed as a whole has recovered after so many tries, or so long, without a failure of the cause."""
-WROTE_MAX = timedelta(seconds=10)
+WROTE_MAX = timedelta(seconds=5)
 """A store that has taken no write for longer is in trouble."""
 LOST_SHOWN = timedelta(hours=1)
 
@@ -113,11 +113,14 @@ def is_failing(cause: CauseFacts, facts: Facts) -> bool:
 
 
 def _lost(facts: Facts) -> tuple[list[Trouble], list[Sentence]]:
-    now = facts.now
-    there = [one for one in facts.workers if one.is_there(now)]
+    now, away = facts.now, is_away(facts)
+    there = [one for one in facts.workers if one.is_there(now) and not one.is_silent(now)]
     room = sum(one.slots - one.held for one in there)
     lost, past = list[Trouble](), list[Sentence]()
     for one in facts.workers:
+        # Where nothing can be written nobody can give a sign.
+        if one.is_silent(now) and not away:
+            lost.append(sentences.silent_worker(one, now, others=len(there), room=room))
         if not one.is_lost(now) or now - one.seen_at > LOST_SHOWN:
             continue
         if there and _is_back(one, facts):

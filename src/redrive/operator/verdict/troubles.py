@@ -334,18 +334,25 @@ def on_purpose(held: HeldFacts, now: datetime) -> Sentence:
 
 def lost_worker(worker: WorkerSeen, now: datetime, *, others: int, room: int) -> Trouble:
     """A worker is gone without a goodbye."""
+    return _gone_worker(
+        worker, now, " has been lost since ", "No goodbye, so it was killed or cut off.", others=others, room=room
+    )
+
+
+def silent_worker(worker: WorkerSeen, now: datetime, *, others: int, room: int) -> Trouble:
+    """A worker has not been heard from for some seconds: nobody knows yet whether it is gone."""
+    return _gone_worker(
+        worker, now, " has given no sign of life since ", "It was killed or cut off, or it is stuck.", others=others, room=room
+    )  # fmt: skip
+
+
+def _gone_worker(worker: WorkerSeen, now: datetime, what: str, guess: str, *, others: int, room: int) -> Trouble:
     name = Piece(worker.name, Target(to=LinkTo.WORKER, name=worker.name))
     held = amount(worker.held, "task")
-    head = said(
-        "Worker ",
-        name,
-        " has been lost since ",
-        second(worker.seen_at, now),
-        f", holding {held if worker.held else 'nothing'}.",
-    )
+    head = said("Worker ", name, what, second(worker.seen_at, now), f", holding {held if worker.held else 'nothing'}.")
     others_words = "The other worker has" if others == 1 else f"The other {others:,} workers have"
     why = said(
-        "No goodbye, so it was killed or cut off. ",
+        f"{guess} ",
         Piece(f"{others_words} {'room' if room > 0 else 'no free slot'}.", Target(to=LinkTo.WORKERS)) if others else "Nobody else works.",
     )  # fmt: skip
     they = "the other worker takes" if others == 1 else "the other workers take"

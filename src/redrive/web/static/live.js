@@ -6,7 +6,7 @@
 import { tell } from "./common.js";
 import { showTimes } from "./times.js";
 
-const EVERY_MS = 5000;
+const EVERY_MS = 3000;
 const parts = () => [...document.querySelectorAll("[data-fresh]")];
 let timer = null;
 
