@@ -1,5 +1,6 @@
 """One bad row: what cannot be read in one row is that row's failure, and costs no other row its claim, its rescue or its place."""
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from redrive.ports import Filter
 from tests.ledgers.homes import ADA, LEASE, PERMANENT, Home, execute, settlement
 
 DEEP = "[" * 5_000 + "]" * 5_000
+"""Deeper than Python 3.11 reads. Later ones do, and PostgreSQL stores nothing much deeper."""
 LONG = '{"n": ' + "9" * 5_000 + "}"
 """A number that Python refuses to read."""
 
@@ -47,7 +49,15 @@ async def spoil(home: Home, id_: TaskId, payload: str) -> None:
 
 
 @with_payload
-@pytest.mark.parametrize("payload", [DEEP, LONG], ids=["deep", "long"])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pytest.param(
+            DEEP, id="deep", marks=pytest.mark.skipif(sys.version_info >= (3, 12), reason="it can be read here")
+        ),
+        pytest.param(LONG, id="long"),
+    ],
+)
 async def test_a_bad_row_is_claimed_beside_the_others(home: Home, payload: str) -> None:
     """A claim with one bad row holds all of its rows: the others as ever, the bad one with what is wrong with it."""
     ids = await home.put(20)
@@ -122,7 +132,7 @@ ORDERS = LedgerTable(
 )
 ROWS_AS_PAYLOAD = replace(ORDERS, payload=None)
 SPOILT = {
-    "sqlite": {"note": "CAST(x'ff' AS TEXT)", "extra": f"'{DEEP}'"},
+    "sqlite": {"note": "CAST(x'ff' AS TEXT)", "extra": f"'{LONG}'"},
     "postgres": {"note": "'12026-01-01'", "extra": f"'{LONG}'", "span": "'12026-01-01'"},
 }
 """What no driver can hand on, by column."""
