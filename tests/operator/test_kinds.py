@@ -11,6 +11,7 @@ from redrive.ledgers.sql.database import Database
 from redrive.operator.kinds import EPISODE_ENDS_AFTER, KindsSeen
 from redrive.operator.sql.kinds import SqlKinds
 from redrive.testing import VirtualClock
+from tests.breadth import WIDE
 
 LEDGER = "redrive_task"
 WORKER = "app-1:7"
@@ -138,7 +139,7 @@ async def test_tries_by_version(kinds: SqlKinds, clock: VirtualClock) -> None:
     assert before == first
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(3 if WIDE else 1))
 async def test_what_is_kept_of_older_minutes_is_what_was_counted(
     kinds: SqlKinds, database: Database, clock: VirtualClock, seed: int
 ) -> None:

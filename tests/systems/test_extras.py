@@ -16,7 +16,9 @@ TRIED = """
 import json, os, sys
 import alembic.command, pydantic_settings, sqlalchemy.ext.asyncio, structlog, typer  # no extra brings them, so each need not import them anew
 asked = json.loads(sys.argv[1])
-for extra, hidden in asked["hidden"].items():
+for extra, hidden in sorted(asked["hidden"].items(), key=lambda one: one[0] != "traces"):
+    if extra != "traces":  # an application without it is tried first; of the other extras nothing is there after this, as is asserted
+        import redrive.cli, redrive.systems.commands, redrive.systems.flags, redrive.systems.webhooks
     assert not set(hidden) & set(sys.modules), hidden
     if os.fork():
         assert os.wait()[1] == 0, extra
