@@ -1,5 +1,6 @@
 """The simulator at full size. `python -m proof.simulation 4711` lives through one seed again, with what happened in it."""
 
+import logging
 import multiprocessing
 import os
 import sys
@@ -58,6 +59,7 @@ _ground: Ground | None = None
 def _live(seeds: range) -> tuple[int, Counter[str], int, int, list[str]]:
     """Live through some seeds: what they met, and the ones that broke a promise."""
     global _ground
+    logging.disable()  # engines say what goes wrong, which is all the time
     _ground = _ground or Ground()
     met: Counter[str] = Counter()
     attempts, commits, failed = 0, 0, list[str]()

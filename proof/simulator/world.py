@@ -37,8 +37,9 @@ from redrive.operator.operations import NewOperation
 from redrive.ports import Actor, Filter
 from redrive.stores.sql import SqlStore
 
-POLICY = Policy(Exponential(timedelta(seconds=0.2), timedelta(seconds=1)), retries=1)
-SETTINGS = {"lease": timedelta(seconds=2), "poll": timedelta(seconds=2), "grace": timedelta(seconds=1)}
+POLICY = Policy(Exponential(timedelta(seconds=0.1), timedelta(seconds=0.5)), retries=1)
+SETTINGS = {"lease": timedelta(seconds=1), "poll": timedelta(seconds=1), "grace": timedelta(seconds=0.5)}
+"""A world is short and small, so that there can be many: what goes wrong needs few tasks and a few leases of time."""
 KINDS = ("job", "gated")
 GATE = "bank"
 ADA = Actor(name="ada", reason="a simulation")
@@ -162,6 +163,7 @@ class Ground:
         }:
             getattr(self._ledger, one)
         simulate(self, 0)  # what is made at the first use is made now: the first world is like all others
+        self.database.learned()
 
     def ledger(self, drawn: random.Random) -> SimulatedLedger:
         """A ledger as a new process has it: it has seen nothing yet."""
@@ -190,7 +192,7 @@ class World:
         self._slow = self.random.choice([0.0, 0.02, 0.06])
         self.person = Process(self, "person")
         self.person_ledger = ground.ledger(self.random)
-        ground.database.begin(self.clock.now, self._committed)
+        ground.database.begin(self.clock.now, self._committed, self._failed)
         self.model.begin()
         self._broken: BaseException | None = None
 
@@ -199,7 +201,7 @@ class World:
         drawn = self.random.random()
         if not self.chaos or drawn >= self._slow:
             return drawn * 0.004
-        return self.random.choice([0.05, 0.3, 1.0, 2.5])
+        return self.random.choice([0.05, 0.15, 0.5, 1.25])
 
     def _committed(self) -> None:
         process = _here()
@@ -216,17 +218,23 @@ class World:
             if other is not process and other.alive and self.random.random() < 0.9:
                 self.loop.call_later(0.025, other.waiters.wake_all)
 
+    def _failed(self, error: BaseException) -> None:
+        """Whoever asked will say that the database is away, and try again: nobody else would notice."""
+        if self._broken is None:
+            self._broken = AssertionError(f"{_here().name} asked for what failed: {error!r:.200}")
+            self._broken.__cause__ = error
+
     # --- what can happen ------------------------------------------------------------------------------------------------
 
     async def live(self) -> None:
         """Chaos for a while, then peace, in which all must come to its end."""
         self.person.spawn(self._watch())
-        await self.person.spawn(self._add(self.random.randint(3, 8)))
+        await self.person.spawn(self._add(self.random.randint(2, 6)))
         for _ in range(self.random.randint(1, 2)):
             self._start()
         events = [self._crash, self._freeze, self._retire, self._away, self._jump, self._act, self._add_some]
-        for _ in range(self.random.randint(6, 24)):
-            await asyncio.sleep(self.random.expovariate(2.0))
+        for _ in range(self.random.randint(4, 14)):
+            await asyncio.sleep(self.random.expovariate(4.0))
             self._check()
             event = self.random.choices(events, weights=[3, 3, 2, 1, 1, 12, 3])[0]
             self.acts.append(f"{self.loop.time():.2f} {event.__name__.strip('_')}")
@@ -275,7 +283,7 @@ class World:
         self.model.died(process.name)
         self.model.met["a killed process"] += 1
         if self.chaos:
-            self.loop.call_later(self.random.uniform(0.1, 3), self._start_again)
+            self.loop.call_later(self.random.uniform(0.05, 1.5), self._start_again)
 
     def _start_again(self) -> None:
         if not self.over and len(self._alive()) < 3:
@@ -290,21 +298,21 @@ class World:
 
     def _freeze(self) -> None:
         if (process := self._one()) is not None:
-            process.frozen_until = self.loop.time() + self.random.choice([0.5, 2.5, 6.0])
+            process.frozen_until = self.loop.time() + self.random.choice([0.25, 1.25, 3.0])
             self.model.met["a frozen process"] += 1
 
     def _retire(self) -> None:
         """A worker stops gracefully, and another one takes its place."""
         if (process := self._one()) is not None and process.worker is not None:
             process.worker.stop()
-            self.loop.call_later(self.random.uniform(0.1, 3), self._start_again)
+            self.loop.call_later(self.random.uniform(0.05, 1.5), self._start_again)
 
     def _away(self) -> None:
-        self.away_until = self.loop.time() + self.random.choice([0.2, 1.0, 4.0])
+        self.away_until = self.loop.time() + self.random.choice([0.1, 0.5, 2.0])
         self.model.met["an outage"] += 1
 
     def _jump(self) -> None:
-        self.clock.offset += self.random.choice([-3.0, -0.5, 1.0, 3.0, 30.0])
+        self.clock.offset += self.random.choice([-1.5, -0.25, 0.5, 1.5, 15.0])
 
     def _add_some(self) -> None:
         self.person.spawn(self._add(self.random.randint(1, 2)))
@@ -320,7 +328,7 @@ class World:
             try:
                 await self.person_ledger.add(tasks)
             except (RedriveError, RuntimeError):
-                await asyncio.sleep(0.3)
+                await asyncio.sleep(0.15)
                 continue
             self.model.acknowledged |= {one.key for one in tasks}
             return
@@ -361,7 +369,7 @@ class World:
 
     async def _pause(self) -> None:
         name = self.random.choice([GATE, "kind:job", "kind:gated", "kind:*"])
-        await self.person_ledger.pause_gate(name, ADA, span=self.random.choice([None, timedelta(seconds=2)]))
+        await self.person_ledger.pause_gate(name, ADA, span=self.random.choice([None, timedelta(seconds=1)]))
 
     async def _resume(self) -> None:
         await self.person_ledger.resume_gate(self.random.choice([GATE, "kind:job", "kind:gated", "kind:*"]), ADA)
@@ -393,19 +401,19 @@ class World:
         self.chaos, self.away_until = False, 0.0
         self.acts.append(f"{self.loop.time():.2f} peace")
         frozen = max([one.frozen_until for one in self._alive()], default=0.0)
-        await asyncio.sleep(max(3.0, frozen - self.loop.time()))  # whoever was slow or frozen is back
+        await asyncio.sleep(max(1.5, frozen - self.loop.time()))  # whoever was slow or frozen is back
         await self.person.spawn(self._settle_down())
         self._start()
         ends = self.loop.time() + ENDS_SECONDS
         while self.loop.time() < ends:
-            await asyncio.sleep(1)
+            await asyncio.sleep(0.5)
             self._check()
             if not self.model.unfinished() and not await self.person.spawn(self._busy()):
                 break
         for one in self._alive():
             if one.worker is not None:
                 one.worker.stop()
-        await asyncio.sleep(3)
+        await asyncio.sleep(1.5)
         self._check()
         assert not await self.person.spawn(self._busy()), "an operation never came to its end"
         self.model.finish()
@@ -433,7 +441,7 @@ def _handlers(process: Process) -> Handlers:
     async def handle(task: Any) -> Any:
         world, fence = process.world, process.entered.pop(task.key, None)
         try:
-            await asyncio.sleep(world.random.choice([0.0, 0.01, 0.3, 1.0, 3.0]))
+            await asyncio.sleep(world.random.choice([0.0, 0.01, 0.15, 0.5, 1.5]))
             await process.awake()
             drawn = world.random.random()
             if world.chaos and drawn < 0.04:
@@ -448,7 +456,7 @@ def _handlers(process: Process) -> Handlers:
         world.model.ended(process.name, task.id, fence, outcome)
         if outcome == "failed":
             raise BusinessError("refused") if drawn > 0.95 else ValueError("odd")
-        return {"done": Done(), "snoozed": Snoozed(timedelta(seconds=0.3)), "cancelled": Cancelled("no")}[outcome]
+        return {"done": Done(), "snoozed": Snoozed(timedelta(seconds=0.15)), "cancelled": Cancelled("no")}[outcome]
 
     handlers = Handlers()
     for kind in KINDS:

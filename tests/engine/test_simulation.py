@@ -52,6 +52,7 @@ def test_a_seed_has_one_story(ground):
         (broken.endless_budget, "more failures than its budget"),
         (broken.open_gates, "gate bank"),
         (broken.swallowed_adds, "acknowledged and lost"),
+        (broken.failing_housekeeping, "asked for what failed"),
     ],
     ids=[one.__name__ for one in broken.BROKEN],
 )
