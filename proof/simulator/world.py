@@ -190,6 +190,9 @@ class World:
         self.commits = 0
         self._made = 0
         self._slow = self.random.choice([0.0, 0.02, 0.06])
+        # Keeping gates and looking for operations is half of what idle workers do: not every world has both.
+        self._kinds = KINDS if self.random.random() < 0.6 else KINDS[:1]
+        self._operates = self.random.random() < 0.6
         self.person = Process(self, "person")
         self.person_ledger = ground.ledger(self.random)
         ground.database.begin(self.clock.now, self._committed, self._failed)
@@ -269,7 +272,9 @@ class World:
         lane = _Lane(self.ground.store, ledger)
         lanes: Mapping[str, Any] = {ledger.name: lane}
         carrier = Carrier(self.ground.store.operations, lambda: lanes, process.name)
-        process.loops = [process.spawn(process.worker.run()), process.spawn(carrier.run())]
+        process.loops = [process.spawn(process.worker.run())]
+        if self._operates:
+            process.loops.append(process.spawn(carrier.run()))
 
     def _alive(self) -> list[Process]:
         return [one for one in self.processes if one.alive]
@@ -322,7 +327,7 @@ class World:
         tasks = []
         for _ in range(amount):
             self._made += 1
-            kind = self.random.choice(KINDS)
+            kind = self.random.choice(self._kinds)
             tasks.append(NewTask(kind=kind, key=f"k{self._made}", gate=GATE if kind == "gated" else None))
         while True:
             try:
@@ -341,7 +346,8 @@ class World:
             self._redrive, self._cancel, self._resolve, self._stop_one, self._pause, self._resume, self._limit,
             self._operate, self._steer,
         ]  # fmt: skip
-        act = self.random.choices(acts, weights=[2, 1, 1, 1, 1, 2, 1, 3, 2])[0]
+        operates = [3, 2] if self._operates else [0, 0]
+        act = self.random.choices(acts, weights=[2, 1, 1, 1, 1, 2, len(self._kinds) - 1, *operates])[0]
         self.acts.append(act.__name__.strip("_"))
         try:
             await act()
@@ -368,11 +374,15 @@ class World:
         await self.person_ledger.ask_to_stop(self._some(State.CLAIMED)[:1], ADA)
 
     async def _pause(self) -> None:
-        name = self.random.choice([GATE, "kind:job", "kind:gated", "kind:*"])
-        await self.person_ledger.pause_gate(name, ADA, span=self.random.choice([None, timedelta(seconds=1)]))
+        await self.person_ledger.pause_gate(self._gate(), ADA, span=self.random.choice([None, timedelta(seconds=1)]))
 
     async def _resume(self) -> None:
-        await self.person_ledger.resume_gate(self.random.choice([GATE, "kind:job", "kind:gated", "kind:*"]), ADA)
+        await self.person_ledger.resume_gate(self._gate(), ADA)
+
+    def _gate(self) -> str:
+        return self.random.choice(
+            [*(f"kind:{kind}" for kind in self._kinds), "kind:*", *([GATE] if len(self._kinds) > 1 else [])]
+        )
 
     async def _limit(self) -> None:
         rule = self.random.choice([None, read_rule(concurrency=1), read_rule(concurrency=2)])
