@@ -70,7 +70,7 @@ def _run(room: str, names: Sequence[str], *, anew: bool) -> None:
     written = [f"{name}=\n" + "".join(f"    {one}\n" for one in values) for name, values in lists.items()]
     (place / "setup.cfg").write_text("[mutmut]\n" + "".join(written))
     wanted = [f"redrive.{name}.*" for name in names]
-    run = [environment / "bin" / "mutmut", "run", "--max-children", PROCESSES, *wanted]
+    run = [str(environment / "bin" / "mutmut"), "run", "--max-children", PROCESSES, *wanted]
     subprocess.run(run, cwd=place, check=False, env=os.environ | {"REDRIVE_TEST_EXAMPLES": "25"})
 
 

@@ -168,6 +168,8 @@ class Ground:
     def ledger(self, drawn: random.Random) -> SimulatedLedger:
         """A ledger as a new process has it: it has seen nothing yet."""
         ledger = copy.copy(self._ledger)
+        for remembers in ("_adds", "_stacks"):  # not a statement: what it has seen, or whom it calls
+            del ledger.__dict__[remembers]
         ledger.draw = random.Random(drawn.random())
         return ledger
 

@@ -41,6 +41,7 @@ def test_a_seed_has_one_story(ground):
     first = simulate(ground, 3).story.hexdigest()
     assert simulate(ground, 4).story.hexdigest() != first
     assert simulate(ground, 3).story.hexdigest() == first
+    assert simulate(Ground(), 3).story.hexdigest() == first
 
 
 @pytest.mark.parametrize(
