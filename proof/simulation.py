@@ -17,7 +17,7 @@ SEEDS, SHORT = 100_000, 100
 PROCESSES = 2
 PORTION, CHUNK = 1000, 10
 """After each portion it looks at the clock; a process takes a chunk at once."""
-CAUGHT_WITHIN = 60
+CAUGHT_WITHIN = 300
 """In so many seeds each broken engine must be found out."""
 
 
