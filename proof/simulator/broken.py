@@ -57,7 +57,7 @@ def hasty_keeper() -> Iterator[None]:
     async def early(self: Any, *args: Any, **how: Any) -> Any:
         database = self.database
         now = database.now
-        database.now = lambda: now() + timedelta(seconds=1)
+        database.now = lambda: now() + timedelta(seconds=0.5)
         try:
             return await reclaim(self, *args, **how)
         finally:
@@ -103,6 +103,18 @@ def swallowed_adds() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def failing_housekeeping() -> Iterator[None]:
+    """A statement that no database understands, in a loop that takes every error for an outage."""
+
+    def wrong(self: Any, connection: Any, limit: int) -> Any:  # noqa: ARG001
+        return connection.exec_driver_sql("SELECT nothing FROM nowhere")
+
+    with patch.object(SqlLedger, "_overdue_behind_gates", wrong):
+        yield
+
+
 BROKEN: list[Callable[[], Any]] = [
     unfenced_settle, forgetful_keeper, hasty_keeper, endless_budget, open_gates, swallowed_adds,
+    failing_housekeeping,
 ]  # fmt: skip

@@ -14,6 +14,8 @@ from sqlalchemy import Connection, Table, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
+from proof.simulator.quick import QuickConnection
+from redrive.errors import RedriveError
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.compiled import OWN
 from redrive.ledgers.sql.database import call_all, run_collecting
@@ -57,7 +59,10 @@ class MemoryDatabase:
             execution_options={OWN: True},
             hide_parameters=True,
         )
-        self._connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        engine._connection_cls = QuickConnection  # noqa: SLF001
+        connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        assert isinstance(connection, QuickConnection)
+        self._connection = connection
         driver = self._connection.connection.dbapi_connection
         assert isinstance(driver, sqlite3.Connection)
         self.driver = driver
@@ -68,12 +73,19 @@ class MemoryDatabase:
         self.dialect = SqliteDialect(engine.dialect)
         self.now: Callable[[], datetime] = lambda: datetime.max
         self.committed: Callable[[], None] = lambda: None
+        self.failed: Callable[[BaseException], None] = lambda _: None
 
-    def begin(self, now: Callable[[], datetime], committed: Callable[[], None]) -> None:
-        """A new world: an empty database, a clock, and who looks after each commit that has changed something."""
+    def begin(
+        self, now: Callable[[], datetime], committed: Callable[[], None], failed: Callable[[BaseException], None]
+    ) -> None:
+        """A new world: an empty database, a clock, who looks after each commit that has changed something, and who hears of errors."""
         for table in self._empty:
             self.driver.execute(f'DELETE FROM "{table}"')
-        self.now, self.committed = now, committed
+        self.now, self.committed, self.failed = now, committed, failed
+
+    def learned(self) -> None:
+        """What worlds ask for again and again is known now."""
+        self._connection.learned()
 
     def present(self, connection: Connection) -> datetime:  # noqa: ARG002
         return self.now()
@@ -98,6 +110,8 @@ class MemoryDatabase:
             result = run_collecting(self._connection, calls, run, *args, **kwargs)
         except BaseException as error:
             self.driver.execute("ROLLBACK")
+            self._connection.undone()
+            self._heed(error)
             raise (translated(error) if isinstance(error, DBAPIError) else error) from None
         self.driver.execute("COMMIT")
         if self.driver.total_changes != before:
@@ -114,11 +128,20 @@ class MemoryDatabase:
     async def read(self, run: Any, *args: Any, **kwargs: Any) -> Any:
         asking = ASKING.get()
         lost = await asking.reach(writes=False)
-        result = run(self._connection, *args, **kwargs)
+        try:
+            result = run(self._connection, *args, **kwargs)
+        except BaseException as error:
+            self._heed(error)
+            raise
         await asking.answer(lost=lost)
         return result
 
     scan = read
+
+    def _heed(self, error: BaseException) -> None:
+        """No fault of this database is drawn inside a transaction: what is raised there, and is no refusal, is the engine's own."""
+        if not isinstance(error, RedriveError):
+            self.failed(error)
 
     async def look(self, within: timedelta, run: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
         return await self.read(run, *args, **kwargs)

@@ -40,6 +40,8 @@ class Fence:
 
     owner: str
     expired: bool = False
+    taken_over_by: str | None = None
+    """Who found it lost, and holds it until the loss is written."""
     runs: int = 0
     came_to: str | None = None
     ended: str | None = None
@@ -139,11 +141,14 @@ class Model:
                 assert not held.runs, f"{key}: the fence changed while it ran"
                 self.fences[new.id, new.fence] = held
             elif old.lease_until is not None and old.lease_until <= now:
-                self.fences[new.id, new.fence].expired = True
+                lost = self.fences[new.id, new.fence]
+                lost.expired, lost.taken_over_by = True, process
                 self.met["a lease that ran out"] += 1
             else:
-                owner = self.fences[new.id, new.fence].owner
-                assert owner == process, f"{key}: {process} took what {owner} still held"
+                held = self.fences[new.id, new.fence]
+                assert process in (held.owner, held.taken_over_by), (
+                    f"{key}: {process} took what {held.owner} still held"
+                )
         elif old.fence is not None:
             assert pair in TRANSITIONS[Act.SETTLE], f"{key}: {pair} by a settlement"
             assert attempt is not None, f"{key}: a claim ended without its attempt"

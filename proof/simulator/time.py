@@ -4,11 +4,12 @@ import asyncio
 import os
 import random
 import secrets
-import selectors
 import time
+from collections import deque
 from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
+from heapq import heappop
 from typing import Any
 from unittest.mock import patch
 
@@ -18,30 +19,35 @@ from redrive.engine.reserve import Reserve
 
 CLOCKED: tuple[Any, ...] = (Discovery, GateLooks, Pauses, Reserve)
 """They have kept the clock that they found when they were imported."""
+RESOLUTION = 1e-9
+"""Timers that lie so near together go off together."""
 START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-class _NoWait(selectors.SelectSelector):
-    """Nothing comes from outside. Instead of waiting for it, the clock moves to the next thing that is to happen."""
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop in which an hour takes no time. Nothing comes from outside: where others wait, the clock moves to the next timer."""
 
     now = 0.0
 
-    def select(self, timeout: float | None = None) -> list[Any]:
-        if timeout is None:
-            raise AssertionError("everybody waits, and nothing is to come")
-        self.now += max(0.0, timeout)
-        return []
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop in which an hour takes no time."""
-
-    def __init__(self) -> None:
-        self._virtual = _NoWait()
-        super().__init__(self._virtual)
-
     def time(self) -> float:
-        return self._virtual.now
+        return self.now
+
+    def _run_once(self) -> None:
+        """As asyncio does it, without files, signals and slow callbacks: a third of a world's time is spent here."""
+        ready: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]
+        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        while scheduled and scheduled[0].cancelled():
+            heappop(scheduled)
+        if not ready and not self._stopping:  # type: ignore[attr-defined]
+            assert scheduled, "everybody waits, and nothing is to come"
+            self.now = max(self.now, scheduled[0].when())
+        until = self.now + RESOLUTION
+        while scheduled and scheduled[0].when() < until:
+            ready.append(heappop(scheduled))
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                handle._run()  # noqa: SLF001
 
 
 class Clock:

@@ -37,8 +37,9 @@ from redrive.operator.operations import NewOperation
 from redrive.ports import Actor, Filter
 from redrive.stores.sql import SqlStore
 
-POLICY = Policy(Exponential(timedelta(seconds=0.2), timedelta(seconds=1)), retries=1)
-SETTINGS = {"lease": timedelta(seconds=2), "poll": timedelta(seconds=2), "grace": timedelta(seconds=1)}
+POLICY = Policy(Exponential(timedelta(seconds=0.1), timedelta(seconds=0.5)), retries=1)
+SETTINGS = {"lease": timedelta(seconds=1), "poll": timedelta(seconds=1), "grace": timedelta(seconds=0.5)}
+"""A world is short and small, so that there can be many: what goes wrong needs few tasks and a few leases of time."""
 KINDS = ("job", "gated")
 GATE = "bank"
 ADA = Actor(name="ada", reason="a simulation")
@@ -162,10 +163,13 @@ class Ground:
         }:
             getattr(self._ledger, one)
         simulate(self, 0)  # what is made at the first use is made now: the first world is like all others
+        self.database.learned()
 
     def ledger(self, drawn: random.Random) -> SimulatedLedger:
         """A ledger as a new process has it: it has seen nothing yet."""
         ledger = copy.copy(self._ledger)
+        for remembers in ("_adds", "_stacks"):  # not a statement: what it has seen, or whom it calls
+            del ledger.__dict__[remembers]
         ledger.draw = random.Random(drawn.random())
         return ledger
 
@@ -188,9 +192,12 @@ class World:
         self.commits = 0
         self._made = 0
         self._slow = self.random.choice([0.0, 0.02, 0.06])
+        # Keeping gates and looking for operations is half of what idle workers do: not every world has both.
+        self._kinds = KINDS if self.random.random() < 0.6 else KINDS[:1]
+        self._operates = self.random.random() < 0.6
         self.person = Process(self, "person")
         self.person_ledger = ground.ledger(self.random)
-        ground.database.begin(self.clock.now, self._committed)
+        ground.database.begin(self.clock.now, self._committed, self._failed)
         self.model.begin()
         self._broken: BaseException | None = None
 
@@ -199,7 +206,7 @@ class World:
         drawn = self.random.random()
         if not self.chaos or drawn >= self._slow:
             return drawn * 0.004
-        return self.random.choice([0.05, 0.3, 1.0, 2.5])
+        return self.random.choice([0.05, 0.15, 0.5, 1.25])
 
     def _committed(self) -> None:
         process = _here()
@@ -216,17 +223,23 @@ class World:
             if other is not process and other.alive and self.random.random() < 0.9:
                 self.loop.call_later(0.025, other.waiters.wake_all)
 
+    def _failed(self, error: BaseException) -> None:
+        """Whoever asked will say that the database is away, and try again: nobody else would notice."""
+        if self._broken is None:
+            self._broken = AssertionError(f"{_here().name} asked for what failed: {error!r:.200}")
+            self._broken.__cause__ = error
+
     # --- what can happen ------------------------------------------------------------------------------------------------
 
     async def live(self) -> None:
         """Chaos for a while, then peace, in which all must come to its end."""
         self.person.spawn(self._watch())
-        await self.person.spawn(self._add(self.random.randint(3, 8)))
+        await self.person.spawn(self._add(self.random.randint(2, 6)))
         for _ in range(self.random.randint(1, 2)):
             self._start()
         events = [self._crash, self._freeze, self._retire, self._away, self._jump, self._act, self._add_some]
-        for _ in range(self.random.randint(6, 24)):
-            await asyncio.sleep(self.random.expovariate(2.0))
+        for _ in range(self.random.randint(4, 14)):
+            await asyncio.sleep(self.random.expovariate(4.0))
             self._check()
             event = self.random.choices(events, weights=[3, 3, 2, 1, 1, 12, 3])[0]
             self.acts.append(f"{self.loop.time():.2f} {event.__name__.strip('_')}")
@@ -261,7 +274,9 @@ class World:
         lane = _Lane(self.ground.store, ledger)
         lanes: Mapping[str, Any] = {ledger.name: lane}
         carrier = Carrier(self.ground.store.operations, lambda: lanes, process.name)
-        process.loops = [process.spawn(process.worker.run()), process.spawn(carrier.run())]
+        process.loops = [process.spawn(process.worker.run())]
+        if self._operates:
+            process.loops.append(process.spawn(carrier.run()))
 
     def _alive(self) -> list[Process]:
         return [one for one in self.processes if one.alive]
@@ -275,7 +290,7 @@ class World:
         self.model.died(process.name)
         self.model.met["a killed process"] += 1
         if self.chaos:
-            self.loop.call_later(self.random.uniform(0.1, 3), self._start_again)
+            self.loop.call_later(self.random.uniform(0.05, 1.5), self._start_again)
 
     def _start_again(self) -> None:
         if not self.over and len(self._alive()) < 3:
@@ -290,21 +305,21 @@ class World:
 
     def _freeze(self) -> None:
         if (process := self._one()) is not None:
-            process.frozen_until = self.loop.time() + self.random.choice([0.5, 2.5, 6.0])
+            process.frozen_until = self.loop.time() + self.random.choice([0.25, 1.25, 3.0])
             self.model.met["a frozen process"] += 1
 
     def _retire(self) -> None:
         """A worker stops gracefully, and another one takes its place."""
         if (process := self._one()) is not None and process.worker is not None:
             process.worker.stop()
-            self.loop.call_later(self.random.uniform(0.1, 3), self._start_again)
+            self.loop.call_later(self.random.uniform(0.05, 1.5), self._start_again)
 
     def _away(self) -> None:
-        self.away_until = self.loop.time() + self.random.choice([0.2, 1.0, 4.0])
+        self.away_until = self.loop.time() + self.random.choice([0.1, 0.5, 2.0])
         self.model.met["an outage"] += 1
 
     def _jump(self) -> None:
-        self.clock.offset += self.random.choice([-3.0, -0.5, 1.0, 3.0, 30.0])
+        self.clock.offset += self.random.choice([-1.5, -0.25, 0.5, 1.5, 15.0])
 
     def _add_some(self) -> None:
         self.person.spawn(self._add(self.random.randint(1, 2)))
@@ -314,13 +329,13 @@ class World:
         tasks = []
         for _ in range(amount):
             self._made += 1
-            kind = self.random.choice(KINDS)
+            kind = self.random.choice(self._kinds)
             tasks.append(NewTask(kind=kind, key=f"k{self._made}", gate=GATE if kind == "gated" else None))
         while True:
             try:
                 await self.person_ledger.add(tasks)
             except (RedriveError, RuntimeError):
-                await asyncio.sleep(0.3)
+                await asyncio.sleep(0.15)
                 continue
             self.model.acknowledged |= {one.key for one in tasks}
             return
@@ -333,7 +348,8 @@ class World:
             self._redrive, self._cancel, self._resolve, self._stop_one, self._pause, self._resume, self._limit,
             self._operate, self._steer,
         ]  # fmt: skip
-        act = self.random.choices(acts, weights=[2, 1, 1, 1, 1, 2, 1, 3, 2])[0]
+        operates = [3, 2] if self._operates else [0, 0]
+        act = self.random.choices(acts, weights=[2, 1, 1, 1, 1, 2, len(self._kinds) - 1, *operates])[0]
         self.acts.append(act.__name__.strip("_"))
         try:
             await act()
@@ -360,11 +376,15 @@ class World:
         await self.person_ledger.ask_to_stop(self._some(State.CLAIMED)[:1], ADA)
 
     async def _pause(self) -> None:
-        name = self.random.choice([GATE, "kind:job", "kind:gated", "kind:*"])
-        await self.person_ledger.pause_gate(name, ADA, span=self.random.choice([None, timedelta(seconds=2)]))
+        await self.person_ledger.pause_gate(self._gate(), ADA, span=self.random.choice([None, timedelta(seconds=1)]))
 
     async def _resume(self) -> None:
-        await self.person_ledger.resume_gate(self.random.choice([GATE, "kind:job", "kind:gated", "kind:*"]), ADA)
+        await self.person_ledger.resume_gate(self._gate(), ADA)
+
+    def _gate(self) -> str:
+        return self.random.choice(
+            [*(f"kind:{kind}" for kind in self._kinds), "kind:*", *([GATE] if len(self._kinds) > 1 else [])]
+        )
 
     async def _limit(self) -> None:
         rule = self.random.choice([None, read_rule(concurrency=1), read_rule(concurrency=2)])
@@ -393,19 +413,19 @@ class World:
         self.chaos, self.away_until = False, 0.0
         self.acts.append(f"{self.loop.time():.2f} peace")
         frozen = max([one.frozen_until for one in self._alive()], default=0.0)
-        await asyncio.sleep(max(3.0, frozen - self.loop.time()))  # whoever was slow or frozen is back
+        await asyncio.sleep(max(1.5, frozen - self.loop.time()))  # whoever was slow or frozen is back
         await self.person.spawn(self._settle_down())
         self._start()
         ends = self.loop.time() + ENDS_SECONDS
         while self.loop.time() < ends:
-            await asyncio.sleep(1)
+            await asyncio.sleep(0.5)
             self._check()
             if not self.model.unfinished() and not await self.person.spawn(self._busy()):
                 break
         for one in self._alive():
             if one.worker is not None:
                 one.worker.stop()
-        await asyncio.sleep(3)
+        await asyncio.sleep(1.5)
         self._check()
         assert not await self.person.spawn(self._busy()), "an operation never came to its end"
         self.model.finish()
@@ -433,7 +453,7 @@ def _handlers(process: Process) -> Handlers:
     async def handle(task: Any) -> Any:
         world, fence = process.world, process.entered.pop(task.key, None)
         try:
-            await asyncio.sleep(world.random.choice([0.0, 0.01, 0.3, 1.0, 3.0]))
+            await asyncio.sleep(world.random.choice([0.0, 0.01, 0.15, 0.5, 1.5]))
             await process.awake()
             drawn = world.random.random()
             if world.chaos and drawn < 0.04:
@@ -448,7 +468,7 @@ def _handlers(process: Process) -> Handlers:
         world.model.ended(process.name, task.id, fence, outcome)
         if outcome == "failed":
             raise BusinessError("refused") if drawn > 0.95 else ValueError("odd")
-        return {"done": Done(), "snoozed": Snoozed(timedelta(seconds=0.3)), "cancelled": Cancelled("no")}[outcome]
+        return {"done": Done(), "snoozed": Snoozed(timedelta(seconds=0.15)), "cancelled": Cancelled("no")}[outcome]
 
     handlers = Handlers()
     for kind in KINDS:

@@ -154,3 +154,16 @@ def test_backoffs_are_values():
     assert len({Exponential(), Exponential(), Fixed(seconds(1))}) == 2
     with pytest.raises(AttributeError):
         Fixed(seconds(1)).every = seconds(2)
+
+
+@pytest.mark.parametrize(("amount", "more"), [(6, False), (7, True)])
+def test_a_long_schedule_is_described_by_its_first_waits(amount, more):
+    """Six waits are shown; only where there are others does it say so."""
+    assert Schedule([seconds(1)] * amount).describe() == "schedule " + ", ".join(["1s"] * 6) + (", …" if more else "")
+
+
+def test_a_schedule_may_have_a_thousand_waits():
+    """The bound itself is allowed, and one more is not."""
+    assert len(Schedule([seconds(1)] * 1000).waits) == 1000
+    with pytest.raises(PolicyError, match="not 1001"):
+        Schedule([seconds(1)] * 1001)

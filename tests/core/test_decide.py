@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from redrive.core import jitter
 from redrive.core.backoff import Exponential, Fixed, Schedule
-from redrive.core.decide import Settlement, deadline_of, decide, explanation_texts, failures_max_of
+from redrive.core.decide import LEASE_EXPIRED_ERROR, Settlement, deadline_of, decide, explanation_texts, failures_max_of
 from redrive.core.durations import DURATION_MAX, days, hours, minutes, seconds
 from redrive.core.failure import ErrorClass
 from redrive.core.jitter import draw
@@ -97,6 +97,49 @@ def test_reasons_are_redacted_and_bounded():
     assert "hunter2" not in Snoozed(seconds(1), "password=hunter2").reason
     assert "hunter2" not in Cancelled("password=hunter2").reason
     assert len(Cancelled("x" * 1_000_000).reason) == 2000
+
+
+@pytest.mark.parametrize(
+    "outcome", [Snoozed(seconds(1)), Released(), Cancelled(), BOOM, LeaseExpired()], ids=lambda it: type(it).__name__
+)
+@pytest.mark.parametrize("alone", [True, False])
+def test_every_settlement_says_how_long_it_ran(outcome, alone):
+    """However a run ended, its history has the time that it took."""
+    claim = claim_of() if alone else claim_of()._replace(claim_id=FENCE)
+    assert decide(claim, outcome, Policy(), elapsed=seconds(3)).elapsed == seconds(3)
+
+
+def test_a_suspect_is_told_of_as_one():
+    """Who was lost beside others reads why it runs again at once, under which policy, and what it still has."""
+    settled = decide(claim_of(failures=2)._replace(claim_id=FENCE), LeaseExpired(), Policy(name="bank", attempts=9))
+    assert settled.error == LEASE_EXPIRED_ERROR
+    explained = settled.explanation
+    assert explained is not None
+    assert (explained.error_class, explained.policy, explained.failures) == (ErrorClass.WORKER_LOST, "bank", 2)
+    assert (explained.failures_max, explained.delay) == (9, ZERO)
+
+
+@pytest.mark.parametrize("policy", [Policy(), Policy(deadline=days(1))], ids=["told to many", "told to one"])
+def test_an_error_that_was_raised_leaves_its_stack(policy):
+    """The explanation names where it was raised; an error that nobody has raised has no such place."""
+    with pytest.raises(RuntimeError) as raised:
+        raise RuntimeError("boom")
+    explained = decide(claim_of(), Failed(raised.value), policy).explanation
+    assert explained is not None
+    assert explained.stack is not None
+    assert explained.stack.members in explained.json_text()
+    assert json.loads(explained.json_text())["stack"] == explained.stack.id
+    unraised = decide(claim_of(), BOOM, policy).explanation
+    assert unraised is not None
+    assert unraised.stack is None or unraised.stack.at is None
+
+
+def test_a_death_names_its_policy_and_the_wait_that_was_asked_for():
+    """Nothing of the last failure is left out: the policy, and the floor that the other side has set."""
+    asked = Failed(RateLimitedError("slow down", retry_after=seconds(40)))
+    explained = decide(claim_of(failures=1), asked, Policy(name="bank", attempts=2)).explanation
+    assert explained is not None
+    assert (explained.policy, explained.floor) == ("bank", seconds(40))
 
 
 @pytest.mark.parametrize("delay", ["5", None, timedelta(seconds=-1), timedelta(days=367)])

@@ -249,3 +249,8 @@ def test_jitters_are_described_in_a_few_words():
 def test_every_backoff_here_is_one():
     """The table above holds real backoffs, so the properties test what policies accept."""
     assert all(isinstance(backoff, Backoff) for backoff in BACKOFFS)
+
+
+def test_the_longest_wait_of_plus_and_minus():
+    """What a wait can come to is the wait and its share on top."""
+    assert jitter.plus_minus(20).ceiling(Fixed(seconds(10)), 1) == seconds(12)

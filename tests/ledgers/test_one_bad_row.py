@@ -259,6 +259,20 @@ async def test_a_start_that_cannot_be_read_is_rescued(database: Database, store:
     assert await ledger.settle([settlement(claim) for claim in found], worker="keeper") == []
 
 
+@pytest.mark.parametrize("began", ["12026-01-01", "4713-01-01 00:00:00+00 BC", "0001-01-01 00:00:00+00", "infinity"])
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+async def test_a_history_beside_a_start_that_cannot_be_read(database: Database, store: str, began: str) -> None:
+    """A start that somebody spoils while the task is held is left out of its history, which can be read."""
+    ledger = await opened(database, store)
+    claims = await ledger.claim(30, LEASE)
+    await change(database, store, 5, claimed_at=f"'{began}'")
+    assert await ledger.settle([settlement(claim) for claim in claims], worker="w") == []
+    [odd] = await ledger.attempts(5)
+    assert (odd.started_at is None) == (began != "infinity")
+    [other] = await ledger.attempts(6)
+    assert other.started_at is not None
+
+
 async def test_the_census_lists_the_dead_beside_a_bad_row(database: Database, store: str) -> None:
     """The list of dead tasks is kept though one of them has an error, or a time of its end, that cannot be read."""
     odd = {"sqlite": {"error": "CAST(x'ff' AS TEXT)"}, "postgres": {"span": "'12026-01-01'"}}[store]
@@ -325,6 +339,24 @@ async def test_pages_beside_an_endless_instant(database: Database, store: str, n
     pages, cursor, seen = SqlTaskPages(ledger), None, []
     while True:
         page = await pages.page(Filter(state=State.WAITING), cursor=cursor, limit=2, newest_first=newest_first)
+        seen += [task.id for task in page.items]
+        cursor = page.cursor
+        if cursor is None or len(seen) > 60:
+            break
+    assert sorted(seen) == [*range(1, 31)]
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+@pytest.mark.parametrize("instant", ["0001-01-01 00:00:00+00", "0001-01-01 00:00:01+00", "0001-06-01 00:00:00+00"])
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+async def test_pages_beside_the_first_year(database: Database, store: str, instant: str, newest_first: bool) -> None:
+    """The first instant that Python knows is not minus infinity, though it is read as that: each row is on one page."""
+    ledger = await opened(database, store)
+    await execute(database, ["UPDATE orders SET due_at = '-infinity' WHERE id > 3"])
+    await change(database, store, 7, due_at=f"'{instant}'")
+    pages, cursor, seen = SqlTaskPages(ledger), None, []
+    while True:
+        page = await pages.page(Filter(state=State.WAITING), cursor=cursor, limit=7, newest_first=newest_first)
         seen += [task.id for task in page.items]
         cursor = page.cursor
         if cursor is None or len(seen) > 60:

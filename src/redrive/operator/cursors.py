@@ -31,7 +31,7 @@ def write_cursor(position: Position) -> str:
     """The position as a text."""
     at = position.at
     if isinstance(at, datetime):
-        at = EARLIEST if at.year == 1 else at.isoformat()
+        at = EARLIEST if at.replace(tzinfo=None) == datetime.min else at.isoformat()
     said = json.dumps([at, str(position.id)])
     return base64.urlsafe_b64encode(said.encode()).decode().rstrip("=")
 

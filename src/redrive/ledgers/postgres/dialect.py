@@ -124,8 +124,8 @@ class PostgresDialect:
         return self.now() - bindparam("age", type_=Interval)
 
     def unreadable(self, at: ColumnElement[Any]) -> Sequence[ColumnElement[bool]]:
-        """See `Dialect.unreadable`: years that Python does not know. Both infinities can be read."""
-        return and_(at > _LAST, at < _ENDLESS), and_(at < _FIRST, at > Earliest())
+        """See `Dialect.unreadable`: years that Python does not know, and the first instant that it knows, for which minus infinity is read. Both infinities can be read."""
+        return and_(at > _LAST, at < _ENDLESS), and_(at <= _FIRST, at > Earliest())
 
     def seconds_until(
         self, instant: ColumnElement[Any], column: ColumnElement[Any], *, signed: bool

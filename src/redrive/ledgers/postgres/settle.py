@@ -19,11 +19,14 @@ from sqlalchemy import (
     Text,
     Uuid,
     bindparam,
+    case,
     cast,
     extract,
     func,
     insert,
     literal_column,
+    null,
+    or_,
     select,
 )
 from sqlalchemy.dialects.postgresql import ARRAY
@@ -117,6 +120,15 @@ class PostgresSettle:
         values = self._rows.values(settlement, now) + history
         return values if self._rows.started_at is not None else (*values, started_at(claim))
 
+    def _start(self, began: ColumnElement[Any]) -> ColumnElement[Any]:
+        """When a run began. Who spoils that in a row of their own must not spoil the history of the task, which is read as a whole."""
+        start = comparable(began)
+        return (
+            start
+            if self._rows.started_at is None
+            else case((or_(*self._dialect.unreadable(start)), null()), else_=start)
+        )
+
     def _build(self, same: Collection[str], *, wait: bool, gated: bool) -> "_Shape":
         """End the claims, write the history and add up the minute, if all of them are ours; and which of them are."""
         of_batch = Batch(self._dialect, self._columns[gated], same)
@@ -158,7 +170,7 @@ class PostgresSettle:
                  "duration_seconds", "delay_seconds", "error_class", "error", "explanation", "version"],
                 select(
                     bindparam("ledger", type_=Text), cast(c.id, Text), fence, c.number,
-                    comparable(c.began), self._dialect.now(), c.outcome, c.state,
+                    self._start(c.began), self._dialect.now(), c.outcome, c.state,
                     bindparam("worker", type_=Text), c.duration, extract("epoch", c.delay),
                     c.error_class, c.error, cast(c.explanation, schema.attempt.c.explanation.type),
                     bindparam("version", type_=Text),

@@ -30,6 +30,7 @@ ENDS = {
 """What follows from an answer: the act, where it leads, and what the history says."""
 
 _s = schema.stop
+_STOPS = select(_s).where(_s.c.ledger == bindparam("its_ledger", type_=Text)).limit(STOPS_MAX)
 _GONE = delete(_s).where(
     _s.c.ledger == bindparam("its_ledger", type_=Text),
     _s.c.task_id == bindparam("its_task", type_=Text),
@@ -107,7 +108,7 @@ class Answering(Acting, Reading):
         return [stop for stop in stops if stop in held]
 
     def _read_stops(self, connection: Connection) -> list[Stop]:
-        rows = connection.execute(select(_s).where(_s.c.ledger == self.name).limit(STOPS_MAX))
+        rows = connection.execute(_STOPS, {"its_ledger": self.name})
         return [Stop(self.read_id(row.task_id), row.claim_id, row.actor, row.reason) for row in rows]
 
     def _stops_held(self, connection: Connection, stops: Sequence[Stop]) -> set[Stop]:

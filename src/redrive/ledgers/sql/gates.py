@@ -245,10 +245,14 @@ class Gating(LedgerBase):
         return await self.database.read(self._overdue_behind_gates, limit)
 
     def _overdue_behind_gates(self, connection: Connection, limit: int) -> list[TaskId]:
+        return list(connection.execute(self._overdue_gated, {**self._times(), "amount": limit}).scalars())
+
+    @cached_property
+    def _overdue_gated(self) -> Select[Any]:
         rows, deadline = self._mapped.rows, self._mapped.rows.column("deadline")
         over = comparable(deadline) <= self._mapped.dialect.present(deadline)
         found = select(self._mapped.id).where(rows.gated(), deadline.is_not(None), over)
-        return list(connection.execute(found.order_by(comparable(deadline)).limit(limit), self._times()).scalars())
+        return found.order_by(comparable(deadline)).limit(bindparam("amount", type_=Integer))
 
     async def recount(self) -> int:
         """Count anew what is held behind each gate that holds something; how many gates were wrong.

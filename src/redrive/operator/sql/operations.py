@@ -74,6 +74,13 @@ TRIES_LOOKED_AT_MAX = 5000
 _o, _t, _e = schema.operation, schema.operation_task, schema.edit
 _TALLIED = schema.FATES_COUNTED
 _MET = ("done", "failed", "ended", "skipped", "unfit")
+# What is open is said to the letter as in the index, which holds nothing else.
+_OPEN = (
+    select(_o)
+    .where(or_(_o.c.ended_at.is_(None), _o.c.released > _o.c.done + _o.c.failed + _o.c.ended))
+    .order_by(_o.c.id)
+    .limit(OPEN_MAX)
+)
 
 
 class SqlOperations(OnDatabase):
@@ -193,11 +200,7 @@ class SqlOperations(OnDatabase):
     @reads
     def open(self, connection: Connection) -> list[Operation]:
         """See `Operations.open`."""
-        # To the letter as in the index, which holds nothing else.
-        is_open = or_(_o.c.ended_at.is_(None), _o.c.released > _o.c.done + _o.c.failed + _o.c.ended)
-        return [
-            read_row(row) for row in connection.execute(select(_o).where(is_open).order_by(_o.c.id).limit(OPEN_MAX))
-        ]
+        return [read_row(row) for row in connection.execute(_OPEN)]
 
     @looks(LOOK_WITHIN)
     def steps(self, connection: Connection, id: str) -> list[StepTally]:
