@@ -56,9 +56,9 @@ class SettleInSteps(ABC):
     ) -> Sequence[Settlement]:
         """See `SettleWriter.write`."""
         present = self._begin(connection, now, wait=wait)
-        values = [self._rows.values(one, now) for one in settlements]
+        columns = self._rows.by_columns(settlements, now)
         said = {"ledger": ledger, "worker": worker, "version": build(), "ended_at": present}
-        left = self._end(connection, settlements, values, now, said)
+        left = self._end(connection, settlements, columns, now, said)
         settled = without(settlements, left)
         if settled:
             minute = {"minute": present.replace(second=0, microsecond=0), "ledger": ledger, "worker": worker}
@@ -67,12 +67,13 @@ class SettleInSteps(ABC):
                 settle_gates(connection, self._dialect, ledger, settled, present)
         return [] if not left else [one for one in settlements if one.claim.task.id in left]
 
-    def _update(self, connection: Connection, values: Sequence[Sequence[Any]], now: datetime | None) -> set[TaskId]:
+    def _update(self, connection: Connection, columns: Sequence[Sequence[Any]], now: datetime | None) -> set[TaskId]:
         """End the claims whose fence is still there; the ids of the others."""
-        ending = self._endings.of(values)
-        batch = ending.batch.parameters(values) | self._dialect.times(now)
+        ending = self._endings.of(columns)
+        batch = ending.batch.of_columns(columns) | self._dialect.times(now)
         written = {row[0] for row in ending.written.rows(connection, batch)}
-        return set() if len(written) == len(values) else {row[0] for row in values} - written
+        ids = columns[0]
+        return set() if len(written) == len(ids) else set(ids) - written
 
     @abstractmethod
     def _begin(self, connection: Connection, now: datetime | None, *, wait: bool) -> datetime:
@@ -83,13 +84,13 @@ class SettleInSteps(ABC):
         self,
         connection: Connection,
         settlements: Sequence[Settlement],
-        values: Sequence[Sequence[Any]],
+        columns: Sequence[Sequence[Any]],
         now: datetime | None,
         said: Parameters,
     ) -> set[TaskId]:
         """End the claims whose fence is still there, and write an attempt for each; the ids of the others.
 
-        `values` are the settlements as columns; `said` is what the attempts have in common.
+        `columns` are what `SettleRows.by_columns` made of the settlements; `said` is what the attempts have in common.
         """
 
 

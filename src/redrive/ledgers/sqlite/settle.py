@@ -71,23 +71,21 @@ class SqliteSettle(SettleInSteps):
         self,
         connection: Connection,
         settlements: Sequence[Settlement],
-        values: Sequence[Sequence[Any]],
+        columns: Sequence[Sequence[Any]],
         now: datetime | None,
         said: Parameters,
     ) -> set[TaskId]:
         if self._write_attempts(connection, settlements, said) != len(settlements):
-            return self._update(connection, values, now)
-        end = self._ends.of(values)
-        end.statement.changed(connection, end.batch.parameters(values) | self._dialect.times(now))
+            return self._update(connection, columns, now)
+        end = self._ends.of(columns)
+        end.statement.changed(connection, end.batch.of_columns(columns) | self._dialect.times(now))
         return set()
 
     def _write_attempts(self, connection: Connection, settled: Sequence[Settlement], said: Parameters) -> int:
         """Write the history of those that are ours; how many they are."""
-        named = self._task_id is None
-        texts = explanation_texts(settled)
-        attempts = [_attempt(one, text, named=named) for one, text in zip(settled, texts, strict=True)]
+        attempts = _attempts(settled, named=self._task_id is None)
         record = self._records.of(attempts)
-        return record.statement.changed(connection, record.batch.parameters(attempts) | said)
+        return record.statement.changed(connection, record.batch.of_columns(attempts) | said)
 
     def _end_of(self, same: Collection[str]) -> _Write:
         """The update of those that are ours."""
@@ -120,22 +118,22 @@ def _as_text(id_: ColumnElement[Any]) -> ColumnElement[str] | None:
     return id_ if isinstance(id_.type, Text) else None
 
 
-def _attempt(settlement: Settlement, explanation: str | None, *, named: bool) -> tuple[Any, ...]:
-    """The history of a settlement: its row and fence, the text of its id if it has to be `named`, and then as in `_ATTEMPT`."""
-    claim, outcome, state, _, delay, error, explained, elapsed, _ = settlement
-    id_, fence = claim.task.id, claim.claim_id
-    return (
-        id_,
-        fence,
-        *((str(id_),) if named else ()),
-        fence,
-        claim.task.failures + 1,
-        started_at(claim),
-        outcome,
-        state,
-        elapsed.total_seconds(),
-        None if delay is None else delay.total_seconds(),
-        None if explained is None else explained.error_class,
-        error,
-        explanation,
-    )
+def _attempts(settled: Sequence[Settlement], *, named: bool) -> list[Sequence[Any]]:
+    """The history of settlements by columns: rows and fences, the text of their ids if they have to be `named`, and then as in `_ATTEMPT`."""
+    claims, outcomes, states, _, delays, errors, explained, elapsed, _ = zip(*settled, strict=True)
+    ids, fences = [claim.task.id for claim in claims], [claim.claim_id for claim in claims]
+    return [
+        ids,
+        fences,
+        *([[str(id_) for id_ in ids]] if named else []),
+        fences,
+        [claim.task.failures + 1 for claim in claims],
+        [started_at(claim) for claim in claims],
+        outcomes,
+        states,
+        [one.total_seconds() for one in elapsed],
+        [None if delay is None else delay.total_seconds() for delay in delays],
+        [None if one is None else one.error_class for one in explained],
+        errors,
+        explanation_texts(settled),
+    ]
