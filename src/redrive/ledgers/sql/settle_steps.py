@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import Connection, and_
 
@@ -56,9 +56,8 @@ class SettleInSteps(ABC):
     ) -> Sequence[Settlement]:
         """See `SettleWriter.write`."""
         present = self._begin(connection, now, wait=wait)
-        columns = self._rows.by_columns(settlements, now)
         said = {"ledger": ledger, "worker": worker, "version": build(), "ended_at": present}
-        left = self._end(connection, settlements, columns, now, said)
+        left = self._end(connection, settlements, now, said)
         settled = without(settlements, left)
         if settled:
             minute = {"minute": present.replace(second=0, microsecond=0), "ledger": ledger, "worker": worker}
@@ -67,8 +66,9 @@ class SettleInSteps(ABC):
                 settle_gates(connection, self._dialect, ledger, settled, present)
         return [] if not left else [one for one in settlements if one.claim.task.id in left]
 
-    def _update(self, connection: Connection, columns: Sequence[Sequence[Any]], now: datetime | None) -> set[TaskId]:
+    def _update(self, connection: Connection, settlements: Sequence[Settlement], now: datetime | None) -> set[TaskId]:
         """End the claims whose fence is still there; the ids of the others."""
+        columns = self._rows.by_columns(settlements, now)
         ending = self._endings.of(columns)
         batch = ending.batch.of_columns(columns) | self._dialect.times(now)
         written = {row[0] for row in ending.written.rows(connection, batch)}
@@ -84,13 +84,12 @@ class SettleInSteps(ABC):
         self,
         connection: Connection,
         settlements: Sequence[Settlement],
-        columns: Sequence[Sequence[Any]],
         now: datetime | None,
         said: Parameters,
     ) -> set[TaskId]:
         """End the claims whose fence is still there, and write an attempt for each; the ids of the others.
 
-        `columns` are what `SettleRows.by_columns` made of the settlements; `said` is what the attempts have in common.
+        `said` is what the attempts have in common.
         """
 
 
