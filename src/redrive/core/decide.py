@@ -240,8 +240,9 @@ def _suspect(claim: Claim, policy: Policy, elapsed: timedelta, failures_max: int
 def deadline_of(claim: Claim, policy: Policy) -> datetime | None:
     """The instant from which the task is not to be tried any more: its own, or the policy's after its creation."""
     own, created_at = claim.task.deadline_at, claim.task.created_at
-    if policy.deadline is None or created_at is None:
+    if not policy.has_deadline or created_at is None:
         return own
+    assert policy.deadline is not None
     return created_at + policy.deadline if own is None else min(own, created_at + policy.deadline)
 
 
