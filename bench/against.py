@@ -1,7 +1,7 @@
 """What a task costs here, beside what it cost at another commit. `python -m bench.against COMMIT`.
 
 Three processes take turns in rounds: the code of this folder, that of the commit, and that of the commit once more as a control. Tasks have
-no gates and do nothing. What counts is processor time, not time on the wall: that of the process, and on PostgreSQL that of its sessions in
+no gates and do nothing; with `--work fail_once` the first try of each raises. What counts is processor time, not time on the wall: that of the process, and on PostgreSQL that of its sessions in
 the server as well. So a machine that others use does not matter much. A round there takes long, though, and what a process does once a second
 is not the tasks' doing: a second without work is measured, too, and taken off. Others only ever make a round slower, by what they leave in
 caches: so there are many rounds, and the quickest quarter of them counts. A round begins a worker, which costs some milliseconds: it has to
@@ -45,10 +45,10 @@ def code_of(commit: str, folder: Path) -> Iterator[Path]:
 class Side:
     """One of those who take turns: a process with code and a database of its own."""
 
-    def __init__(self, code: Path, url: str, tasks: int) -> None:
+    def __init__(self, code: Path, url: str, tasks: int, work: str) -> None:
         path = os.pathsep.join(str(each) for each in (code / "src", code / "client" / "src", ROOT))
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "bench.ticks", url, str(tasks)],
+            [sys.executable, "-W", "ignore", "-m", "bench.ticks", url, str(tasks), work],
             env=os.environ | {"PYTHONPATH": path},
             cwd=code.parent,  # a folder without packages of its own
             stdin=subprocess.PIPE,
@@ -102,6 +102,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser("against", __doc__)
     arguments.add_argument("commit", help="what to compare with")
     arguments.add_argument("--stores", nargs="+", choices=["sqlite", "postgres"], default=["sqlite", "postgres"])
+    arguments.add_argument("--work", choices=["run", "fail_once"], default="run")
     arguments.add_argument("--tasks", type=int, default=20_000, help="in a round")
     arguments.add_argument("--rounds", type=int, default=20)
     options = arguments.parse_args(argv)
@@ -115,7 +116,7 @@ def main(argv: Sequence[str]) -> int:
             sides = {}
             for name in SIDES:
                 url = fresh(running, store, name, ready=False)  # each makes the tables that its own code knows
-                sides[name] = Side(ROOT if name == "now" else before, url, options.tasks)
+                sides[name] = Side(ROOT if name == "now" else before, url, options.tasks, options.work)
                 stack.callback(sides[name].end)
             console.print(
                 f"{store}, a task, the quickest of {options.rounds} rounds of {options.tasks:,}:", highlight=False

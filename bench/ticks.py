@@ -1,6 +1,6 @@
-"""Rounds of tasks that do nothing, one for each line that is read: `python -m bench.ticks URL TASKS`, as `bench.against` starts it.
+"""Rounds of tasks that do nothing, one for each line that is read: `python -m bench.ticks URL TASKS WORK`, as `bench.against` starts it.
 
-It says what they cost in processor time, of this process and of its sessions in the server, and what a second costs in which there is
+The work is `run`, or `fail_once`: then the first try of each task raises. It says what they cost in processor time, of this process and of its sessions in the server, and what a second costs in which there is
 nothing to do. Older code runs it too, so it uses little of it.
 """
 
@@ -10,16 +10,19 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import uvloop
 from sqlalchemy import Connection, text
 
-from redrive import Redrive, Task
+from bench.job import FirstTryError
+from redrive import Fixed, Policy, Redrive, Task, jitter
 from redrive.lane import make_task
 from redrive.ledgers.sql.migrate import migrate
 
 PAGE = 500
+POLICY = Policy(Fixed(timedelta(0)), retries=2, jitter=jitter.none)
 IDLE_SECONDS = 1.0
 TABLES = ("redrive_attempt", "redrive_minute", "redrive_task")
 SESSIONS = text("SELECT pid FROM pg_stat_activity WHERE datname = current_database()")
@@ -27,11 +30,11 @@ Spent = dict[int, float]
 """Seconds of processor time until now: of sessions in the server by their process, and of this one as 0."""
 
 
-async def serve(url: str, tasks: int) -> None:
+async def serve(url: str, tasks: int, work: str) -> None:
     """Make the tables, and run a round for each line until there is none."""
     app, rounds = Redrive(url), Rounds(tasks)
     await migrate(app.database)
-    app.handler("tick")(rounds.tick)
+    app.handler("tick", policy=POLICY)(rounds.fail_once if work == "fail_once" else rounds.tick)
     async with app:
         while name := (await asyncio.to_thread(sys.stdin.readline)).strip():
             print(json.dumps(await rounds.run(app, name)), flush=True)
@@ -49,6 +52,11 @@ class Rounds:
         self._left -= 1
         if not self._left:
             self._ended.set()
+
+    async def fail_once(self, task: Task) -> None:
+        if task.failures == 0:
+            raise FirstTryError("the first try fails")
+        await self.tick(task)
 
     async def run(self, app: Redrive, name: str) -> dict[str, float]:
         """Seconds of processor time, here and in the server, and of time on the wall: to add, to run, and to idle."""
@@ -109,4 +117,4 @@ def _processor_seconds(pid: int) -> float:
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(sys.argv[1], int(sys.argv[2])))
+    uvloop.run(serve(sys.argv[1], int(sys.argv[2]), sys.argv[3]))

@@ -158,3 +158,19 @@ def test_a_system_may_take_larger_payloads():
     assert len(made.payload_json) == PAYLOAD_BYTES_MAX + 2
     with pytest.raises(PayloadError, match=f"{PAYLOAD_BYTES_MAX + 1:,}"):
         NewTask(kind="a", key="k", payload=large, payload_bytes_max=PAYLOAD_BYTES_MAX + 1)
+
+
+@pytest.mark.parametrize(
+    "payload", [7, 0.1, 1e16, True, None, 'ü "\\\n\x7f', [1, [2, (3,)]], {"a": {"b": [1.5, None]}, "ü": 2**70}]
+)
+def test_a_payload_is_the_text_that_python_writes(payload):
+    """The encoder is made once, and says the same as one that is made for each call."""
+    assert encode_payload(payload) == json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
+
+
+def test_a_payload_that_holds_itself_is_refused():
+    """However deep one would follow it."""
+    endless = []
+    endless.append(endless)
+    with pytest.raises(PayloadError, match="is not JSON"):
+        encode_payload(endless)

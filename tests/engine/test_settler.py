@@ -62,8 +62,8 @@ def recorded(ledger):
     return Recorded(ledger)
 
 
-def make_settler(ledger, heard, batch=100):
-    return Settler(ledger, "tester", Patience(ledger.name, heard.tell), heard.tell, batch=batch)
+def make_settler(ledger, heard, batch=100, **options):
+    return Settler(ledger, "tester", Patience(ledger.name, heard.tell), heard.tell, batch=batch, **options)
 
 
 @asynccontextmanager
@@ -111,6 +111,33 @@ async def test_outcomes_share_the_next_group(recorded, heard):
         await settler.flushed()
         assert settler.unwritten == 0
     assert recorded.groups == [["a"], ["b", "c", "d"]]
+
+
+async def test_a_group_grows_while_others_are_about_to_end(recorded, heard):
+    """What is claimed together is written together, as long as the loop's next turn brings more and the group is not full."""
+    settlements = await done(recorded, "a", "b", "c", "d")
+    coming = list(settlements)
+
+    def more_to_come():
+        if coming:
+            settler.put(coming.pop(0))
+        return bool(coming)
+
+    settler = make_settler(recorded, heard, batch=3, more_to_come=more_to_come)
+    settler.put(coming.pop(0))
+    async with running(settler):
+        await settler.flushed()
+    assert recorded.groups == [["a", "b", "c"], ["d"]]
+
+
+async def test_a_group_does_not_wait_long_for_others(recorded, heard, monkeypatch):
+    """A line that does not come to its end holds nothing up."""
+    monkeypatch.setattr(settler_module, "FILL_SECONDS", 0.0)
+    [settlement] = await done(recorded, "one")
+    async with running(make_settler(recorded, heard, more_to_come=lambda: True)) as settler:
+        settler.put(settlement)
+        await settler.flushed()
+    assert recorded.groups == [["one"]]
 
 
 async def test_a_group_has_a_limit(recorded, heard):

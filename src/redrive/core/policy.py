@@ -60,6 +60,8 @@ class Policy:
     jitter_words: str = field(init=False, repr=False, compare=False)
     is_same_for_all: bool = field(init=False, repr=False, compare=False)
     """Whether all tasks that fail alike are told the same: nothing is drawn, and no task brings anything of its own."""
+    has_deadline: bool = field(init=False, repr=False, compare=False)
+    """Whether it has one: each run asks, and a field that holds a span is a call."""
     told: dict[Any, Any] = field(init=False, repr=False, compare=False)
     """What they are told, for `decide`."""
 
@@ -80,6 +82,7 @@ class Policy:
         set_field("backoff_words", self.backoff.describe())
         set_field("jitter_words", self.jitter.describe())
         set_field("is_same_for_all", self.jitter is jitters.none and self.deadline is None and self.own_backoff is None)
+        set_field("has_deadline", self.deadline is not None)
         set_field("told", {})
 
     def for_task(self, task: Task) -> "Policy":

@@ -59,6 +59,10 @@ class Lanes(Generic[R]):
         """Start a run in a task of its own."""
         one.task = asyncio.get_running_loop().create_task(self._run(one))
 
+    def has_line(self) -> bool:
+        """Whether runs stand in line: a lane comes to them in the loop's next turn."""
+        return bool(self._line)
+
     def give_up(self) -> list[R]:
         """Take what has not begun out of the line."""
         left = [one for one, _ in self._line]

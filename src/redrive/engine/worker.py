@@ -161,9 +161,10 @@ class Worker:
         self._runner = Runner(ledger, self.name, self._threads, around, self._stops)
         self.tally = KindTally(ledger.name, handlers)
         """What it has counted of each kind, for whoever writes it down."""
+        self._lanes = Lanes(self._run_one)
         self._settler = Settler(
-            ledger, self.name, self._patience, self._tell,
-            batch=self._batch, observed=bool(self._observers), plan=self._plan_retry, tally=self.tally,
+            ledger, self.name, self._patience, self._tell, batch=self._batch, observed=bool(self._observers),
+            plan=self._plan_retry, tally=self.tally, more_to_come=self._lanes.has_line,
         )  # fmt: skip
         self._keeper = Keeper(
             ledger, handlers, self._settler, self._patience, self._tell,
@@ -171,7 +172,6 @@ class Worker:
             retention=self._settings.retention, prune_every=self._settings.prune_every,
         )  # fmt: skip
         self._running: set[_Running] = set()
-        self._lanes = Lanes(self._run_one)
         self._places = Places(handlers, ledger, sharers)
         self._suspects: deque[_Running] = deque()
         self._alone: asyncio.Task[None] | None = None

@@ -4,12 +4,16 @@ from typing import Any
 
 import pytest
 
+from redrive.core.decide import decide
+from redrive.core.outcome import Done, Failed
+from redrive.core.policy import Policy
 from redrive.core.table import LedgerTable
 from redrive.core.task import NewTask
 from redrive.errors import TableError
 from redrive.ledgers.open import open_ledger, own_ledger
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
+from redrive.ledgers.sqlite import settle as sqlite_settle
 from tests.ledgers.homes import LEASE, execute, settlement
 
 ROWS = LedgerTable("readings", count="attempts")
@@ -73,3 +77,27 @@ async def test_a_lost_claim_costs_no_other_its_settlement(database: Database) ->
     unwritten = await ledger.settle([settlement(claim) for claim in claims], worker="second")
     assert [one.claim for one in unwritten] == [claims[1]]
     assert [len(await ledger.attempts(claim.task.id)) for claim in claims] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("parts_max", [0, 8], ids=["as a whole", "in parts"])
+async def test_settlements_of_every_sort_are_written_together(
+    database: Database, monkeypatch: pytest.MonkeyPatch, parts_max: int
+) -> None:
+    """Of two claims, done and failed, with one lost in each: the same is written in parts that are alike as in one whole."""
+    monkeypatch.setattr(sqlite_settle, "PARTS_MAX", parts_max)
+    ledger = own_ledger(database)
+    await ledger.add([NewTask(kind="k", key=f"t{number}", payload=None) for number in range(12)])
+    claims = [claim for _ in range(2) for claim in await ledger.claim(6, LEASE)]
+    ends = [decide(claim, Failed(OSError("away")) if at % 2 else Done(), Policy()) for at, claim in enumerate(claims)]
+    taken = [ends[0], ends[7]]
+    assert await ledger.settle(taken, worker="first") == []
+
+    unwritten = await ledger.settle(ends, worker="second")
+
+    assert {one.claim.task.key for one in unwritten} == {one.claim.task.key for one in taken}
+    for end in ends:
+        task = await ledger.get_by_key(end.claim.task.key)
+        [attempt] = await ledger.attempts(task.id)
+        assert (task.state, task.failures, task.last_error) == (end.state, end.failures, end.error)
+        assert (attempt.claim_id, attempt.outcome, attempt.error) == (end.claim.claim_id, end.outcome, end.error)
+        assert attempt.worker == ("first" if end in taken else "second")

@@ -4,7 +4,7 @@ The present is `statement_timestamp()`: `clock_timestamp()` is evaluated per row
 Only where a test gives a clock of its own is it bound.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -157,17 +157,16 @@ class PostgresDialect:
 
     def batch_writer(
         self, columns: Columns, same: Collection[str] = ()
-    ) -> Callable[[Iterable[Sequence[Any]]], Parameters]:
+    ) -> Callable[[Sequence[Sequence[Any]]], Parameters]:
         """See `Dialect.batch_writer`."""
         names = [(f"{PREFIX}{name}", name in same) for name in columns]
 
-        def write(rows: Iterable[Sequence[Any]]) -> Parameters:
-            lists = zip(*rows, strict=True)
+        def write(given: Sequence[Sequence[Any]]) -> Parameters:
             # `unnest` fills a shorter array up with NULL: a column that says nothing, as those for errors often do, costs
             # nothing.
             return {
                 name: values[0] if alike else () if values[0] is None and values.count(None) == len(values) else values
-                for (name, alike), values in zip(names, lists, strict=True)
+                for (name, alike), values in zip(names, given, strict=True)
             }
 
         return write

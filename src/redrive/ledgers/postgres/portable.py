@@ -67,11 +67,10 @@ class PortableSettle(SettleInSteps):
         self,
         connection: Connection,
         settlements: Sequence[Settlement],
-        values: Sequence[Sequence[Any]],
         now: datetime | None,
         said: Parameters,
     ) -> set[TaskId]:
-        left = self._update(connection, values, now)
+        left = self._update(connection, settlements, now)
         if settled := without(settlements, left):
             connection.execute(self._record, [_attempt(one) | said for one in settled])
         return left

@@ -92,12 +92,11 @@ class PostgresSettle:
         said = {"ledger": ledger, "worker": worker, "version": build(), **self._dialect.times(now)}
         rest, refused = settlements, list[Settlement]()
         for _ in range(ROUNDS_MAX):
-            texts = explanation_texts(rest)
-            rows = [self._values(one, text, now) for one, text in zip(rest, texts, strict=True)]
+            columns = self._by_columns(rest, now)
             if gated:
-                rows = [(*row, *_on_gate(one)) for row, one in zip(rows, rest, strict=True)]
-            shape = shapes.of(rows)
-            batch = {**shape.batch.parameters(rows), "fence": rest[0].claim.claim_id}
+                columns += zip(*map(_on_gate, rest), strict=True)
+            shape = shapes.of(columns)
+            batch = {**shape.batch.of_columns(columns), "fence": rest[0].claim.claim_id}
             parameters = batch | _rollup(rest) | said | {"amount": len(rest)}
             written = shape.write.scalar(connection, parameters)
             if written == len(rest):
@@ -113,12 +112,16 @@ class PostgresSettle:
             raise _suppressed(ledger)
         return [*refused, *rest]
 
-    def _values(self, settlement: Settlement, explanation: str | None, now: datetime | None) -> tuple[Any, ...]:
-        claim, _, _, _, _, _, explained, elapsed, _ = settlement
-        error_class = None if explained is None else explained.error_class
-        history = claim.task.failures + 1, elapsed.total_seconds(), error_class, explanation
-        values = self._rows.values(settlement, now) + history
-        return values if self._rows.started_at is not None else (*values, started_at(claim))
+    def _by_columns(self, settlements: Sequence[Settlement], now: datetime | None) -> list[Sequence[Any]]:
+        """The values of each column, as in `_columns` without gates."""
+        return [
+            *self._rows.by_columns(settlements, now),
+            [one.claim.task.failures + 1 for one in settlements],
+            [one.elapsed.total_seconds() for one in settlements],
+            [one.error_class for one in settlements],
+            explanation_texts(settlements),
+            *([] if self._rows.started_at is not None else [[started_at(one.claim) for one in settlements]]),
+        ]
 
     def _start(self, began: ColumnElement[Any]) -> ColumnElement[Any]:
         """When a run began. Who spoils that in a row of their own must not spoil the history of the task, which is read as a whole."""

@@ -198,8 +198,9 @@ class Adding(Gating):
         times = self._mapped.dialect.times(now)
         new: dict[Any, TaskId] = {}
         for portion in portions(len(task.payload_json) for task in tasks):
-            form = statements.adds.of(rows[portion])
-            parameters = form.batch.parameters(rows[portion]) | times
+            columns = list(zip(*rows[portion], strict=True))
+            form = statements.adds.of(columns)
+            parameters = form.batch.of_columns(columns) | times
             new |= {key: id_ for id_, key in form.insert.rows(connection, parameters)}
         there: dict[Any, tuple[TaskId, str | None, Any]] = {}
         missing = [key for key in keys if key not in new]

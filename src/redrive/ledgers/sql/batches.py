@@ -29,7 +29,11 @@ class Batch:
 
     def parameters(self, rows: Iterable[Sequence[Any]]) -> Parameters:
         """The bind parameters for these rows, each with its values in the order of the columns."""
-        return self._write(rows)
+        return self._write(list(zip(*rows, strict=True)) or [()] * len(self._columns))
+
+    def of_columns(self, columns: Sequence[Sequence[Any]]) -> Parameters:
+        """The same for rows that are given by columns."""
+        return self._write(columns)
 
     def alike(self, name: str) -> ColumnElement[Any]:
         """The value of a column that is the same in all rows."""
@@ -65,15 +69,20 @@ class Shapes(Generic[S]):
         self._build = build
         self._forms: dict[frozenset[str], S] = {}
 
-    def of(self, rows: Sequence[Sequence[Any]]) -> S:
-        """The form for these rows."""
+    def of(self, columns: Sequence[Sequence[Any]]) -> S:
+        """The form for rows that are given by columns."""
         same = frozenset(
             name
-            for name, values in zip(self._names, zip(*rows, strict=True), strict=True)
-            if name not in self._apart and values.count(values[0]) == len(values)
+            for name, values in zip(self._names, columns, strict=True)
+            if name not in self._apart and is_one(values)
         )
         if same not in self._forms:
             if len(self._forms) >= SHAPES_MAX:
                 same = frozenset()
             self._forms.setdefault(same, self._build(same))
         return self._forms[same]
+
+
+def is_one(values: Sequence[Any]) -> bool:
+    """Whether all values are the same. Where two claims meet in a batch the ends tell them apart, without a look at each."""
+    return bool(values[0] == values[-1]) and values.count(values[0]) == len(values)

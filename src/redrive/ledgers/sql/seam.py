@@ -6,7 +6,7 @@ Spans are where the two differ most. PostgreSQL has a clock of its own, so a del
 server's present. SQLite has none, so the instant is computed here, and is bound in the form in which its column stores it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -39,8 +39,8 @@ class SettleRows(Protocol):
         """Of a batch of settlements; a writer may add some of its own."""
         ...
 
-    def values(self, settlement: Settlement, now: datetime | None) -> tuple[Any, ...]:
-        """A settlement in the order of the columns. Raises `UsageError` if it contradicts itself."""
+    def by_columns(self, settlements: Sequence[Settlement], now: datetime | None) -> list[Sequence[Any]]:
+        """The values of each column. Raises `UsageError` if a settlement contradicts itself."""
         ...
 
     def update(self, batch: FromClause, match: ColumnElement[bool]) -> Update:
@@ -184,8 +184,8 @@ class Dialect(Protocol):
 
     def batch_writer(
         self, columns: Columns, same: Collection[str] = ()
-    ) -> Callable[[Iterable[Sequence[Any]]], Parameters]:
-        """What makes these parameters of rows."""
+    ) -> Callable[[Sequence[Sequence[Any]]], Parameters]:
+        """What makes these parameters of the values of each column."""
         ...
 
     def alike(self, name: str, type_: TypeEngine[Any]) -> ColumnElement[Any]:

@@ -81,20 +81,31 @@ class RowSettlements:
             **({} if self._extra is None else self._extra.columns),
         }
 
-    def values(self, settlement: Settlement, now: datetime | None) -> tuple[Any, ...]:
-        """See `SettleRows.values`."""
-        claim, outcome, state, failures, delay, error, _, _, _ = settlement
-        if (delay is None) is (state is State.WAITING):
-            raise UsageError(
-                f"a settlement has a delay if its task waits again, and only then, not {delay} and {state}"
-            )
-        word = () if self._same_words else (self._words.settled(state, failures=failures),)
-        extra = () if self._extra is None else self._extra.row(settlement)
-        due = delay if delay is None else self._span(now, delay)
-        count = failures if self._counts_failures else self._count(settlement)
-        return (
-            claim.task.id, claim.claim_id, state, count, due, outcome, error, *word, *extra
-        )  # fmt: skip
+    def by_columns(self, settlements: Sequence[Settlement], now: datetime | None) -> list[Sequence[Any]]:
+        """See `SettleRows.by_columns`."""
+        claims, outcomes, states, failures, delays, errors, _, _, _ = zip(*settlements, strict=True)
+        waiting = State.WAITING
+        for state, delay in zip(states, delays, strict=True):
+            if (delay is None) is (state is waiting):
+                raise UsageError(
+                    f"a settlement has a delay if its task waits again, and only then, not {delay} and {state}"
+                )
+        due = {delay: None if delay is None else self._span(now, delay) for delay in set(delays)}
+        columns: list[Sequence[Any]] = [
+            [claim.task.id for claim in claims],
+            [claim.claim_id for claim in claims],
+            states,
+            failures if self._counts_failures else [self._count(one) for one in settlements],
+            [due[delay] for delay in delays],
+            outcomes,
+            errors,
+        ]
+        if not self._same_words:
+            words = self._words
+            columns.append([words.settled(one.state, failures=one.failures) for one in settlements])
+        if self._extra is not None:
+            columns += zip(*map(self._extra.row, settlements), strict=True)
+        return columns
 
     def update(self, batch: FromClause, match: ColumnElement[bool]) -> Update:
         """See `SettleRows.update`."""

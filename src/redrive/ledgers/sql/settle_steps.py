@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import Connection, and_
 
@@ -56,9 +56,8 @@ class SettleInSteps(ABC):
     ) -> Sequence[Settlement]:
         """See `SettleWriter.write`."""
         present = self._begin(connection, now, wait=wait)
-        values = [self._rows.values(one, now) for one in settlements]
         said = {"ledger": ledger, "worker": worker, "version": build(), "ended_at": present}
-        left = self._end(connection, settlements, values, now, said)
+        left = self._end(connection, settlements, now, said)
         settled = without(settlements, left)
         if settled:
             minute = {"minute": present.replace(second=0, microsecond=0), "ledger": ledger, "worker": worker}
@@ -67,12 +66,14 @@ class SettleInSteps(ABC):
                 settle_gates(connection, self._dialect, ledger, settled, present)
         return [] if not left else [one for one in settlements if one.claim.task.id in left]
 
-    def _update(self, connection: Connection, values: Sequence[Sequence[Any]], now: datetime | None) -> set[TaskId]:
+    def _update(self, connection: Connection, settlements: Sequence[Settlement], now: datetime | None) -> set[TaskId]:
         """End the claims whose fence is still there; the ids of the others."""
-        ending = self._endings.of(values)
-        batch = ending.batch.parameters(values) | self._dialect.times(now)
+        columns = self._rows.by_columns(settlements, now)
+        ending = self._endings.of(columns)
+        batch = ending.batch.of_columns(columns) | self._dialect.times(now)
         written = {row[0] for row in ending.written.rows(connection, batch)}
-        return set() if len(written) == len(values) else {row[0] for row in values} - written
+        ids = columns[0]
+        return set() if len(written) == len(ids) else set(ids) - written
 
     @abstractmethod
     def _begin(self, connection: Connection, now: datetime | None, *, wait: bool) -> datetime:
@@ -83,13 +84,12 @@ class SettleInSteps(ABC):
         self,
         connection: Connection,
         settlements: Sequence[Settlement],
-        values: Sequence[Sequence[Any]],
         now: datetime | None,
         said: Parameters,
     ) -> set[TaskId]:
         """End the claims whose fence is still there, and write an attempt for each; the ids of the others.
 
-        `values` are the settlements as columns; `said` is what the attempts have in common.
+        `said` is what the attempts have in common.
         """
 
 

@@ -5,7 +5,6 @@ also takes less time than to read them one by one. JSON cannot hold all that SQL
 row has, the rows are read as they are.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.seam import Dialect, HeldRows
 from redrive.ledgers.sql.times import Instant
+from redrive.ledgers.sqlite.as_json import from_json
 
 _EXACT = (Integer, Boolean, String, Uuid)
 """What is stored as whole numbers or as text."""
@@ -70,7 +70,7 @@ class SqliteClaim:
     def _read_columns(self, connection: Connection, held: Mapping[str, Any]) -> list[Sequence[Any]] | None:
         """The rows as they are stored now, by columns; None where JSON does not say exactly what they have."""
         try:
-            columns: list[Sequence[Any]] = list(zip(*json.loads(self._read.scalar(connection, held)), strict=True))
+            columns: list[Sequence[Any]] = list(zip(*from_json(self._read.scalar(connection, held)), strict=True))
         except DBAPIError as error:
             if not any(said in str(error.orig) for said in _NOT_JSON):
                 raise

@@ -1,7 +1,6 @@
 """SQLite's side of the seam: instants are bound, batches are JSON, nothing is locked row by row."""
 
-import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -36,6 +35,7 @@ from redrive.ledgers.sql.gate_rows import GateRows
 from redrive.ledgers.sql.seam import Columns, HeldRows, Parameters, SettleRows
 from redrive.ledgers.sql.times import Instant, IsoText, comparable
 from redrive.ledgers.sqlite import gate_rows
+from redrive.ledgers.sqlite.as_json import to_json
 from redrive.ledgers.sqlite.claim import SqliteClaim
 from redrive.ledgers.sqlite.gates import SqliteGateClaim
 from redrive.ledgers.sqlite.settle import SqliteSettle
@@ -136,15 +136,14 @@ class SqliteDialect:
 
     def batch_writer(
         self, columns: Columns, same: Collection[str] = ()
-    ) -> Callable[[Iterable[Sequence[Any]]], Parameters]:
+    ) -> Callable[[Sequence[Sequence[Any]]], Parameters]:
         """See `Dialect.batch_writer`: one text for all, or one value for all rows."""
         # Each value goes into the JSON text in the form in which the column stores it.
         dialect = self.sqlalchemy
         convert = {name: type_.dialect_impl(dialect).bind_processor(dialect) for name, type_ in columns.items()}
         as_object = _is_object(columns, [name for name in columns if name not in same])
 
-        def write(rows: Iterable[Sequence[Any]]) -> Parameters:
-            given: list[Any] = list(zip(*rows, strict=True)) or [()] * len(columns)
+        def write(given: Sequence[Sequence[Any]]) -> Parameters:
             alike, apart = dict[str, Any](), list[Sequence[Any]]()
             for (name, process), values in zip(convert.items(), given, strict=True):
                 if name in same:
@@ -156,7 +155,7 @@ class SqliteDialect:
                 members = dict(listed)
                 assert len(members) == len(listed), "no two rows of a batch have the same id"
                 listed = members
-            return {"batch": json.dumps(listed, ensure_ascii=False, separators=(",", ":")), **alike}
+            return {"batch": to_json(listed), **alike}
 
         return write
 
