@@ -17,7 +17,7 @@ MARKS_APART = 5
 TABLE_ROWS_MAX = 12
 """Of a longer chart the table behind it tells every second, third … step."""
 NICE = (1, 2, 2.5, 5, 10)
-LABEL_CHAR = 6.5
+LABEL_CHAR = 7.5
 STEPS = (
     timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=10), timedelta(minutes=15), timedelta(minutes=20), timedelta(minutes=30),
     timedelta(hours=1), timedelta(hours=2), timedelta(hours=3), timedelta(hours=6), timedelta(hours=12), timedelta(days=1), timedelta(days=2),
