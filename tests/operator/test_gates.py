@@ -85,7 +85,7 @@ async def test_a_gate_that_holds_returns_and_lets_through(ledger: SqlLedger, clo
         GateDoes.HOLDING, began, began + seconds(30), began + seconds(30),
     )  # fmt: skip
     assert view.why.startswith("The breaker tripped after 2 failures within 1m. The next probe is at ")
-    assert view.why.endswith("then one every 30s. When one succeeds it returns by 1, 2, 4 … a second up to 20/s.")
+    assert view.why.endswith("then one every 30s. When one succeeds it ramps up: 1, 2, 4 … a second, up to 20/s.")
     assert (round(view.failures), view.parked) == (2, 3)
     clock.advance(seconds(30))
     probe = await ledger.claim(5, LEASE)
@@ -93,7 +93,7 @@ async def test_a_gate_that_holds_returns_and_lets_through(ledger: SqlLedger, clo
     await settle(ledger, probe)
     view = await see(ledger)
     assert (view.does, view.since, view.next_probe) == (GateDoes.RETURNING, clock.now(), None)
-    assert "It returns by 1, 2, 4 … a second since" in view.why
+    assert "It ramps up, 1, 2, 4 … a second, since" in view.why
     clock.advance(minutes(1))
     assert (await see(ledger)).does is GateDoes.LETTING_THROUGH
 

@@ -34,6 +34,25 @@ def test_an_axis_holds_the_most_in_few_whole_steps(most: float) -> None:
     assert [mark.place for mark in marks] == sorted((mark.place for mark in marks), reverse=True)
 
 
+def test_the_numbers_of_an_axis_have_room() -> None:
+    """A digit of 11 pixels may be 7 wide, and 7 lie between the number and the plot."""
+    chart = per_step("n", "N?", [Series(name="a", look="bad", values=[600] * 60)], STARTS, NOW)
+    assert chart.margin >= 7 + 7 * 3
+
+
+def test_a_line_to_the_running_minute_is_a_pale_one() -> None:
+    """A minute that has just begun has seen little: it must not look like a collapse."""
+    chart = per_step("n", "N?", [Series(name="a", look="bad", values=[6] * 59 + [0])], STARTS, NOW, lines=True)
+    [path] = chart.paths
+    assert path.running.endswith(f"L100.0 {PLOT_HEIGHT}.0")
+    assert f"{PLOT_HEIGHT}.0" not in path.line
+    assert "100" not in path.line
+    [ahead] = per_step(
+        "n", "N?", [Series(name="a", look="bad", values=[6] * 60)], STARTS, NOW, lines=True, ahead=True
+    ).paths
+    assert not ahead.running
+
+
 def test_bars_stand_on_each_other_and_the_running_minute_is_pale() -> None:
     """Nothing is drawn outside the plot, what is small stays visible, and only the last step is pale."""
     some = [

@@ -95,6 +95,25 @@ async def test_what_strangers_wrote_is_escaped(app: Redrive, local: httpx.AsyncC
     assert "no &lt;b&gt;mail&lt;/b&gt; today" in text
 
 
+async def test_a_parked_task_names_what_keeps_it_back(app: Redrive, local: httpx.AsyncClient):
+    """A due task behind a gate that holds, or of a kind that is paused, is not shown as if it only waited; one that is not due yet is."""
+    await app.tasks.pause_gate("bank:DE", actor="ada", reason="away")
+    await app.tasks.pause_gate("kind:telex", actor="ada", reason="away")
+    await app.add("fax", key="behind", gate="bank:DE")
+    await app.add("telex", key="of-a-kind")
+    await app.add("fax", key="later", gate="bank:DE", delay=hours(2))
+    text = (await local.get("/tasks?state=waiting")).text
+    rows = {
+        key: re.search(rf"<tr>(?:(?!</tr>).)*>{key}<.*?</tr>", text, re.DOTALL)
+        for key in ("behind", "of-a-kind", "later")
+    }
+    said = {key: row[0] for key, row in rows.items() if row is not None}
+    assert 'class="state parked"' in said["behind"]
+    assert 'prefix=bank%3ADE">bank:DE</a>' in said["behind"]
+    assert 'prefix=kind%3Atelex">kind telex</a>' in said["of-a-kind"]
+    assert 'class="state waiting"' in said["later"]
+
+
 async def test_kinds_without_a_handler_are_named(app: Redrive, local: httpx.AsyncClient):
     """What waits and nobody here would run is said."""
     await app.add("fax", key="f")

@@ -270,7 +270,7 @@ def _why_tripped(view: GateView) -> str:
     return (
         f"The breaker tripped after {rule.failures:,} failures within {span_words(rule.within)}{share}.{often} "
         f"{_probes(view.probes)}{probe[:1].upper()}{probe[1:]}, then one every {span_words(rule.probe)}. "
-        f"When one succeeds it returns by 1, 2, 4 … a second up to {limit}."
+        f"When one succeeds it ramps up: 1, 2, 4 … a second, up to {limit}."
     )
 
 
@@ -282,7 +282,7 @@ def _probes(amount: int) -> str:
 
 
 def _why_returning(view: GateView) -> str:
-    return f"It returns by 1, 2, 4 … a second since {moment(view.since, view.at)}, when a probe succeeded."
+    return f"It ramps up, 1, 2, 4 … a second, since {moment(view.since, view.at)}, when a probe succeeded."
 
 
 # --- over time ------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ MARKS_APART = 5
 TABLE_ROWS_MAX = 12
 """Of a longer chart the table behind it tells every second, third … step."""
 NICE = (1, 2, 2.5, 5, 10)
-LABEL_CHAR = 6.5
+LABEL_CHAR = 7.5
 STEPS = (
     timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=10), timedelta(minutes=15), timedelta(minutes=20), timedelta(minutes=30),
     timedelta(hours=1), timedelta(hours=2), timedelta(hours=3), timedelta(hours=6), timedelta(hours=12), timedelta(days=1), timedelta(days=2),
@@ -52,6 +52,8 @@ class Path:
     look: str
     line: str
     area: str
+    running: str = ""
+    """The way to the step that still runs, which is drawn pale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ def per_step(
     step = starts[1] - starts[0] if len(starts) > 1 else timedelta(minutes=1)
     return Chart(
         name=name, title=title, lead=lead, answer=answer, unit=unit, size=size, ys=ys, xs=times(starts[0], starts[-1] + step, now + step * len(starts) * 2 if ahead else now),
-        boxes=() if lines else _stacked(series, top, last_runs=not ahead), paths=[_path(one, top, fill=at == 0) for at, one in enumerate(series)] if lines else (),
+        boxes=() if lines else _stacked(series, top, last_runs=not ahead), paths=[_path(one, top, fill=at == 0, last_runs=not ahead) for at, one in enumerate(series)] if lines else (),
         events=[_event(at, label, starts[0], step * len(starts)) for at, label in events if starts[0] <= at <= (starts[-1] if ahead else now)],
         legend=[(one.look, one.name) for one in series], columns=["From", *(one.name for one in series)],
         rows=_rows(series, starts, add=not lines), sentence=sentence or f"{title} {lead} {answer}", margin=_margin(ys),
@@ -297,13 +299,20 @@ def _stacked(series: Sequence[Series], top: float, *, last_runs: bool) -> list[B
     return boxes
 
 
-def _path(series: Series, top: float, *, fill: bool) -> Path:
-    """A line through all that is known; where nobody counted it is broken. What lies under the first one is tinted."""
+def _path(series: Series, top: float, *, fill: bool, last_runs: bool) -> Path:
+    """A line through all that is known; where nobody counted it is broken. What lies under the first one is tinted.
+
+    The step that still runs is not known yet: the way to it is a line of its own.
+    """
     wide = 100 / max(1, len(series.values) - 1)
     points = [
         None if value is None else (round(at * wide, 2), round(PLOT_HEIGHT * (1 - value / top), 2))
         for at, value in enumerate(series.values)
     ]
+    running = ""
+    if last_runs and len(points) > 2 and (before := points[-2]) is not None and (last := points[-1]) is not None:
+        running = f"M{before[0]} {before[1]}L{last[0]} {last[1]}"
+        points.pop()
     known = [point for point in points if point is not None]
     begun = [(None, points[0]), *pairwise(points)] if points else []
     line = "".join(
@@ -312,7 +321,8 @@ def _path(series: Series, top: float, *, fill: bool) -> Path:
     if len(known) == 1:
         line = f"M{max(0, known[0][0] - 1)} {known[0][1]}h1"
     whole = len(known) == len(points) and len(known) > 1
-    return Path(series.look, line, f"{line}L100 {PLOT_HEIGHT}L0 {PLOT_HEIGHT}Z" if whole and fill else "")
+    area = f"{line}L{known[-1][0]} {PLOT_HEIGHT}L0 {PLOT_HEIGHT}Z" if whole and fill else ""
+    return Path(series.look, line, area, running)
 
 
 def _event(at: datetime, label: str, start: datetime, whole: timedelta) -> Mark:

@@ -13,6 +13,8 @@ STRIP = timedelta(hours=1)
 HEIGHT = 28
 STAIRS = 4
 LABELLED_FROM_PERCENT = 15.0
+ENDS_PERCENT = 26.0
+"""So near an end there is no mark: on the narrowest strip, 11 rem, one label and a half is as wide."""
 SAID_MAX = 12
 """Spans that the sentence tells of; of more it tells the last."""
 LOOKS = {
@@ -120,7 +122,7 @@ def hours_of(now: datetime) -> list[StripHour]:
     marks = [StripHour(x=0, label=f"{start:%H:%M}", anchor="start", at=start)]
     at = start.replace(minute=start.minute // 20 * 20, second=0, microsecond=0) + timedelta(minutes=20)
     while at < now:
-        if 14 <= (x := _percent(at - start)) <= 86:
+        if ENDS_PERCENT <= (x := _percent(at - start)) <= 100 - ENDS_PERCENT:
             marks.append(StripHour(x=x, label=f"{at:%H:%M}", anchor="middle", at=at))
         at += timedelta(minutes=20)
     return [*marks, StripHour(x=100, label="now", anchor="end")]

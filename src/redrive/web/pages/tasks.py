@@ -1,13 +1,15 @@
 """The list of tasks of a ledger, or of all of them: filters, pages, and what to act on. What it shows comes from the API's own functions."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import Query, Request
 from fastapi.responses import HTMLResponse
 
+from redrive.core.pauses import pausing
 from redrive.core.states import State
-from redrive.errors import UsageError
+from redrive.errors import TooSlowError, UsageError
 from redrive.http.errors import ApiError
 from redrive.http.panel import turns
 from redrive.lane import Lane
@@ -15,9 +17,12 @@ from redrive.operator.asked import read_filter
 from redrive.web.api.common import lanes_of
 from redrive.web.api.tasks import named_in, page_of
 from redrive.web.pages.frame import Looker, page_router, render
+from redrive.web.pages.markup import instant_of
 from redrive.web.service import service_of
 
 KINDS_SUGGESTED_MAX = 100
+HOLDING_MAX = 20
+"""Gates that keep tasks back, so many of a ledger; a task behind another one is shown as waiting."""
 STATES = tuple(state.value for state in (State.DEAD, State.WAITING, State.CLAIMED, State.DONE, State.CANCELLED))
 
 WORDS = {
@@ -60,10 +65,13 @@ async def tasks(
     # What waits is read from what is due next, all else from what happened last.
     newest = newest_first if newest_first is not None else state != State.WAITING
     sought = text.strip()
+    found: dict[str, Any]
+    problem: str | None
     if sought:
         found, problem = {"tasks": await named_in(lanes, sought), "cursor": None}, None
     else:
         found, problem = await _found(lanes, asked, cursor, newest_first=newest)
+    await _mark_parked(lanes, found["tasks"])
     place = {"ledger": ledger, **asked, "newest_first": None if newest_first is None else str(newest).lower()}
     kinds = [handler.kind for lane in lanes for handler in lane.handlers if not handler.is_pattern]
     ends = [lane.name for lane in lanes if lane.table.words.cancelled is not None]  # others have no such end
@@ -90,6 +98,23 @@ async def _found(
     except UsageError as refused:
         said = str(refused)
     return {"tasks": [], "cursor": None}, _sentence(said)
+
+
+async def _mark_parked(lanes: Sequence[Lane], tasks: Sequence[dict[str, Any]]) -> None:
+    """Write beside each task what keeps it back, if anything does: one look for each ledger, however many tasks."""
+    for task in tasks:
+        task["parked"] = None
+    for lane in lanes:
+        waiting = [one for one in tasks if one["ledger"] == lane.name and one["state"] == State.WAITING]
+        held = []
+        if waiting:
+            with suppress(UsageError, TooSlowError):  # it has no gates; or they cannot be told now, and all else can
+                held = await (await lane.gate_reader(limited=True)).holding(limit=HOLDING_MAX)
+        views = {view.name: view for view in held}
+        for task in waiting if views else ():
+            by = views.get(task["gate"] or "") or views.get(pausing(views, task["kind"]) or "")
+            if by is not None and (task["due_at"] is None or instant_of(task["due_at"]) <= by.at):
+                task["parked"] = {"by": by.name, "title": by.title}
 
 
 def _sentence(said: str) -> str:

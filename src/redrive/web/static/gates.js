@@ -10,7 +10,7 @@ const SAYS = {
   resume: "Parked tasks go on from the next look, as its limits and its breaker allow.",
   set: "What a person sets stays, whatever code says. Empty is no limit.",
   unset: "A wider pattern holds then, or none; what code says comes back when it next starts.",
-  kinds: "What runs ends, what waits waits, adding goes on. Deadlines still hold.",
+  kinds: "Running tasks finish, waiting ones stay, new ones are still accepted. Deadlines still hold.",
 };
 
 const dialog = document.getElementById("gate-act");
