@@ -94,6 +94,8 @@ class Rank(StrEnum):
     """Tasks are held back; none dies of it."""
     HEALS = "heals"
     """It mends itself."""
+    DEAD = "dead"
+    """Tasks are dead, and nothing says that a redrive would do better."""
     READY = "ready"
     """Tasks are dead, and what killed them is over."""
 
@@ -119,6 +121,7 @@ _RANK_WORDS = {
     Rank.ASKED: "Needs you",
     Rank.HELD: "Recovering by itself",
     Rank.HEALS: "Recovering by itself",
+    Rank.DEAD: "Dead, not recovered",
     Rank.READY: "Ready to redrive",
 }
 
@@ -133,6 +136,7 @@ class Subject(StrEnum):
     UNANSWERED = "unanswered"
     GATE = "gate"
     LOST_WORKER = "lost_worker"
+    DEAD = "dead"
     RECOVERED = "recovered"
 
 

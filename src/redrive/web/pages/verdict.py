@@ -36,6 +36,7 @@ MARKS = {
     Rank.ASKED: ("bad", "stop"),
     Rank.HELD: ("warn", "heal"),
     Rank.HEALS: ("warn", "heal"),
+    Rank.DEAD: ("plain", "cross"),
     Rank.READY: ("info", "back"),
 }
 """The colour and the icon of a trouble; its word comes with it."""
@@ -45,6 +46,7 @@ SPARKS = {
     Rank.ASKED: "bad",
     Rank.HELD: "parked",
     Rank.HEALS: "good",
+    Rank.DEAD: "plain",
     Rank.READY: "plain",
 }
 NO_HANDLER = "No handler"
