@@ -60,6 +60,7 @@ def _troubles(facts: Facts, versions: Versions) -> tuple[list[Trouble], list[Sen
     found += [sentences.ready(one, now, versions) for one in facts.causes if one.dead and one not in bad]
     found += [sentences.ungrouped(one, now) for one in _ungrouped(facts)]
     found += [sentences.unanswered(one, now) for one in facts.ledgers if one.unanswered]
+    found += [sentences.halted(one, now) for one in facts.halted]
     for held in facts.held:
         match held.gate.does:
             case GateDoes.PAUSED:

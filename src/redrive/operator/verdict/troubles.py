@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from redrive.core.failure import redact
 from redrive.core.states import State
 from redrive.operator.gates import GateDoes, amount_words, span_words
+from redrive.operator.operations import Operation
 from redrive.operator.roster import LOST_AFTER, WorkerSeen
 from redrive.operator.verdict.facts import CauseFacts, HeldFacts, LedgerNow, StoreNow
 from redrive.operator.verdict.returning import drain_of
@@ -448,6 +449,29 @@ def unanswered(one: LedgerNow, now: datetime) -> Trouble:
         by_itself=said(f"Nothing: {'it is' if single else 'they are'} not run again before somebody answers."),
         safe=said("Find out on the other side, then say whether it happened."),
         told=said(head, " ", facts), ledger=one.ledger, view=page,
+    )  # fmt: skip
+
+
+# --- operations -------------------------------------------------------------------------------------------------------------
+
+
+def halted(operation: Operation, now: datetime) -> Trouble:
+    """A redrive pulled its brake: what it has not released stays dead until a person says how to go on."""
+    tally, page = operation.tally, Target(to=LinkTo.OPERATION, ledger=operation.ledger, name=operation.id)
+    head = said(
+        "Operation ", Piece(operation.id[:8], page), f" stopped: {tally.failed:,} of {tally.released:,} failed again."
+    )
+    facts = said(
+        f"In {operation.ledger}, since ",
+        second(operation.changed_at, now),
+        f": {amount(tally.left, 'task')} held back.",
+    )
+    return Trouble(
+        rank=Rank.ASKED, subject=Subject.OPERATION, since=operation.changed_at, wrong=(head, facts),
+        moves=Trend(label="failed again", now=f"{tally.failed:,}"),
+        by_itself=said("Nothing: it waits until somebody lets it go on, or gives the rest back."),
+        safe=said("Find out why they failed again. Giving the rest back leaves them dead, as they were."),
+        told=said(head, " ", facts), ledger=operation.ledger, view=page,
     )  # fmt: skip
 
 

@@ -18,13 +18,14 @@ class LinkTo(StrEnum):
     WORKERS = "workers"
     TASKS = "tasks"
     EFFECTS = "effects"
+    OPERATION = "operation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """A thing that a piece of a sentence names; only the fields that it needs are set.
 
-    `name` is a kind, a gate, a worker, or the id of a cause. A link to tasks has `state` (`dead`, `waiting`, `parked`, `claimed`,
+    `name` is a kind, a gate, a worker, or the id of a cause or an operation. A link to tasks has `state` (`dead`, `waiting`, `parked`, `claimed`,
     `done`), and `kind`, `cause` or `gate` where only some of them are meant.
     """
 
@@ -134,6 +135,7 @@ class Subject(StrEnum):
     FAILING = "failing"
     BEHIND = "behind"
     UNANSWERED = "unanswered"
+    OPERATION = "operation"
     GATE = "gate"
     LOST_WORKER = "lost_worker"
     DEAD = "dead"

@@ -99,6 +99,8 @@ def place_of(target: Target | None) -> str | None:
             return "/workers"
         case LinkTo.EFFECTS:
             return query_of("/effects", {"ledger": ledger})
+        case LinkTo.OPERATION:
+            return f"/operations/{quote(name, safe='')}"
         case LinkTo.TASKS if target.state == "parked":
             return query_of("/gates", {"ledger": ledger, "prefix": target.gate}) if target.gate else "/workers"
         case LinkTo.TASKS:
@@ -116,6 +118,7 @@ def trouble_row(one: Trouble) -> TroubleRow:
         LinkTo.WORKER: "View worker",
         LinkTo.WORKERS: "View workers",
         LinkTo.EFFECTS: "View effects",
+        LinkTo.OPERATION: "View operation",
     }
     return TroubleRow(
         trouble=one, mood=mood, icon=icon, view=place_of(one.view), view_words="View" if one.view is None else words.get(one.view.to, "View tasks"),
