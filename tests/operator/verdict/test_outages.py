@@ -60,6 +60,7 @@ def test_a_destination_that_is_down_is_named_at_the_tenth_failure() -> None:
     assert one.button is not None
     assert one.button.words == "Pause payment.capture"
     assert one.beside is None  # nobody is dead whom one could try
+    assert [piece.link for piece in one.wrong[-1] if piece.text == "0 dead"] == [None]
 
 
 def test_between_two_tries_a_destination_that_is_down_stays_down() -> None:

@@ -70,6 +70,8 @@ def _raised(cause: CauseFacts) -> Sentence:
 
 
 def _dead(cause: CauseFacts) -> Piece:
+    if not cause.dead:
+        return Piece("0 dead")  # a link would lead to an empty list
     return Piece(f"{cause.dead:,} dead", Target(to=LinkTo.TASKS, ledger=cause.ledger, state="dead", cause=cause.id))
 
 
