@@ -21,12 +21,13 @@ def test_dead_tasks_are_told_with_what_is_safe(stored: Run, url: str) -> None:
     dead_tasks(url, 3)
     said = stored("status")
     assert said.code == 1
-    assert said.out.splitlines()[0] == "3 dead tasks are ready to come back"
+    assert said.out.splitlines()[0] == "3 tasks are dead, not recovered"
     assert "3 tasks of mail died." in said.out
     assert "Dead tasks stay dead" in said.out or "dead tasks stay dead" in said.out
     assert "hunter2" not in said.out
     [trouble] = stored("status", "--json").json["troubles"]
-    assert (trouble["rank"], trouble["kind"], trouble["button"]["act"]) == ("ready", "mail", "try_one")
+    assert (trouble["rank"], trouble["kind"], trouble["button"]) == ("dead", "mail", None)
+    assert trouble["beside"]["warning"].startswith("This will most likely fail.")
 
 
 def test_many_deaths_at_once_need_somebody(stored: Run, url: str) -> None:

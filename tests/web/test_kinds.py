@@ -7,7 +7,9 @@ import pytest
 from redrive.core.states import State
 from redrive.core.task import Task
 from redrive.engine.tally import KindCounts, KindMinute
+from redrive.operator.verdict import Verdict, judge
 from redrive.web.pages.kinds import time_to_done
+from tests.operator.verdict.story import LEDGER, SUNDAY
 
 from .standing import Standing, standing
 
@@ -53,3 +55,18 @@ async def test_kinds_are_summed_up_over_the_chosen_time(web: Standing):
     page = (await web.local.get("/kinds/redrive_task/mail")).text
     assert "<code>4f2a</code>" in page
     assert "<code>9c1e</code>" in page
+
+
+async def test_what_fails_now_is_listed_while_nobody_is_dead_of_it(web: Standing, monkeypatch: pytest.MonkeyPatch):
+    """On the page of causes and on that of the kind: red, first, and with how many wait."""
+
+    async def night(*_: object) -> Verdict:
+        return judge(SUNDAY)
+
+    monkeypatch.setattr("redrive.web.pages.dead.verdict_of", night)
+    monkeypatch.setattr("redrive.web.pages.kinds.verdict_of", night)
+    for path in ("/dead", f"/kinds/{LEDGER}/mail.send"):
+        text = (await web.local.get(path)).text
+        assert "Failing now" in text, path
+        assert "120 waiting" in text, path
+        assert "No task of this kind is dead" not in text

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from redrive.operator.verdict import judge
 from redrive.operator.verdict.values import LinkTo, Target
+from redrive.web.pages.dead import cause_rows
 from redrive.web.pages.frame import timed
 from redrive.web.pages.verdict import charts_of, kind_rows, place_of, trouble_row
 from tests.operator.verdict.story import CALM, LEDGER, NOW, SUNDAY
@@ -91,3 +92,14 @@ def test_what_is_about_to_run() -> None:
     assert {look for look, _, _ in chart.shapes} == {box.look for box in chart.boxes}
     assert not any(box.pale for box in chart.boxes)
     assert "about-to-run" not in [one.name for one in charts_of(replace(judge(CALM), waiting=3), series(3, 3), due)]
+
+
+def test_what_fails_now_is_the_first_cause() -> None:
+    """Also while nobody is dead of it; a kind has its own alone."""
+    crm = {"ledger": LEDGER, "cause": "2c26b46b68ffc68f", "kind": "crm.sync", "amount": 1318}
+    rows = cause_rows(judge(SUNDAY), [crm])
+    assert [(row.fails, row.trouble and row.trouble.kind, row.group) for row in rows] == [
+        (True, "mail.send", None), (False, "crm.sync", crm),
+    ]  # fmt: skip
+    assert [row.fails for row in cause_rows(judge(SUNDAY), [crm], "mail.send")] == [True]
+    assert [row.group for row in cause_rows(judge(SUNDAY), [crm], "crm.sync")] == [crm]

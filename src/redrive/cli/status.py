@@ -41,6 +41,7 @@ COLOURS = {
     Rank.ASKED: "bold red",
     Rank.HELD: "yellow",
     Rank.HEALS: "yellow",
+    Rank.DEAD: "yellow",
     Rank.READY: "cyan",
 }
 TONES = {Tone.PLAIN: "", Tone.GOOD: "green", Tone.WARN: "yellow", Tone.BAD: "red"}

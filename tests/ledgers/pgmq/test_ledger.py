@@ -110,7 +110,9 @@ async def test_a_lost_claim_of_a_paused_kind_waits_for_the_resume(home: Home) ->
 @pytest.mark.parametrize(
     "data",
     [
-        pytest.param(DEEP, id="deep", marks=pytest.mark.skipif(sys.version_info >= (3, 12), reason="it can be read here")),
+        pytest.param(
+            DEEP, id="deep", marks=pytest.mark.skipif(sys.version_info >= (3, 12), reason="it can be read here")
+        ),
         pytest.param(f"1{'0' * 5000}", id="long"),
     ],
 )

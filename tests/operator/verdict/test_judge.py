@@ -3,10 +3,13 @@
 from dataclasses import replace
 from datetime import timedelta
 
+from redrive.core.operation import Course, FateTally, OperationState, Ramp
 from redrive.core.states import State
+from redrive.operator.operations import BY_ITSELF, Operation
 from redrive.operator.verdict import LedgerNow, Rank, Verdict, judge, plain, verdict_json
 from redrive.operator.verdict.facts import Facts
 from redrive.operator.verdict.values import LinkTo, Subject, Target
+from redrive.web.pages.verdict import trouble_row
 from tests.operator.verdict.story import CALM, LEDGER, NOW, SUNDAY
 
 
@@ -130,3 +133,21 @@ def test_an_effect_that_nobody_has_answered_for_needs_a_person() -> None:
     assert plain(one.wrong[0]) == "Nobody knows whether the effect of 3 tasks happened."
     assert "not run again before somebody answers" in plain(one.by_itself)
     assert one.view == Target(to=LinkTo.EFFECTS, ledger=LEDGER)
+
+
+def test_an_operation_that_stopped_by_itself_needs_a_person() -> None:
+    """How many failed again, how many are held back, and a link to where it goes on."""
+    course = Course(state=OperationState.HALTED, ramp=Ramp())
+    operation = Operation(
+        id="957a1bea-0000", ledger=LEDGER, course=course, tally=FateTally(total=8, released=1, failed=1), asked={}, until=NOW, started_by="ada",
+        reason="fixed", started_at=NOW, changed_by=BY_ITSELF, changed_at=NOW - timedelta(minutes=2),
+    )  # fmt: skip
+    verdict = judge(replace(CALM, now=NOW, halted=[operation]))
+    [one] = verdict.troubles
+    assert (verdict.title, one.subject, one.button) == ("One thing needs you", Subject.OPERATION, None)
+    assert plain(one.told) == (
+        f"Operation 957a1bea stopped: 1 of 1 failed again. In {LEDGER}, since 21:39:52: 7 tasks held back."
+    )
+    assert one.view == Target(to=LinkTo.OPERATION, ledger=LEDGER, name="957a1bea-0000")
+    row = trouble_row(one)
+    assert (row.view, row.view_words) == ("/operations/957a1bea-0000", "View operation")

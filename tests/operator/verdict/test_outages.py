@@ -60,6 +60,7 @@ def test_a_destination_that_is_down_is_named_at_the_tenth_failure() -> None:
     assert one.button is not None
     assert one.button.words == "Pause payment.capture"
     assert one.beside is None  # nobody is dead whom one could try
+    assert [piece.link for piece in one.wrong[-1] if piece.text == "0 dead"] == [None]
 
 
 def test_between_two_tries_a_destination_that_is_down_stays_down() -> None:
@@ -109,12 +110,33 @@ def test_a_deploy_that_broke_a_kind_names_its_version_and_line() -> None:
 
 
 def test_who_died_of_a_bug_of_a_few_is_told_that_the_same_version_runs() -> None:
-    """A redrive would most likely fail again: the button stays, with its warning."""
+    """A redrive would most likely fail again: nothing is advised, and one task may be tried with a warning."""
     few = replace(CRM, failures=30, tries=900, last_version="4f2a", recovered_at=at("21:20"))
     one = only(judge(replace(QUIET, causes=[few])))
     assert plain(one.wrong[0]) == "1,318 tasks of crm.sync died; its other tasks are fine."
-    assert one.button is not None
-    assert one.button.warning == "Version 4f2a, in which they failed, still runs."
+    assert (one.rank, one.subject, one.button) == (Rank.DEAD, Subject.DEAD, None)
+    assert one.beside is not None
+    assert one.beside.warning == "This will most likely fail. Version 4f2a, in which they failed, still runs."
+
+
+def test_a_few_that_fail_each_time_are_not_ready() -> None:
+    """Four of four failed in the version that runs: too few to call a person for, and no reason to redrive them."""
+    broken = down(failures=4, tries=4, waiting=0, dead=4, died_lately=4, error="KeyError: 'card'")
+    verdict = judge(replace(QUIET, causes=[broken]))
+    one = only(verdict)
+    assert (verdict.title, one.rank.words, one.button) == (
+        "4 tasks are dead, not recovered",
+        "Dead, not recovered",
+        None,
+    )
+    assert plain(one.safe).startswith("Fix the code first. Version 4f2a, in which they failed, still runs.")
+    [health] = [kind for kind in verdict.kinds if kind.kind == "payment.capture"]
+    assert health.health == "Dead, not recovered"
+    newer = [*QUIET.workers, worker("app-5:1", started="21:41:40", version="51bd")]
+    assert only(judge(replace(QUIET, causes=[broken], workers=newer))).rank is Rank.READY
+    unknown = replace(broken, last_version=None)
+    assert only(judge(replace(QUIET, causes=[unknown]))).rank is Rank.DEAD
+    assert only(judge(replace(QUIET, causes=[replace(unknown, last_failure=at("20:00"))]))).rank is Rank.READY
 
 
 def test_a_killed_worker_heals_by_itself_and_is_then_one_quiet_line() -> None:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from redrive.core.states import State
 from redrive.operator.gates import GateView
+from redrive.operator.operations import Operation
 from redrive.operator.roster import WorkerSeen
 from redrive.operator.verdict.values import KindPoint
 
@@ -135,6 +136,8 @@ class Facts:
     causes: Sequence[CauseFacts] = ()
     held: Sequence[HeldFacts] = ()
     workers: Sequence[WorkerSeen] = ()
+    halted: Sequence[Operation] = ()
+    """Operations that stopped by themselves and wait for a person."""
     kinds_note: str | None = None
     last_trouble_at: datetime | None = None
     """When the last trouble ended that somebody was told of."""

@@ -19,7 +19,7 @@ from redrive.operator.figures import HOUR, MINUTE, Group, States
 from redrive.operator.gates import GateDoes, parked_points
 from redrive.operator.headcount import Headcount
 from redrive.operator.kinds import LATELY, CauseSeen, KindSeen, WaitingKind
-from redrive.operator.ports import Census, CountedKinds, Figures, Gates, OperatorLedger, Roster
+from redrive.operator.ports import Census, CountedKinds, Figures, Gates, Operations, OperatorLedger, Roster
 from redrive.operator.verdict.facts import CauseFacts, Facts, HeldFacts, KindFacts, LedgerNow, StoreNow
 from redrive.operator.verdict.judge import FAILURES_MIN, SHARE_MIN
 from redrive.operator.verdict.values import KindPoint
@@ -43,6 +43,9 @@ class AskedStore(Protocol):
 
     @property
     def roster(self) -> Roster: ...
+
+    @property
+    def operations(self) -> Operations: ...
 
     def now(self) -> datetime: ...
 
@@ -86,11 +89,12 @@ async def _gather(store: AskedStore, lanes: Sequence[AskedLane], writes: StoreNo
 async def gather_causes(store: AskedStore, lanes: Sequence[AskedLane], counted: Mapping[str, States]) -> Facts:
     """The same without how many tasks stand where: what fails, of what, and who works. `counted` is the last census of each ledger."""
     names = {lane.name for lane in lanes}
-    now, seen, groups, workers = await asyncio.gather(
+    now, seen, groups, workers, operations = await asyncio.gather(
         store.present(),
         store.kinds.look(),
         store.figures.groups([lane.name for lane in lanes], limit=GROUPS_MAX),
         store.roster.seen(),
+        store.operations.open(),
     )
     kinds = [one for one in seen.kinds if one.ledger in names]
     causes = [one for one in seen.causes if one.ledger in names]
@@ -104,6 +108,7 @@ async def gather_causes(store: AskedStore, lanes: Sequence[AskedLane], counted: 
     return Facts(
         now=now, store=StoreNow(settled_at=seen.settled_at), kinds=_kinds(kinds, facts, waiting, held), causes=facts, held=held,
         workers=workers, kinds_note=store.kinds.note, last_trouble_at=_last_trouble(causes, now),
+        halted=[one for one in operations if one.halted_itself and one.ledger in names],
     )  # fmt: skip
 
 

@@ -60,6 +60,7 @@ def _troubles(facts: Facts, versions: Versions) -> tuple[list[Trouble], list[Sen
     found += [sentences.ready(one, now, versions) for one in facts.causes if one.dead and one not in bad]
     found += [sentences.ungrouped(one, now) for one in _ungrouped(facts)]
     found += [sentences.unanswered(one, now) for one in facts.ledgers if one.unanswered]
+    found += [sentences.halted(one, now) for one in facts.halted]
     for held in facts.held:
         match held.gate.does:
             case GateDoes.PAUSED:
@@ -160,17 +161,22 @@ def _title(found: Sequence[Trouble], facts: Facts) -> str:
     needy = sum(one.needs_you for one in found)
     if needy:
         return f"{counted(needy)} {'thing needs' if needy == 1 else 'things need'} you"
-    if any(one.rank is not Rank.READY for one in found):
+    if any(one.rank not in (Rank.READY, Rank.DEAD) for one in found):
         return "Nothing needs you"
+    if dead := _dead_of(found, facts, Subject.DEAD):
+        return f"{amount(dead, 'task')} {'is' if dead == 1 else 'are'} dead, not recovered"
     if dead := _ready(found, facts):
         return f"{amount(dead, 'dead task')} {'is' if dead == 1 else 'are'} ready to come back"
     return "All is well"
 
 
 def _ready(found: Sequence[Trouble], facts: Facts) -> int:
-    causes = {(one.ledger, one.cause) for one in found if one.subject is Subject.RECOVERED}
-    alone = sum(one.amounts[State.DEAD] for one in _ungrouped(facts))
-    return alone + sum(one.dead for one in facts.causes if (one.ledger, one.id) in causes)
+    return sum(one.amounts[State.DEAD] for one in _ungrouped(facts)) + _dead_of(found, facts, Subject.RECOVERED)
+
+
+def _dead_of(found: Sequence[Trouble], facts: Facts, subject: Subject) -> int:
+    causes = {(one.ledger, one.cause) for one in found if one.subject is subject}
+    return sum(one.dead for one in facts.causes if (one.ledger, one.id) in causes)
 
 
 def _summary(found: Sequence[Trouble], facts: Facts, kinds: Sequence[KindHealth]) -> Sentence:
@@ -231,6 +237,8 @@ def _worst(kind: KindFacts, facts: Facts, found: Sequence[Trouble]) -> tuple[Ran
             return Rank.HELD, f"Held by {gate.name}"
         if gate.ledger == kind.ledger and gate.does is GateDoes.PAUSED and gate.name == f"kind:{kind.kind}":
             return None, f"Paused by {gate.paused_by}"
+    if any(one.rank is Rank.DEAD for one in mine):
+        return Rank.DEAD, "Dead, not recovered"
     if any(one.rank is Rank.READY for one in mine):
         return Rank.READY, "Ready to redrive"
     return None, "Fine"

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from redrive.core.failure import redact
 from redrive.core.states import State
 from redrive.operator.gates import GateDoes, amount_words, span_words
+from redrive.operator.operations import Operation
 from redrive.operator.roster import LOST_AFTER, WorkerSeen
 from redrive.operator.verdict.facts import CauseFacts, HeldFacts, LedgerNow, StoreNow
 from redrive.operator.verdict.returning import drain_of
@@ -35,6 +36,9 @@ from redrive.operator.verdict.words import (
 )
 
 ERROR_CHARS_MAX = 200
+RECENT = timedelta(minutes=5)
+"""So long what failed in an unknown version is taken to fail still."""
+LIKELY_FAILS = "This will most likely fail."
 NOTHING_TO_PRESS = "Nothing to press."
 STOPS_ABOVE = "It stops by itself if more than 10% fail again."
 _ELSEWHERE = ("Connect", "Timeout", "HTTP", "SSL", "Socket", "DNS", "gaierror", "503", "502", "504")
@@ -66,6 +70,8 @@ def _raised(cause: CauseFacts) -> Sentence:
 
 
 def _dead(cause: CauseFacts) -> Piece:
+    if not cause.dead:
+        return Piece("0 dead")  # a link would lead to an empty list
     return Piece(f"{cause.dead:,} dead", Target(to=LinkTo.TASKS, ledger=cause.ledger, state="dead", cause=cause.id))
 
 
@@ -178,7 +184,7 @@ def _safe(cause: CauseFacts, versions: Versions) -> tuple[Button | None, Button 
     if cause.kind is None:
         return None, None, said(f"{NOTHING_TO_PRESS} Redriving now repeats the failure: {repeats}.")
     pause = Button(act=ButtonAct.PAUSE_KIND, words=f"Pause {cause.kind}", ledger=cause.ledger, kind=cause.kind)
-    beside = _try_one(cause, warning="This will most likely fail.")
+    beside = _try_one(cause, warning=LIKELY_FAILS)
     why = said(f"Pause it: tasks wait, and no try is charged. Redriving now repeats the failure: {repeats}.")
     return pause, beside, why
 
@@ -195,7 +201,7 @@ def _try_one(cause: CauseFacts, warning: str | None = None) -> Button | None:
 
 
 def ready(cause: CauseFacts, now: datetime, versions: Versions) -> Trouble:
-    """Tasks are dead, and what killed them is over, or touches them alone."""
+    """Tasks are dead, and no more tries fail than a person must know of. Ready only where a redrive is likely to do better."""
     kind, tasks = kind_piece(cause.ledger, cause.kind), amount(cause.dead, "task")
     recovered = cause.recovered_at if cause.failures * 2 >= cause.tries else None
     if recovered is not None:
@@ -208,19 +214,35 @@ def ready(cause: CauseFacts, now: datetime, versions: Versions) -> Trouble:
         )
     facts = said(_dead(cause), *_between(cause, now), ".", *_since(cause))
     raised, safe = _raised(cause), said("Redriving in steps, one task first. ", STOPS_ABOVE)
-    warning = None
-    if recovered is None and cause.last_version is not None and not versions.newer_runs(cause.last_version):
-        warning = f"Version {cause.last_version}, in which they failed, still runs."
-        safe = said(f"Trying one task. {warning} If it fails, it is dead again, and nothing else is touched.")
+    why = None if recovered is not None else _would_repeat(cause, now, versions)
+    if why is not None:
+        first = "See whether it answers first" if _is_elsewhere(cause) else "Fix the code first"
+        safe = said(
+            f"{first}. {why} One task may be tried: if it fails, it is dead again, and nothing else is touched."
+        )
     elif recovered is None and versions.newer_runs(cause.last_version):
         safe = said(f"Version {versions.newest} runs now; they failed in {cause.last_version}. ", safe)
+    try_one = _try_one(cause, None if why is None else f"{LIKELY_FAILS} {why}")
     return Trouble(
-        rank=Rank.READY, subject=Subject.RECOVERED, since=cause.dead_from or cause.since,
+        rank=Rank.READY if why is None else Rank.DEAD, subject=Subject.RECOVERED if why is None else Subject.DEAD, since=cause.dead_from or cause.since,
         wrong=(head, raised, facts),
         moves=Trend(label="failed a minute", now=f"{_a_minute(cause):,}", points=tuple(cause.points)),
         by_itself=said("Nothing: dead tasks stay dead until a person brings them back."),
-        safe=safe, told=said(head, " ", raised, ". ", facts), button=_try_one(cause, warning), **_common(cause),  # type: ignore[arg-type]
+        safe=safe, told=said(head, " ", raised, ". ", facts), button=try_one if why is None else None, beside=None if why is None else try_one,
+        **_common(cause),  # type: ignore[arg-type]
     )  # fmt: skip
+
+
+def _would_repeat(cause: CauseFacts, now: datetime, versions: Versions) -> str | None:
+    """Why a redrive would most likely end as before; None where something has changed, or where it is long ago and nobody knows."""
+    failed_in = cause.last_version
+    if failed_in is None:
+        return "Nothing of it has worked since." if now - cause.last_failure <= RECENT else None
+    if versions.newer_runs(failed_in):
+        return None
+    if failed_in in versions.running:
+        return f"Version {failed_in}, in which they failed, still runs."
+    return f"No version runs that is newer than {failed_in}, in which they failed."
 
 
 def ungrouped(ledger: LedgerNow, now: datetime) -> Trouble:
@@ -429,6 +451,29 @@ def unanswered(one: LedgerNow, now: datetime) -> Trouble:
         by_itself=said(f"Nothing: {'it is' if single else 'they are'} not run again before somebody answers."),
         safe=said("Find out on the other side, then say whether it happened."),
         told=said(head, " ", facts), ledger=one.ledger, view=page,
+    )  # fmt: skip
+
+
+# --- operations -------------------------------------------------------------------------------------------------------------
+
+
+def halted(operation: Operation, now: datetime) -> Trouble:
+    """A redrive pulled its brake: what it has not released stays dead until a person says how to go on."""
+    tally, page = operation.tally, Target(to=LinkTo.OPERATION, ledger=operation.ledger, name=operation.id)
+    head = said(
+        "Operation ", Piece(operation.id[:8], page), f" stopped: {tally.failed:,} of {tally.released:,} failed again."
+    )
+    facts = said(
+        f"In {operation.ledger}, since ",
+        second(operation.changed_at, now),
+        f": {amount(tally.left, 'task')} held back.",
+    )
+    return Trouble(
+        rank=Rank.ASKED, subject=Subject.OPERATION, since=operation.changed_at, wrong=(head, facts),
+        moves=Trend(label="failed again", now=f"{tally.failed:,}"),
+        by_itself=said("Nothing: it waits until somebody lets it go on, or gives the rest back."),
+        safe=said("Find out why they failed again. Giving the rest back leaves them dead, as they were."),
+        told=said(head, " ", facts), ledger=operation.ledger, view=page,
     )  # fmt: skip
 
 

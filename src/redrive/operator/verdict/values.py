@@ -18,13 +18,14 @@ class LinkTo(StrEnum):
     WORKERS = "workers"
     TASKS = "tasks"
     EFFECTS = "effects"
+    OPERATION = "operation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """A thing that a piece of a sentence names; only the fields that it needs are set.
 
-    `name` is a kind, a gate, a worker, or the id of a cause. A link to tasks has `state` (`dead`, `waiting`, `parked`, `claimed`,
+    `name` is a kind, a gate, a worker, or the id of a cause or an operation. A link to tasks has `state` (`dead`, `waiting`, `parked`, `claimed`,
     `done`), and `kind`, `cause` or `gate` where only some of them are meant.
     """
 
@@ -94,6 +95,8 @@ class Rank(StrEnum):
     """Tasks are held back; none dies of it."""
     HEALS = "heals"
     """It mends itself."""
+    DEAD = "dead"
+    """Tasks are dead, and nothing says that a redrive would do better."""
     READY = "ready"
     """Tasks are dead, and what killed them is over."""
 
@@ -119,6 +122,7 @@ _RANK_WORDS = {
     Rank.ASKED: "Needs you",
     Rank.HELD: "Recovering by itself",
     Rank.HEALS: "Recovering by itself",
+    Rank.DEAD: "Dead, not recovered",
     Rank.READY: "Ready to redrive",
 }
 
@@ -131,8 +135,10 @@ class Subject(StrEnum):
     FAILING = "failing"
     BEHIND = "behind"
     UNANSWERED = "unanswered"
+    OPERATION = "operation"
     GATE = "gate"
     LOST_WORKER = "lost_worker"
+    DEAD = "dead"
     RECOVERED = "recovered"
 
 

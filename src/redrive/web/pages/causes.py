@@ -30,8 +30,9 @@ from redrive.web.pages.verdict import MINUTE, place_of
 from redrive.web.pages.versions import version_rows, worth_trying
 
 TASKS_SHOWN = 10
-FAILING, OVER, DEAD = (
+FAILING, STUCK, OVER, DEAD = (
     ("bad", "stop", "Failing now"),
+    ("plain", "cross", "Dead, not recovered"),
     ("info", "back", "Ready to redrive"),
     ("plain", "none", "Not failing now"),
 )
@@ -81,7 +82,7 @@ async def cause_page(
         request, "cause.html", visitor, title=error[:100], here="/dead",
         ledger=ledger, cause=cause, kind=kind, error=error, at=(group and group["at"]) or (trouble and trouble.at), group=group, trouble=trouble,
         how=_how(trouble), amount=group["amount"] if group else 0, tasks=[shown(task, ledger) for task in tasks], are_dead=bool(dead), sample=sample, raised=trace == "raised",
-        chart=None if trouble is None else _chart(trouble, verdict), verdict=verdict, place_of=place_of, seen=known, versions=version_rows(tried, versions), worth=worth_trying(None if known is None else known.last_version, versions), warning=_warning(trouble),
+        chart=None if trouble is None else _chart(trouble, verdict, recovered=known is not None and known.recovered_at is not None), verdict=verdict, place_of=place_of, seen=known, versions=version_rows(tried, versions), worth=worth_trying(None if known is None else known.last_version, versions), warning=_warning(trouble),
         is_paused=kind is not None and await pause_of(lane, kind) is not None,
     )  # fmt: skip
 
@@ -130,7 +131,18 @@ async def _sample(lane: Lane, tasks: list[Task]) -> Sample | None:
 def _how(trouble: Trouble | None) -> tuple[str, str, str]:
     if trouble is None:
         return DEAD
-    return FAILING if trouble.subject is Subject.FAILING else OVER if trouble.rank is Rank.READY else DEAD
+    if trouble.subject is Subject.FAILING:
+        return FAILING
+    return STUCK if trouble.rank is Rank.DEAD else OVER if trouble.rank is Rank.READY else DEAD
+
+
+def _lead(trouble: Trouble, *, recovered: bool) -> str:
+    """Whether it fails, as a chart begins; over is only what has worked since."""
+    if trouble.subject is Subject.FAILING:
+        return "Now."
+    if trouble.rank is Rank.DEAD:
+        return "Not recovered."
+    return "It is over." if recovered else "Not now."
 
 
 def _warning(trouble: Trouble | None) -> str | None:
@@ -145,7 +157,7 @@ def _warning(trouble: Trouble | None) -> str | None:
     return said and f"{said} {trouble.kind or 'It'} still fails.{version}"
 
 
-def _chart(trouble: Trouble, verdict: Verdict) -> Chart | None:
+def _chart(trouble: Trouble, verdict: Verdict, *, recovered: bool) -> Chart | None:
     points = trouble.moves.points
     if not sum(points):
         return None
@@ -155,5 +167,5 @@ def _chart(trouble: Trouble, verdict: Verdict) -> Chart | None:
     failing = trouble.subject is Subject.FAILING
     return per_step(
         "failed", "When does it fail?", [Series(name="failed tries", look="bad" if failing else "plain", values=points)], starts, now,
-        lead="Now." if failing else "It is over.", answer=f"{sum(points):,} tries failed this way in the last hour.", unit="failed tries a minute", events=events, size="brief",
+        lead=_lead(trouble, recovered=recovered), answer=f"{sum(points):,} tries failed this way in the last hour.", unit="failed tries a minute", events=events, size="brief",
     )  # fmt: skip

@@ -22,6 +22,7 @@ from redrive.web.answers import answers_of
 from redrive.web.api.common import app_of, lane_of
 from redrive.web.api.groups import groups
 from redrive.web.api.status import verdict_of
+from redrive.web.pages.dead import cause_rows
 from redrive.web.pages.drawing import Chart, Series, few, per_step, side_by_side
 from redrive.web.pages.frame import Looker, page_router, render
 from redrive.web.pages.timeline import span
@@ -53,7 +54,7 @@ async def kind_page(request: Request, visitor: Looker, ledger: str, kind: str) -
     return render(
         request, "kind.html", visitor, title=kind, here="/",
         ledger=ledger, kind=kind, verdict=verdict, row=None if health is None else kind_row(health, verdict.at), troubles=troubles, place_of=place_of,
-        causes=[one for one in await groups(request, ledger) if one["kind"] == kind], policy=_policy(lane, kind, verdict), pause=await pause_of(lane, kind),
+        causes=cause_rows(verdict, await groups(request, ledger), kind), policy=_policy(lane, kind, verdict), pause=await pause_of(lane, kind),
         chart=None if health is None else _chart(health, verdict), done=time_to_done(await _done(request, lane, kind)),
         versions=version_rows(await tried_versions(request, ledger, kind), versions),
     )  # fmt: skip

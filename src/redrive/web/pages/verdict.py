@@ -36,6 +36,7 @@ MARKS = {
     Rank.ASKED: ("bad", "stop"),
     Rank.HELD: ("warn", "heal"),
     Rank.HEALS: ("warn", "heal"),
+    Rank.DEAD: ("plain", "cross"),
     Rank.READY: ("info", "back"),
 }
 """The colour and the icon of a trouble; its word comes with it."""
@@ -45,6 +46,7 @@ SPARKS = {
     Rank.ASKED: "bad",
     Rank.HELD: "parked",
     Rank.HEALS: "good",
+    Rank.DEAD: "plain",
     Rank.READY: "plain",
 }
 NO_HANDLER = "No handler"
@@ -97,6 +99,8 @@ def place_of(target: Target | None) -> str | None:
             return "/workers"
         case LinkTo.EFFECTS:
             return query_of("/effects", {"ledger": ledger})
+        case LinkTo.OPERATION:
+            return f"/operations/{quote(name, safe='')}"
         case LinkTo.TASKS if target.state == "parked":
             return query_of("/gates", {"ledger": ledger, "prefix": target.gate}) if target.gate else "/workers"
         case LinkTo.TASKS:
@@ -114,6 +118,7 @@ def trouble_row(one: Trouble) -> TroubleRow:
         LinkTo.WORKER: "View worker",
         LinkTo.WORKERS: "View workers",
         LinkTo.EFFECTS: "View effects",
+        LinkTo.OPERATION: "View operation",
     }
     return TroubleRow(
         trouble=one, mood=mood, icon=icon, view=place_of(one.view), view_words="View" if one.view is None else words.get(one.view.to, "View tasks"),
