@@ -10,6 +10,7 @@ from redrive.operator.roster import SILENT_AFTER
 from redrive.operator.verdict import (
     CauseFacts,
     Facts,
+    KindFacts,
     LedgerNow,
     Rank,
     StoreNow,
@@ -190,15 +191,72 @@ def test_a_store_that_is_locked_is_the_first_row() -> None:
 
 
 def test_due_tasks_without_a_worker_need_somebody() -> None:
-    """Nobody works: since when tasks wait, and what to start."""
+    """Nobody works: since when tasks wait, who was there last, and what to start."""
     late = [LedgerNow(ledger=LEDGER, amounts={State.WAITING: 300}, oldest_due=timedelta(minutes=6))]
     one = only(judge(replace(QUIET, ledgers=late, workers=[])))
-    assert (one.rank, plain(one.wrong[0])) == (
+    assert (one.rank, plain(one.wrong[0]), plain(one.safe)) == (
         Rank.STOPPED,
         "No worker is running, and tasks are due; the oldest for 6 min.",
+        "Start a worker: redrive worker --app MODULE:APP.",
+    )
+    assert plain(one.wrong[1]) == f"They wait in {LEDGER}. No worker has been here in the last week."
+    stopped = worker(
+        "app-1:902", started="21:34:40", seen=NOW - timedelta(minutes=2), stopped_at=NOW - timedelta(minutes=2)
+    )
+    assert plain(only(judge(replace(QUIET, ledgers=late, workers=[stopped]))).wrong[1]).endswith(
+        "The last worker was there at 21:39:52."
     )
     busy = only(judge(replace(QUIET, ledgers=late)))
     assert busy.subject is Subject.BEHIND
+
+
+def test_nothing_is_called_on_time_while_nobody_works() -> None:
+    """What is due is named at once, not after a minute; a worker that has just stopped has a moment for its successor."""
+    due = [LedgerNow(ledger=LEDGER, amounts={State.WAITING: 3}, oldest_due=timedelta(seconds=2))]
+    assert only(judge(replace(QUIET, ledgers=due, workers=[]))).subject is Subject.NOBODY_WORKS
+    stopped = worker(
+        "app-1:902", started="21:34:40", seen=NOW - timedelta(seconds=2), stopped_at=NOW - timedelta(seconds=2)
+    )
+    assert judge(replace(QUIET, ledgers=due, workers=[stopped])).is_well
+    gone = replace(stopped, seen_at=NOW - timedelta(seconds=11), stopped_at=NOW - timedelta(seconds=11))
+    assert only(judge(replace(QUIET, ledgers=due, workers=[gone]))).subject is Subject.NOBODY_WORKS
+    assert judge(replace(QUIET, ledgers=due)).is_well, "with a worker there two seconds are not late"
+    later = [LedgerNow(ledger=LEDGER, amounts={State.WAITING: 3}, oldest_due=None)]
+    assert judge(replace(QUIET, ledgers=later, workers=[])).is_well, "nothing is due yet"
+
+
+def test_a_kind_that_nobody_handles_does_not_recover_by_itself() -> None:
+    """Slots are free, and nobody has tried it for minutes: the kind is named, and a person has to start what handles it."""
+    late = [LedgerNow(ledger=LEDGER, amounts={State.WAITING: 1}, oldest_due=timedelta(minutes=3))]
+    unheard = KindFacts(ledger=LEDGER, kind="unheard.of", waiting=1, oldest_due=timedelta(minutes=3))
+    one = only(judge(replace(QUIET, ledgers=late, kinds=[*QUIET.kinds, unheard])))
+    assert (one.rank.words, plain(one.wrong[0])) == (
+        "Needs you",
+        "Nobody takes unheard.of: the oldest due task has waited for 3 min.",
+    )
+    assert plain(one.by_itself) == "Nothing: they wait, and no try is charged."
+    tried = only(judge(replace(QUIET, ledgers=late, kinds=[*QUIET.kinds, replace(unheard, tries=4)])))
+    assert (tried.subject, tried.rank.words) == (Subject.BEHIND, "Recovering by itself")
+
+
+def test_workers_that_are_lost_together_are_one_row() -> None:
+    """A host that is gone takes six workers with it: one sentence with what they held, not six of the same."""
+    lost = [
+        worker(
+            f"app-3:{pid}",
+            started="21:34:40",
+            seen=NOW - timedelta(seconds=40 + pid),
+            held=2,
+            lease=timedelta(seconds=60),
+        )
+        for pid in range(6)
+    ]
+    one = only(judge(replace(QUIET, workers=[*lost, *QUIET.workers])))
+    assert (one.rank, plain(one.wrong[0])) == (Rank.HEALS, "6 workers have been lost since 21:41:07, holding 12 tasks.")
+    assert plain(one.wrong[1]).startswith("All on app-3; no goodbye, so they were killed or cut off. The other ")
+    assert plain(one.by_itself) == "Their leases end by 21:42:14; then the other workers take the 12 tasks."
+    few = judge(replace(QUIET, workers=[*lost[:2], *QUIET.workers]))
+    assert len(few.troubles) == 2
 
 
 def test_four_hundred_that_were_done_with_a_retry_are_no_trouble() -> None:

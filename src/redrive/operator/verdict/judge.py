@@ -28,6 +28,10 @@ SURE_TRIES = 10
 WROTE_MAX = timedelta(seconds=5)
 """A store that has taken no write for longer is in trouble."""
 LOST_SHOWN = timedelta(hours=1)
+LOST_TOGETHER = 3
+"""So many lost workers are one row: a host or a network is gone, and nobody reads the same sentence six times."""
+RESTARTS_WITHIN = timedelta(seconds=10)
+"""So long after the last worker was there, its successor may still be starting."""
 
 
 def judge(facts: Facts) -> Verdict:
@@ -118,15 +122,23 @@ def _lost(facts: Facts) -> tuple[list[Trouble], list[Sentence]]:
     there = [one for one in facts.workers if one.is_there(now) and not one.is_silent(now)]
     room = sum(one.slots - one.held for one in there)
     lost, past = list[Trouble](), list[Sentence]()
+    gone = [
+        one
+        for one in facts.workers
+        if one.is_lost(now) and now - one.seen_at <= LOST_SHOWN and not (there and _is_back(one, facts))
+    ]
+    together = len(gone) >= LOST_TOGETHER
+    if together:
+        lost.append(sentences.lost_workers(gone, now, others=len(there), room=room))
     for one in facts.workers:
         # Where nothing can be written nobody can give a sign.
         if one.is_silent(now) and not away:
             lost.append(sentences.silent_worker(one, now, others=len(there), room=room))
         if not one.is_lost(now) or now - one.seen_at > LOST_SHOWN:
             continue
-        if there and _is_back(one, facts):
+        if one not in gone:
             past.append(sentences.over(one, now))
-        else:
+        elif not together:
             lost.append(sentences.lost_worker(one, now, others=len(there), room=room))
     return lost, past
 
@@ -138,16 +150,37 @@ def _is_back(worker: WorkerSeen, facts: Facts) -> bool:
 
 
 def _late(facts: Facts) -> list[Trouble]:
-    late = [one for one in facts.ledgers if one.oldest_due is not None and one.oldest_due > facts.oldest_due_max]
-    if not late:
-        return []
     there = [one for one in facts.workers if one.is_there(facts.now)]
-    due = max(one.oldest_due for one in late if one.oldest_due is not None)
     if not there:
-        last = max((one.seen_at for one in facts.workers), default=facts.now - due)
-        return [sentences.nobody_works(late, last, facts.now, due)]
+        return _nobody(facts)
     busy, slots = sum(one.held for one in there), sum(one.slots for one in there)
-    return [sentences.behind(one, facts.now, busy=busy, slots=slots) for one in late]
+    found = []
+    for one in _due_for(facts, facts.oldest_due_max):
+        late = [
+            kind
+            for kind in facts.kinds
+            if kind.ledger == one.ledger and (kind.oldest_due or timedelta(0)) > facts.oldest_due_max
+        ]
+        # There is room, and nobody has tried it for minutes: its handler is nowhere.
+        untaken = [kind for kind in late if not kind.tries and busy < slots]
+        if untaken:
+            found.append(sentences.untaken(one, untaken, facts.now, busy=busy, slots=slots))
+        if len(untaken) < len(late) or not late:
+            found.append(sentences.behind(one, facts.now, busy=busy, slots=slots))
+    return found
+
+
+def _due_for(facts: Facts, span: timedelta) -> list[LedgerNow]:
+    """The ledgers whose oldest due task has waited for longer."""
+    return [one for one in facts.ledgers if one.oldest_due is not None and one.oldest_due > span]
+
+
+def _nobody(facts: Facts) -> list[Trouble]:
+    """Nobody works: whatever is due waits, unless somebody comes back in a moment."""
+    last = max((one.seen_at for one in facts.workers), default=None)
+    restarts = last is not None and facts.now - last <= RESTARTS_WITHIN
+    due = _due_for(facts, facts.oldest_due_max if restarts else timedelta(0))
+    return [sentences.nobody_works(due, last, facts.now)] if due else []
 
 
 def _held(facts: Facts) -> int:

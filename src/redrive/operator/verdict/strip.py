@@ -40,7 +40,7 @@ def _waiting(facts: Facts) -> Figure:
     parked = _parked_amount(facts)
     waiting = max(0, _amount(facts, State.WAITING) - parked)
     due = min((one.next_due for one in facts.ledgers if one.next_due is not None), default=None)
-    note = "nothing waits" if not waiting else f"next in {span_said(due)}" if due is not None else "parked ones aside"
+    note = "nothing waits" if not waiting else f"next in {span_said(due)}" if due is not None else "parked not counted"
     return Figure(name="Waiting", value=f"{waiting:,}", note=said(note), link=_tasks("waiting"))
 
 
@@ -52,7 +52,7 @@ def _parked(facts: Facts) -> Figure:
     parked = _parked_amount(facts)
     gates = sum(bool(one.gate.parked) for one in facts.held)
     holding = any(one.gate.does is GateDoes.HOLDING for one in facts.held)
-    note = f"behind {gates:,} {'gate' if gates == 1 else 'gates'}" if parked else "all gates let through"
+    note = f"behind {gates:,} {'gate' if gates == 1 else 'gates'}" if parked else "nothing is held back"
     return Figure(
         name="Parked",
         value=f"{parked:,}",
@@ -83,7 +83,7 @@ def _oldest(facts: Facts) -> Figure:
     oldest = max(ages, default=None)
     late = oldest is not None and oldest > facts.oldest_due_max
     value = "–" if oldest is None else span_said(oldest)
-    note = "nothing is due" if oldest is None else "parked ones aside"
+    note = "nothing is due" if oldest is None else "parked not counted"
     return Figure(
         name="Oldest due", value=value, note=said(note), tone=Tone.WARN if late else Tone.PLAIN, link=_tasks("waiting")
     )

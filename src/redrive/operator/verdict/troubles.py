@@ -7,8 +7,8 @@ from redrive.core.failure import redact
 from redrive.core.states import State
 from redrive.operator.gates import GateDoes, amount_words, span_words
 from redrive.operator.operations import Operation
-from redrive.operator.roster import LOST_AFTER, WorkerSeen
-from redrive.operator.verdict.facts import CauseFacts, HeldFacts, LedgerNow, StoreNow
+from redrive.operator.roster import WorkerSeen
+from redrive.operator.verdict.facts import CauseFacts, HeldFacts, KindFacts, LedgerNow, StoreNow
 from redrive.operator.verdict.returning import drain_of
 from redrive.operator.verdict.values import (
     Button,
@@ -40,6 +40,7 @@ RECENT = timedelta(minutes=5)
 """So long what failed in an unknown version is taken to fail still."""
 LIKELY_FAILS = "This will most likely fail."
 NOTHING_TO_PRESS = "Nothing to press."
+START_A_WORKER = "Start a worker: redrive worker --app MODULE:APP."
 STOPS_ABOVE = "It stops by itself if more than 10% fail again."
 _ELSEWHERE = ("Connect", "Timeout", "HTTP", "SSL", "Socket", "DNS", "gaierror", "503", "502", "504")
 """What an error is called whose remedy lies with somebody else."""
@@ -368,25 +369,54 @@ def silent_worker(worker: WorkerSeen, now: datetime, *, others: int, room: int) 
     )  # fmt: skip
 
 
+def lost_workers(workers: Sequence[WorkerSeen], now: datetime, *, others: int, room: int) -> Trouble:
+    """Several are gone, most likely with their host or their network."""
+    first, held = min(one.seen_at for one in workers), sum(one.held for one in workers)
+    head = said(
+        Piece(f"{len(workers):,} workers", Target(to=LinkTo.WORKERS)), " have been lost since ", second(first, now),
+        f", holding {amount(held, 'task') if held else 'nothing'}.",
+    )  # fmt: skip
+    hosts = sorted({one.host for one in workers})
+    where = f"on {hosts[0]}" if len(hosts) == 1 else f"on {len(hosts):,} hosts"
+    why = said(
+        f"{'All' if len(hosts) == 1 else 'They were'} {where}; no goodbye, so they were killed or cut off. ",
+        _others(others, room),
+    )
+    ends = [one.leases_end for one in workers if one.held]
+    by = max((end for end in ends if end is not None), default=None) if None not in ends else None
+    return Trouble(
+        rank=Rank.HEALS if others else Rank.STOPPED, subject=Subject.LOST_WORKER, since=first, wrong=(head, why),
+        moves=Trend(label="lost", now=f"{len(workers):,}"), by_itself=_taken_over(held, by, now, others=others),
+        safe=said(NOTHING_TO_PRESS if others else START_A_WORKER), told=said(head, " ", why), view=Target(to=LinkTo.WORKERS),
+    )  # fmt: skip
+
+
+def _others(others: int, room: int) -> Piece:
+    if not others:
+        return Piece("Nobody else works.")
+    have = "The other worker has" if others == 1 else f"The other {others:,} workers have"
+    return Piece(f"{have} {'room' if room > 0 else 'no free slot'}.", Target(to=LinkTo.WORKERS))
+
+
+def _taken_over(held: int, by: datetime | None, now: datetime, *, others: int, whose: str = "Their") -> Sentence:
+    """What becomes of what lost workers held."""
+    if not held:
+        return said("Nothing: no task was held.")
+    they = "the other worker takes" if others == 1 else "the other workers take"
+    then = f"; then {they} the {amount(held, 'task')}." if others else "; then the tasks wait for a worker."
+    return said(f"{whose} leases end", *((" by ", second(by, now)) if by else (" soon",)), then)
+
+
 def _gone_worker(worker: WorkerSeen, now: datetime, what: str, guess: str, *, others: int, room: int) -> Trouble:
     name = Piece(worker.name, Target(to=LinkTo.WORKER, name=worker.name))
-    held = amount(worker.held, "task")
-    head = said("Worker ", name, what, second(worker.seen_at, now), f", holding {held if worker.held else 'nothing'}.")
-    others_words = "The other worker has" if others == 1 else f"The other {others:,} workers have"
-    why = said(
-        f"{guess} ",
-        Piece(f"{others_words} {'room' if room > 0 else 'no free slot'}.", Target(to=LinkTo.WORKERS)) if others else "Nobody else works.",
-    )  # fmt: skip
-    they = "the other worker takes" if others == 1 else "the other workers take"
-    by_itself = said(
-        "Its leases end",
-        *((" by ", second(worker.leases_end, now)) if worker.leases_end else (" soon",)),
-        f"; then {they} the {held}." if others else "; then its tasks wait for a worker.",
-    ) if worker.held else said("Nothing: it held no task.")  # fmt: skip
+    held = amount(worker.held, "task") if worker.held else "nothing"
+    head = said("Worker ", name, what, second(worker.seen_at, now), f", holding {held}.")
+    why = said(f"{guess} ", _others(others, room))
+    by_itself = _taken_over(worker.held, worker.leases_end, now, others=others, whose="Its")
     return Trouble(
         rank=Rank.HEALS if others else Rank.STOPPED, subject=Subject.LOST_WORKER, since=worker.seen_at, wrong=(head, why),
         moves=Trend(label="signs of life", now="none", points=_signs(worker, now)), by_itself=by_itself,
-        safe=said(NOTHING_TO_PRESS if others else "Start a worker: redrive worker --app MODULE:APP."),
+        safe=said(NOTHING_TO_PRESS if others else START_A_WORKER),
         told=said(head, " ", why), view=Target(to=LinkTo.WORKER, name=worker.name), version=worker.version,
     )  # fmt: skip
 
@@ -398,22 +428,44 @@ def _signs(worker: WorkerSeen, now: datetime) -> tuple[int, ...]:
     return tuple(int(worker.started_at < start + timedelta(minutes=1) and start <= worker.seen_at) for start in starts)
 
 
-def nobody_works(ledgers: Sequence[LedgerNow], since: datetime, now: datetime, due: timedelta) -> Trouble:
-    """Tasks are due, and there is no worker."""
+def nobody_works(ledgers: Sequence[LedgerNow], last: datetime | None, now: datetime) -> Trouble:
+    """Tasks are due, and there is no worker; `last` is when the last one was there."""
+    due = max(one.oldest_due or timedelta(0) for one in ledgers)
     head = said("No worker is running, and tasks are due; the oldest for ", span_said(due), ".")
     names = ", ".join(one.ledger for one in ledgers)
-    facts = said(f"They wait in {names}. The last sign of life was more than {LOST_AFTER.total_seconds():.0f} s ago.")
+    seen = (
+        said("The last worker was there at ", second(last, now), ".")
+        if last
+        else said("No worker has been here in the last week.")
+    )
+    facts = said(f"They wait in {names}. ", seen)
     return Trouble(
-        rank=Rank.STOPPED, subject=Subject.NOBODY_WORKS, since=min(since, now), wrong=(head, facts),
+        rank=Rank.STOPPED, subject=Subject.NOBODY_WORKS, since=now - due if last is None else min(last, now), wrong=(head, facts),
         moves=Trend(label="oldest due", now=span_said(due)),
         by_itself=said("Nothing: tasks wait until a worker takes them."),
-        safe=said("Start a worker: redrive worker --app MODULE:APP."), told=said(head, " ", facts), view=Target(to=LinkTo.WORKERS),
+        safe=said(START_A_WORKER), told=said(head, " ", facts), view=Target(to=LinkTo.WORKERS),
         ledger=ledgers[0].ledger if len(ledgers) == 1 else None,
     )  # fmt: skip
 
 
+def untaken(one: LedgerNow, kinds: Sequence[KindFacts], now: datetime, *, busy: int, slots: int) -> Trouble:
+    """Due tasks wait though there is room: no worker that runs handles their kinds."""
+    due = max(kind.oldest_due or timedelta(0) for kind in kinds)
+    named = _kinds(one.ledger, [kind.kind for kind in kinds])
+    head = said("Nobody takes ", named, ": the oldest due task has waited for ", span_said(due), ".")
+    its = "this kind" if len(kinds) == 1 else "these kinds"
+    facts = said(f"{slots - busy:,} of {slots:,} slots are free: no worker that runs seems to handle {its}.")
+    return Trouble(
+        rank=Rank.ASKED, subject=Subject.UNTAKEN, since=now - due, wrong=(head, facts),
+        moves=Trend(label="oldest due", now=span_said(due)),
+        by_itself=said("Nothing: they wait, and no try is charged."),
+        safe=said(f"Start a worker whose code handles {its}."),
+        told=said(head, " ", facts), ledger=one.ledger, kind=kinds[0].kind if len(kinds) == 1 else None, view=Target(to=LinkTo.WORKERS),
+    )  # fmt: skip
+
+
 def behind(one: LedgerNow, now: datetime, *, busy: int, slots: int) -> Trouble:
-    """Due tasks wait though workers are there."""
+    """Due tasks wait though workers are there, and take them."""
     due = one.oldest_due or timedelta(0)
     tasks = Piece(f"tasks of {one.ledger}", Target(to=LinkTo.TASKS, ledger=one.ledger, state="waiting"))
     head = said("Due ", tasks, f" are late: the oldest has waited for {span_said(due)}.")
@@ -422,8 +474,8 @@ def behind(one: LedgerNow, now: datetime, *, busy: int, slots: int) -> Trouble:
     return Trouble(
         rank=Rank.HELD, subject=Subject.BEHIND, since=now - due, wrong=(head, facts),
         moves=Trend(label="oldest due", now=span_said(due)),
-        by_itself=said("Workers go on; the oldest goes first." if full else "Workers go on with the kinds that they know."),
-        safe=said("Nothing to press. More workers make it faster." if full else "Nothing to press. See whether a worker runs that handles these kinds."),
+        by_itself=said("Workers go on; the oldest goes first."),
+        safe=said("Nothing to press.", " More workers make it faster." if full else ""),
         told=said(head, " ", facts), ledger=one.ledger, view=Target(to=LinkTo.WORKERS),
     )  # fmt: skip
 

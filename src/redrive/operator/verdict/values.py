@@ -134,6 +134,7 @@ class Subject(StrEnum):
     NOBODY_WORKS = "nobody_works"
     FAILING = "failing"
     BEHIND = "behind"
+    UNTAKEN = "untaken"
     UNANSWERED = "unanswered"
     OPERATION = "operation"
     GATE = "gate"
