@@ -36,6 +36,7 @@ FAILING_SPAN = timedelta(minutes=5)
 """Tries may fail for so long before a person is told: most of them are done with a retry."""
 OWED_MAX = 20
 """Messages kept for an address that is away while others take them."""
+ERROR_CHARS_MAX = 200
 LINES_MAX = 20
 """Lines in one message; how many more there are is said in the last."""
 
@@ -93,8 +94,8 @@ def _failed_share(facts: LedgerFacts, limits: Limits) -> Iterator[tuple[str, str
     if ended >= ENDED_MIN and facts.failed > ended * limits.failed_share:
         share = facts.failed / ended * 100
         span = format_duration(FAILED_SPAN)
-        limit = f"limit {limits.failed_share * 100:g} %"
-        yield "", f"{share:.0f} % of {ended} {facts.things} that ended in {span} failed ({limit})"
+        limit = f"limit {limits.failed_share * 100:g}%"
+        yield "", f"{share:.0f}% of {ended} {facts.things} that ended in {span} failed ({limit})"
 
 
 def _oldest_due(facts: LedgerFacts, limits: Limits) -> Iterator[tuple[str, str]]:
@@ -114,7 +115,7 @@ def _new_group(facts: LedgerFacts, _limits: Limits) -> Iterator[tuple[str, str]]
         if group.amount and (is_new or alarm_name("new_group", facts.ledger, group.id) in facts.known):
             who = f"tasks of kind {group.kind}" if group.kind else "tasks"
             where = f" at {group.at}" if group.at else ""
-            yield group.id, f"{who} die of a new cause: {redact(group.text)}{where}"
+            yield group.id, f"{who} die of a new cause: {redact(group.sample or group.text)[:ERROR_CHARS_MAX]}{where}"
 
 
 def _dead(facts: LedgerFacts, _limits: Limits) -> Iterator[tuple[str, str]]:
@@ -179,7 +180,7 @@ def halted_operations(operations: Iterable[Operation]) -> list[Alarm]:
     return [
         Alarm(
             alarm_name("operation", one.id),
-            f"{one.ledger}: operation {one.id} has halted with {one.tally.left:,} tasks to come: {redact(one.why)}",
+            f"{one.ledger}: operation {one.id} has halted with {one.tally.left:,} {'task' if one.tally.left == 1 else 'tasks'} to come: {redact(one.why)}",
             "operation",
         )
         for one in operations

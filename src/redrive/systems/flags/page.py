@@ -132,5 +132,5 @@ def sets(schedule: FlagSchedule) -> str:
         return json.dumps(schedule.updates, ensure_ascii=False)[:TEXT_CHARS_MAX]
     said = ["on" if values["enabled"] else "off"] if "enabled" in values else []
     if "rollout_percentage" in values:
-        said.append(f"for {values['rollout_percentage']} %")
+        said.append(f"for {values['rollout_percentage']}%")
     return ", ".join(said)
