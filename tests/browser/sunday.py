@@ -145,7 +145,7 @@ def _since_a_while(connection: Connection) -> None:
         values = {"first_seen": since, "since": since, "since_hour": since.replace(minute=0, second=0)}
         connection.execute(update(f).where(f.c.id == cause).values(values))
         rows = [
-            _minute(whole - timedelta(minutes=back), kind, tries - back % 3, tries - back % 3, 3, cause=of, version="4f2a", dead=0)
+            minute_of(whole - timedelta(minutes=back), kind, tries - back % 3, tries - back % 3, 3, cause=of, version="4f2a", dead=0)
             for back in range(minutes_ago, 0, -1)
             for of in ("", cause)
         ]  # fmt: skip
@@ -171,15 +171,15 @@ def _remember(connection: Connection, now: datetime) -> None:
         minute, wave = whole - timedelta(minutes=back), 1 + 0.08 * math.sin(back / 3)
         for kind, (amount, bucket) in KINDS.items():
             failed = 1 if back % 7 == 0 and kind == "webhook.deliver" else 0
-            rows.append(_minute(minute, kind, round(amount * wave), failed, bucket))
+            rows.append(minute_of(minute, kind, round(amount * wave), failed, bucket))
         if back > DEPLOYED:
-            rows.append(_minute(minute, "mail.send", round(33 * wave), 0, 3))
+            rows.append(minute_of(minute, "mail.send", round(33 * wave), 0, 3))
         if back > HELD:
-            rows.append(_minute(minute, "payment.capture", round(43 * wave), 0, 5))
+            rows.append(minute_of(minute, "payment.capture", round(43 * wave), 0, 5))
         failed = round(128 * wave) if back > 29 else 0
-        rows.append(_minute(minute, "crm.sync", failed or round(36 * wave), failed, 6))
+        rows.append(minute_of(minute, "crm.sync", failed or round(36 * wave), failed, 6))
         if failed:
-            rows.append(_minute(minute, "crm.sync", failed, failed, 6, cause=down.id))
+            rows.append(minute_of(minute, "crm.sync", failed, failed, 6, cause=down.id))
             tasks += [_dead(minute, back, number, down.id) for number in range(20)]
         done = round(660 * wave)
         flows.append(
@@ -222,7 +222,7 @@ def _remember(connection: Connection, now: datetime) -> None:
     connection.execute(delete(schema.census))  # else all of them would be taken for tasks that somebody has just added
 
 
-def _minute(
+def minute_of(
     minute: datetime,
     kind: str,
     tries: int,

@@ -84,6 +84,20 @@ async def test_a_task_that_is_not_there(local: httpx.AsyncClient, path: str):
     assert 'href="/"' in answer.text
 
 
+async def test_an_address_that_leads_nowhere(local: httpx.AsyncClient, remote: httpx.AsyncClient):
+    """A reader gets a page, with the menu if they may look and without a word of the service if not; a program gets the one form."""
+    for path in ("/nothing", "/api/nothing", "/<script>"):
+        page = await local.get(path, headers=HTML)
+        assert (page.status_code, page.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
+        assert "There is nothing at" in page.text and 'aria-label="Main"' in page.text
+        assert "<script>" not in page.text.partition("<h1")[2].partition("</section>")[0]
+        assert (await local.get(path)).json()["error"]["code"] == "not_found"
+    stranger = await remote.get("/nothing", headers=HTML)
+    assert stranger.status_code == 404
+    assert 'aria-label="Main"' not in stranger.text and "sqlite" not in stranger.text
+    assert (await local.delete("/tasks", headers=HTML)).json()["error"]["code"] == "method_not_allowed"
+
+
 async def test_what_strangers_wrote_is_escaped(app: Redrive, local: httpx.AsyncClient):
     """Keys, kinds and errors are text, never markup."""
     await app.add("<script>alert(1)</script>", key='"><img src=x onerror=alert(2)>')

@@ -22,6 +22,7 @@ from redrive.web.api.searches import Searches
 from redrive.web.blocked import BlockedLoops
 from redrive.web.drift import Drift
 from redrive.web.pages import PAGES
+from redrive.web.pages.nowhere import answer_readers
 
 
 def make_web(service: Service, logins: session.Logins | None = None) -> FastAPI:
@@ -51,6 +52,7 @@ def make_web(service: Service, logins: session.Logins | None = None) -> FastAPI:
     web.add_middleware(Direct, routes=direct, handlers=web.exception_handlers)
     web.add_middleware(Envelope)
     add_error_handlers(web)
+    answer_readers(web)
     web.include_router(health.router)
     web.include_router(session.router)
     for router in api.routers:

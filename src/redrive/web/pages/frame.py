@@ -61,6 +61,11 @@ templates = Environment(
 templates.globals |= TAGS
 
 
+def reads_html(request: Request) -> bool:
+    """Whether a person looks, with a browser."""
+    return "text/html" in request.headers.get("accept", "")
+
+
 class PageRoute(APIRoute):
     """Refusals of a page are pages too, for whoever reads HTML; who must log in first is sent to do so."""
 
@@ -71,7 +76,7 @@ class PageRoute(APIRoute):
             try:
                 return await handle(request)
             except (ApiError, LedgerAwayError, TooSlowError, UsageError, RequestValidationError) as error:
-                if "text/html" not in request.headers.get("accept", ""):
+                if not reads_html(request):
                     raise
                 return _refusal(request, error)
 
@@ -86,14 +91,15 @@ def page_router() -> APIRouter:
 _open = require_unless_loopback("viewer")
 
 
-async def _looker(request: Request) -> Visitor:
+async def looker(request: Request) -> Visitor:
+    """Who looks; refused where they may not."""
     key = await _open(request, request.headers.get("x-api-key"))
     visitor = Visitor(session=await sessions_of(request).read(request), key=key)
     request.state.visitor = visitor
     return visitor
 
 
-Looker = Annotated[Visitor, Depends(_looker)]
+Looker = Annotated[Visitor, Depends(looker)]
 """Who looks: with a session, with a key in a header, or from this machine. A dependency of every page but the login."""
 
 NOBODY = Visitor(session=None, key=None)

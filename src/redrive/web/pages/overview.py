@@ -1,7 +1,7 @@
 """The first screen: how things are, in sentences; figures, kinds and charts below. All of it is in the first response."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from fastapi import Query, Request
 from fastapi.responses import HTMLResponse
 
+from redrive.access.keys import AUDITED, SESSIONS_AUDITED
 from redrive.core.durations import parse_duration
 from redrive.errors import TooSlowError, UsageError
 from redrive.operator.kinds import KindSums
@@ -22,7 +23,7 @@ from redrive.web.api.common import app_of, lanes_of, without_handler
 from redrive.web.api.overview import Range, series
 from redrive.web.api.status import verdict_of
 from redrive.web.api.workers import workers
-from redrive.web.pages.frame import Looker, page_router, render
+from redrive.web.pages.frame import Looker, act_path, page_router, render
 from redrive.web.pages.verdict import (
     AHEAD_STEP,
     AHEAD_STEPS,
@@ -36,7 +37,19 @@ from redrive.web.pages.verdict import (
 )
 from redrive.web.service import service_of
 
-LATELY_MAX = 6
+LATELY_MAX = 5
+AUDIT_LOOKED_AT = 30
+"""Of so many acts the latest are shown that are not just somebody's log in."""
+DID = {
+    "redrive": "redrove",
+    "resolve": "resolved",
+    "cancel": "cancelled",
+    "create": "created",
+    "change": "changed",
+    "enable": "enabled",
+    "disable": "disabled",
+}
+"""Acts that the audit names by what was pressed."""
 TROUBLES_SHOWN_MAX = 10
 """What a tired person reads; the others are counted, and the page of causes has them."""
 SUMS_FRESH_SECONDS = 20.0
@@ -137,14 +150,11 @@ async def _due(request: Request, verdict: Verdict, ledger: str | None) -> list[d
 
 async def _lately(request: Request) -> list[dict[str, Any]]:
     """What happened last: what people did, and which versions came."""
-    found = await audit(request, None, None, LATELY_MAX)
+    found, lanes = await audit(request, None, None, AUDIT_LOOKED_AT), app_of(request).lanes
     told = [
-        {
-            "at": one["at"],
-            "text": f"{one['actor']}: {one['act']} {one['task_id'] or format(one['amount'], ',')}",
-            "place": "/audit",
-        }
+        {"at": one["at"], "text": _act_said(one, lanes), "place": act_path(one["id"])}
         for one in found["acts"]
+        if one["ledger"] != SESSIONS_AUDITED
     ]
     first: dict[str, str] = {}
     for one in await workers(request):
@@ -154,3 +164,24 @@ async def _lately(request: Request) -> list[dict[str, Any]]:
         {"at": at, "text": f"Version {version} was first seen", "place": "/workers"} for version, at in first.items()
     ]
     return sorted(told, key=lambda one: str(one["at"]), reverse=True)[:LATELY_MAX]
+
+
+def _act_said(one: Mapping[str, Any], ledgers: Collection[str]) -> str:
+    """`ada paused gate bank:DE`, `ada redrove 600 tasks`."""
+    about, _, did = one["act"].rpartition(" ")
+    if about not in ("", "gate", "operation"):
+        did = one["act"]
+    if one["ledger"] == AUDITED:
+        thing = "a key"
+    elif one["task_id"] is None:
+        thing = f"{one['amount']:,} {'tasks' if one['ledger'] in ledgers else 'things'}"
+    else:
+        sort, _, name = str(one["task_id"]).partition(":")
+        thing = (
+            f"{sort} {name[:8] if sort == 'operation' else name}"
+            if sort in ("gate", "operation") and name
+            else f"task {one['task_id']}"
+            if one["ledger"] in ledgers
+            else str(one["task_id"])
+        )
+    return f"{one['actor']} {DID.get(did, did)} {thing}"

@@ -1,16 +1,20 @@
 """One task: its row, its payload, the picture of its tries, why each went as it did, and what happens next by itself."""
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 
+from redrive.core.cause import cause_of
 from redrive.core.effect_mark import OPEN
+from redrive.errors import TooSlowError
 from redrive.lane import Lane
 from redrive.operator.gates import moment
 from redrive.web.api.common import lane_of
+from redrive.web.api.groups import groups
 from redrive.web.api.tasks import one as told_of
 from redrive.web.pages.frame import Looker, page_router, render, when
 from redrive.web.pages.markup import instant_of
@@ -60,8 +64,28 @@ async def task(request: Request, visitor: Looker, ledger: str, id: str) -> HTMLR
         checkpoint=json.dumps(said["progress"]["checkpoint"], ensure_ascii=False) if said["progress"] else None,
         payload=None if payload is None else json.dumps(payload, indent=2, ensure_ascii=False),
         story=told, picture=draw(told), attempts_before=said["attempts_before"],
+        cause=await _cause(request, its, said["attempts"]) if its["state"] == "dead" and its["last_error"] else None,
         edits=said["edits"], more_ahead=max(0, len(preview) - AHEAD_MAX), mood=mood, ahead=ahead,
     )  # fmt: skip
+
+
+async def _cause(request: Request, its: dict[str, Any], attempts: Sequence[dict[str, Any]]) -> str | None:
+    """The failure cause that it is dead of, where that has a page: the latest deaths are grouped within seconds."""
+    failed = next((one for one in reversed(attempts) if one["error"]), None)
+    own = [
+        f"{frame['file']}:{frame['line']} in {frame['name']}"
+        for raised in (failed["stack"][:1] if failed else ())
+        for frame in raised["frames"]
+        if frame["own"]
+    ]
+    error = its["last_error"]
+    # Some stores group by the error alone.
+    likely = [cause_of(error, kind=its["kind"], at=own[-1] if own else None).id, cause_of(error).id]
+    try:
+        known = {one["cause"] for one in await groups(request, its["ledger"])}
+    except TooSlowError:
+        return None
+    return next((one for one in likely if one in known), None)
 
 
 def _acts(lane: Lane, state: str) -> list[tuple[str, str, str]]:

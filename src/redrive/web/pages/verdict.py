@@ -192,11 +192,18 @@ def _failing(verdict: Verdict) -> Chart | None:
     """Which kinds fail, minute by minute; nothing where hardly anything does."""
     amounts = [(one, minutes_of(one, verdict.at)[1]) for one in verdict.kinds]
     failing = sorted(((one, failed) for one, failed in amounts if sum(failed)), key=lambda pair: -sum(pair[1]))
-    if verdict.is_well or not failing:
-        return None
+    if not any(one.rank is not None for one, _ in failing):
+        return None  # a failure now and then, done at the next try: the table of kinds has it
     now_failing = [one.kind for one, _ in failing if one.rank is Rank.DYING]
     over = [one.kind for one, failed in failing[:FAILING_SHOWN_MAX] if one.rank is Rank.READY and not sum(failed[-5:])]
-    lead = f"{', '.join(now_failing[:3])}." if now_failing else "Nothing that needs you."
+    held = [one.kind for one, _ in failing if one.rank is Rank.HELD]
+    lead = (
+        f"{', '.join(now_failing[:3])}."
+        if now_failing
+        else f"{', '.join(held[:3])}: held back."
+        if held
+        else "Nothing now."
+    )
     answer = f"The earlier failures of {', '.join(over)} are over." if over else ""
     starts = [verdict.at.replace(second=0, microsecond=0) - MINUTE * back for back in range(MINUTES - 1, -1, -1)]
     some = [
@@ -264,7 +271,7 @@ def _about_to_run(verdict: Verdict, due: Sequence[datetime]) -> Chart | None:
             returning[place] += amount
     if verdict.is_well or not (sum(planned) or gate):
         return None
-    series, answer = [Series(name="planned", look="warn", values=planned)], ""
+    series, answer = [Series(name="planned", look="warn", values=planned)] if sum(planned) else [], ""
     if gate is not None:
         series.append(Series(name=f"if {gate.gate} answers", look="parked", values=[round(one) for one in returning]))
         spread = (

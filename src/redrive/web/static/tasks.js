@@ -7,6 +7,10 @@ import { place } from "./place.js";
 const list = document.getElementById("list");
 const LOOK_MS = 700;
 
+// On a phone the list comes first: the form is opened by whoever needs it, and stays open where it has been filled in.
+const filtering = document.querySelector("[data-folds]");
+if (filtering && matchMedia("(max-width: 44rem)").matches && !("asked" in filtering.dataset)) filtering.open = false;
+
 // --- choosing -----------------------------------------------------------------------------------------------------------
 
 if (list) {
