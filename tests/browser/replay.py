@@ -5,6 +5,7 @@ anew. So what comes out depends on the history and on the code, and never on how
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from importlib import resources
 from re import MULTILINE, findall
@@ -15,7 +16,7 @@ from redrive import Redrive
 from redrive.core.states import State
 from redrive.core.task import Attempt
 from redrive.engine.tally import KindTally
-from redrive.operator.verdict import Rank, StoreNow, gather, judge
+from redrive.operator.verdict import Facts, Rank, StoreNow, Subject, gather, judge
 from redrive.signs import COUNTS_EVERY
 from redrive.testing import VirtualClock, temporary_url
 from redrive.web.api import overview
@@ -67,6 +68,16 @@ async def named_after(
             if any(one.kind == kind and one.rank is Rank.DYING for one in verdict.troubles):
                 return at + fresh - tenth
     raise AssertionError(f"{kind} was never named")
+
+
+def shown_after(since: datetime, facts: Facts, subject: Subject) -> timedelta:
+    """How long after this instant an open page shows such a row, if nothing happens any more: judged at each tenth of a second."""
+    fresh = timedelta(seconds=overview.FRESH_SECONDS)
+    for tenths in range(600):
+        after = timedelta(seconds=tenths / 10)
+        if any(one.subject is subject for one in judge(replace(facts, now=since + after)).troubles):
+            return after + fresh + _asks_every()
+    raise AssertionError(f"{subject} was never shown")
 
 
 def _every(span: timedelta, through: datetime, start: datetime) -> list[datetime]:

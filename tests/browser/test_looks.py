@@ -16,9 +16,10 @@ from redrive import State
 from redrive.ledgers.sql import schema
 from redrive.ports import Filter
 
-from .conftest import DESK, PHONE, log_in
+from .conftest import DESK, PHONE, Watch, log_in
 from .gated import guard
 from .looks import GRAVE, SHOTS, looks_well
+from .monday import monday
 from .site import Site
 from .sunday import sunday
 
@@ -38,13 +39,16 @@ PAGES = {
     "kind": "/kinds/redrive_task/broken.import",
     "operations": "/operations",
     "operation": "/operations/{operation}",
+    "operation-tasks": "/operations/{operation}/tasks",
     "charts": "/charts",
     "gates": "/gates",
     "effects": "/effects",
     "workers": "/workers",
     "systems": "/systems",
     "audit": "/audit",
+    "act": "/audit/{act}",
     "login": "/login",
+    "nowhere": "/nothing/here",
 }
 NIGHT = {
     "workers": "/workers",
@@ -74,6 +78,7 @@ async def path_of(name: str, site: Site, known: dict[str, str]) -> str:
         known["dead"] = str((await site.app.tasks.get("import-1")).id)
         known["waiting"] = str((await site.app.tasks.get("slow-1")).id)
         known["operation"] = await halted(site)
+        known["act"] = (await site.app.store.audit.page(limit=1)).items[0].id
         await site.count()
         [known["cause"]] = [
             one.id for one in await site.app.store.figures.groups(["redrive_task"]) if one.kind == "broken.import"
@@ -99,11 +104,12 @@ async def show(page: Page, site: Site, name: str, known: dict[str, str]) -> None
 
 
 @pytest.mark.parametrize("name", PAGES)
-async def test_pages_fit_and_are_accessible(page: Page, site: Site, known: dict[str, str], name: str):
+async def test_pages_fit_and_are_accessible(page: Page, site: Site, known: dict[str, str], name: str, watch: Watch):
     """No finding by axe; nothing wider than the screen, from a desk to a phone; and the landmarks that a reader by ear needs.
 
     These are one main, one heading of the first level, a title that no other page has, and the place in the menu.
     """
+    watch.expected += ["404"] if name == "nowhere" else []
     await show(page, site, name, known)
     assert await page.locator("main").count() == await page.locator("h1").count() == 1
     assert await page.locator("header nav[aria-label=Main]").count() == (name != "login")
@@ -125,6 +131,39 @@ async def test_every_page_of_a_bad_night(page: Page, tmp_path: Path):
         await expect(page.locator(".frame.here")).to_be_visible()
         await looks_well(page, "night-cause")
         await page.goto("about:blank")  # or it asks a site that is gone
+
+
+@pytest.mark.wide
+async def test_fifty_dead_tasks_are_three_screens_of_a_phone(page: Page, tmp_path: Path):
+    """The list begins before the form that filters it; whoever has filled that in finds it open."""
+    async with sunday(tmp_path) as night:
+        await page.set_viewport_size(PHONE)
+        await log_in(page, night, path="/tasks?state=dead")
+        rows = page.locator("#list tbody tr")
+        assert await rows.count() == 50
+        last = await rows.last.bounding_box()
+        assert last is not None and last["y"] + last["height"] <= 3 * PHONE["height"]
+        await expect(page.get_by_label("Kind", exact=True)).to_be_hidden()
+        await page.goto(f"{night.url}/tasks?state=dead&kind=crm.sync")
+        await expect(page.get_by_label("Kind", exact=True)).to_have_value("crm.sync")
+        await page.goto("about:blank")
+
+
+@pytest.mark.wide
+async def test_a_calm_morning(page: Page, tmp_path: Path):
+    """That all is well, with what happened last, is one screen at a desk; acts are told in words and lead to themselves."""
+    async with monday(tmp_path) as calm:
+        await page.set_viewport_size({"width": 1440, "height": 900})
+        await log_in(page, calm)
+        await expect(page.get_by_role("heading", level=1)).to_have_text("All is well")
+        for part in ("#kinds", "#beside"):
+            box = await page.locator(part).bounding_box()
+            assert box is not None and box["y"] + box["height"] <= 900
+        await looks_well(page, "calm-overview")
+        await page.get_by_role("link", name="ada resumed gate bank:FR").click()
+        await expect(page.locator("#main")).to_contain_text("it has moved")
+        await looks_well(page, "calm-act")
+        await page.goto("about:blank")
 
 
 @pytest.mark.wide

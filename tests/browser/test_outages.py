@@ -10,6 +10,7 @@ import signal
 import sqlite3
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,13 @@ from playwright.async_api import Locator, Page, expect
 
 from redrive import Fixed, Policy, Redrive, Schedule, Task, minutes, seconds
 from redrive.ledgers.build import build
+from redrive.operator.roster import SILENT_AFTER
+from redrive.operator.verdict import Facts, StoreNow, Subject
+from redrive.operator.verdict.judge import WROTE_MAX
 from tests import forks
 
 from .conftest import log_in, refresh
-from .replay import failures_of, line_of, named_after
+from .replay import failures_of, line_of, named_after, shown_after
 from .site import Site, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -87,10 +91,15 @@ async def test_a_destination_is_down(page: Page, shop: Site):
         await shop.app.add("bank.capture", key=f"capture-{number}")
     row = await row_of(page, shop, "bank.capture")
     await expect(row).to_contain_text(re.compile(rf"has been failing since .*: 100% of {TRIES} tries"))
-    await expect(row).to_contain_text("ConnectionRefusedError: pay.example:443")
+    await expect(row.locator(".said")).to_have_text(
+        re.compile(rf"^ConnectionRefusedError: pay\.example:443 at {re.escape(HERE)}:\d+$")
+    )
     await expect(row).to_contain_text(f"0 dead, {TRIES} waiting")
     await expect(row.locator(".itself")).to_contain_text(
         re.compile(r"4 tries in about \d+ minutes: if it answers.*if not, dead by")
+    )
+    await expect(row.locator(".safe")).to_contain_text(
+        "Pause it: tasks wait, and no try is charged. Redriving now repeats the failure: wait until it answers."
     )
     await expect(row.locator(".main-act")).to_have_text("Pause bank.capture")
     await expect(page.get_by_role("heading", level=1)).to_contain_text("needs you")
@@ -99,11 +108,12 @@ async def test_a_destination_is_down(page: Page, shop: Site):
 
 
 async def test_poison_beside_it(page: Page, shop: Site):
-    """Two bugs with one message are two causes, each with its line."""
+    """Two bugs with one message are two causes, each with its line, its own count, what becomes of it and what may be pressed."""
     for number in range(TRIES):
         await shop.app.add("import.row", {"bug": 1 + number % 2}, key=f"row-{number}")
     await log_in(page, shop)
-    lines = page.locator(".trouble", has_text="import.row").locator(".said")
+    rows = page.locator(".trouble", has_text="import.row")
+    lines = rows.locator(".said")
     for _ in range(40):
         if len(set(await lines.all_inner_texts())) == 2:
             break
@@ -113,6 +123,14 @@ async def test_poison_beside_it(page: Page, shop: Site):
     assert len(said) == 2
     assert all(one.startswith("KeyError: 'amount' at") and HERE in one for one in said), said
     assert len({one.rpartition(":")[2] for one in said}) == 2
+    for row in await rows.all():
+        await expect(row.locator("h3")).to_contain_text(
+            re.compile(rf"import\.row has been failing since \d\d:\d\d:\d\d: 50% of {2 * TRIES} tries\.")
+        )
+        await expect(row.locator(".facts-said")).to_contain_text(f"{TRIES // 2} dead")
+        await expect(row.locator(".itself")).to_contain_text("Nothing recovers.")
+        await expect(row.locator(".safe")).to_contain_text("Redriving now repeats the failure: fix the code first.")
+        await expect(row.locator(".main-act")).to_have_text("Pause import.row")
     tries = await failures_of(shop, [f"row-{number}" for number in range(TRIES)])
     for line in {line_of(one) for one in tries}:
         of_line = [one for one in tries if line_of(one) == line]
@@ -124,10 +142,14 @@ async def test_a_deploy_broke_a_kind(page: Page, shop: Site):
     for number in range(TRIES):
         await shop.app.add("mail.send", key=f"mail-{number}")
     row = await row_of(page, shop, "mail.send")
+    await expect(row).to_contain_text(
+        re.compile(r"mail\.send has been failing since \d\d:\d\d:\d\d: 100% of \d+ tries")
+    )
     await expect(row).to_contain_text("AttributeError: 'NoneType' object has no attribute 'body'")
     await expect(row).to_contain_text(re.compile(rf"{re.escape(HERE)}:\d+"))
     await expect(row).to_contain_text(f"Version {VERSION}, deployed")
     await expect(row).to_contain_text(f"{TRIES} dead")
+    await expect(row.locator(".itself")).to_contain_text("Nothing recovers.")
     await expect(row.locator(".safe")).to_contain_text("Redriving now repeats the failure: fix the code first.")
     await expect(row.locator(".main-act")).to_have_text("Pause mail.send")
     tries = await failures_of(shop, [f"mail-{number}" for number in range(TRIES)])
@@ -149,7 +171,7 @@ async def test_a_deploy_broke_a_kind(page: Page, shop: Site):
 
 async def test_a_worker_was_killed(page: Page, shop: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A real one, with -9 and six tasks in its hands: who is lost, since when, what it held, and that others will take it."""
-    monkeypatch.setattr("redrive.operator.roster.SILENT_AFTER", timedelta(seconds=6))
+    monkeypatch.setattr("redrive.operator.roster.SILENT_AFTER", SILENT_AFTER)  # as it is, however busy the machine
     for number in range(6):
         await shop.app.add("hang", key=f"hang-{number}")
     environment = os.environ | {"DATABASE_URL": shop.app.store.url, "REDRIVE_VERSION": VERSION}
@@ -168,12 +190,24 @@ async def test_a_worker_was_killed(page: Page, shop: Site, tmp_path: Path, monke
     worker.wait(60)
     row = await row_of(page, shop, killed[0])
     await expect(row).to_contain_text(re.compile(r"has (given no sign of life|been lost) since .*, holding 6 tasks"))
-    await expect(row.locator(".itself")).to_contain_text("take")
+    await expect(row).to_contain_text(
+        re.compile(r"It was killed or cut off, or it is stuck|No goodbye, so it was killed or cut off")
+    )
+    await expect(row).to_contain_text("The other worker has room.")
+    await expect(row.locator(".itself")).to_contain_text(
+        re.compile(r"^\D*Its leases end by \d\d:\d\d:\d\d; then the other worker takes the 6 tasks\.$")
+    )
     await expect(row.locator(".safe")).to_contain_text("Nothing to press.")
+    [gone] = [one for one in await shop.app.store.roster.seen() if one.name == killed[0]]
+    facts = Facts(now=gone.seen_at, workers=[gone])
+    assert shown_after(gone.seen_at, facts, Subject.LOST_WORKER) <= IN_TIME
 
 
-async def test_the_store_is_locked(page: Page, shop: Site, watch):
-    """The first row says that nothing is written, the page is not green, and `/health` says so too; when it is over, so is the row."""
+async def test_the_store_is_locked(page: Page, shop: Site, watch, monkeypatch: pytest.MonkeyPatch):
+    """The first row says that nothing is written, for how long, why, and that nothing is lost; nothing is green, nor is `/health`.
+
+    When it is over, so is the row.
+    """
     watch.expected += ["503"]
     await log_in(page, shop)
     other = sqlite3.connect(shop.app.store.url.removeprefix("sqlite:///"), isolation_level=None)
@@ -187,6 +221,15 @@ async def test_the_store_is_locked(page: Page, shop: Site, watch):
             await asyncio.sleep(0.5)
         await expect(page.locator(".trouble").first).to_have_attribute("data-subject", "ledger_away")
         await expect(page.get_by_role("heading", level=1)).to_contain_text("need")
+        await expect(row.locator("h3")).to_have_text(re.compile(r"^Nothing has been settled for \S+ (s|min)\.$"))
+        await expect(row).to_contain_text(re.compile("locked, full or away|no write has gone through for"))
+        await expect(row.locator(".itself")).to_contain_text(
+            "go on when the store takes writes again; nothing is lost."
+        )
+        await expect(row.locator(".safe")).to_contain_text(
+            "Nothing to press here. Look at the database: who holds a lock"
+        )
+        await expect(page.locator("#strip .warn", has_text="Last settled")).to_be_visible()
         assert (await page.context.request.get(f"{shop.url}/health")).status == 503
     finally:
         other.execute("ROLLBACK")
@@ -194,6 +237,10 @@ async def test_the_store_is_locked(page: Page, shop: Site, watch):
     for _ in range(40):
         await refresh(page)
         if not await row.count():
-            return
+            break
         await asyncio.sleep(0.5)
-    raise AssertionError("the row stayed")
+    else:
+        raise AssertionError("the row stayed")
+    monkeypatch.setattr(import_module("redrive.operator.verdict.judge"), "WROTE_MAX", WROTE_MAX)
+    wrote = shop.app.store.now()
+    assert shown_after(wrote, Facts(now=wrote, store=StoreNow(wrote_at=wrote)), Subject.LEDGER_AWAY) <= IN_TIME

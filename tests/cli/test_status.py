@@ -16,6 +16,17 @@ def test_a_store_without_trouble_is_well(stored: Run) -> None:
     assert (whole.code, whole.json["well"], whole.json["troubles"]) == (0, True, [])
 
 
+def test_what_is_due_while_nobody_works_is_told_at_once(stored: Run) -> None:
+    """Nothing is called on time that no worker takes; what is not due yet waits in peace."""
+    assert stored("tasks", "add", "mail", "--delay", "1h").code == 0
+    assert stored("status").code == 0
+    assert stored("tasks", "add", "mail").code == 0
+    said = stored("status")
+    assert (said.code, said.out.splitlines()[0]) == (1, "One thing needs you")
+    assert "No worker is running, and tasks are due" in said.out
+    assert "Start a worker: redrive worker --app MODULE:APP." in said.out
+
+
 def test_dead_tasks_are_told_with_what_is_safe(stored: Run, url: str) -> None:
     """Exit code 1; without --app the kind, the error and the number are told, and no secret."""
     dead_tasks(url, 3)

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 SIGN_EVERY = timedelta(seconds=2)
-SILENT_AFTER = timedelta(seconds=6)
-"""Who has given no sign for so long is named on the first screen: three signs are missing. Nobody is called for it yet."""
+SILENT_AFTER = timedelta(seconds=5.5)
+"""Who has given no sign for so long is named on the first screen: two signs are missing, and are more than late. Nobody is called for it yet.
+
+With the time between two looks of an open page this stays below ten seconds."""
 LOST_AFTER = timedelta(seconds=35)
 """Who has given no sign for so long, and has not said goodbye, is lost: a process that is merely busy is heard from before."""
 KEPT = timedelta(days=7)

@@ -159,7 +159,7 @@ def test_a_killed_worker_heals_by_itself_and_is_then_one_quiet_line() -> None:
 
 
 def test_a_worker_that_falls_silent_is_named_before_it_counts_as_lost() -> None:
-    """Three signs are missing: the first screen says so, with what it holds; one that is merely late is not named."""
+    """Two signs are missing, and more than late: the first screen says so, with what it holds; one that is merely late is not named."""
     late = worker("app-3:2217", started="21:34:40", seen=NOW - SILENT_AFTER, held=6, lease=timedelta(seconds=60))
     assert judge(replace(QUIET, workers=[late, *QUIET.workers])).is_well
     silent = replace(late, seen_at=NOW - SILENT_AFTER - timedelta(seconds=1))
