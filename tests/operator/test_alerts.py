@@ -85,7 +85,7 @@ def test_a_sentence_for_people():
     [alarm] = evaluate(facts(waiting=12_345), LIMITS)
     assert alarm.text == "mail: 12,345 tasks wait (limit 100)"
     [alarm] = evaluate(facts(done=60, failed=40, things="events"), LIMITS)
-    assert alarm.text == "mail: 40 % of 100 events that ended in 5m failed (limit 5 %)"
+    assert alarm.text == "mail: 40% of 100 events that ended in 5m failed (limit 5%)"
     [alarm] = evaluate(facts(groups=[group(1, timedelta(0))]), LIMITS)
     assert "hunter2" not in alarm.text
     assert len({rule.name for rule in RULES}) == len(RULES)

@@ -266,6 +266,23 @@ def test_four_hundred_that_were_done_with_a_retry_are_no_trouble() -> None:
     assert judge(replace(QUIET, causes=[retried])).is_well
 
 
+def test_tries_that_fail_while_their_tasks_are_done_need_nobody() -> None:
+    """A destination that hiccups is named, as something that retries deal with; the first death, or a heap that waits, makes it a person's business."""
+    flaky = down(failures=18, tries=64, waiting=1, tries_lately=64)
+    verdict = judge(replace(QUIET, causes=[flaky]))
+    one = only(verdict)
+    assert (verdict.title, one.rank, one.subject, one.button) == (
+        "Nothing needs you",
+        Rank.HEALS,
+        Subject.RETRIED,
+        None,
+    )
+    assert plain(one.wrong[0]) == "payment.capture has been failing now and then since 21:41:30: 28% of 64 tries."
+    assert plain(one.by_itself) == "Its tasks are done at a later try: each gets 4 in about 21 minutes."
+    for worse in ({"died_lately": 1}, {"waiting": 9}, {"waiting_more": True}, {"failures": 33}):
+        assert only(judge(replace(QUIET, causes=[replace(flaky, **worse)]))).rank is Rank.DYING, worse
+
+
 @pytest.mark.parametrize("facts", [Facts(now=NOW), QUIET, CALM])
 def test_without_anything_wrong_all_is_well(facts: Facts) -> None:
     """Also where nothing is known at all."""

@@ -60,7 +60,12 @@ def _troubles(facts: Facts, versions: Versions) -> tuple[list[Trouble], list[Sen
         found.append(sentences.ledger_away(facts.store, now, held=_held(facts)))
     bad = [one for one in facts.causes if is_failing(one, facts)]
     others_fine = len({one.kind for one in bad}) == 1
-    found += [sentences.failing(one, now, versions, others_fine=others_fine) for one in bad]
+    found += [
+        sentences.retried(one, now, versions)
+        if goes_through(one)
+        else sentences.failing(one, now, versions, others_fine=others_fine)
+        for one in bad
+    ]
     found += [sentences.ready(one, now, versions) for one in facts.causes if one.dead and one not in bad]
     found += [sentences.ungrouped(one, now) for one in _ungrouped(facts)]
     found += [sentences.unanswered(one, now) for one in facts.ledgers if one.unanswered]
@@ -115,6 +120,13 @@ def is_failing(cause: CauseFacts, facts: Facts) -> bool:
     if cause.died_lately >= FAILURES_MIN:
         return True
     return cause.failures >= FAILURES_MIN and cause.failures >= cause.tries * SHARE_MIN
+
+
+def goes_through(cause: CauseFacts) -> bool:
+    """Whether what fails is done at a later try, as far as can be seen: most tries work, nobody died of it lately, and few wait for their next try."""
+    if cause.died_lately or cause.waiting_more:
+        return False
+    return cause.failures * 2 < cause.tries and cause.waiting * 4 < cause.failures
 
 
 def _lost(facts: Facts) -> tuple[list[Trouble], list[Sentence]]:
@@ -264,6 +276,7 @@ def _worst(kind: KindFacts, facts: Facts, found: Sequence[Trouble]) -> tuple[Ran
     mine = [one for one in found if one.ledger == kind.ledger and one.kind == kind.kind]
     if any(one.subject is Subject.FAILING for one in mine):
         return Rank.DYING, "Failing"
+    retried = any(one.subject is Subject.RETRIED for one in mine)
     for held in facts.held:
         gate = held.gate
         if gate.ledger == kind.ledger and kind.kind in gate.kinds and gate.does is GateDoes.HOLDING:
@@ -274,4 +287,4 @@ def _worst(kind: KindFacts, facts: Facts, found: Sequence[Trouble]) -> tuple[Ran
         return Rank.DEAD, "Dead, not recovered"
     if any(one.rank is Rank.READY for one in mine):
         return Rank.READY, "Ready to redrive"
-    return None, "Fine"
+    return (Rank.HEALS, "Some tries fail") if retried else (None, "Fine")

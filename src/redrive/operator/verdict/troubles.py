@@ -125,6 +125,33 @@ def failing(cause: CauseFacts, now: datetime, versions: Versions, *, others_fine
     )  # fmt: skip
 
 
+def retried(cause: CauseFacts, now: datetime, versions: Versions) -> Trouble:
+    """Tries fail, and their tasks are done at a later one: that is what retries are for."""
+    share = f"{share_words(cause.failures, cause.tries)} of {amount(cause.tries, 'try', 'tries')}"
+    head = said(
+        kind_piece(cause.ledger, cause.kind),
+        " has been failing now and then since ",
+        second(cause.since, now),
+        f": {share}",
+    )
+    raised, counts, version = (
+        _raised(cause),
+        said(_dead(cause), ", ", _waiting(cause), "."),
+        _version(cause, now, versions),
+    )
+    tries = (
+        ""
+        if cause.tries_max is None or cause.lasts is None
+        else f": each gets {cause.tries_max} in {about(cause.lasts)}"
+    )
+    return Trouble(
+        rank=Rank.HEALS, subject=Subject.RETRIED, since=cause.since, wrong=(said(head, "."), raised, said(*((version, ". ") if version else ()), counts)),
+        moves=Trend(label="failed a minute", now=f"{_a_minute(cause):,}", points=tuple(cause.points)),
+        by_itself=said(f"Its tasks are done at a later try{tries}."), safe=said(NOTHING_TO_PRESS),
+        told=said(head, ", ", raised, ". ", counts), **_common(cause),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
 def _version(cause: CauseFacts, now: datetime, versions: Versions) -> Sentence:
     if cause.last_version is None:
         return ()

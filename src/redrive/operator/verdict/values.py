@@ -133,6 +133,7 @@ class Subject(StrEnum):
     LEDGER_AWAY = "ledger_away"
     NOBODY_WORKS = "nobody_works"
     FAILING = "failing"
+    RETRIED = "retried"
     BEHIND = "behind"
     UNTAKEN = "untaken"
     UNANSWERED = "unanswered"

@@ -30,8 +30,9 @@ from redrive.web.pages.verdict import MINUTE, place_of
 from redrive.web.pages.versions import version_rows, worth_trying
 
 TASKS_SHOWN = 10
-FAILING, STUCK, OVER, DEAD = (
+FAILING, RETRIED, STUCK, OVER, DEAD = (
     ("bad", "stop", "Failing now"),
+    ("warn", "heal", "Some tries fail"),
     ("plain", "cross", "Dead, not recovered"),
     ("info", "back", "Ready to redrive"),
     ("plain", "none", "Not failing now"),
@@ -133,6 +134,8 @@ def _how(trouble: Trouble | None) -> tuple[str, str, str]:
         return DEAD
     if trouble.subject is Subject.FAILING:
         return FAILING
+    if trouble.subject is Subject.RETRIED:
+        return RETRIED
     return STUCK if trouble.rank is Rank.DEAD else OVER if trouble.rank is Rank.READY else DEAD
 
 
@@ -140,6 +143,8 @@ def _lead(trouble: Trouble, *, recovered: bool) -> str:
     """Whether it fails, as a chart begins; over is only what has worked since."""
     if trouble.subject is Subject.FAILING:
         return "Now."
+    if trouble.subject is Subject.RETRIED:
+        return "Now and then."
     if trouble.rank is Rank.DEAD:
         return "Not recovered."
     return "It is over." if recovered else "Not now."

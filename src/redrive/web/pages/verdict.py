@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from redrive.http.panel import query_of
 from redrive.operator.kinds import KindSums
-from redrive.operator.verdict.values import Figure, KindHealth, LinkTo, Rank, Target, Tone, Trouble, Verdict
+from redrive.operator.verdict.values import Figure, KindHealth, LinkTo, Rank, Subject, Target, Tone, Trouble, Verdict
 from redrive.operator.verdict.words import share_words, took_words
 from redrive.web.pages.drawing import SPARK_HEIGHT, Chart, Series, SmallPicture, few, per_step, spark, trend
 from redrive.web.pages.frame import cause_path, kind_path
@@ -122,7 +122,7 @@ def trouble_row(one: Trouble) -> TroubleRow:
     }
     return TroubleRow(
         trouble=one, mood=mood, icon=icon, view=place_of(one.view), view_words="View" if one.view is None else words.get(one.view.to, "View tasks"),
-        spark=spark(points, SPARKS[one.rank], f"{one.moves.label}, the last hour: now {one.moves.now}", height=SPARK_HEIGHT) if points else None,
+        spark=spark(points, "warn" if one.subject is Subject.RETRIED else SPARKS[one.rank], f"{one.moves.label}, the last hour: now {one.moves.now}", height=SPARK_HEIGHT) if points else None,
     )  # fmt: skip
 
 

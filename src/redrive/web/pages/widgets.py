@@ -166,7 +166,8 @@ def _oldest(overview: Mapping[str, Any], series: Mapping[str, Any]) -> Chart:
     most = max([now or 0, *(value or 0 for value in values)])
     unit, size = next((name, size) for least, name, size in UNITS if most >= least)
     drift = overview["drift"]
-    answer = f"At most {_spoken(most)} in this range."
+    spoken = _spoken(most)
+    answer = f"{spoken.capitalize() if spoken.startswith('less') else f'At most {spoken}'} in this range."
     if drift:
         answer += f" Tries start {span(drift['p50'])} (p50) to {span(drift['p95'])} (p95) after they are due."
     some = [Series(name="oldest due", look="waiting", values=[None if one is None else one / size for one in values])]
