@@ -1,5 +1,7 @@
 """An address that leads nowhere: a page for whoever reads HTML, with the menu for those who may look."""
 
+from collections.abc import Awaitable
+
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
@@ -15,8 +17,8 @@ def answer_readers(web: FastAPI) -> None:
     @web.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
         if error.status_code != 404 or not reads_html(request):
-            said: Response = await tell(request, error)
-            return said
+            said = tell(request, error)
+            return await said if isinstance(said, Awaitable) else said
         return await _nothing(request)
 
 
