@@ -13,6 +13,8 @@ from redrive import Redrive, Task
 from redrive.ledgers.build import build
 from redrive.ledgers.sql import schema
 from redrive.operator.roster import WorkerSign
+from redrive.operator.sql.kinds import SqlKinds
+from redrive.stores.sql import SqlStore
 
 from .site import Site, serving
 from .sunday import KINDS, LEDGER, RETRIES, WORKER, minute_of
@@ -63,6 +65,9 @@ async def _stage(site: Site) -> None:
     await site.until(done, within=60)
     await app.tasks.pause_gate("bank:FR", actor="ada", reason="the bank moves its server")
     await app.tasks.resume_gate("bank:FR", actor="ada", reason="it has moved")
+    store = app.store
+    assert isinstance(store, SqlStore)
+    store.kinds = SqlKinds(app.database)  # the one before has kept what older minutes were until now
     await site.count()
 
 
