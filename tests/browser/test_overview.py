@@ -63,7 +63,7 @@ async def test_ranges_and_ledgers_are_addresses(page: Page, site: Site):
 
 
 async def test_figures_lead_to_what_they_count(page: Page, site: Site):
-    """The dead of all ledgers are a list, a cause is a page with its line, and one click leads from one to the other."""
+    """The dead of all ledgers are a list, a cause is a page with its line, and one click leads from one to the other, from a task back to its cause too."""
     await page.goto(f"{site.url}/")
     await page.get_by_role("link", name="Dead", exact=True).click()
     await expect(page).to_have_url(f"{site.url}/tasks?state=dead")
@@ -74,6 +74,9 @@ async def test_figures_lead_to_what_they_count(page: Page, site: Site):
     await expect(page.locator(".frame.here .at")).to_contain_text("raise PermanentError")
     await page.get_by_role("link", name="All 3 dead tasks").click()
     await expect(page.locator("#list tbody tr")).to_have_count(3)
+    await page.locator("#list tbody tr a.id").first.click()
+    await page.get_by_role("link", name="all tasks that died of it").click()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("of 'orders.csv' has no amount")
 
 
 async def test_a_service_that_is_away_is_said(page: Page, site: Site, watch):

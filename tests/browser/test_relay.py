@@ -246,3 +246,6 @@ async def test_it_fits_and_is_accessible(page: Page, site: Site):
     for path in (PATH, hrefs[1]):
         await page.goto(site.url + path)
         assert await fits(page), path
+    await page.goto(site.url + PATH)
+    queue = await page.get_by_label("Queue", exact=True).bounding_box()
+    assert queue is not None and queue["width"] > 100, "what is looked for can be read while it is typed"
