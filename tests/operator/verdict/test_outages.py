@@ -47,6 +47,9 @@ def test_a_destination_that_is_down_is_named_at_the_tenth_failure() -> None:
     assert judge(replace(QUIET, causes=[down(failures=9, tries=9)])).is_well
     one = only(judge(replace(QUIET, causes=[down()])))
     assert one.rank is Rank.DYING
+    assert plain(one.wrong[-1]).endswith("; other kinds are fine.")
+    alone = only(judge(replace(QUIET, causes=[down()], kinds=QUIET.kinds[:1])))
+    assert plain(alone.wrong[-1]).endswith("10 waiting."), "there is no other kind that could be fine"
     assert plain(one.told) == (
         "payment.capture has been failing since 21:41:30: 100% of 10 tries, ConnectError: pay.example:443 refused at shop/pay.py:9 "
         "(version 4f2a, deployed 21:34). 0 dead, 10 waiting; other kinds are fine."

@@ -59,7 +59,7 @@ def _troubles(facts: Facts, versions: Versions) -> tuple[list[Trouble], list[Sen
     if is_away(facts):
         found.append(sentences.ledger_away(facts.store, now, held=_held(facts)))
     bad = [one for one in facts.causes if is_failing(one, facts)]
-    others_fine = len({one.kind for one in bad}) == 1
+    others_fine = len({one.kind for one in bad}) == 1 < len(facts.kinds)
     found += [
         sentences.retried(one, now, versions)
         if goes_through(one)
