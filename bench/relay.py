@@ -8,7 +8,8 @@ measured by the consumer, broker and all. Each way gets the same messages from t
   declared for is not possible;
 - TTL per message: one queue for all waits, `expiration` on each message; what waits longer blocks what is behind it.
 
-First a steady rate, then rates that grow until the p99 of the drift passes its bound. Producer and consumer share one process.
+First a steady rate, then rates that grow until the p99 of the drift passes its bound. Producer and consumer share one process, and
+go past the driver as the relay does, so that for each way it is the broker and the relay that are measured.
 Then bursts through the relay, clean and with one message of a hundred spoilt. The relay's own bounds fail the run if they do
 not hold.
 """
@@ -22,22 +23,26 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import aio_pika
 import uvloop
+from aiormq.abc import DeliveredMessage
+from pamqp.commands import Basic
 from rich.console import Console
 from rich.table import Table
+from yarl import URL
 
 from bench.servers import Servers, servers
 from bench.venv import BUILD
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.migrate import migrate
 from redrive.systems.relay.relay_pb2 import RetryMessage
+from redrive.systems.relay.wire import Incoming, Outgoing, Published, Wire
 
 WAITS_SECONDS = (2.0, 4.0, 8.0)
 P99_BOUND_SECONDS = 1.0
@@ -50,6 +55,7 @@ BURSTS = 3
 POISON_EVERY = 100
 KEPT_BOUND = 0.9
 PAYLOAD = bytes(512)
+PERSISTENT = 2
 WORK = "bench.work"
 RETRY = "bench.retry"
 WAYS = ("relay", "TTL queues", "TTL per message")
@@ -80,8 +86,9 @@ class Result:
 class Bench:
     """One way of waiting: where messages are sent, and what the consumer sees of them."""
 
-    def __init__(self, way: str, connection: Any) -> None:
+    def __init__(self, way: str, wire: Wire, connection: aio_pika.Connection) -> None:
         self.way = way
+        self._wire = wire
         self._connection = connection
         self._drifts: list[float] = []
         self._serial = 0
@@ -89,7 +96,11 @@ class Bench:
 
     async def prepare(self) -> None:
         """Empty queues, and a consumer that writes down the drift of what comes."""
-        self._channel = await self._connection.channel()
+        self._channel = self._connection.channel(publisher_confirms=True)
+        await self._channel.initialize()
+        raw = await self._channel.get_underlay_channel()
+        self._outgoing = Outgoing(self._wire, raw, DRAIN_SECONDS_MAX)
+        self._wire.watchers[raw.number] = self._outgoing
         for queue in (WORK, *(self._wait_queue(wait) for wait in WAITS_SECONDS)):
             await self._channel.queue_delete(queue)
         await self._channel.declare_queue(WORK, durable=True)
@@ -99,16 +110,22 @@ class Bench:
             await self._channel.declare_queue(self._wait_queue(wait), durable=True, arguments=back | ttl)
         if self.way == "TTL per message":
             await self._channel.declare_queue(self._wait_queue(WAITS_SECONDS[0]), durable=True, arguments=back)
-        consuming = await self._connection.channel()
-        await consuming.set_qos(prefetch_count=500)
-        await (await consuming.get_queue(WORK)).consume(self._take, no_ack=True)
+        consuming = self._connection.channel(publisher_confirms=False)
+        await consuming.initialize()
+        raw = await consuming.get_underlay_channel()
+        self._wire.watchers[raw.number] = Incoming(raw, self._take)
+        await raw.basic_consume(WORK, self._unwatched, no_ack=True)
+
+    async def _unwatched(self, _message: DeliveredMessage) -> None:
+        raise AssertionError("the wire takes what is delivered")
 
     def _wait_queue(self, wait: float) -> str:
         return f"{RETRY}.wait.{wait if self.way == 'TTL queues' else 'all'}"
 
-    async def _take(self, message: Any) -> None:
-        if message.headers["run"] == self._run:
-            self._drifts.append(time.time() - float(message.headers["due"]))
+    def _take(self, message: DeliveredMessage) -> None:
+        headers: Any = message.header.properties.headers
+        if headers["run"] == self._run:
+            self._drifts.append(time.time() - float(headers["due"]))
 
     async def run(self, rate: int, seconds: float) -> Result:
         """Send at the rate for so long, and wait until all has come back."""
@@ -116,12 +133,12 @@ class Bench:
         drifts = self._drifts  # what of an earlier run comes after its end is not this one's
         self._run += 1
         began = time.monotonic()
-        sending: list[asyncio.Task[None]] = []
+        sending: list[asyncio.Future[Published | None]] = []
         while (elapsed := time.monotonic() - began) < seconds:
             behind = int(rate * (elapsed + TICK_SECONDS)) - len(sending)
-            sending += [asyncio.create_task(self._send()) for _ in range(behind)]
+            sending += [self._send() for _ in range(behind)]
             await asyncio.sleep(TICK_SECONDS)
-        await asyncio.gather(*sending)
+        await confirmed(sending)
         took = time.monotonic() - began
         ends = time.monotonic() + DRAIN_SECONDS_MAX
         while len(drifts) < len(sending) and time.monotonic() < ends:
@@ -146,25 +163,21 @@ class Bench:
         drifts = self._drifts
         self._run += 1
         began = time.monotonic()
-        bad = aio_pika.Message(b"\xff" * 40, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
-        sending = []
+        sending: list[asyncio.Future[Published | None]] = []
         for n in range(amount):
             sending.append(self._send(hinted=False))
             if spoilt and n % POISON_EVERY == 0:
-                sending.append(self._channel.default_exchange.publish(bad, RETRY))
-        await asyncio.gather(*sending)
+                sending.append(self._outgoing.send(Basic.Properties(delivery_mode=PERSISTENT), b"\xff" * 40, RETRY))
+        await confirmed(sending)
         while len(drifts) < amount and time.monotonic() < began + DRAIN_SECONDS_MAX:
             await asyncio.sleep(0.01)
         return len(drifts) / (time.monotonic() - began)
 
-    async def _send(self, *, hinted: bool = True) -> None:
+    def _send(self, *, hinted: bool = True) -> "asyncio.Future[Published | None]":
         self._serial += 1
         wait = WAITS_SECONDS[self._serial % len(WAITS_SECONDS)]
         due = time.time() + wait
-        given: dict[str, Any] = {
-            "headers": {"due": str(due), "run": self._run},
-            "delivery_mode": aio_pika.DeliveryMode.PERSISTENT,
-        }
+        properties = Basic.Properties(headers={"due": str(due), "run": self._run}, delivery_mode=PERSISTENT)
         body, queue = PAYLOAD, self._wait_queue(wait)
         if self.way == "relay":
             queue = RETRY
@@ -175,8 +188,27 @@ class Bench:
                 next_retry_at_ms=int(due * 1000) if hinted else 0,
             ).SerializeToString()
         elif self.way == "TTL per message":
-            given["expiration"] = wait
-        await self._channel.default_exchange.publish(aio_pika.Message(body, **given), queue)
+            properties.expiration = str(int(wait * 1000))
+        return self._outgoing.send(properties, body, queue)
+
+
+async def confirmed(sending: "list[asyncio.Future[Published | None]]") -> None:
+    """Wait until the broker has all of them."""
+    said = set(await asyncio.gather(*sending))
+    if said != {Published.CONFIRMED}:
+        raise SystemExit(f"the broker said {said}")
+
+
+@asynccontextmanager
+async def connected(way: str, url: str) -> AsyncIterator[Bench]:
+    """A bench on a connection of its own."""
+    wire = Wire()
+    connection = wire.connection(URL(url))
+    await connection.connect()
+    async with connection:
+        bench = Bench(way, wire, connection)
+        await bench.prepare()
+        yield bench
 
 
 @contextmanager
@@ -221,9 +253,7 @@ def relay_process(at: Servers, log: Path) -> Iterator[None]:
 
 
 async def measure(way: str, url: str, options: argparse.Namespace, console: Console) -> tuple[Result, list[Result]]:
-    async with await aio_pika.connect(url) as connection:
-        bench = Bench(way, connection)
-        await bench.prepare()
+    async with connected(way, url) as bench:
         await bench.run(options.rate, min(3.0, options.seconds))  # warm
         console.print(f"{way}: {options.rate}/s for {options.seconds:g} s", highlight=False)
         steady = await bench.run(options.rate, options.seconds)
@@ -238,9 +268,7 @@ async def measure(way: str, url: str, options: argparse.Namespace, console: Cons
 
 async def measure_bursts(url: str, amount: int, console: Console) -> dict[str, float]:
     """The best of a few bursts each: messages per second, clean and spoilt, and what is kept."""
-    async with await aio_pika.connect(url) as connection:
-        bench = Bench("relay", connection)
-        await bench.prepare()
+    async with connected("relay", url) as bench:
         found: dict[bool, list[float]] = {False: [], True: []}
         for at in range(BURSTS):
             for spoilt in (False, True):

@@ -15,9 +15,9 @@ from redrive.extend import NAMES, ledger_indexes
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.migrate import check, migrate
 from redrive.systems.relay import Relay, RelaySettings
-from redrive.systems.relay.broker import Published
 from redrive.systems.relay.desk import Asked
 from redrive.systems.relay.tables import RETRY_QUEUE, retry_queue
+from redrive.systems.relay.wire import Published
 from redrive.testing import drain
 from tests.ledgers.sql.test_migrate import POSTGRES_CATALOGUE
 

@@ -9,7 +9,7 @@ from opentelemetry import trace
 
 from redrive import Redrive, TransientError, minutes, seconds
 from redrive.systems.relay import Relay, RelaySettings
-from redrive.systems.relay.broker import Published
+from redrive.systems.relay.wire import Published
 from redrive.systems.relay.work import QUEUES_MAX, MissingQueues, retry_message
 
 HOUR_MS = 3_600_000

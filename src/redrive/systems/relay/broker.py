@@ -10,21 +10,19 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from enum import Enum, auto
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import aio_pika
-import aiormq.exceptions
-from aio_pika.abc import AbstractChannel, AbstractConnection
+from aio_pika.abc import AbstractConnection
 from aiormq.abc import AbstractChannel as RawChannel
 from aiormq.abc import DeliveredMessage
-from pamqp.commands import Basic
 from yarl import URL
 
 from redrive.operator.words import describe_error
 from redrive.systems.relay.frames import survive_strangers
 from redrive.systems.relay.topology import declare
+from redrive.systems.relay.wire import Incoming, Outgoing, Published, Wire
 
 CONNECT_SECONDS_MAX = 10
 HEARTBEAT_SECONDS = 10
@@ -43,19 +41,6 @@ CONFIRMS_LOST_MAX = 3
 
 Told = Callable[[str, bool, str], None]
 """Is told the name of a link, whether it is up, and the error if it is not; once for each change."""
-
-
-class Published(Enum):
-    """What became of a message that was published."""
-
-    CONFIRMED = auto()
-    """The broker has it, and is answerable for it."""
-    UNROUTABLE = auto()
-    """There is no such queue."""
-    REFUSED = auto()
-    """The broker would not take it: the queue is full, or something failed there."""
-    UNCONFIRMED = auto()
-    """No confirm came in time, or the connection broke before it again and again: it may have arrived, perhaps more than once."""
 
 
 class Link:
@@ -99,12 +84,13 @@ class Link:
             if not ended.done():
                 ended.set_result("closed" if error is None else describe_error(error))
 
-        connection = aio_pika.Connection(self._url)
+        wire = Wire()
+        connection = wire.connection(self._url)
         try:
             await connection.connect(timeout=CONNECT_SECONDS_MAX)
             connection.close_callbacks.add(end)
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
-                await self._open(connection, end)
+                await self._open(connection, wire, end)
             _heed_end()
             self._say(up=True)
             return await ended
@@ -124,7 +110,7 @@ class Link:
             self._known = up
             self._tell(self.name, up, error)
 
-    async def _open(self, connection: AbstractConnection, end: Callable[..., None]) -> None:
+    async def _open(self, connection: AbstractConnection, wire: Wire, end: Callable[..., None]) -> None:
         """Set up what the link is for; call `end` when that breaks."""
         raise NotImplementedError
 
@@ -148,44 +134,43 @@ class Publisher(Link):
         self._queues = tuple(queues)
         self._cut = cut
         self._connection: AbstractConnection | None = None
-        self._channel: AbstractChannel | None = None
+        self._outgoing: Outgoing | None = None
         self._usable = asyncio.Event()
         self._end: Callable[..., None] = _nothing
         self._under_way: dict[str, asyncio.Event] = {}
 
-    async def _open(self, connection: AbstractConnection, end: Callable[..., None]) -> None:
+    async def _open(self, connection: AbstractConnection, wire: Wire, end: Callable[..., None]) -> None:
         for queue in self._queues:
             await declare(connection, queue)
-        channel = connection.channel(publisher_confirms=True, on_return_raises=False)
+        channel = connection.channel(publisher_confirms=True)
         await channel.initialize()
         channel.close_callbacks.add(end)
-        self._connection, self._channel, self._end = connection, channel, end
+        raw = await channel.get_underlay_channel()
+        outgoing = Outgoing(wire, raw, CONFIRM_SECONDS_MAX)
+        wire.watchers[raw.number] = outgoing
+        self._connection, self._outgoing, self._end = connection, outgoing, end
         self._usable.set()
 
     def _forget(self) -> None:
         self._usable.clear()
-        self._connection = self._channel = None
+        self._connection = None
+        outgoing, self._outgoing = self._outgoing, None
+        if outgoing is not None:
+            outgoing.lose()
 
     async def publish(self, message: aio_pika.Message, queue: str) -> Published:
-        """Publish to the queue and wait for the confirm, and before that for the broker while it is away."""
-        async with self._alone(message.message_id):
-            return await self._publish(message, queue)
+        """Publish to the queue and wait for the confirm, and before that for the broker while it is away.
 
-    @contextlib.asynccontextmanager
-    async def _alone(self, message_id: str | None) -> AsyncIterator[None]:
-        """Let those that share an id go one at a time.
-
-        The driver knows a message that comes back as unroutable by nothing but this id. Of two at once it would take the one
-        for the other, and the one that came back for confirmed. To those without an id it gives one of their own.
+        Those that share an id go one at a time: a message that comes back as unroutable is known by nothing else. Of two at once the one
+        would be taken for the other, and the one that came back for confirmed.
         """
-        if not message_id:
-            yield
-            return
+        if not (message_id := message.message_id):
+            return await self._publish(message, queue)
         while (other := self._under_way.get(message_id)) is not None:
             await other.wait()
         self._under_way[message_id] = ended = asyncio.Event()
         try:
-            yield
+            return await self._publish(message, queue)
         finally:
             del self._under_way[message_id]
             ended.set()
@@ -194,28 +179,21 @@ class Publisher(Link):
         lost = 0
         while True:
             await self._usable.wait()
-            channel = self._channel
-            if channel is None:
+            outgoing = self._outgoing
+            if outgoing is None:
                 continue
             try:
-                async with asyncio.timeout(CONFIRM_SECONDS_MAX) as limit:
-                    answer = await channel.default_exchange.publish(message, queue, mandatory=True)
-            except aiormq.exceptions.DeliveryError:
-                return Published.REFUSED
-            except asyncio.CancelledError:
-                if _is_to_end():
-                    raise
-            except Exception:
-                if limit.expired():  # the queue, not the connection: others use it
-                    self._cut(message, queue)
-                    return Published.UNCONFIRMED
-                if not channel.is_closed:
-                    raise  # not the connection but the message: the caller must know
+                answer = await outgoing.publish(message, queue)
+            except OSError:  # the connection, not the message
+                pass
             else:
-                return Published.CONFIRMED if isinstance(answer, Basic.Ack) else Published.UNROUTABLE
+                if answer is Published.UNCONFIRMED:  # the queue, not the connection: others use it
+                    self._cut(message, queue)
+                if answer is not None:
+                    return answer
             lost += 1
             self._cut(message, queue)  # it may have arrived: sent again, it may arrive twice
-            if self._channel is channel:
+            if self._outgoing is outgoing:
                 self._usable.clear()
                 self._end()
             if lost >= CONFIRMS_LOST_MAX:
@@ -259,7 +237,7 @@ class Consumer(Link):
         self._taking: asyncio.Task[None] | None = None
         self._session: tuple[RawChannel, str, asyncio.Queue[DeliveredMessage]] | None = None
 
-    async def _open(self, connection: AbstractConnection, end: Callable[..., None]) -> None:
+    async def _open(self, connection: AbstractConnection, wire: Wire, end: Callable[..., None]) -> None:
         await self._prepare(connection, self._queue)
         channel = connection.channel(publisher_confirms=False)
         await channel.initialize()
@@ -270,6 +248,7 @@ class Consumer(Link):
         raw.on_consumer_cancel_callbacks.add(lambda _frame: end(None, ConsumerCancelledError(self._queue)))
         arrived: asyncio.Queue[DeliveredMessage] = asyncio.Queue()  # the prefetch is its limit
         self._taking = asyncio.create_task(self._take_all(raw, arrived, end), name="relay-intake")
+        wire.watchers[raw.number] = Incoming(raw, arrived.put_nowait)
         consuming = await raw.basic_consume(self._queue, arrived.put, no_ack=False)
         self._session = (raw, str(consuming.consumer_tag), arrived)
 

@@ -16,8 +16,9 @@ from redrive import PermanentError, Policy, Task, TransientError, seconds
 from redrive.observe.traces import current_trace
 from redrive.operator.words import describe_error
 from redrive.systems.relay import headers as amqp
-from redrive.systems.relay.broker import Published, Publisher
+from redrive.systems.relay.broker import Publisher
 from redrive.systems.relay.settings import RelaySettings
+from redrive.systems.relay.wire import Published
 
 AGAIN_MAX = seconds(60)
 """A message that no queue takes is tried at least this often, however long retries may wait."""
