@@ -66,12 +66,12 @@ class Wire(TransportFactory):
 
     async def create(self, url: URL, **given: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect, as the driver's own factories do."""
-        provider, loop = given.pop("ssl_context_provider", None), asyncio.get_running_loop()
-        secure = await provider.get_context() if provider is not None and url.scheme == "amqps" else None
+        loop, secure = asyncio.get_running_loop(), given.pop("ssl_context_provider")
+        given["ssl"] = await secure.get_context() if url.scheme == "amqps" else None
         reader = _Reader(self.watchers, loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         try:
-            transport, _ = await loop.create_connection(lambda: protocol, url.host, url.port, ssl=secure, **given)
+            transport, _ = await loop.create_connection(lambda: protocol, host=url.host, port=url.port, **given)
         except OSError as error:
             raise AMQPConnectionError(*error.args) from error
         self._writer = asyncio.StreamWriter(transport, protocol, reader, loop)
@@ -110,7 +110,7 @@ class _Reader(asyncio.StreamReader):
         self._alive_at = loop.time()
         self._time = loop.time
 
-    def feed_data(self, data: bytes) -> None:
+    def feed_data(self, data: Any) -> None:
         """See `asyncio.StreamReader.feed_data`."""
         if self._begun:
             data, self._begun = self._begun + data, b""
