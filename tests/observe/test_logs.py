@@ -2,7 +2,9 @@
 
 import io
 import json
-from datetime import timedelta
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import structlog
@@ -150,6 +152,36 @@ def test_json_lines_have_a_message(capsys):
     configure_logs(format="pretty")
     structlog.get_logger().info("plain")
     assert "message" not in capsys.readouterr().err
+
+
+def test_whatever_is_logged_is_a_line(capsys):
+    """What JSON has no word for is told as Python shows it, and what UTF-8 cannot write does not keep a line back."""
+
+    @dataclass
+    class Card:
+        number: str = field(default="4111", repr=False)
+
+    configure_logs(format="json")
+    structlog.get_logger().info("odd", half="\ud83d", large=2**70, card=Card(), kinds={"mail"}, nested={1: (2, None)})
+    [shown] = capsys.readouterr().err.splitlines()
+    line = json.loads(shown)
+    assert (line["large"], line["kinds"], line["nested"]) == (2**70, "{'mail'}", {"1": [2, None]})
+    assert line["card"].endswith("Card()")
+    assert "4111" not in shown
+
+
+def test_a_line_has_the_time_at_which_it_was_said(capsys):
+    """To the microsecond, in order, and across the end of a second."""
+    configure_logs(format="json")
+    before = datetime.now(UTC)
+    for _ in range(5):
+        structlog.get_logger().info("now")
+    after = datetime.now(UTC)
+    times = [json.loads(line)["@timestamp"] for line in capsys.readouterr().err.splitlines()]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", one) for one in times)
+    told = [datetime.fromisoformat(one) for one in times]
+    assert told == sorted(told)
+    assert before <= told[0] <= told[-1] <= after
 
 
 def test_payloads_are_never_logged(make_settlement, make_claim):
