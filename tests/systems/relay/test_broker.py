@@ -45,7 +45,7 @@ async def test_a_confirm_that_is_cut(app: Redrive, broker: Broker, proxy: Proxy)
         await broker.send(settings, *(retry(f"m-{n}", queue) for n in range(20)))
         await until(lambda: _amount(app, 20), "all are stored")
         proxy.hush()
-        await until(lambda: _depth_at_least(broker, queue, 1), "the broker has some of them")
+        await until(lambda: _more_than_confirmed(broker, queue, relay), "the broker has one that it cannot confirm")
         await proxy.cut()
         await proxy.mend()
         await until(lambda: _all(app, "retried"), "all are confirmed")
@@ -218,8 +218,10 @@ async def _all(app: Redrive, status: str, amount: int | None = None) -> bool:
     return {each["status"] for each in found} == {status} and amount in (None, len(found))
 
 
-async def _depth_at_least(broker: Broker, queue: str, least: int) -> bool:
-    return await broker.depth(queue) >= least
+async def _more_than_confirmed(broker: Broker, queue: str, relay: Relay) -> bool:
+    outgoing = relay._publisher._outgoing
+    assert outgoing is not None
+    return await broker.depth(queue) > outgoing._tag - len(outgoing._waiting)
 
 
 async def _well(relay: Relay) -> bool:

@@ -18,6 +18,7 @@ from redrive.systems.relay.values import Arrival, Stored
 
 QUEUES_MAX = 50
 """Queues beyond this many are counted as `other`."""
+EXHAUSTED = "exhausted"
 DRIFT_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
@@ -69,20 +70,24 @@ class RelayMetrics:
             registry.register(metric)
 
     def observe(self, events: Sequence[Event]) -> None:
-        for event in events:
-            if isinstance(event, AttemptEnded):
-                self._ended(event.settlement)
+        """See `Observer.observe`. One group costs a few increments however many messages it holds."""
+        tally = Tally(self._ended(event.settlement) for event in events if isinstance(event, AttemptEnded))
+        for (queue, became), amount in tally.items():
+            if became == EXHAUSTED:
+                self.exhausted.labels(queue).inc(amount)
+            elif became is not None:
+                self.executed.labels(queue, became).inc(amount)
 
-    def _ended(self, settlement: Settlement) -> None:
+    def _ended(self, settlement: Settlement) -> tuple[str, str | None]:
+        """The queue of a message and what became of it: `success`, `failed` or `EXHAUSTED`; a release at a stop is not a try."""
         queue = self._label(settlement.claim.task.payload["original_queue"])
         if settlement.state is State.DEAD:
-            self.exhausted.labels(queue).inc()
-        elif settlement.state is State.DONE:
-            self.executed.labels(queue, "success").inc()
+            return queue, EXHAUSTED
+        if settlement.state is State.DONE:
             if (late := _drift_seconds(settlement)) is not None:
                 self.drift.observe(late)
-        elif settlement.explanation is not None:  # a release at a stop is not a try
-            self.executed.labels(queue, "failed").inc()
+            return queue, "success"
+        return queue, None if settlement.explanation is None else "failed"
 
     def stored(self, stored: Stored) -> None:
         """Count what was stored."""

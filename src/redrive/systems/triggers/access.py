@@ -120,7 +120,7 @@ async def read_json(request: Request, bytes_max: int, *, remedy: str = "") -> No
 
 def _read_json(body: bytes) -> Any:
     try:
-        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+        value = _DECODER.decode(body.decode("utf-8"))
     except (ValueError, RecursionError):
         raise ApiError(400, "VALIDATION_ERROR", "the body is not JSON") from None
     if is_deeper_than(JSON_DEPTH_MAX, value):
@@ -130,3 +130,7 @@ def _read_json(body: bytes) -> Any:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+"""`json.loads` with this option would make a decoder for each body."""
