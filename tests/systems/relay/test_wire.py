@@ -1,16 +1,25 @@
 """What is taken off the wire before the driver sees it, byte by byte and without a broker."""
 
 import asyncio
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import aio_pika
 import pytest
 from aiormq.abc import DeliveredMessage
+from aiormq.exceptions import AMQPError
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from pamqp.body import ContentBody
 from pamqp.commands import Basic, Channel
 from pamqp.frame import marshal
 from pamqp.header import ContentHeader
+from yarl import URL
 
 from redrive.systems.relay import wire as wires
 from redrive.systems.relay.wire import Incoming, Outgoing, Published, UnknownReturnError, Wire
@@ -203,3 +212,47 @@ async def test_one_write_for_a_turn_of_the_loop() -> None:
     wire.send(b"d")
     await asyncio.sleep(0)
     assert written == [b"ab", b"c"]
+
+
+def certified(folder: Path) -> tuple[str, str]:
+    """A certificate for localhost that certifies itself, and its key."""
+    key, name = (
+        ec.generate_private_key(ec.SECP256R1()),
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")]),
+    )
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
+        .not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )  # fmt: skip
+    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    plain = serialization.NoEncryption()
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+    (folder / "key.pem").write_bytes(pem)
+    return str(folder / "cert.pem"), str(folder / "key.pem")
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_tls(tmp_path: Path, *, trusted: bool) -> None:
+    """With `amqps://` the driver speaks to the broker through TLS, and to nobody whose certificate it does not trust."""
+    cert, key = certified(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    greeted: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        greeted.set_result(await reader.readexactly(8))
+        writer.close()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    connection = Wire().connection(URL(f"amqps://localhost:{port}/" + (f"?cafile={cert}" if trusted else "")))
+    with pytest.raises(AMQPError if trusted else (AMQPError, ssl.SSLError)):
+        await connection.connect(timeout=10)
+    assert greeted.done() is trusted
+    if trusted:
+        assert await greeted == b"AMQP\x00\x00\x09\x01"
+    server.close()
