@@ -6,7 +6,7 @@ held for a moment if it is being published.
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,6 +21,7 @@ from redrive.extend import Database, NamedGate
 from redrive.lane import Actor, Lane
 from redrive.operator.words import describe_error
 from redrive.queues import Return
+from redrive.sql import Batch, Compiled
 from redrive.systems.kit.gates import GatesWhenSet
 from redrive.systems.relay import headers as amqp
 from redrive.systems.relay.broker import pause
@@ -50,6 +51,9 @@ _CONTENT = (
     "gate",
 )
 
+_STORED = ("message_id", "retry_count", *(name for name in _CONTENT if name != "headers"),
+           "next_retry_at", "created_at", "updated_at", "headers")  # fmt: skip
+
 _message_ids: Any = bindparam("message_ids", expanding=True)
 _FIND = select(
     _c.id, _c.message_id, _c.status, _c.lease_until, _c.retry_count, _c.content_type,
@@ -72,11 +76,7 @@ class RelayIntake:
         self._policy = policy
         self._log = log
         self._metrics = metrics
-        self._insert = (
-            database.insert(retry_queue)
-            .on_conflict_do_nothing(index_elements=[_c.message_id])
-            .returning(_c.id, _c.message_id)
-        )
+        self._insert = _inserting(database)
         self._waking: asyncio.TimerHandle | None = None
         self.gates = GatesWhenSet(lane, database, retry_queue, _c.original_queue, _c.status == _WORDS.waiting)
 
@@ -129,7 +129,7 @@ class RelayIntake:
         now = self._database.present(connection)
         delays = {one.message_id: self.delay(one, one.retry_count, now) for one in arrivals}
         rows = [self._row(one, delays[one.message_id], now) for one in arrivals]
-        new = {message_id: id_ for id_, message_id in connection.execute(self._insert, rows)}
+        new = {message_id: id_ for id_, message_id in self._insert(connection, rows)}
         stored = Stored(
             new=[(new[one.message_id], one, delays[one.message_id]) for one in arrivals if one.message_id in new]
         )
@@ -210,6 +210,29 @@ class RelayIntake:
         if self._waking is not None:
             self._waking.cancel()
             self._waking = None
+
+
+def _inserting(database: Database) -> Callable[[Connection, list[dict[str, Any]]], Iterable[Any]]:
+    """What stores rows whose `message_id` is new, and says the id and the `message_id` of each."""
+    insert = database.insert(retry_queue)
+    if database.dialect.name != "postgresql":  # SQLite takes many rows as JSON, which has no bytes
+        plain = insert.on_conflict_do_nothing(index_elements=[_c.message_id]).returning(_c.id, _c.message_id)
+        return lambda connection, rows: connection.execute(plain, rows)
+    types = {name: _c[name].type for name in _STORED} | {"headers": Text()}
+    batch = Batch(database.dialect, types)
+    columns = [batch.rows.c[name] for name in _STORED[:-1]]
+    headers = database.dialect.json(batch.rows.c.headers, _c.headers.type).label("headers")
+    many = Compiled(
+        insert.from_select(_STORED, select(*columns, headers), include_defaults=False)
+        .on_conflict_do_nothing(index_elements=[_c.message_id])
+        .returning(_c.id, _c.message_id)
+    )
+
+    def store(connection: Connection, rows: list[dict[str, Any]]) -> Iterable[Any]:
+        values = ([*map(row.__getitem__, _STORED[:-1]), json.dumps(row["headers"])] for row in rows)
+        return many.rows(connection, batch.parameters(values))
+
+    return store
 
 
 def _content(arrival: Arrival) -> dict[str, Any]:

@@ -67,11 +67,15 @@ class Wire(TransportFactory):
     async def create(self, url: URL, **given: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect, as the driver's own factories do."""
         loop, secure = asyncio.get_running_loop(), given.pop("ssl_context_provider")
-        given["ssl"] = await secure.get_context() if url.scheme == "amqps" else None
+        given |= {
+            "host": url.host,
+            "port": url.port,
+            "ssl": await secure.get_context() if url.scheme == "amqps" else None,
+        }
         reader = _Reader(self.watchers, loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         try:
-            transport, _ = await loop.create_connection(lambda: protocol, host=url.host, port=url.port, **given)
+            transport, _ = await loop.create_connection(lambda: protocol, **given)
         except OSError as error:
             raise AMQPConnectionError(*error.args) from error
         self._writer = asyncio.StreamWriter(transport, protocol, reader, loop)
