@@ -37,6 +37,7 @@ from rich.console import Console
 from rich.table import Table
 from yarl import URL
 
+from bench import spent
 from bench.servers import Servers, servers
 from bench.venv import BUILD
 from redrive.ledgers.open import open_database
@@ -212,8 +213,8 @@ async def connected(way: str, url: str) -> AsyncIterator[Bench]:
 
 
 @contextmanager
-def relay_process(at: Servers, log: Path) -> Iterator[None]:
-    """The relay, as it is deployed. Its own waits are short: the bench asks for each instant itself."""
+def relay_process(at: Servers, log: Path) -> Iterator[int]:
+    """The relay, as it is deployed; its pid. Its own waits are short: the bench asks for each instant itself."""
     assert at.postgres is not None
     url = at.postgres.create("relay")
 
@@ -242,7 +243,7 @@ def relay_process(at: Servers, log: Path) -> Iterator[None]:
             if process.poll() is not None or time.monotonic() > ends:
                 raise SystemExit(f"the relay did not start:\n{log.read_text()[-2000:]}")
             time.sleep(0.1)
-        yield
+        yield process.pid
     finally:
         process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -266,19 +267,24 @@ async def measure(way: str, url: str, options: argparse.Namespace, console: Cons
         return steady, ramp
 
 
-async def measure_bursts(url: str, amount: int, console: Console) -> dict[str, float]:
-    """The best of a few bursts each: messages per second, clean and spoilt, and what is kept."""
+async def measure_bursts(url: str, relay: int, amount: int, console: Console) -> dict[str, float]:
+    """The best of a few bursts each: messages per second, clean and spoilt, and what is kept; what a clean one costs the relay."""
     async with connected("relay", url) as bench:
         found: dict[bool, list[float]] = {False: [], True: []}
+        cpu_us: list[float] = []
         for at in range(BURSTS):
             for spoilt in (False, True):
                 console.print(f"relay: burst {at + 1} of {amount:,}{', spoilt' if spoilt else ''}", highlight=False)
+                before = spent.of_process(relay)
                 found[spoilt].append(await bench.burst(amount, spoilt=spoilt))
+                if not spoilt:
+                    cpu_us.append((spent.of_process(relay) - before) / amount * 1e6)
         clean, spoilt_rate = max(found[False]), max(found[True])
         return {
             "clean_per_second": round(clean),
             "spoilt_per_second": round(spoilt_rate),
             "kept": round(spoilt_rate / clean, 3),
+            "cpu_us": round(min(cpu_us)),
         }
 
 
@@ -312,15 +318,15 @@ def main(argv: Sequence[str]) -> int:
         assert at.rabbitmq_url is not None
         assert at.postgres is not None
         settings = at.postgres.settings()
-        with relay_process(at, at.folder / "relay.log"):
+        with relay_process(at, at.folder / "relay.log") as relay:
             found["relay"] = uvloop.run(measure("relay", at.rabbitmq_url, options, console))
-            bursts = uvloop.run(measure_bursts(at.rabbitmq_url, options.burst, console))
+            bursts = uvloop.run(measure_bursts(at.rabbitmq_url, relay, options.burst, console))
         for way in WAYS[1:]:
             found[way] = uvloop.run(measure(way, at.rabbitmq_url, options, console))
     show(found, console)
     console.print(
         f"bursts of {options.burst:,} through the relay: {bursts['clean_per_second']}/s clean, "
-        f"{bursts['spoilt_per_second']}/s with 1 % poison ({bursts['kept']:.0%})",
+        f"{bursts['spoilt_per_second']}/s with 1 % poison ({bursts['kept']:.0%}); {bursts['cpu_us']} µs of its processor time for each",
         highlight=False,
     )
     saved = {
