@@ -189,6 +189,25 @@ async def test_a_confirm_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) ->
     assert await third is Published.CONFIRMED
 
 
+async def test_a_broker_that_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more is sent to it, nobody waits for ever, and it goes on when it reads again."""
+    sending, full, reads = Sending(monkeypatch, patience_seconds=0.01), [True], asyncio.Event()
+    monkeypatch.setattr(Wire, "is_full", property(lambda _: full[0]))
+    monkeypatch.setattr(sending.heard.wire, "drained", reads.wait)
+    assert await sending.out.publish(aio_pika.Message(b"x"), "q") is Published.REFUSED
+    assert not sending.sent
+    sending.out._patience_seconds = 60
+    waiting = asyncio.ensure_future(sending.out.publish(aio_pika.Message(b"x"), "q"))
+    await asyncio.sleep(0)
+    assert not sending.sent
+    full[0] = False
+    reads.set()
+    while not sending.sent:
+        await asyncio.sleep(0)
+    sending.heard.of(frames(Basic.Ack(1)))
+    assert await waiting is Published.CONFIRMED
+
+
 async def test_a_session_that_ends_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody learns any more what became of what was under way."""
     sending = Sending(monkeypatch)

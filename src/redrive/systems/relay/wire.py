@@ -258,10 +258,15 @@ class Outgoing:
 
     async def publish(self, message: aio_pika.Message, queue: str) -> Published | None:
         """Publish to the queue and wait for what `send` promises. Of those that share an id only one may be under way."""
-        answer = self.send(message.properties, message.body, queue)
         if self._wire.is_full:
-            await self._wire.drained()
-        return await answer
+            try:
+                async with asyncio.timeout(self._patience_seconds):
+                    await self._wire.drained()
+            except (
+                TimeoutError
+            ):  # a broker that is out of memory or disk reads nothing: what is sent again and again would fill ours
+                return Published.REFUSED
+        return await self.send(message.properties, message.body, queue)
 
     def send(self, properties: Basic.Properties, body: bytes, queue: str) -> "asyncio.Future[Published | None]":
         """Send a message to the queue; what the broker will say of it, or None if the connection breaks before.
