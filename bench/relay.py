@@ -43,7 +43,7 @@ from bench.venv import BUILD
 from redrive.ledgers.open import open_database
 from redrive.ledgers.sql.migrate import migrate
 from redrive.systems.relay.relay_pb2 import RetryMessage
-from redrive.systems.relay.wire import Incoming, Outgoing, Published, Wire
+from redrive.systems.relay.wire import ConfirmingChannel, Incoming, Published, Wire
 
 WAITS_SECONDS = (2.0, 4.0, 8.0)
 P99_BOUND_SECONDS = 1.0
@@ -100,7 +100,7 @@ class Bench:
         self._channel = self._connection.channel(publisher_confirms=True)
         await self._channel.initialize()
         raw = await self._channel.get_underlay_channel()
-        self._outgoing = Outgoing(self._wire, raw, DRAIN_SECONDS_MAX)
+        self._outgoing = ConfirmingChannel(self._wire, raw, DRAIN_SECONDS_MAX)
         self._wire.watchers[raw.number] = self._outgoing
         for queue in (WORK, *(self._wait_queue(wait) for wait in WAITS_SECONDS)):
             await self._channel.queue_delete(queue)

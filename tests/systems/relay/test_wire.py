@@ -22,7 +22,7 @@ from pamqp.header import ContentHeader
 from yarl import URL
 
 from redrive.systems.relay import wire as wires
-from redrive.systems.relay.wire import Incoming, Outgoing, Published, UnknownReturnError, Wire
+from redrive.systems.relay.wire import ConfirmingChannel, Incoming, Published, UnknownReturnError, Wire
 
 WATCHED, OTHER = 3, 4
 RAW: Any = SimpleNamespace(number=WATCHED, connection=SimpleNamespace(connection_tune=SimpleNamespace(frame_max=64)))
@@ -120,7 +120,7 @@ class Sending:
         self.heard = Heard()
         self.sent = list[bytes]()
         monkeypatch.setattr(self.heard.wire, "send", self.sent.append)
-        self.out = Outgoing(self.heard.wire, RAW, patience_seconds)
+        self.out = ConfirmingChannel(self.heard.wire, RAW, patience_seconds)
         self.heard.wire.watchers[WATCHED] = self.out
 
     def send(self, body: bytes = b"x", **properties: Any) -> "asyncio.Future[Published | None]":

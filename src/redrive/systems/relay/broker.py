@@ -22,7 +22,7 @@ from yarl import URL
 from redrive.operator.words import describe_error
 from redrive.systems.relay.frames import survive_strangers
 from redrive.systems.relay.topology import declare
-from redrive.systems.relay.wire import Incoming, Outgoing, Published, Wire
+from redrive.systems.relay.wire import ConfirmingChannel, Incoming, Published, Wire
 
 CONNECT_SECONDS_MAX = 10
 HEARTBEAT_SECONDS = 10
@@ -134,7 +134,7 @@ class Publisher(Link):
         self._queues = tuple(queues)
         self._cut = cut
         self._connection: AbstractConnection | None = None
-        self._outgoing: Outgoing | None = None
+        self._outgoing: ConfirmingChannel | None = None
         self._usable = asyncio.Event()
         self._end: Callable[..., None] = _nothing
         self._under_way: dict[str, asyncio.Event] = {}
@@ -146,7 +146,7 @@ class Publisher(Link):
         await channel.initialize()
         channel.close_callbacks.add(end)
         raw = await channel.get_underlay_channel()
-        outgoing = Outgoing(wire, raw, CONFIRM_SECONDS_MAX)
+        outgoing = ConfirmingChannel(wire, raw, CONFIRM_SECONDS_MAX)
         wire.watchers[raw.number] = outgoing
         self._connection, self._outgoing, self._end = connection, outgoing, end
         self._usable.set()
