@@ -11,12 +11,15 @@ from redrive.core import jitter
 from redrive.core.backoff import Exponential, Fixed, Linear, Schedule
 from redrive.core.durations import (
     DURATION_MAX,
+    OptionalSpanField,
+    SpanField,
     days,
     format_duration,
     hours,
     minutes,
     parse_duration,
     read_span,
+    rounded,
     seconds,
 )
 from redrive.core.outcome import Snoozed
@@ -96,6 +99,74 @@ def test_a_span_names_the_argument_and_the_remedy():
         seconds("5")
 
 
+@pytest.mark.parametrize(
+    ("take", "sentence"),
+    [
+        (lambda: seconds(-1), "seconds must lie between 0 and 366 days, not -1 day, 23:59:59"),
+        (lambda: minutes(-1), "minutes must lie between 0 and 366 days, not -1 day, 23:59:00"),
+        (lambda: hours(-1), "hours must lie between 0 and 366 days, not -1 day, 23:00:00"),
+        (lambda: days(367), "days must lie between 0 and 366 days, not 367 days, 0:00:00"),
+        (lambda: parse_duration("367d"), "duration must lie between 0 and 366 days, not 367 days, 0:00:00"),
+        (lambda: parse_duration(-1), "duration must lie between 0 and 366 days, not -1 day, 23:59:59"),
+        (
+            lambda: read_span("lease", True),
+            "lease must be a number of seconds or a timedelta, such as minutes(5), not True",
+        ),
+        (lambda: seconds("5"), "'5' is not an amount of time: give a number, such as 2 or 0.5"),
+        (lambda: seconds(float("inf")), "inf is not an amount of time: give a finite number"),
+        (lambda: days(10**400), "that amount of time lies beyond 366 days: give a shorter one"),
+        (
+            lambda: parse_duration("5 parsecs"),
+            "'5 parsecs' is not a duration: write seconds (90) or a unit (250ms, 5s, 2m, 1.5h, 30d)",
+        ),
+    ],
+)
+def test_what_is_said_of_a_wrong_span(take, sentence):
+    """Each sentence names what was given, as what, and what would be right."""
+    with pytest.raises(DurationError) as refused:
+        take()
+    assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("span", "expected"),
+    [
+        (timedelta(seconds=59.6), timedelta(seconds=60)),
+        (timedelta(minutes=59, seconds=59.4), timedelta(minutes=59, seconds=59)),
+        (timedelta(hours=1), timedelta(hours=1)),
+        (timedelta(hours=1, seconds=31), timedelta(hours=1, minutes=1)),
+        (timedelta(days=1) - timedelta(seconds=31), timedelta(days=1) - timedelta(minutes=1)),
+        (timedelta(days=1), timedelta(days=1)),
+        (timedelta(days=1, minutes=31), timedelta(days=1, hours=1)),
+        (-timedelta(hours=1, seconds=31), -timedelta(hours=1, minutes=1)),
+    ],
+)
+def test_a_span_is_rounded_to_what_a_reader_wants_to_know(span, expected):
+    """Seconds below an hour, minutes below a day, hours above, also of what is past."""
+    assert rounded(span) == expected
+
+
+def test_a_span_field_knows_its_name_and_its_default():
+    """It reads what it is given as its own name; without a default it has none, and an optional one is None."""
+
+    class Holder:
+        most = SpanField(timedelta(seconds=2))
+        least = SpanField()
+        perhaps = OptionalSpanField()
+
+    assert (Holder.most, Holder.perhaps) == (timedelta(seconds=2), None)
+    with pytest.raises(AttributeError, match=r"^least$"):
+        _ = Holder.least
+    holder = Holder()
+    holder.most, holder.least, holder.perhaps = 3, minutes(1), None
+    assert (holder.most, holder.least, holder.perhaps) == (seconds(3), seconds(60), None)
+    holder.perhaps = 4
+    assert holder.perhaps == seconds(4)
+    for name in ("most", "perhaps"):
+        with pytest.raises(DurationError, match=f"^{name} must lie"):
+            setattr(holder, name, -1)
+
+
 def test_duration_error_is_a_value_error_of_ours():
     """Callers can catch a bad duration as `ValueError` or as `RedriveError`."""
     assert issubclass(DurationError, ValueError)
@@ -154,7 +225,11 @@ def test_parse_of_written_seconds_is_the_number(amount):
         (timedelta(0), "0s"),
         (timedelta(microseconds=400), "0s"),
         (timedelta(milliseconds=250), "250ms"),
+        (timedelta(milliseconds=999.6), "1s"),
+        (-timedelta(milliseconds=250), "-250ms"),
         (timedelta(seconds=2), "2s"),
+        (timedelta(seconds=10), "10s"),
+        (timedelta(seconds=2.05), "2.05s"),
         (timedelta(seconds=2.5), "2.5s"),
         (timedelta(seconds=59.9996), "1m"),
         (timedelta(seconds=125), "2m 5s"),
