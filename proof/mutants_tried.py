@@ -1,0 +1,185 @@
+"""What `proof.mutants` runs in the environment of mutmut: it breaks modules, and lets the tests that reach a broken function notice it.
+
+    cd build/mutants/core && ../environment/bin/python mutants/proof/mutants_tried.py "not postgres" redrive.core.decide …
+
+mutmut makes the mutants. It would start pytest anew for each; here pytest collects the tests once, runs them once to learn which test
+reaches which function, and is then forked for each mutant. The child runs those tests until one fails: those of the module's own test
+file, and after them the quickest of the others for a second. So a mutant that survived may still be noticed by a slower test.
+Each end is a line of `ended.jsonl`. A mutant that was killed stays killed until its module changes; the others are tried again.
+"""
+
+import gc
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import chdir
+from functools import _lru_cache_wrapper
+from hashlib import sha256
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+from hypothesis import Phase, settings
+from mutmut.__main__ import create_mutants_for_file
+from mutmut.mutation.diff_apply import get_diff_for_mutant
+from mutmut.mutation.trampoline import set_mutant_under_test
+from mutmut.state import state
+from mutmut.utils.format_utils import mangled_name_from_mutant_name
+
+ENDED = Path("..", "ended.jsonl")
+CHILDREN = int(os.environ.get("PROOF_PROCESSES") or 2)
+OTHERS_SECONDS = 1
+STATED = {0: "survived", 1: "killed", -signal.SIGKILL: "timed out", -signal.SIGXCPU: "timed out"}
+"""What the exit code of a child says; any other means that the process itself went down, which is hard to overlook: killed."""
+
+
+class Trial:
+    """A plugin of pytest that runs the tests once as they are, and then those that reach a mutant, for each mutant."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self.modules = modules
+        self.failed = ""
+        self.reached: dict[str, list[pytest.Item]] = defaultdict(list)
+        self.took: dict[pytest.Item, float] = {}
+        self.running: dict[int, tuple[str, float, float]] = {}
+        self.digests = {one: sha256(_path(one).read_bytes()).hexdigest()[:12] for one in modules}
+        self.ended = ENDED.open("a")
+
+    def pytest_sessionstart(self) -> None:
+        """A property that fails is enough: the smallest example of it need not be found."""
+        settings.register_profile("mutants", settings(), phases=[Phase.explicit, Phase.generate], database=None)
+        settings.load_profile("mutants")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed = report.nodeid
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self._learn(session.items)
+        if self.failed:
+            raise session.Failed(f"fails without a mutant: {self.failed}")
+        for key in _keys(self.modules, self.digests):
+            self._await_room()
+            self._fork(key)
+        while self.running:
+            self._await_room(free=CHILDREN)
+        return True
+
+    def _learn(self, items: Sequence[pytest.Item]) -> None:
+        ours = [vars(module) for name, module in sys.modules.items() if name.startswith("redrive.")]
+        memories = [one for names in ours for one in names.values() if one == {} and isinstance(one, dict)]
+        set_mutant_under_test("stats")
+        for item, after in zip(items, [*items[1:], None], strict=True):
+            state()._stats.clear()  # noqa: SLF001 - where mutmut notes them
+            start = time.process_time()
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+            self.took[item] = time.process_time() - start
+            for function in state()._stats:  # noqa: SLF001
+                self.reached[function].append(item)
+        for reaching in self.reached.values():
+            reaching.sort(key=self.took.__getitem__)
+        set_mutant_under_test("")
+        # What is remembered was right: no mutant is to find it.
+        for one in gc.get_objects():
+            if isinstance(one, _lru_cache_wrapper):
+                one.cache_clear()
+        for one in memories:
+            one.clear()
+        sys.__stderr__.write(f"{len(items)} tests took {sum(self.took.values()):.1f} s\n")
+
+    def _fork(self, key: str) -> None:
+        items = self._chosen(key)
+        if not items:
+            self._write(key, "without a test", 0)
+            return
+        expected = sum(self.took[item] for item in items)
+        if pid := os.fork():
+            self.running[pid] = key, time.monotonic(), 60 + 30 * expected
+            return
+        silent = os.open(os.devnull, os.O_RDWR)
+        for stream in (1, 2):
+            os.dup2(silent, stream)
+        resource.setrlimit(resource.RLIMIT_CPU, (int(3 + 5 * expected),) * 2)
+        set_mutant_under_test(key)
+        try:
+            for item, after in zip(items, [*items[1:], None], strict=True):
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+                if self.failed:
+                    break
+        except BaseException:
+            os._exit(1)
+        os._exit(bool(self.failed))
+
+    def _chosen(self, key: str) -> list[pytest.Item]:
+        own = f"test_{_module(key).rpartition('.')[2]}.py"
+        reaching = self.reached.get(mangled_name_from_mutant_name(key), [])
+        mine = [item for item in reaching if item.path.name == own]
+        others = [item for item in reaching if item.path.name != own]
+        spent = accumulate(self.took[item] for item in others)
+        return mine + [item for item, so_far in zip(others, spent, strict=True) if so_far < OTHERS_SECONDS]
+
+    def _await_room(self, free: int = 1) -> None:
+        while self.running and len(self.running) > CHILDREN - free:
+            for pid, (key, start, patience) in list(self.running.items()):
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    del self.running[pid]
+                    self._write(key, STATED.get(os.waitstatus_to_exitcode(status), "killed"), time.monotonic() - start)
+                elif time.monotonic() - start > patience:
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.005)
+
+    def _write(self, key: str, end: str, seconds: float) -> None:
+        line = {"key": key, "of": self.digests[_module(key)], "end": end, "seconds": round(seconds, 2)}
+        if end != "killed":
+            line["change"] = _change(key)
+        self.ended.write(json.dumps(line) + "\n")
+        self.ended.flush()
+
+
+def _module(key: str) -> str:
+    return mangled_name_from_mutant_name(key).rpartition(".")[0]
+
+
+def _path(module: str) -> Path:
+    return Path("src", *module.split(".")).with_suffix(".py")
+
+
+def _keys(modules: Sequence[str], digests: dict[str, str]) -> Iterator[str]:
+    """All mutants of these modules that were not killed before, module by module."""
+    with ENDED.open() as lines:
+        ended = {(one["key"], one["of"]): one["end"] for one in map(json.loads, lines)}
+    for module in modules:
+        told = json.loads(_path(module).with_suffix(".py.meta").read_text())
+        for key in told["exit_code_by_key"]:
+            if ended.get((key, digests[module])) != "killed":
+                yield key
+
+
+def _change(key: str) -> str:
+    with chdir(".."):
+        lines = get_diff_for_mutant(key, path=_path(_module(key))).splitlines()
+    return "\n".join(one for one in lines if one[:1] in "+-" and not one.startswith(("+++", "---")))
+
+
+def main(chosen: str, modules: Sequence[str]) -> int:
+    """Make the mutants of these modules of one room, and try them."""
+    for path in map(_path, modules):
+        made = create_mutants_for_file(path, "mutants" / path)
+        if made.error:
+            raise made.error
+    os.chdir("mutants")
+    sys.path[:0] = [os.path.realpath("src"), os.path.realpath(".")]
+    os.environ["MUTANT_UNDER_TEST"] = ""
+    tests = f"tests/{modules[0].split('.')[1]}"
+    options = ["-q", "--tb=no", "-p", "no:cacheprovider", "-o", "filterwarnings=", "-k", chosen]
+    return pytest.main([tests, *options], plugins=[Trial(modules)])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))
