@@ -1,10 +1,11 @@
 """Mutation testing of `core` and `engine`: the code is broken in thousands of small ways, one at a time, and a test must notice each.
 
     python -m proof.mutants core.decide core.policy     some modules; without names all of `core`, which takes hours
+    python -m proof.mutants --own core.decide           by the tests of their own files alone, which takes seconds
     python -m proof.mutants --survivors core.decide     what was found the last time, with each change that nobody noticed
 
-mutmut works on a copy of the tree below `build/mutants`, in an environment of its own, since it wants another pytest. What it has tried
-is kept there: a second run goes on where the first was stopped. Tests that have changed count after `--anew`.
+mutmut breaks a copy of the tree below `build/mutants`, in an environment of its own, and `mutants_tried.py` tries there. What was
+killed is kept: a second run tries the others again, until their module changes or `--anew` is said.
 """
 
 import json
@@ -15,7 +16,8 @@ import sys
 import sysconfig
 import venv
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,9 +25,6 @@ PLACE = ROOT / "build" / "mutants"
 WITH = ("mutmut==3.8.0", "pytest==9.0.3", "pytest-asyncio==1.5.0", "pytest-timeout==2.4.0")
 CHOSEN = {"core": "not postgres", "engine": "not postgres and not simulation"}
 """By room the tests that are to notice: those of the room, where a database is needed on SQLite."""
-ENDS = {0: "survived", 1: "killed", 3: "killed", 5: "without a test", 33: "without a test", 37: "killed"}
-"""What the exit code of a run says; any other is one that never ended, or broke down."""
-PROCESSES = os.environ.get("PROOF_PROCESSES", "2")
 
 
 def main(given: Sequence[str]) -> int:
@@ -35,7 +34,7 @@ def main(given: Sequence[str]) -> int:
     for room in rooms:
         mine = [name for name in names if name.startswith(f"{room}.")]
         if "--survivors" not in given:
-            _run(room, mine, anew="--anew" in given)
+            _run(room, mine, [one for one in given if one in ("--anew", "--own")])
         _tell(room, mine, shown="--survivors" in given)
     return 0
 
@@ -44,7 +43,7 @@ def _modules(room: str) -> list[str]:
     return sorted(f"{room}.{one.stem}" for one in (ROOT / "src" / "redrive" / room).glob("[!_]*.py"))
 
 
-def _run(room: str, names: Sequence[str], *, anew: bool) -> None:
+def _run(room: str, names: Sequence[str], said: Sequence[str]) -> None:
     """Let mutmut try them, each by the tests that reach it."""
     environment, place = PLACE / "environment", PLACE / room
     if not environment.exists():
@@ -52,7 +51,7 @@ def _run(room: str, names: Sequence[str], *, anew: bool) -> None:
         subprocess.run([environment / "bin" / "pip", "install", "--quiet", *WITH], check=True)
         [packages] = environment.glob("lib/python*/site-packages")
         (packages / "project.pth").write_text(sysconfig.get_path("purelib") + "\n")  # behind its own: its pytest wins
-    if anew:
+    if "--anew" in said:
         shutil.rmtree(place, ignore_errors=True)
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     broken = {f"src/redrive/{one.replace('.', '/')}.py" for one in names}
@@ -63,14 +62,17 @@ def _run(room: str, names: Sequence[str], *, anew: bool) -> None:
             shutil.copy2(ROOT / name, target)
     python, tried = environment / "bin" / "python", "mutants/proof/mutants_tried.py"
     run = [str(python), "-W", "ignore", tried, CHOSEN[room], *(f"redrive.{one}" for one in names)]
-    subprocess.run(run, cwd=place, check=True, env=os.environ | {"REDRIVE_TEST_EXAMPLES": "25"})
+    run += ["--own"] if "--own" in said else []
+    subprocess.run(run, cwd=place, check=True, env=os.environ | {"REDRIVE_TEST_EXAMPLES": "5" if "--own" in said else "25"})
 
 
-def _ends(room: str, name: str) -> dict[str, str]:
-    """What became of each mutant of a module that was tried."""
-    told = PLACE / room / "mutants" / "src" / "redrive" / f"{name.replace('.', '/')}.py.meta"
-    codes = json.loads(told.read_text())["exit_code_by_key"] if told.exists() else {}
-    return {key: ENDS.get(code, "timed out or broke") for key, code in codes.items() if code is not None}
+def _ends(room: str, name: str) -> list[dict[str, str]]:
+    """What became of each mutant of a module as it is now, by the last time that it was tried."""
+    module = f"redrive.{name}"
+    digest = sha256((PLACE / room / "mutants" / "src" / f"{module.replace('.', '/')}.py").read_bytes()).hexdigest()[:12]
+    with (PLACE / room / "ended.jsonl").open() as lines:
+        ended = {one["key"]: one for one in map(json.loads, lines) if one["of"] == digest}
+    return [one for key, one in ended.items() if key.startswith(f"{module}.")]
 
 
 def _tell(room: str, names: Sequence[str], *, shown: bool) -> None:
@@ -78,11 +80,12 @@ def _tell(room: str, names: Sequence[str], *, shown: bool) -> None:
     print(f"\n{'module':24} {'tried':>6} {'killed':>7}  share  the rest")
     for name in names:
         ends = _ends(room, name)
-        _line(name, Counter(ends.values()))
-        total.update(ends.values())
-        if shown:
-            for one in _survivors(room, ends):
-                print(one)
+        _line(name, Counter(one["end"] for one in ends))
+        total.update(one["end"] for one in ends)
+        for one in ends if shown else ():
+            if one["end"] != "killed":
+                change = one["change"].replace("\n", "\n        ")
+                print(f"    {one['key'].removeprefix(f'redrive.{name}.')}, {one['end']}:\n        {change}")
     _line("all of these", total)
 
 
@@ -90,19 +93,6 @@ def _line(name: str, ends: Counter[str]) -> None:
     tried, killed = ends.total(), ends["killed"]
     rest = ", ".join(f"{amount} {end}" for end, amount in ends.items() if end != "killed")
     print(f"{name:24} {tried:6} {killed:7}  {killed / tried if tried else 0:5.0%}  {rest}")
-
-
-def _survivors(room: str, ends: dict[str, str]) -> Iterator[str]:
-    mutmut = PLACE / "environment" / "bin" / "mutmut"
-    for key, end in ends.items():
-        if end in ("survived", "without a test"):
-            said = subprocess.run([mutmut, "show", key], cwd=PLACE / room, check=False, capture_output=True, text=True)
-            changed = [
-                line for line in said.stdout.splitlines() if line[:1] in "+-" and not line.startswith(("+++", "---"))
-            ]
-            yield f"    {key.removeprefix(f'redrive.{room}.')}, {end}:\n" + "\n".join(
-                f"        {one}" for one in changed
-            )
 
 
 if __name__ == "__main__":

@@ -34,6 +34,11 @@ from mutmut.utils.format_utils import mangled_name_from_mutant_name
 ENDED = Path("..", "ended.jsonl")
 CHILDREN = int(os.environ.get("PROOF_PROCESSES") or 2)
 OTHERS_SECONDS = 1
+TESTED_WITH = {
+    "column_names": "models", "effect_mark": "effect", "gate_order": "gates", "gate_rules": "gates", "outcome": "decide",
+    "effect_entry": "effects",
+}  # fmt: skip
+"""Modules whose tests stand in the file of another one."""
 STATED = {0: "survived", 1: "killed", -signal.SIGKILL: "timed out", -signal.SIGXCPU: "timed out"}
 """What the exit code of a child says; any other means that the process itself went down, which is hard to overlook: killed."""
 
@@ -72,7 +77,7 @@ class Trial:
 
     def _learn(self, items: Sequence[pytest.Item]) -> None:
         ours = [vars(module) for name, module in sys.modules.items() if name.startswith("redrive.")]
-        memories = [one for names in ours for one in names.values() if one == {} and isinstance(one, dict)]
+        memories = [one for names in ours for one in names.values() if type(one) is dict and not one]
         set_mutant_under_test("stats")
         for item, after in zip(items, [*items[1:], None], strict=True):
             state()._stats.clear()  # noqa: SLF001 - where mutmut notes them
@@ -101,6 +106,7 @@ class Trial:
         if pid := os.fork():
             self.running[pid] = key, time.monotonic(), 60 + 30 * expected
             return
+        items[0].config.pluginmanager.unregister(name="terminalreporter")
         silent = os.open(os.devnull, os.O_RDWR)
         for stream in (1, 2):
             os.dup2(silent, stream)
@@ -116,7 +122,7 @@ class Trial:
         os._exit(bool(self.failed))
 
     def _chosen(self, key: str) -> list[pytest.Item]:
-        own = f"test_{_module(key).rpartition('.')[2]}.py"
+        own = _tests_of(_module(key))
         reaching = self.reached.get(mangled_name_from_mutant_name(key), [])
         mine = [item for item in reaching if item.path.name == own]
         others = [item for item in reaching if item.path.name != own]
@@ -146,6 +152,11 @@ def _module(key: str) -> str:
     return mangled_name_from_mutant_name(key).rpartition(".")[0]
 
 
+def _tests_of(module: str) -> str:
+    name = module.rpartition(".")[2]
+    return f"test_{TESTED_WITH.get(name, name)}.py"
+
+
 def _path(module: str) -> Path:
     return Path("src", *module.split(".")).with_suffix(".py")
 
@@ -167,8 +178,8 @@ def _change(key: str) -> str:
     return "\n".join(one for one in lines if one[:1] in "+-" and not one.startswith(("+++", "---")))
 
 
-def main(chosen: str, modules: Sequence[str]) -> int:
-    """Make the mutants of these modules of one room, and try them."""
+def main(chosen: str, modules: Sequence[str], *, own: bool) -> int:
+    """Make the mutants of these modules of one room, and try them: by the tests of the room, or by their own ones alone."""
     for path in map(_path, modules):
         made = create_mutants_for_file(path, "mutants" / path)
         if made.error:
@@ -176,10 +187,24 @@ def main(chosen: str, modules: Sequence[str]) -> int:
     os.chdir("mutants")
     sys.path[:0] = [os.path.realpath("src"), os.path.realpath(".")]
     os.environ["MUTANT_UNDER_TEST"] = ""
-    tests = f"tests/{modules[0].split('.')[1]}"
-    options = ["-q", "--tb=no", "-p", "no:cacheprovider", "-o", "filterwarnings=", "-k", chosen]
-    return pytest.main([tests, *options], plugins=[Trial(modules)])
+    room = Path("tests", modules[0].split(".")[1])
+    tests = [room / one for one in sorted(set(map(_tests_of, modules)))] if own else [room]
+    options = [
+        "-q",
+        "--tb=no",
+        "--no-summary",
+        "-W",
+        "ignore",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "filterwarnings=",
+        "-k",
+        chosen,
+    ]
+    return pytest.main([*map(str, tests), *options], plugins=[Trial(modules)])
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    said = [one for one in sys.argv[1:] if one != "--own"]
+    sys.exit(main(said[0], said[1:], own="--own" in sys.argv))

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from redrive.core import jitter
 from redrive.core.backoff import Exponential, Fixed, Schedule
-from redrive.core.decide import LEASE_EXPIRED_ERROR, Settlement, deadline_of, decide, explanation_texts, failures_max_of
+from redrive.core.decide import (
+    LEASE_EXPIRED_ERROR,
+    UNKNOWN,
+    Explanation,
+    Settlement,
+    deadline_of,
+    decide,
+    explanation_texts,
+    failures_max_of,
+)
 from redrive.core.durations import DURATION_MAX, days, hours, minutes, seconds
 from redrive.core.failure import ErrorClass
 from redrive.core.jitter import draw
@@ -117,9 +126,11 @@ def test_a_suspect_is_told_of_as_one():
     assert explained is not None
     assert (explained.error_class, explained.policy, explained.failures) == (ErrorClass.WORKER_LOST, "bank", 2)
     assert (explained.failures_max, explained.delay) == (9, ZERO)
+    assert explained.as_json()["wait_seconds"] == 0.0
+    assert settled.claim.task.failures == 2
 
 
-@pytest.mark.parametrize("policy", [Policy(), Policy(deadline=days(1))], ids=["told to many", "told to one"])
+@pytest.mark.parametrize("policy", [Policy(jitter=jitter.none), Policy()], ids=["told to many", "told to one"])
 def test_an_error_that_was_raised_leaves_its_stack(policy):
     """The explanation names where it was raised; an error that nobody has raised has no such place."""
     with pytest.raises(RuntimeError) as raised:
@@ -132,6 +143,30 @@ def test_an_error_that_was_raised_leaves_its_stack(policy):
     unraised = decide(claim_of(), BOOM, policy).explanation
     assert unraised is not None
     assert unraised.stack is None or unraised.stack.at is None
+
+
+@pytest.mark.parametrize("policy", [Policy(jitter=jitter.none), Policy()], ids=["told to many", "told to one"])
+@pytest.mark.parametrize(
+    ("error", "file", "is_told"),
+    [("PermanentError", "<library>", False), ("PermanentError", __file__, True), ("KeyError", "<library>", True)],
+)
+def test_what_is_said_on_purpose_outside_of_the_users_code_has_no_stack(policy, error, file, is_told):
+    """There is no line to mend; any other error has one, and so has what the user's own code says on purpose."""
+    with pytest.raises((PermanentError, KeyError)) as raised:
+        exec(compile(f"raise {error}('no')", file, "exec"), {"PermanentError": PermanentError})
+    outermost = raised.value.__traceback__
+    error = raised.value.with_traceback(outermost.tb_next)  # without the line above, which is the user's
+    explained = decide(claim_of(), Failed(error), policy).explanation
+    assert (explained.stack is not None) == is_told
+
+
+@pytest.mark.parametrize(
+    ("delay", "sentence"), [(None, "a person must answer"), (seconds(5), "its probe is asked after 5s")]
+)
+def test_what_nobody_knows_is_said_to_be_unknown(delay, sentence):
+    """And who is asked."""
+    told = Explanation(ErrorClass.TRANSIENT, "effect", "bank", 1, 3, UNKNOWN, delay=delay)
+    assert told.sentence() == f"nobody knows whether its effect happened: {sentence}"
 
 
 def test_a_death_names_its_policy_and_the_wait_that_was_asked_for():
@@ -429,6 +464,7 @@ def test_waits_stretch_when_the_breaker_has_tripped(trips, stretch):
     explained = decide(behind(trips=trips), BOOM, Policy(Fixed(5), retries=3, jitter=jitter.none)).explanation
     assert (explained.delay, explained.wait, explained.failures) == (seconds(5) * stretch, seconds(5), 1)
     assert (f"times {stretch} since gate bank:DE has tripped" in explained.sentence()) == (trips > 0)
+    assert ("tripped" in explained.sentence()) == (trips > 0)
     assert explained.as_json().get("stretch", 1) == stretch
 
 
@@ -536,6 +572,24 @@ def test_explanations_that_are_the_same_are_made_and_written_once():
         *(each.explanation.json_text() for each in drawn), None,
     ]  # fmt: skip
     assert len(set(explanation_texts(drawn))) == 2
+
+
+def test_many_are_told_by_their_rule_and_the_wait_that_they_ask_for():
+    """What a policy tells to many names the rule; who is asked for patience is told of that patience, and not of another's."""
+    policy = Policy(jitter=jitter.none, permanent=KeyError)
+    told = [decide(claim_of(), Failed(error), policy).explanation for error in (KeyError("id"), OSError())]
+    assert [one.rule for one in told] == ["KeyError", "otherwise"]
+    asked = [decide(claim_of(), Failed(RateLimitedError("x", retry_after=wait)), policy) for wait in (40, 50)]
+    assert [one.explanation.floor for one in asked] == [seconds(40), seconds(50)]
+
+
+def test_one_that_has_nothing_to_explain_hides_no_other():
+    """The text of each stands where it stands, and what is the same is the same text."""
+    policy = Policy(jitter=jitter.none)
+    settled = [decide(claim_of(), outcome, policy) for outcome in (Done(), BOOM, Done(), BOOM)]
+    first, one, second, other = explanation_texts(settled)
+    assert (first, second) == (None, None)
+    assert one is other is not None
 
 
 def test_what_is_kept_of_a_policy_has_a_bound(monkeypatch):

@@ -146,8 +146,8 @@ class Ramp:
         """`20 a second`, or `as fast as the database takes them`."""
         if self.rate is None:
             return "as fast as the database takes them"
-        unit = {1: "second", 60: "minute", 3600: "hour"}[round(self.per.total_seconds())]
-        return f"{self.rate:,} a {unit}"
+        each = {1: "a second", 60: "a minute", 3600: "an hour"}[round(self.per.total_seconds())]
+        return f"{self.rate:,} {each}"
 
 
 ALL_NOW = Ramp(steps=(), rate=None, halt=1.0)
