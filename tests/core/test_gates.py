@@ -14,6 +14,7 @@ from redrive.core.durations import minutes, seconds
 from redrive.core.gate_order import BANDS, FAVOURED, SURE_PERCENT, DueRow, around, in_order
 from redrive.core.gate_rules import UNLIMITED, Breaker, GateRule, most_specific, read_rate, read_rule
 from redrive.core.gates import (
+    RETRY_TOKENS_MAX,
     BreakerState,
     Gate,
     GateAnswer,
@@ -21,15 +22,20 @@ from redrive.core.gates import (
     WaitsFor,
     answer_of,
     claimed,
+    in_window,
+    lately,
+    may_rest,
     paused,
     rested,
     resumed,
     retry_room,
+    retry_tokens_now,
     room,
     settled,
     shut_for,
     state_of,
     sum_up,
+    tokens_now,
 )
 from redrive.core.outcome import Cancelled, Done, Failed, LeaseExpired, Released, Snoozed
 from redrive.core.policy import Policy
@@ -320,6 +326,295 @@ def test_what_a_settlement_says_of_its_destination(
 ) -> None:
     """An answer is good, be it a refusal; silence and being pushed away are not; a lost worker says nothing."""
     assert answer_of(decide(claim_of(), outcome, Policy())) == (answer, asked)  # type: ignore[arg-type]
+
+
+LONG_AGO = NOW - 1000 * SECOND
+FENCE = UUID(int=7)
+FULL = Gate(
+    name="bank:DE", rule="bank:*", tenant="t", kinds=("pay",), ready=False, waits_for=WaitsFor.RATE, wake_at=LONG_AGO,
+    turn_at=LONG_AGO, version=41, held=3, tokens=1.5, tokens_at=NOW - 2 * SECOND, retry_tokens=7.0, since=LONG_AGO, trips=2,
+    probes=3, window_at=NOW - 15 * SECOND, tries=4, fails=2, tries_before=9, fails_before=8, refused=5,
+)  # fmt: skip
+"""A row in which nothing is as a new one has it, so that whatever an act forgets or resets is seen."""
+WHOLE = GateRule(concurrency=9, rate=10, burst=4, failures=50, within=seconds(60), probe=seconds(30), budget=0.5)
+
+
+@pytest.mark.parametrize(
+    ("gate", "rule", "first_tries", "retries", "changes"),
+    [
+        # tokens: 1.5 + 2 s * (10 - 4 + 1), at most the bucket of 4; of the budget 7 + 2 s + a half for each first try
+        (FULL, WHOLE, 1, 1, {"held": 5, "tokens": 2.0, "retry_tokens": 8.5, "ready": True}),
+        (FULL, GateRule(), 2, 0, {"held": 5, "ready": True}),
+        (FULL, WHOLE, 2, 4, {"held": 9, "tokens": -2.0, "retry_tokens": 6.0, "waits_for": WaitsFor.SLOT}),
+        (
+            FULL,
+            replace(WHOLE, concurrency=None),
+            4,
+            0,
+            {
+                "held": 7, "tokens": 0.0, "retry_tokens": 11.0, "waits_for": WaitsFor.RATE,
+                "wake_at": NOW + timedelta(microseconds=142858),
+            },
+        ),
+        (
+            replace(FULL, state=BreakerState.TRIPPED, probe_at=NOW),
+            GateRule(failures=5, probe=seconds(30)),
+            1,
+            0,
+            {
+                "held": 4, "probe_claim": FENCE, "probe_at": NOW + 30 * SECOND, "waits_for": WaitsFor.PROBE,
+                "wake_at": NOW + 30 * SECOND,
+            },
+        ),
+        (
+            replace(FULL, state=BreakerState.TRIPPED, probe_at=NOW + SECOND),
+            GateRule(failures=5),
+            0,
+            0,
+            {"waits_for": WaitsFor.PROBE, "wake_at": NOW + SECOND},
+        ),
+        (
+            replace(FULL, state=BreakerState.TRIPPED, probe_at=NOW, probe_claim=uuid4()),
+            GateRule(),
+            1,
+            0,
+            {
+                "state": BreakerState.FLOWING, "since": NOW, "trips": 0, "probe_claim": None, "probe_at": None,
+                "held": 4, "ready": True,
+            },
+        ),
+        (
+            replace(FULL, state=BreakerState.RETURNING, ramp_at=NOW - 2.5 * SECOND, ramp_started=3),
+            GateRule(failures=5),
+            3,
+            0,
+            {"held": 6, "ramp_started": 6, "ready": True},
+        ),
+        (
+            replace(FULL, state=BreakerState.RETURNING, ramp_at=NOW - 2.5 * SECOND, ramp_started=3),
+            GateRule(failures=5),
+            2,
+            2,
+            {"held": 7, "ramp_started": 7, "waits_for": WaitsFor.RAMP, "wake_at": NOW + SECOND / 2},
+        ),
+    ],
+)  # fmt: skip
+def test_a_claim_changes_these_columns_and_no_others(gate, rule, first_tries, retries, changes) -> None:
+    """The whole row after a claim: tokens, slots, ramp and probe, and why and until when it is shut."""
+    always = {"version": 42, "turn_at": NOW, "tokens_at": NOW, "ready": False, "waits_for": None, "wake_at": None}
+    after = claimed(gate, rule, NOW, FENCE, first_tries=first_tries, retries=retries)
+    assert after == replace(gate, **(always | changes))
+
+
+WINDOW = {"window_at": NOW - 15 * SECOND}
+
+
+@pytest.mark.parametrize(
+    ("gate", "rule", "batch", "changes"),
+    [
+        (FULL, WHOLE, Settled(claims=2, good=1, bad=1), {"held": 1, "refused": 0, "tries": 6, "fails": 3}),
+        (FULL, WHOLE, Settled(claims=9, refused=2), {"held": 0, "refused": 7}),
+        # the window is over: it is the one before, and two of them later nothing of it is left
+        (
+            FULL,
+            replace(WHOLE, within=seconds(10)),
+            Settled(claims=1, bad=1),
+            {"held": 2, "tries": 1, "fails": 1, "tries_before": 4, "fails_before": 2, "window_at": NOW - 5 * SECOND},
+        ),
+        (
+            FULL,
+            replace(WHOLE, within=seconds(7.5)),
+            Settled(claims=1, good=1),
+            {"held": 2, "refused": 0, "tries": 1, "fails": 0, "tries_before": 0, "fails_before": 0, "window_at": NOW},
+        ),
+        (FULL, WHOLE, Settled(claims=1, asked=seconds(5)), {"held": 2, "opens_at": NOW + 5 * SECOND}),
+        (
+            replace(FULL, waits_for=WaitsFor.SLOT),
+            WHOLE,
+            Settled(claims=1),
+            {"held": 2, "ready": True, "waits_for": None, "wake_at": None},
+        ),
+        (
+            replace(FULL, waits_for=WaitsFor.BUDGET, wake_at=None),
+            WHOLE,
+            Settled(claims=1, soonest=seconds(5)),
+            {"held": 2, "wake_at": NOW + 5 * SECOND},
+        ),
+        (FULL, WHOLE, Settled(claims=1, soonest=seconds(5)), {"held": 2}),
+        (
+            FULL,
+            replace(WHOLE, failures=3),
+            Settled(claims=1, bad=1),
+            {
+                "held": 2, "tries": 5, "fails": 3, "state": BreakerState.TRIPPED, "since": NOW, "trips": 3, "probes": 0,
+                "probe_at": NOW + 30 * SECOND, "waits_for": WaitsFor.PROBE, "wake_at": NOW + 30 * SECOND,
+            },
+        ),
+        (FULL, replace(WHOLE, failures=2), Settled(claims=1, good=1), {"held": 2, "refused": 0, "tries": 5}),
+        (
+            replace(FULL, state=BreakerState.TRIPPED, probe_claim=FENCE, probe_at=NOW),
+            WHOLE,
+            Settled(claims=1, bad=1, probe=False),
+            {
+                "held": 2, "tries": 5, "fails": 3, "probes": 4, "probe_claim": None, "probe_at": NOW + 30 * SECOND,
+                "waits_for": WaitsFor.PROBE, "wake_at": NOW + 30 * SECOND,
+            },
+        ),
+        (
+            replace(FULL, state=BreakerState.TRIPPED, probe_claim=FENCE, probe_at=NOW),
+            replace(WHOLE, failures=1),
+            Settled(claims=1, bad=1),
+            {"held": 2, "tries": 5, "fails": 3},
+        ),
+        (
+            replace(FULL, state=BreakerState.TRIPPED, probe_claim=FENCE, probe_at=NOW),
+            WHOLE,
+            Settled(claims=1, good=1, probe=True),
+            {
+                "held": 2, "refused": 0, "state": BreakerState.RETURNING, "since": NOW, "probe_claim": None,
+                "probe_at": None, "ramp_at": NOW, "ramp_started": 0, "window_at": NOW, "tries": 0, "fails": 0,
+                "tries_before": 0, "fails_before": 0, "ready": True, "waits_for": None, "wake_at": None,
+            },
+        ),
+        (
+            replace(FULL, state=BreakerState.RETURNING, ramp_at=NOW - 9 * SECOND, probe_claim=FENCE, probe_at=NOW),
+            WHOLE,
+            Settled(claims=1),
+            {
+                "held": 2, "state": BreakerState.FLOWING, "since": NOW, "trips": 0, "probe_claim": None,
+                "probe_at": None,
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_a_settlement_changes_these_columns_and_no_others(gate, rule, batch, changes) -> None:
+    """The whole row after a batch: slots, windows, breaker and ramp, and what wakes it."""
+    assert settled(gate, rule, NOW, batch) == replace(gate, **({"version": 42} | changes))
+
+
+def test_a_person_changes_these_columns_and_no_others() -> None:
+    """A pause keeps who, why, since when and until when; to resume takes all of it away."""
+    held = paused(FULL, NOW, by="ada", reason="the bank asked", until=NOW + SECOND)
+    why = {"paused_at": NOW, "paused_until": NOW + SECOND, "paused_by": "ada", "reason": "the bank asked"}
+    assert held == replace(FULL, version=42, waits_for=WaitsFor.PERSON, wake_at=NOW + SECOND, **why)
+    assert resumed(held) == replace(FULL, version=43, ready=True, waits_for=None, wake_at=None)
+
+
+def test_a_claim_that_found_nothing_puts_the_gate_to_sleep() -> None:
+    """Until its next task is due, or until the budget has a token for the retry that waits; what sleeps already sleeps on."""
+    ready, broke = replace(FULL, ready=True), replace(FULL, ready=True, retry_tokens=-2.5)
+    due = NOW + 5 * SECOND
+    assert rested(FULL, WHOLE, NOW, due) is FULL
+    assert rested(ready, WHOLE, NOW, due) == replace(ready, ready=False, waits_for=WaitsFor.DUE, wake_at=due)
+    assert rested(ready, WHOLE, NOW, None) == replace(ready, ready=False, waits_for=WaitsFor.DUE, wake_at=None)
+    assert rested(ready, WHOLE, NOW, NOW) is ready
+    budget = {"ready": False, "waits_for": WaitsFor.BUDGET, "wake_at": NOW + 1.5 * SECOND}
+    assert rested(broke, WHOLE, NOW, NOW) == replace(broke, **budget)
+    assert rested(broke, GateRule(), NOW, NOW) is broke
+    whole = replace(ready, retry_tokens=-1.0)
+    assert rested(whole, WHOLE, NOW, NOW) is whole, "a whole token is enough"
+    assert [may_rest(space, taken) for space, taken in ((0, 0), (1, 0), (2, 1))] == [False, True, False]
+
+
+def test_tokens_come_with_time_and_stop_at_the_top() -> None:
+    """Those of the rate as it fills, those of the budget one a second; a clock that went back takes none away."""
+    assert tokens_now(replace(FULL, tokens=None), WHOLE, NOW) == 4.0
+    assert tokens_now(replace(FULL, tokens_at=NOW - SECOND / 4), WHOLE, NOW) == 1.5 + 7 / 4
+    assert tokens_now(replace(FULL, tokens_at=NOW + SECOND), WHOLE, NOW) == 1.5
+    assert tokens_now(FULL, WHOLE, NOW) == 4.0
+    assert retry_tokens_now(replace(FULL, retry_tokens=None), NOW) == RETRY_TOKENS_MAX == 60
+    assert retry_tokens_now(FULL, NOW) == 9.0
+    assert retry_tokens_now(replace(FULL, retry_tokens=59.0), NOW) == 60.0
+    assert [retry_room(FULL, WHOLE, NOW, limit) for limit in (5, 99)] == [5, 9]
+    assert retry_room(replace(FULL, retry_tokens=-9.0), WHOLE, NOW, 5) == 0
+    assert retry_room(FULL, GateRule(), NOW, 99) == 99
+
+
+def test_what_a_window_still_sees() -> None:
+    """Of the window before as much as lies within; also where nothing has moved the windows on since."""
+    assert in_window(FULL, WHOLE, NOW) == (4 + 9 * 0.75, 2 + 8 * 0.75)
+    assert in_window(FULL, replace(WHOLE, within=seconds(5)), NOW) == (4, 2)
+    assert in_window(replace(FULL, window_at=NOW + SECOND), WHOLE, NOW) == (13, 10)
+    assert lately(FULL, replace(WHOLE, within=seconds(10)), NOW) == (4 * 0.5, 2 * 0.5)
+
+
+def test_a_batch_is_summed_up() -> None:
+    """How many of each answer, the longest wait that was asked for, the shortest that is to come, and the probe's answer."""
+
+    def of(outcome: object, fence: UUID = FENCE):
+        claim = claim_of()._replace(seen=GateSeen(fence))
+        return decide(claim, outcome, Policy(attempts=9))  # type: ignore[arg-type]
+
+    asks = [Failed(RateLimitedError("x", retry_after=seconds(wait))) for wait in (40, 90)]
+    batch = [of(Done()), of(Failed(OSError())), *map(of, asks), of(Snoozed(seconds(7))), of(Released(), UUID(int=8))]
+    whole = Settled(claims=6, good=1, bad=1, refused=2, asked=seconds(90), soonest=timedelta(0))
+    assert sum_up(batch, None) == whole
+    assert sum_up(batch, FENCE) == replace(whole, probe=True)
+    assert sum_up(batch, UUID(int=8)) == replace(whole, probe=False)
+    assert sum_up([of(Done())], None) == Settled(claims=1, good=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"concurrency": 0}, "concurrency must be a whole number from 1 to 1,000,000, not 0"),
+        ({"burst": True, "rate": 1}, "burst must be a whole number from 1 to 1,000,000, not True"),
+        ({"budget": 0}, "budget must be a share above 0 and up to 1, such as 0.2, not 0"),
+        ({"budget": True}, "budget must be a share above 0 and up to 1, such as 0.2, not True"),
+        ({"burst": 2}, "burst is a part of the rate: say rate= too"),
+        ({"rate": "x"}, "rate must be such as '20/s', '100/m' or '1000/h', not 'x'"),
+        ({"breaker": 10}, "breaker must be a Breaker, such as Breaker(failures=10), not 10"),
+    ],
+)
+def test_what_is_said_of_a_wrong_limit(given: dict[str, object], sentence: str) -> None:
+    """Whole sentences, with what would be right."""
+    with pytest.raises(UsageError) as refused:
+        read_rule(**given)  # type: ignore[arg-type]
+    assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"failures": 0}, "failures must be a whole number from 1 to 1,000,000, not 0"),
+        ({"share": 1.5}, "share must be a share above 0 and up to 1, such as 0.2, not 1.5"),
+        ({"within": 0.0001}, "within must be at least a millisecond, not 0:00:00.000100"),
+        ({"probe": 0}, "probe must be at least a millisecond, not 0:00:00"),
+    ],
+)
+def test_what_is_said_of_a_wrong_breaker(given: dict[str, object], sentence: str) -> None:
+    """Whole sentences, with what would be right."""
+    with pytest.raises(UsageError) as refused:
+        Breaker(**given)  # type: ignore[arg-type]
+    assert str(refused.value) == sentence
+
+
+def test_limits_are_kept_as_they_were_said() -> None:
+    """Each in its place, with and without a breaker; the ends of the ranges are accepted."""
+    assert read_rule(concurrency=1_000_000, rate="20/m", burst=1, budget=1) == GateRule(
+        concurrency=1_000_000, rate=20, rate_span=minutes(1), burst=1, budget=1
+    )
+    breaker = Breaker(failures=1, share=1, within=0.001, probe=0.001)
+    assert read_rule(concurrency=1, rate=7, burst=2, breaker=breaker, budget=0.1) == GateRule(
+        concurrency=1, rate=7, burst=2, budget=0.1, failures=1, share=1, within=seconds(0.001), probe=seconds(0.001)
+    )
+    assert read_rule() == UNLIMITED == GateRule(rate_span=SECOND)
+
+
+@pytest.mark.parametrize(
+    ("rule", "bucket", "fill", "steps"),
+    [
+        (GateRule(rate=20), 2, 19.0, 5),
+        (GateRule(rate=1), 1, 1.0, 0),
+        (GateRule(rate=16, burst=99), 16, 1.0, 4),
+        (GateRule(rate=60, rate_span=minutes(1), burst=1), 1, 1.0, 0),
+        (GateRule(rate=100_000), 5001, 95_000.0, 10),
+    ],
+)
+def test_a_rate_in_tokens(rule: GateRule, bucket: int, fill: float, steps: int) -> None:
+    """A twentieth of the rate at once and the rest by and by, so that no span sees more than the rate; a ramp doubles up to it."""
+    assert (rule.bucket, rule.fill, rule.ramp_steps) == (bucket, fill, steps)
+    assert UNLIMITED.ramp_steps == 10
 
 
 def test_rates_as_people_write_them() -> None:
