@@ -72,3 +72,51 @@ def test_an_edit_is_stored_and_read_again():
     for edit in (PATCH, Edit(payload={"a": 1}), Edit()):
         assert read_edit(edit.as_json()) == edit
     assert read_edit(None) is None
+
+
+def test_a_difference_tells_what_has_moved_where():
+    """With what is there now; what was added or removed has nothing on the other side; text is compared as the JSON in it."""
+    assert difference({"a": [1]}, {"b": [1]}) == [PayloadChange(op="move", path="/b", before=[1], after=[1])]
+    assert difference('{"a": 1}', '{"a": 1, "b": 2}') == [PayloadChange(op="add", path="/b", before=None, after=2)]
+    assert difference({"a": 1}, {}) == [PayloadChange(op="remove", path="/a", before=1, after=None)]
+    assert difference("no json", "none") == [PayloadChange(op="replace", path="/", before="no json", after="none")]
+    assert len(difference({}, {str(number): 0 for number in range(300)})) == 200
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "sentence"),
+    [
+        (lambda: Edit([]), UsageError, "a patch is a list of 1 to 50 operations, as RFC 6902 has them"),
+        (lambda: Edit([{}] * 51), UsageError, "a patch is a list of 1 to 50 operations, as RFC 6902 has them"),
+        (
+            lambda: Edit([{"op": "fly", "path": "/a"}]),
+            UsageError,
+            "this is not a JSON Patch (RFC 6902): Unknown operation 'fly'",
+        ),
+        (lambda: PATCH.apply("plain"), EditError, "the payload is not JSON"),
+        (
+            lambda: PATCH.apply({"country": "GB"}),
+            EditError,
+            "the patch does not fit: can't remove a non-existent object 'old'",
+        ),
+    ],
+)
+def test_what_is_said_of_an_edit_that_does_not_fit(act, error, sentence):
+    """Whole sentences, in one line."""
+    with pytest.raises(error) as refused:
+        act()
+    assert str(refused.value) == sentence
+
+
+def test_fifty_changes_are_not_too_many():
+    """The limit is the last that is accepted; a patch itself may not be endless."""
+    assert Edit([{"op": "add", "path": "/a", "value": 1}] * 50).apply({}) == {"a": 1}
+    with pytest.raises(PayloadError, match="65,536"):
+        Edit([{"op": "add", "path": "/a", "value": "x" * 65_536}])
+
+
+def test_an_edit_is_stored_as_what_it_is():
+    """A patch, or a payload, never both."""
+    assert Edit(({"op": "remove", "path": "/a"},)).as_json() == {"patch": [{"op": "remove", "path": "/a"}]}
+    assert Edit(payload=[1]).as_json() == {"payload": [1]}
+    assert read_edit({"payload": 7}) == Edit(payload=7)

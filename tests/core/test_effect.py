@@ -1,8 +1,9 @@
 """What follows from a try that entered its effect: one table for its end, one for the probe's answer."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -17,7 +18,7 @@ from redrive.core.outcome import Cancelled, Done, Failed, LeaseExpired, Outcome,
 from redrive.core.policy import Policy
 from redrive.core.states import State
 from redrive.core.task import Claim, Task
-from redrive.errors import NotHappened, PermanentError
+from redrive.errors import BusinessError, HandlerError, NotHappened, PermanentError
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 PAY = Policy(Fixed(minutes(1)), attempts=3, jitter=none)
@@ -189,3 +190,176 @@ def test_what_is_not_known_is_said_in_a_sentence() -> None:
     said = Explanation(ErrorClass.TRANSIENT, "otherwise", "", 1, 3, "unknown", delay=timedelta(seconds=5))
     assert said.sentence() == "nobody knows whether its effect happened: its probe is asked after 5s"
     assert said._replace(delay=None).sentence().endswith("a person must answer")
+
+
+WHOLE = EffectMark(
+    state=MarkState.UNKNOWN, claim_id=UUID(int=5), first_at=NOW - hours(2), entered_at=NOW - hours(1), probes=1,
+    error="late", why="before", then=Then(State.WAITING, "failed", minutes(1), "late", ErrorClass.TRANSIENT, "rule", "retry"),
+)  # fmt: skip
+"""A mark in which nothing is as a new one has it, so that whatever is forgotten or reset is seen."""
+RAN = seconds(3)
+
+
+def put_off(outcome: str, delay: timedelta, error: str | None, **mark: Any) -> tuple[Any, ...]:
+    explained = Explanation(ErrorClass.TRANSIENT, "effect", "", 1, 1, "unknown", delay=delay)
+    return outcome, State.WAITING, delay, error, explained, None, mark
+
+
+def asked(why: str, **mark: Any) -> tuple[Any, ...]:
+    error = f"nobody knows whether it happened: {why}"
+    explained = Explanation(ErrorClass.TRANSIENT, "rule", "", 1, 1, "unknown")
+    return (
+        "failed",
+        State.DEAD,
+        None,
+        error,
+        explained,
+        None,
+        {"state": MarkState.PERSON, "why": why, "probes": 2} | mark,
+    )
+
+
+CLOSED = {"state": MarkState.ANSWERED, "answered_by": "probe", "then": None}
+NO = CLOSED | {"answer": EffectAnswer.NOT_HAPPENED}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "then", "came_to"),
+    [
+        (
+            Done(Happened({"id": 7})),
+            {},
+            ("done", State.DONE, None, None, None, {"id": 7}, CLOSED | {"answer": EffectAnswer.HAPPENED, "why": None}),
+        ),
+        (
+            Done(NotHappened("no such payment")),
+            {},
+            (
+                "snoozed", State.WAITING, minutes(1), "the probe says that it did not happen: no such payment", None, None,
+                NO | {"why": "no such payment"},
+            ),
+        ),
+        (
+            Done(NotHappened),
+            {},
+            ("snoozed", State.WAITING, minutes(1), "the probe says that it did not happen", None, None, NO | {"why": None}),
+        ),
+        (
+            Done(NotHappened()),
+            {"state": State.CANCELLED},
+            ("cancelled", State.CANCELLED, None, "late", None, None, NO | {"why": None}),
+        ),
+        (
+            Done(NotHappened()),
+            {"state": State.DEAD, "verdict": "exhausted"},
+            (
+                "failed", State.DEAD, None, "late", Explanation(ErrorClass.TRANSIENT, "rule", "", 1, 1, "exhausted"), None,
+                NO | {"why": None},
+            ),
+        ),
+        (
+            Done(NotHappened()),
+            {"delay": hours(22) - RAN},
+            asked(
+                "the probe says that it did not happen, and the idempotency key's window of 1d ends before the next try"
+            ),
+        ),
+        (Done(CannotTell("dark")), {}, asked("the probe cannot tell: dark")),
+        (Done(CannotTell()), {}, asked("the probe cannot tell")),
+        (Done(CannotTell), {}, asked("the probe cannot tell")),
+        (Done("?"), {}, asked("the probe returned '?': let it return Happened, NotHappened or CannotTell")),
+        (
+            Done("x" * 300),
+            {},
+            asked(f"the probe returned '{'x' * 199}: let it return Happened, NotHappened or CannotTell"),
+        ),
+        (Failed(PermanentError("gone")), {}, asked("the probe failed: PermanentError: gone")),
+        (Failed(BusinessError("no")), {}, asked("the probe failed: BusinessError: no")),
+        (Released(), {}, put_off("released", seconds(5), None)),
+        (LeaseExpired(), {}, put_off("released", seconds(5), None)),
+        (
+            Snoozed(minutes(1)),
+            {},
+            put_off(
+                "snoozed", seconds(5), "the probe returned Snoozed, which is not an answer",
+                why="the probe returned Snoozed, which is not an answer", probes=2,
+            ),
+        ),
+        (
+            Failed(OSError("down")),
+            {},
+            put_off(
+                "snoozed", seconds(5), "the probe failed: OSError: down", why="the probe failed: OSError: down", probes=2
+            ),
+        ),
+        (
+            Cancelled("by ada"),
+            {},
+            put_off(
+                "released", seconds(5), None, why="by ada", probes=2, then=Then(State.CANCELLED, "cancelled", None, "by ada")
+            ),
+        ),
+        (
+            Cancelled(),
+            {},
+            put_off("released", seconds(5), None, why=None, probes=2, then=Then(State.CANCELLED, "cancelled", None, None)),
+        ),
+    ],
+)  # fmt: skip
+def test_all_that_is_written_after_a_probe(outcome: Outcome, then: dict[str, Any], came_to: tuple[Any, ...]) -> None:
+    """The whole settlement and the whole mark, for each answer."""
+    assert WHOLE.then is not None
+    mark = replace(WHOLE, then=WHOLE.then._replace(**then))
+    held = claim(failures=1)
+    settlement = after_probe(held, mark, outcome, EFFECT, RAN)
+    assert isinstance(settlement, Settlement)
+    result, state, delay, error, explanation, left, changes = came_to
+    written = Settlement(held, result, state, 1, delay, error, explanation, RAN, left)
+    assert settlement == written._replace(claim=held._replace(effect=replace(mark, **changes)))
+
+
+def test_all_that_is_written_of_a_try_that_nobody_knows_the_end_of() -> None:
+    """What it came to is kept in the mark; the task waits for the probe, and a cancelled one is not cancelled yet."""
+    held = claim(failures=1)
+    for outcome, result in ((Failed(OSError("late")), "failed"), (Cancelled("by ada"), "released")):
+        decided = decide(held, outcome, PAY, elapsed=RAN)
+        said = decided.explanation
+        then = Then(decided.state, decided.outcome, decided.delay, decided.error)
+        if said is not None:
+            then = then._replace(error_class=ErrorClass.TRANSIENT, rule="otherwise", verdict="retry")
+        written = after_try(decided, WHOLE, EFFECT, definite=False)
+        mark = replace(WHOLE, state=MarkState.UNKNOWN, probes=0, error=decided.error, why=None, then=then)
+        explained = Explanation(
+            ErrorClass.TRANSIENT, then.rule, "" if said is None else "default", decided.failures,
+            decided.failures if said is None else 3, "unknown", delay=seconds(5),
+            stack=None if said is None else said.stack,
+        )  # fmt: skip
+        assert written == Settlement(
+            held._replace(effect=mark),
+            result,
+            State.WAITING,
+            decided.failures,
+            seconds(5),
+            decided.error,
+            explained,
+            RAN,
+        )
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"probe": 5}, "a probe must be a function of the task, not 5"),
+        ({"probe": print, "policy": 5}, "the policy of a probe must be a Policy, not 5"),
+    ],
+)
+def test_an_effect_that_cannot_be_is_refused(given: dict[str, Any], sentence: str) -> None:
+    """With what is wrong of it."""
+    with pytest.raises(HandlerError) as refused:
+        Effect(**given)
+    assert str(refused.value) == sentence
+
+
+def test_idempotency_keys_never_change() -> None:
+    """The other side remembers them across releases of redrive."""
+    assert effect_key("redrive_task", TASK) == "8cc3b9a1-9ca7-5b03-8f0e-7589e0a6618e"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.core import jitter
-from redrive.core.backoff import Exponential, Fixed, Schedule
+from redrive.core.backoff import Exponential, Fixed, Linear, Schedule
 from redrive.core.durations import DURATION_MAX, seconds
 from redrive.core.failure import ErrorClass
 from redrive.core.policy import FAILURES_MAX, Policy, read_policy
@@ -245,3 +245,70 @@ def test_a_policy_is_a_value():
     assert policy != Policy(Fixed(seconds(1)), attempts=5, permanent=[ValueError])
     with pytest.raises(AttributeError):
         policy.retries = 5
+
+
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        ({}, False),
+        ({"jitter": jitter.none}, True),
+        ({"jitter": jitter.none, "deadline": 5}, False),
+        ({"jitter": jitter.none, "own_backoff": lambda task: None}, False),
+        ({"deadline": 5}, False),
+        ({"own_backoff": lambda task: None}, False),
+    ],
+)
+def test_what_is_kept_for_explanations(words, same):
+    """Its backoff and jitter in words, whether it has a deadline, and whether all that fail alike are told the same."""
+    policy = Policy(Fixed(5), **words)
+    assert policy.backoff_words == "fixed 5s"
+    assert policy.jitter_words == ("none" if "jitter" in words else "equal")
+    assert policy.is_same_for_all is same
+    assert policy.has_deadline is ("deadline" in words)
+    assert policy.told == {}
+
+
+@pytest.mark.parametrize(
+    ("build", "sentence"),
+    [
+        (
+            lambda: Policy(retries=3, attempts=4),
+            "say either retries= (after the first try) or attempts= (tries in all), not both",
+        ),
+        (lambda: Policy(retries="3"), "retries must be a whole number from 0 to 999,999, not '3'"),
+        (lambda: Policy(attempts=0), "attempts must be a whole number from 1 to 999,999, not 0"),
+        (
+            lambda: Policy(otherwise="x"),
+            "otherwise must be one of transient, rate_limited, permanent, business, not 'x'",
+        ),
+        (lambda: Policy(business=int), "business: int is not an exception"),
+        (lambda: Policy(business=99), "business: 99 is not an HTTP status"),
+        (lambda: Policy(business="x"), "business: 'x' is neither an exception type, an HTTP status nor a function"),
+        (
+            lambda: read_policy(Policy(), wait=5, retries=3),
+            "say either policy= or retries=, wait=, not both: put the words into the policy",
+        ),
+        (lambda: read_policy(5), "policy must be a Policy, such as Policy(retries=3), not 5"),
+        (
+            lambda: read_policy(wait=object),
+            "wait must be a span, a list of spans or a backoff, such as 5, '2s', [1, 5, 15] or Exponential(2, 300), "
+            "not <class 'object'>",
+        ),
+        (lambda: Exponential(factor=0.5), "factor must lie between 1 and 1000, not 0.5"),
+        (lambda: Exponential(9, 5), "cap (0:00:05) must not be shorter than first (0:00:09)"),
+        (lambda: Linear(9, 1, 5), "cap (0:00:05) must not be shorter than first (0:00:09)"),
+        (lambda: Schedule([]), "a schedule has 1 to 1000 waits, not 0"),
+        (
+            lambda: Schedule(5),
+            "a schedule takes a list of waits, such as [10, 60] or [seconds(10), minutes(1)], not 5",
+        ),
+        (lambda: Schedule([-1]), "waits must lie between 0 and 366 days, not -1 day, 23:59:59"),
+        (lambda: jitter.percent(101), "jitter percent must lie between 0 and 100, not 101"),
+        (lambda: jitter.plus_minus(True), "jitter plus_minus must lie between 0 and 100, not True"),
+    ],
+)
+def test_what_is_said_of_a_wrong_policy(build, sentence):
+    """Whole sentences, with what would be right."""
+    with pytest.raises((PolicyError, DurationError)) as refused:
+        build()
+    assert str(refused.value) == sentence
