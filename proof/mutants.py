@@ -3,8 +3,9 @@
     python -m proof.mutants core.decide core.policy     some modules; without names all of `core`, which takes hours
     python -m proof.mutants --own core.decide           by the tests of their own files alone, which takes seconds
     python -m proof.mutants --survivors core.decide     what was found the last time, with each change that nobody noticed
+    python -m proof.mutants --publish                   the same of all that was tried, into `docs/proof-mutants.md`
 
-mutmut breaks a copy of the tree below `build/mutants`, in an environment of its own, and `mutants_tried.py` tries there. What was
+mutmut breaks a copy of the tree below `build/mutants`, in an environment of its own, and `mutation/tried.py` tries there. What was
 killed is kept: a second run tries the others again, until their module changes or `--anew` is said.
 """
 
@@ -15,14 +16,26 @@ import subprocess
 import sys
 import sysconfig
 import venv
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
+
+from proof.mutation.looked_at import LOOKED_AT
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACE = ROOT / "build" / "mutants"
 WITH = ("mutmut==3.8.0", "pytest==9.0.3", "pytest-asyncio==1.5.0", "pytest-timeout==2.4.0")
+PAGE = ROOT / "docs" / "proof-mutants.md"
+INTRODUCTION = """# Mutants
+
+Code is broken in small ways, one at a time: a number is one more, `and` is `or`, a text is another. A test must notice. These modules were
+tried whole by `python -m proof.mutants`, each mutant by the tests of its module and, where it was run without `--own`, by others that
+reach it for up to a second. A mutant that never ended was noticed too. Only this program writes here.
+
+| module | mutants | killed | timed out | survived | without a test | noticed |
+| --- | --- | --- | --- | --- | --- | --- |
+"""
 CHOSEN = {"core": "not postgres", "engine": "not postgres and not simulation"}
 """By room the tests that are to notice: those of the room, where a database is needed on SQLite."""
 
@@ -30,6 +43,9 @@ CHOSEN = {"core": "not postgres", "engine": "not postgres and not simulation"}
 def main(given: Sequence[str]) -> int:
     """Try mutants of modules, and print by module how many were noticed."""
     names = [one for one in given if not one.startswith("-")] or _modules("core")
+    if "--publish" in given:
+        _publish()
+        return 0
     rooms = sorted({name.partition(".")[0] for name in names})
     for room in rooms:
         mine = [name for name in names if name.startswith(f"{room}.")]
@@ -60,16 +76,21 @@ def _run(room: str, names: Sequence[str], said: Sequence[str]) -> None:
             target = (place if name in broken else place / "mutants") / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target)
-    python, tried = environment / "bin" / "python", "mutants/proof/mutants_tried.py"
+    python, tried = environment / "bin" / "python", "mutants/proof/mutation/tried.py"
     run = [str(python), "-W", "ignore", tried, CHOSEN[room], *(f"redrive.{one}" for one in names)]
     run += ["--own"] if "--own" in said else []
-    subprocess.run(run, cwd=place, check=True, env=os.environ | {"REDRIVE_TEST_EXAMPLES": "5" if "--own" in said else "25"})
+    subprocess.run(
+        run, cwd=place, check=True, env=os.environ | {"REDRIVE_TEST_EXAMPLES": "5" if "--own" in said else "25"}
+    )
 
 
 def _ends(room: str, name: str) -> list[dict[str, str]]:
-    """What became of each mutant of a module as it is now, by the last time that it was tried."""
+    """What became of each mutant of a module as it was broken last, by the last time that it was tried."""
     module = f"redrive.{name}"
-    digest = sha256((PLACE / room / "mutants" / "src" / f"{module.replace('.', '/')}.py").read_bytes()).hexdigest()[:12]
+    broken = PLACE / room / "mutants" / "src" / f"{module.replace('.', '/')}.py"
+    if not broken.exists():
+        return []
+    digest = sha256(broken.read_bytes()).hexdigest()[:12]
     with (PLACE / room / "ended.jsonl").open() as lines:
         ended = {one["key"]: one for one in map(json.loads, lines) if one["of"] == digest}
     return [one for key, one in ended.items() if key.startswith(f"{module}.")]
@@ -93,6 +114,46 @@ def _line(name: str, ends: Counter[str]) -> None:
     tried, killed = ends.total(), ends["killed"]
     rest = ", ".join(f"{amount} {end}" for end, amount in ends.items() if end != "killed")
     print(f"{name:24} {tried:6} {killed:7}  {killed / tried if tried else 0:5.0%}  {rest}")
+
+
+def _publish() -> None:
+    """Write down what was tried of modules that were tried whole, and every mutant of them that survived."""
+    lines, survivors, totals = list[str](), list[str](), defaultdict[str, Counter[str]](Counter)
+    for room in CHOSEN:
+        for name in _modules(room):
+            ends = _ends(room, name)
+            if not ends or len(ends) < _amount(room, name):
+                continue
+            counted = Counter(one["end"] for one in ends)
+            totals[room].update(counted)
+            lines.append(_row(f"`{name}`", counted))
+            survivors += _looked_at(name, ends)
+    lines += [_row(f"**all of these of `{room}`**", counted) for room, counted in totals.items()]
+    PAGE.write_text(INTRODUCTION + "\n".join([*lines, "", "## Survivors", "", *survivors]) + "\n")
+
+
+def _amount(room: str, name: str) -> int:
+    """How many mutants a module has."""
+    told = PLACE / room / "mutants" / "src" / "redrive" / f"{name.replace('.', '/')}.py.meta"
+    return len(json.loads(told.read_text())["exit_code_by_key"])
+
+
+def _row(name: str, ends: Counter[str]) -> str:
+    noticed = ends["killed"] + ends["timed out"]
+    told = (ends.total(), ends["killed"], ends["timed out"], ends["survived"], ends["without a test"])
+    return f"| {name} | {' | '.join(f'{amount:,}' for amount in told)} | {noticed / ends.total():.1%} |"
+
+
+def _looked_at(name: str, ends: Sequence[dict[str, str]]) -> Iterator[str]:
+    """Each survivor of a module: where, the change, and what is known of it."""
+    for one in ends:
+        if one["end"] in ("survived", "without a test"):
+            function = one["key"].removeprefix(f"redrive.{name}.").rpartition("__mutmut_")[0]
+            changed = one["change"].splitlines()
+            took, gave = (" ".join(line[1:].strip() for line in changed if line[0] == sign) for sign in "-+")
+            why = LOOKED_AT.get(name, {}).get(gave or took, "not looked at yet")
+            shown = function.removeprefix("x_").removeprefix("xǁ").replace("ǁ", ".")
+            yield f"- `{name}.{shown}`: {why}\n\n  ```diff\n  - {took}\n  + {gave}\n  ```"
 
 
 if __name__ == "__main__":

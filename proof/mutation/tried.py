@@ -1,6 +1,6 @@
 """What `proof.mutants` runs in the environment of mutmut: it breaks modules, and lets the tests that reach a broken function notice it.
 
-    cd build/mutants/core && ../environment/bin/python mutants/proof/mutants_tried.py "not postgres" redrive.core.decide …
+    cd build/mutants/core && ../environment/bin/python mutants/proof/mutation/tried.py "not postgres" redrive.core.decide …
 
 mutmut makes the mutants. It would start pytest anew for each; here pytest collects the tests once, runs them once to learn which test
 reaches which function, and is then forked for each mutant. The child runs those tests until one fails: those of the module's own test

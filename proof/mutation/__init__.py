@@ -1,0 +1,1 @@
+"""Mutation testing: what runs beside mutmut (`tried`), and which survivors were looked at (`looked_at`)."""

@@ -1,0 +1,33 @@
+"""Surviving mutants that a person has looked at: the changed line as it survived, and why no test can or need tell it apart."""
+
+SAME = "does the same"
+NEVER = "is never reached"
+QUICK = "is only quicker"
+
+LOOKED_AT: dict[str, dict[str, str]] = {
+    "core.durations": {
+        'return read_span("duration", _amount(float(number), _UNITS[(unit or "S").lower()]))': f"{SAME}: it is lowered at once",
+        'sign, left_ms = ("-", -left_ms) if left_ms <= 0 else ("", left_ms)': f"{SAME}: zero is answered below without its sign",
+        'sign, left_ms = ("-", -left_ms) if left_ms < 1 else ("", left_ms)': f"{SAME}: zero is answered below without its sign",
+        'parts.append(f"{left_ms / 1000:.3f}".rstrip("XX0XX").rstrip(".") + "s")': f"{SAME}: a number has no X",
+        'parts.append(f"{left_ms / 1000:.3f}".rstrip("0").rstrip("XX.XX") + "s")': f"{SAME}: a number has no X",
+        "unit = 3600 if abs(span) > timedelta(days=1) else 60 if abs(span) >= timedelta(hours=1) else 1": (
+            f"{SAME}: a whole day is a whole day in hours and in minutes"
+        ),
+        "unit = 3600 if abs(span) >= timedelta(days=1) else 60 if abs(span) > timedelta(hours=1) else 1": (
+            f"{SAME}: a whole hour is a whole hour in minutes and in seconds"
+        ),
+    },
+    "core.decide": {
+        'parts[+1] += f" drew {self.draw:.3f}"': f"{SAME}: there are two parts by then",
+        "case _:": f"{NEVER}, which the type checker proves",
+        "assert_never(None)": f"{NEVER}, which the type checker proves",
+        "stack = None if (raised is None) and False else stack_of(raised)": f"{SAME}: None has no stack",
+        "explanation = told[alike] = _explain(claim, policy, None, error_class, rule, patience, stack)": (
+            f"{SAME}: how long it ran matters with a deadline alone, and with one nothing is told to many"
+        ),
+        "explanation = told[alike] = _explain(claim, policy, elapsed, error_class, rule, None, stack)": (
+            f"{SAME}: who asks for patience is told alone"
+        ),
+    },
+}
