@@ -67,7 +67,8 @@ class Trial:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self._learn(session.items)
         if self.failed:
-            raise session.Failed(f"fails without a mutant: {self.failed}")
+            sys.__stderr__.write(f"fails without a mutant: {self.failed}\n")
+            raise session.Failed
         for key in _keys(self.modules, self.digests):
             self._await_room()
             self._fork(key)
@@ -91,7 +92,7 @@ class Trial:
         set_mutant_under_test("")
         # What is remembered was right: no mutant is to find it.
         for one in gc.get_objects():
-            if isinstance(one, _lru_cache_wrapper):
+            if type(one) is _lru_cache_wrapper:  # to ask a hostile object for its class would raise
                 one.cache_clear()
         for one in memories:
             one.clear()
