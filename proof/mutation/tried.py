@@ -34,11 +34,11 @@ from mutmut.utils.format_utils import mangled_name_from_mutant_name
 ENDED = Path("..", "ended.jsonl")
 CHILDREN = int(os.environ.get("PROOF_PROCESSES") or 2)
 OTHERS_SECONDS = 1
-TESTED_WITH = {
-    "column_names": "models", "effect_mark": "effect", "gate_order": "gates", "gate_rules": "gates", "outcome": "decide",
-    "effect_entry": "effects",
+TESTED_IN = {
+    "column_names": {"models"}, "effect_mark": {"effect"}, "gate_order": {"gates"}, "gate_rules": {"gates"},
+    "outcome": {"decide"}, "table": {"table", "models"}, "effect_entry": {"effects"},
 }  # fmt: skip
-"""Modules whose tests stand in the file of another one."""
+"""Modules whose tests stand in files of other names."""
 STATED = {0: "survived", 1: "killed", -signal.SIGKILL: "timed out", -signal.SIGXCPU: "timed out"}
 """What the exit code of a child says; any other means that the process itself went down, which is hard to overlook: killed."""
 
@@ -125,8 +125,8 @@ class Trial:
     def _chosen(self, key: str) -> list[pytest.Item]:
         own = _tests_of(_module(key))
         reaching = self.reached.get(mangled_name_from_mutant_name(key), [])
-        mine = [item for item in reaching if item.path.name == own]
-        others = [item for item in reaching if item.path.name != own]
+        mine = [item for item in reaching if item.path.name in own]
+        others = [item for item in reaching if item.path.name not in own]
         spent = accumulate(self.took[item] for item in others)
         return mine + [item for item, so_far in zip(others, spent, strict=True) if so_far < OTHERS_SECONDS]
 
@@ -153,9 +153,9 @@ def _module(key: str) -> str:
     return mangled_name_from_mutant_name(key).rpartition(".")[0]
 
 
-def _tests_of(module: str) -> str:
+def _tests_of(module: str) -> set[str]:
     name = module.rpartition(".")[2]
-    return f"test_{TESTED_WITH.get(name, name)}.py"
+    return {f"test_{one}.py" for one in TESTED_IN.get(name, {name})}
 
 
 def _path(module: str) -> Path:
@@ -189,7 +189,7 @@ def main(chosen: str, modules: Sequence[str], *, own: bool) -> int:
     sys.path[:0] = [os.path.realpath("src"), os.path.realpath(".")]
     os.environ["MUTANT_UNDER_TEST"] = ""
     room = Path("tests", modules[0].split(".")[1])
-    tests = [room / one for one in sorted(set(map(_tests_of, modules)))] if own else [room]
+    tests = [room / one for one in sorted(set().union(*map(_tests_of, modules)))] if own else [room]
     options = [
         "-q",
         "--tb=no",

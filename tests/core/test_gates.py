@@ -516,6 +516,91 @@ def test_a_claim_that_found_nothing_puts_the_gate_to_sleep() -> None:
     assert [may_rest(space, taken) for space, taken in ((0, 0), (1, 0), (2, 1))] == [False, True, False]
 
 
+def test_a_new_gate_begins_now() -> None:
+    """All its instants are now, and what is given is kept."""
+    whole = Gate(name="a", tenant="t", turn_at=NOW, tokens_at=NOW, since=NOW, window_at=NOW)
+    assert Gate.new("a", NOW, tenant="t") == whole
+
+
+OPEN = replace(FULL, ready=True, waits_for=None, wake_at=None, probe_claim=UUID(int=1), ramp_started=9)
+"""The same row of a gate that lets tasks through, with what is left of an earlier probe and ramp."""
+
+
+def test_whoever_shuts_an_open_gate_leaves_nothing_of_before() -> None:
+    """A claim, a trip and a probe set all that says whether it is ready, and whose probe is out."""
+    until = NOW + 30 * SECOND
+    shut = {"ready": False, "waits_for": WaitsFor.PROBE, "wake_at": until, "probe_claim": None, "probe_at": until}
+    bad = Settled(claims=1, bad=1, probe=False)
+    tripped = settled(OPEN, replace(WHOLE, failures=1), NOW, bad)
+    trip = {"state": BreakerState.TRIPPED, "since": NOW, "trips": 3, "probes": 0}
+    assert tripped == replace(OPEN, version=42, held=2, tries=5, fails=3, **(shut | trip))
+    out = replace(OPEN, state=BreakerState.TRIPPED)
+    assert settled(out, WHOLE, NOW, bad) == replace(out, version=42, held=2, tries=5, fails=3, probes=4, **shut)
+    back = settled(out, WHOLE, NOW, Settled(claims=1, good=1, probe=True))
+    assert (back.ramp_started, back.probe_claim, back.ready) == (0, None, True)
+    full = claimed(replace(OPEN, probe_claim=None), read_rule(concurrency=4), NOW, FENCE, first_tries=1, retries=0)
+    assert (full.ready, full.waits_for) == (False, WaitsFor.SLOT)
+
+
+@pytest.mark.parametrize(
+    ("gate", "rule", "shut"),
+    [
+        (OPEN, GateRule(), None),
+        (replace(OPEN, probe_at=NOW + SECOND), GateRule(failures=5), None),
+        (replace(OPEN, opens_at=NOW), GateRule(), None),
+        (replace(OPEN, opens_at=NOW + SECOND), GateRule(), (WaitsFor.RETRY_AFTER, NOW + SECOND)),
+        (replace(OPEN, tokens=1.0, tokens_at=NOW), WHOLE, None),
+        (
+            replace(OPEN, tokens=0.3, tokens_at=NOW),
+            WHOLE,
+            (WaitsFor.RATE, NOW + timedelta(microseconds=100_000)),
+        ),
+        (
+            replace(OPEN, paused_at=LONG_AGO, paused_until=NOW + SECOND),
+            GateRule(),
+            (WaitsFor.PERSON, NOW + SECOND),
+        ),
+        (replace(OPEN, paused_at=LONG_AGO, paused_until=NOW), GateRule(), None),
+    ],
+)
+def test_why_a_gate_is_shut_to_the_instant(
+    gate: Gate, rule: GateRule, shut: tuple[WaitsFor, datetime | None] | None
+) -> None:
+    """On the instant itself it is open again, and a whole token is enough."""
+    assert shut_for(gate, rule, NOW) == shut
+
+
+def test_a_ramp_doubles_with_each_second() -> None:
+    """Four in its third second, whatever was not used of those before."""
+    gate = replace(OPEN, state=BreakerState.RETURNING, ramp_at=NOW - 2 * SECOND, ramp_started=0)
+    assert room(gate, GateRule(failures=5), NOW, 99) == 4
+
+
+def test_the_breaker_trips_at_its_limits_and_not_before() -> None:
+    """Without limits never; while it returns, half of the tries may fail; with a share, so many tries are enough."""
+    returning = replace(
+        OPEN, state=BreakerState.RETURNING, ramp_at=NOW, tries=2, fails=1, tries_before=0, fails_before=0
+    )
+    half = settled(returning, GateRule(failures=99), NOW, Settled(claims=2, good=1, bad=1))
+    assert half.state is BreakerState.RETURNING
+    assert settled(OPEN, GateRule(), NOW, Settled(claims=1, bad=1)).state is BreakerState.FLOWING
+    share = read_rule(breaker=Breaker(failures=10, share=0.5))
+    first = replace(Gate.new("a", NOW), held=10)
+    assert settled(first, share, NOW, Settled(claims=10, good=5, bad=5)).state is BreakerState.TRIPPED
+
+
+def test_a_window_ends_with_its_last_instant() -> None:
+    """Exactly one span later another begins."""
+    after = settled(FULL, replace(WHOLE, within=seconds(15)), NOW, Settled(claims=1, good=1))
+    assert (after.tries, after.tries_before, after.window_at) == (1, 4, NOW)
+
+
+def test_only_what_waits_for_a_task_wakes_for_one() -> None:
+    """A gate that waits for its rate looks again when it said."""
+    waits = replace(FULL, wake_at=NOW + 9 * SECOND)
+    assert settled(waits, WHOLE, NOW, Settled(claims=1, soonest=seconds(5))).wake_at == NOW + 9 * SECOND
+
+
 def test_tokens_come_with_time_and_stop_at_the_top() -> None:
     """Those of the rate as it fills, those of the budget one a second; a clock that went back takes none away."""
     assert tokens_now(replace(FULL, tokens=None), WHOLE, NOW) == 4.0

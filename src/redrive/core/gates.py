@@ -290,8 +290,6 @@ def answer_of(settlement: Settlement) -> tuple[GateAnswer, timedelta | None]:
             return GateAnswer.BAD, asked
         case ErrorClass.RATE_LIMITED:
             return GateAnswer.BAD if asked is None else GateAnswer.REFUSED, asked
-        case ErrorClass.WORKER_LOST:
-            return GateAnswer.SILENT, None
         case _:
             return GateAnswer.GOOD, asked
 
