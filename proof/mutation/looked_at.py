@@ -30,4 +30,20 @@ LOOKED_AT: dict[str, dict[str, str]] = {
             f"{SAME}: who asks for patience is told alone"
         ),
     },
+    "core.gates": {
+        "for (answer, _), one in zip(answers, settlements, strict=None)": f"{SAME}: one is made of the other",
+        "for (answer, _), one in zip(answers, settlements, )": f"{SAME}: one is made of the other",
+        "for (answer, _), one in zip(answers, settlements, strict=False)": f"{SAME}: one is made of the other",
+        "return in_window(_windowed(gate, rule, now, Settled(claims=None)), rule, now)": f"{SAME}: no window looks at it",
+        "return in_window(_windowed(gate, rule, now, Settled(claims=1)), rule, now)": f"{SAME}: no window looks at it",
+        'if settlement.outcome != "failed" and explained is None:': f"{SAME}: all that failed is explained",
+    },
+    "core.histograms": {
+        "return TRIES[tries - 1] if 1 <= tries <= TRIES_MAX else TRIES[0 if tries <= 1 else -1]": (
+            f"{SAME}: one try is answered before"
+        ),
+        "return TRIES[tries - 1] if 1 <= tries <= TRIES_MAX else TRIES[0 if tries < 2 else -1]": (
+            f"{SAME}: one try is answered before"
+        ),
+    },
 }

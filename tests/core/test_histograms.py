@@ -54,3 +54,9 @@ def test_there_is_one_bucket_more_than_bounds():
 def test_a_percentile_is_interpolated_within_its_bucket(amounts, share, expected):
     """Between bounds of two and ten seconds; what has no upper bound counts as its lower one, and no tasks have none."""
     assert percentile(amounts, share, (2.0, 10.0)) == expected
+
+
+@pytest.mark.parametrize(("amounts", "share", "expected"), [([1, 1, 2, 0], 0.75, 20.0), ([1, 0, 0, 0], 2.0, 30.0)])
+def test_all_buckets_before_are_counted(amounts, share, expected):
+    """Not only the last one before; and more than all is the last bound."""
+    assert percentile(amounts, share, (2.0, 10.0, 30.0)) == expected

@@ -13,6 +13,8 @@ from redrive.core.backoff import Exponential, Fixed, Linear, Schedule
 from redrive.core.durations import DURATION_MAX, seconds
 from redrive.core.failure import ErrorClass
 from redrive.core.policy import FAILURES_MAX, Policy, read_policy
+from redrive.core.states import State
+from redrive.core.task import Task
 from redrive.errors import (
     BusinessError,
     DurationError,
@@ -266,6 +268,24 @@ def test_what_is_kept_for_explanations(words, same):
     assert policy.is_same_for_all is same
     assert policy.has_deadline is ("deadline" in words)
     assert policy.told == {}
+
+
+def test_a_policy_delays_by_its_backoff_and_its_jitter():
+    """Drawn for the key, the failure and the policy's name; and its ceiling is that of its jitter."""
+    policy = Policy(Exponential(2, 300), jitter=jitter.additive(30), name="bank")
+    assert policy.delay(3, "a") == seconds(8) + seconds(30) * jitter.draw("a", 3, "bank")
+    assert policy.ceiling(3) == seconds(38)
+
+
+def test_a_policy_holds_for_a_task_that_brings_its_own_backoff():
+    """All else stays; a task that brings none has the policy itself."""
+    task = Task(id=1, key="own", kind="k", payload=None, state=State.CLAIMED, failures=0)
+    policy = Policy(Fixed(5), retries=2, own_backoff=lambda one: Fixed(7) if one.key == "own" else None)
+    own = policy.for_task(task)
+    assert (own.backoff, own.failures_max, own.backoff_words) == (Fixed(7), 3, "fixed 7s")
+    assert policy.for_task(task._replace(key="other")) is policy
+    plain = Policy(Fixed(5))
+    assert plain.for_task(task) is plain
 
 
 @pytest.mark.parametrize(
