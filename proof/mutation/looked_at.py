@@ -46,4 +46,10 @@ LOOKED_AT: dict[str, dict[str, str]] = {
             f"{SAME}: one try is answered before"
         ),
     },
+    "core.operation": {
+        "return 0 if (slot > now) and False else (now - slot) // course.ramp.interval + 1": (
+            f"{SAME}: less than one slot is none, and a slot to come counts as none or less"
+        ),
+        "return 0 if slot > now else (now - slot) / course.ramp.interval + 1": f"{SAME}: the amount is cut to a whole number",
+    },
 }
