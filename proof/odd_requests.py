@@ -20,9 +20,10 @@ from urllib.parse import quote, urlencode
 
 import httpx
 
-from proof.ground import MEMORY, STORES, empty_on
+from proof.ground import MEMORY, STORES, ground_on
 from proof.scenario import Found, chance, scenario
 from proof.service import Served, serving, watching
+from redrive.settings import SYSTEMS
 
 INPUTS, SHORT = 1_000_000, 2_000
 RAW_SHARE = 0.2
@@ -256,7 +257,11 @@ def odd_requests(short: bool) -> Iterator[Found]:
     """A million requests by the service's own description and byte by byte, and schemathesis beside them; memory and /health are watched."""
     amount = int(os.environ.get("PROOF_INPUTS", SHORT if short else INPUTS)) // len(STORES)
     for store in STORES:
-        with empty_on(store, in_memory=True) as url, serving(url=url, environment=SETTINGS) as served:
+        systems = [name for name in SYSTEMS if name != "relay"]
+        with (
+            ground_on(store, systems, in_memory=True) as ground,
+            serving(url=ground.url, environment=SETTINGS) as served,
+        ):
             yield from try_odd_requests(store, served, chance(), amount, with_schemathesis=not short)
 
 

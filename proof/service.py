@@ -73,7 +73,7 @@ def serving(
         url = url or f"sqlite:///{folder}/proof.db"
         settings = {"DATABASE_URL": url, "LOG_LEVEL": "error", "REDRIVE_SYSTEMS": "all"} | dict(environment or {})
         limited = f"ulimit -n {files_max} && exec {sys.executable} -m redrive serve --port {port}"
-        with start(["/bin/sh", "-c", limited], port, settings, folder=Path(folder)) as pid:
+        with start(["/bin/sh", "-c", limited], port, settings, folder=Path(folder), log=Path(folder) / "said") as pid:
             yield Served(pid, port)
 
 
