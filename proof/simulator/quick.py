@@ -16,11 +16,11 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from redrive.ledgers.sql.compiled import Compiled
 
 OFTEN = 5
-"""Whatever ran so often in the first world, as one and the same object, is made once for ever."""
+"""Whatever ran so often in the first worlds, as one and the same object, is made once for ever."""
 
 
 class QuickConnection(Connection):
-    """It learns in the first world which statements come again."""
+    """It learns in the first worlds which statements come again."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -64,7 +64,7 @@ class _Known:
 
     def __init__(self, statement: Select[Any]) -> None:
         self._compiled = Compiled(statement)
-        self._names = SimpleResultMetaData([column.name for column in statement.selected_columns])
+        self._names = SimpleResultMetaData([getattr(column, "name", "anon") for column in statement.selected_columns])
         self._asked: tuple[Mapping[str, Any], object] | None = None
         self._read: Sequence[Sequence[Any]] = ()
 

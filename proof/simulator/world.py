@@ -43,6 +43,8 @@ SETTINGS = {"lease": timedelta(seconds=1), "poll": timedelta(seconds=1), "grace"
 KINDS = ("job", "gated")
 GATE = "bank"
 ADA = Actor(name="ada", reason="a simulation")
+LEARNS = 6
+"""In so many worlds, some with gates and some with operations, it is learned which statements come again."""
 ENDS_SECONDS = 200.0
 """How long a world that is well again takes at most until all has ended, in virtual time."""
 
@@ -162,7 +164,8 @@ class Ground:
             name for kind in ledger.__mro__ for name, it in vars(kind).items() if isinstance(it, cached_property)
         }:
             getattr(self._ledger, one)
-        simulate(self, 0)  # what is made at the first use is made now: the first world is like all others
+        for seed in range(LEARNS):  # what is made at the first use is made now: the first world is like all others
+            simulate(self, seed)
         self.database.learned()
 
     def ledger(self, drawn: random.Random) -> SimulatedLedger:
