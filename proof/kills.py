@@ -1,6 +1,10 @@
-"""Kill -9 of any process at random, for the engine and each system on both databases: five hundred kills over a hundred thousand tasks."""
+"""Kill -9 of any process at random, for the engine and each system on both databases: five hundred kills over a hundred thousand tasks.
+
+PROOF_KILLS says how many kills, each over two hundred tasks.
+"""
 
 import logging
+import os
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -15,6 +19,8 @@ from tests.faults.webhook_kills import webhooks
 
 logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # the producer meets a broker that is away again and again
 
+KILLS, TASKS_PER_KILL = 500, 200
+
 Killed = Callable[..., Coroutine[Any, Any, str]]
 
 
@@ -22,7 +28,8 @@ def _killed(name: str, killed: Killed, short_size: tuple[int, int], **full: Any)
     """A scenario of its own for each system, so that each can be run again alone."""
 
     def run(short: bool) -> Iterator[Found]:
-        tasks, kills = short_size if short else (100_000, 500)
+        wanted = int(os.environ.get("PROOF_KILLS", KILLS))
+        tasks, kills = short_size if short else (wanted * TASKS_PER_KILL, wanted)
         size = {"tasks": tasks, "kills": kills} | ({} if short else full)
         for store in STORES[1:] if short else STORES:
             systems = [] if name == "engine" else [name]
