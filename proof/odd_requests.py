@@ -32,7 +32,11 @@ SENDERS = 4
 GROWTH_MIB_MAX = 64
 HEALTH_SECONDS_MAX = 5.0
 ADMIN = "rdk_" + "proof" * 8
-SETTINGS = {"REDRIVE_ADMIN_KEY": ADMIN, "REDRIVE_SECRET_KEY": "A" * 43 + "="}
+SETTINGS = {
+    "REDRIVE_ADMIN_KEY": ADMIN, "REDRIVE_SECRET_KEY": "A" * 43 + "=",
+    "RATE_LIMIT_PER_MINUTE": "10000000", "DELIVERIES_PER_MINUTE": "10000000", "QUEUE_MAXSIZE": "100000",
+}  # fmt: skip
+"""What is refused because there is too much of it is not looked at."""
 PATIENCE_SECONDS = 30.0
 TEXTS = (
     "", "a", "a\0b", "%", "-1", "1e400", "NaN", "9" * 400, str(2**63), "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59",
