@@ -1,12 +1,10 @@
 """How late tasks start, at a thousand a second while a million wait for their time. It needs a quiet machine.
 
-PROOF_SPAN says for how many seconds.
 `python -m proof.drift URL TASKS` is the worker: it says how late each started.
 """
 
 import asyncio
 import json
-import os
 import statistics
 import sys
 import time
@@ -17,12 +15,11 @@ from sqlalchemy import Connection, text
 
 from bench.limits import PARK
 from proof.ground import STORES, ground_on
-from proof.scenario import Found, scenario
+from proof.scenario import Found, scenario, sized
 from redrive import Redrive, Task, seconds
 from redrive.lane import make_task
 from tests.forks import ROOT
 
-SPAN_SECONDS = 600
 GROUP = 10
 P99_MS_MAX = 100.0
 PARKED_AT_ONCE = 100_000
@@ -31,9 +28,7 @@ PARKED_AT_ONCE = 100_000
 @scenario("tasks start on time, however many wait")
 def drift(short: bool) -> Iterator[Found]:
     """One process adds, another works; half are due at once, half one to three seconds later."""
-    rate, span, parked = (
-        (100, 3, 10_000) if short else (1000, int(os.environ.get("PROOF_SPAN", SPAN_SECONDS)), 1_000_000)
-    )
+    rate, span, parked = (100, 3, 10_000) if short else (1000, sized(600), 1_000_000)
     for store in STORES[1:] if short else STORES:
         with ground_on(store) as ground:
             late = asyncio.run(_drift(ground.url, rate, span, parked))

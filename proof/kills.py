@@ -1,15 +1,11 @@
-"""Kill -9 of any process at random, for the engine and each system on both databases: five hundred kills over a hundred thousand tasks.
-
-PROOF_KILLS says how many kills, each over two hundred tasks.
-"""
+"""Kill -9 of any process at random, for the engine and each system on both databases: five hundred kills over a hundred thousand tasks."""
 
 import logging
-import os
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from proof.ground import STORES, tried_on
-from proof.scenario import Found, chance, scenario
+from proof.scenario import Found, chance, scenario, sized
 from tests.faults.command_kills import commands
 from tests.faults.flag_kills import flags
 from tests.faults.kill_proofs import engine
@@ -19,8 +15,6 @@ from tests.faults.webhook_kills import webhooks
 
 logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # the producer meets a broker that is away again and again
 
-KILLS, TASKS_PER_KILL = 500, 200
-
 Killed = Callable[..., Coroutine[Any, Any, str]]
 
 
@@ -28,8 +22,7 @@ def _killed(name: str, killed: Killed, short_size: tuple[int, int], **full: Any)
     """A scenario of its own for each system, so that each can be run again alone."""
 
     def run(short: bool) -> Iterator[Found]:
-        wanted = int(os.environ.get("PROOF_KILLS", KILLS))
-        tasks, kills = short_size if short else (wanted * TASKS_PER_KILL, wanted)
+        tasks, kills = short_size if short else (sized(100_000), sized(500))
         size = {"tasks": tasks, "kills": kills} | ({} if short else full)
         for store in STORES[1:] if short else STORES:
             systems = [] if name == "engine" else [name]

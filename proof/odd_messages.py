@@ -15,7 +15,7 @@ from typing import Any
 from pamqp.header import ContentHeader
 
 from proof.ground import ground_on
-from proof.scenario import Found, chance, scenario
+from proof.scenario import Found, chance, scenario, sized
 from redrive import Redrive, seconds
 from redrive.core.task import Claim
 from redrive.ledgers.aws.queue import SqsQueue, from_body
@@ -90,7 +90,7 @@ def sqs_body(rng: random.Random) -> str:
 @scenario("bad messages hurt nobody: SQS")
 def odd_sqs_messages(short: bool) -> Iterator[Found]:
     """Read alone; and sent to a queue among the messages of events, all of which are claimed and settled."""
-    rng, alone, sent = chance(), 2_000 if short else 250_000, 50 if short else 1_000
+    rng, alone, sent = chance(), 2_000 if short else sized(250_000), 50 if short else sized(1_000)
     yield sqs_bodies_alone(rng, alone)
     among = _Among()
     with aws_server("moto") as url:
@@ -224,7 +224,7 @@ def amqp_properties(rng: random.Random) -> bytes:
 @scenario("bad messages hurt nobody: RabbitMQ")
 def odd_amqp_messages(short: bool) -> Iterator[Found]:
     """Read alone, with properties as no driver writes them; and sent to the relay among others, all of which are published again."""
-    rng, alone, sent = chance(), 2_000 if short else 250_000, 100 if short else 5_000
+    rng, alone, sent = chance(), 2_000 if short else sized(250_000), 100 if short else sized(5_000)
     yield amqp_messages_alone(rng, alone)
     with own_rabbitmq() as node, ground_on("sqlite", ["relay"], in_memory=True) as ground:
         told, holds = asyncio.run(_among_retries(node.url, ground.url, rng, sent))

@@ -4,7 +4,6 @@ Ids that the service answers with are asked for again, so that what was made is 
 """
 
 import json
-import os
 import random
 import re
 import socket
@@ -21,7 +20,7 @@ from urllib.parse import quote, urlencode
 import httpx
 
 from proof.ground import MEMORY, STORES, ground_on
-from proof.scenario import Found, chance, scenario
+from proof.scenario import Found, chance, scenario, sized
 from proof.service import Served, serving, watching
 from redrive.settings import SYSTEMS
 
@@ -259,7 +258,7 @@ def raw_bytes(rng: random.Random) -> bytes:
 @scenario("bad requests hurt nobody")
 def odd_requests(short: bool) -> Iterator[Found]:
     """A million requests by the service's own description and byte by byte, and schemathesis beside them; memory and /health are watched."""
-    amount = int(os.environ.get("PROOF_INPUTS", SHORT if short else INPUTS)) // len(STORES)
+    amount = (SHORT if short else sized(INPUTS)) // len(STORES)
     for store in STORES:
         systems = [name for name in SYSTEMS if name != "relay"]
         with (

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from proof.ground import STORES, ground_on
-from proof.scenario import Found, chance, scenario
+from proof.scenario import Found, chance, scenario, sized
 from redrive.core.backoff import Fixed
 from redrive.core.policy import Policy
 from redrive.core.states import State
@@ -141,7 +141,7 @@ def odd_values(store: str, column: str) -> tuple[str, ...]:
 @scenario("bad rows hurt only themselves")
 def odd_rows(short: bool) -> Iterator[Found]:
     """In adopted tables: before they are claimed and while they are held; all other rows run once, and people see and do everything beside them."""
-    wanted = 200 if short else 10_000
+    wanted = 200 if short else sized(10_000)
     for store in STORES:
         rng = chance()
         with ground_on(store, in_memory=True) as ground:

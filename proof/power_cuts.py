@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from proof.power.check import KEPT, check, record
-from proof.scenario import NOT_TRIED, Found, chance, scenario
+from proof.scenario import NOT_TRIED, Found, chance, scenario, sized
 from tests.faults.own_postgres import own_postgres
 from tests.faults.postmaster_proofs import killed
 from tests.faults.processes import Ground
@@ -23,7 +23,7 @@ TASKS_PER_COMMIT = 0.8
 @scenario("nothing acknowledged is lost in a power cut")
 def power_cuts(short: bool) -> Iterator[Found]:
     """Every write and every sync of one process is a point at which the power goes: what is not synced is there, gone, or torn at 512 bytes and out of order."""
-    rng, commits, points_max = chance(), 40 if short else 2000, 60 if short else None
+    rng, commits, points_max = chance(), 40 if short else sized(2000), 60 if short else None
     recording = record(int(commits * TASKS_PER_COMMIT), rng.getrandbits(32))
     found = check(recording, rng, points_max=points_max, continued_max=3 if short else 100)
     images, bad = found.images.total(), found.bad.total()
@@ -46,7 +46,7 @@ def power_cuts(short: bool) -> Iterator[Found]:
 @scenario("nothing acknowledged is lost when PostgreSQL is killed with all of its processes (which is not a power cut)")
 def postmaster_kills(short: bool) -> Iterator[Found]:
     """SIGKILL to the postmaster and every backend at random moments, with fsync on, while tasks are added and worked off."""
-    tasks, kills = (400, 3) if short else (20_000, 100)
+    tasks, kills = (400, 3) if short else (sized(20_000), sized(100))
     with own_postgres() as server, tempfile.TemporaryDirectory(prefix="redrive-proof-") as folder:
         tried = f"postgres: {tasks:,} tasks, {kills} times SIGKILL to all of PostgreSQL, fsync on"
         try:

@@ -40,6 +40,11 @@ def scenario(promise: str) -> Callable[[Callable[[bool], Iterator[Found]]], Call
     return register
 
 
+def sized(full: int) -> int:
+    """How much of it is tried: `full`, or the share of that which PROOF_SHARE says. What a line says is what was tried."""
+    return max(1, round(full * float(os.environ.get("PROOF_SHARE") or 1)))
+
+
 def chance() -> random.Random:
     """Chance that can be replayed: set PROOF_SEED to the number that is printed."""
     seed = int(os.environ.get("PROOF_SEED") or secrets.randbits(32))

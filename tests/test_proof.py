@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from proof.scenario import Found, Scenario, chance
+from proof.scenario import Found, Scenario, chance, sized
 from tests.systems.triggers.test_guard import HOSTILE
 
 with warnings.catch_warnings():
@@ -64,6 +64,13 @@ def test_every_scenario_has_a_name_and_a_promise_of_its_own() -> None:
     assert len(set(names)) == len(names)
     assert len(set(promises)) == len(promises)
     assert not [(one, other) for one in promises for other in promises if one != other and other.startswith(f"{one} |")]
+
+
+def test_a_share_of_each_size_can_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where time is short: the lines say the size that was tried."""
+    assert sized(500) == 500
+    monkeypatch.setenv("PROOF_SHARE", "0.1")
+    assert [sized(500), sized(3)] == [50, 1]
 
 
 def test_chance_can_be_replayed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

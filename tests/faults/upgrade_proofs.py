@@ -71,11 +71,14 @@ class Load:
     async def has(self, *, added: int, ran: int, of: str) -> None:
         """Until it has added so many, and has run so many of what another has added."""
 
+        mine, theirs, read_to = 0, 0, 0
+
         def enough() -> bool:
+            nonlocal mine, theirs, read_to
             assert self._process.returncode is None, "it ended by itself"
-            lines = read(self._evidence)
-            mine = sum(what == "added" and who == self._who for what, _, who in lines)
-            theirs = sum(what == "ran" and who == self._who and key.startswith(f"{of}-") for what, key, who in lines)
+            lines, read_to = read(self._evidence, read_to)
+            mine += sum(what == "added" and who == self._who for what, _, who in lines)
+            theirs += sum(what == "ran" and who == self._who and key.startswith(f"{of}-") for what, key, who in lines)
             return mine >= added and theirs >= ran
 
         try:
@@ -98,9 +101,15 @@ class Load:
             self._process.kill()
 
 
-def read(evidence: Path) -> list[list[str]]:
-    """What was added and run, by whom."""
-    return [line.split(" ") for line in evidence.read_text().splitlines()] if evidence.exists() else []
+def read(evidence: Path, start: int = 0) -> tuple[list[list[str]], int]:
+    """What was added and run, by whom, from this byte on; and the byte from which to read on. A line that is half there comes later."""
+    if not evidence.exists():
+        return [], start
+    with evidence.open("rb") as file:
+        file.seek(start)
+        said = file.read()
+    whole = said[: said.rfind(b"\n") + 1]
+    return [line.split(" ") for line in whole.decode().splitlines()], start + len(whole)
 
 
 async def upgraded(url: str, old: Path, new: Path, folder: Path, *, least: int, back: bool = True) -> str:
@@ -140,7 +149,7 @@ async def upgraded(url: str, old: Path, new: Path, folder: Path, *, least: int, 
         await app.work_off(app.tasks)
         await all_ended(app, PATIENCE_SECONDS)
         outcomes = await app.database.read(_outcomes)
-    lines = read(evidence)
+    lines, _ = read(evidence)
     added = {key for what, key, _ in lines if what == "added"}
     ran = Counter(key for what, key, _ in lines if what == "ran")
     across = sum(what == "ran" and not key.startswith(f"{who}-") for what, key, who in lines)
