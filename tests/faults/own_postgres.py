@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,8 @@ from typing import Any
 import asyncpg
 import psutil
 from sqlalchemy import make_url
+
+START_SECONDS_MAX = 300.0
 
 
 class OwnServer:
@@ -82,7 +85,17 @@ class OwnServer:
         return str(row[0])
 
     async def _start(self) -> None:
-        await asyncio.to_thread(self._server.ensure_postgres_running)
+        ends = time.monotonic() + START_SECONDS_MAX
+        while (
+            True
+        ):  # whoever starts it waits ten seconds, in which a busy machine has not recovered what was to be recovered
+            try:
+                await asyncio.to_thread(self._server.ensure_postgres_running)
+                break
+            except (subprocess.SubprocessError, AssertionError):  # not answered in time, or not ready yet
+                if time.monotonic() > ends:
+                    raise
+                await asyncio.sleep(1)
         assert self._server.get_uri() == self.url
 
     async def _of_backends(self, query: str) -> list[Any]:
