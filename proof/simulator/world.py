@@ -43,7 +43,7 @@ SETTINGS = {"lease": timedelta(seconds=1), "poll": timedelta(seconds=1), "grace"
 KINDS = ("job", "gated")
 GATE = "bank"
 ADA = Actor(name="ada", reason="a simulation")
-LEARNS = 6
+LEARNS = 4
 """In so many worlds, some with gates and some with operations, it is learned which statements come again."""
 ENDS_SECONDS = 200.0
 """How long a world that is well again takes at most until all has ended, in virtual time."""

@@ -57,13 +57,12 @@ def test_a_seed_has_one_story(ground):
     ],
     ids=[one.__name__ for one in broken.BROKEN],
 )
-def test_a_broken_engine_is_found_out(monkeypatch, engine, said):
+def test_a_broken_engine_is_found_out(monkeypatch, ground, engine, said):
     """The model can fail: an engine with one thing wrong breaks the promise that it is about, in one of the first seeds.
 
     In which of them changes with the engine: a seed draws what happens as the engine asks.
     """
     monkeypatch.setattr(world, "ENDS_SECONDS", 30.0)
-    ground = Ground()
     with engine(), pytest.raises(AssertionError, match=said) as found:
         for seed in range(BROKEN_SEEDS_MAX):
             simulate(ground, seed)
