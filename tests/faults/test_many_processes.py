@@ -8,12 +8,13 @@ import pytest
 
 from redrive import Redrive
 from redrive.lane import make_task
+from tests.breadth import WIDE
 
 from .books import all_ended, create_effects, effects, read_books, until
 from .processes import Ground, WorkerProcess, events
 
-PROCESSES = 8
-SEEDS = 32
+PROCESSES = 8 if WIDE else 4
+SEEDS = 4 * PROCESSES
 TASKS_PER_SEED = 10
 PATIENCE_SECONDS = 400
 
@@ -24,8 +25,8 @@ def seeding(ground: Ground) -> set[int]:
 
 
 @pytest.mark.parametrize("store", ["sqlite"], indirect=True)
-async def test_eight_processes_share_one_file(empty_url: str, tmp_path) -> None:
-    """Eight processes create, fill and work off one file at once: nobody ever hears that it is locked, each task runs once.
+async def test_many_processes_share_one_file(empty_url: str, tmp_path) -> None:
+    """Four processes (eight in the wide run) create, fill and work off one file at once: nobody ever hears that it is locked, each task runs once.
 
     Adding, working, and transactional handlers that hold the file's one write lock, all at the same time.
     """
