@@ -36,7 +36,7 @@ tests: $(READY)  ## the tests alone
 	@$(BIN)/python -W ignore -m bench.servers
 	@$(BIN)/python tests/browser/chromium.py
 	@# In a fresh clone once before: the processes would otherwise compile the same files at the same time.
-	@[ -d .pytest_cache ] || $(PYTEST) tests --collect-only -qq >/dev/null 2>&1 || true
+	@[ -d .pytest_cache ] || $(PYTEST) tests --collect-only -qq -o python_functions=none_of_them >/dev/null 2>&1 || true
 	@# One more than cores, since some of the tests wait. Each more would start servers of its own and prepare what others have prepared.
 	$(PYTEST) tests --numprocesses 3 --dist worksteal
 
