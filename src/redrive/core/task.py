@@ -5,11 +5,10 @@ A task is one row and its current state, whatever the table; see `docs/concepts.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple, Self
 from uuid import UUID, uuid5
 
 from typing_extensions import TypeVar
@@ -65,53 +64,73 @@ class Task(NamedTuple, Generic[P]):
     priority: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTask:
+class _NewTask(NamedTuple):
+    kind: str
+    key: str
+    payload: Any
+    delay: timedelta
+    failures_max: int | None
+    deadline: timedelta | None
+    trace: str | None
+    gate: str | None
+    tenant: str | None
+    priority: int | None
+    payload_json: str
+
+
+class NewTask(_NewTask):
     """A task to be added. Checked here, so that a ledger only sees what it can store.
 
     `payload_bytes_max` is for a system that lets its payloads be larger than others.
     """
 
-    kind: str
-    key: str
-    payload: Any = None
-    delay: timedelta = ZERO
-    failures_max: int | None = None
-    deadline: timedelta | None = None
-    trace: str | None = None
-    gate: str | None = None
-    tenant: str | None = None
-    priority: int | None = None
-    payload_json: str = field(init=False, repr=False)
-    payload_bytes_max: InitVar[int] = PAYLOAD_BYTES_MAX
+    __slots__ = ()
 
-    def __post_init__(self, payload_bytes_max: int) -> None:
-        # Not fields that read a span by themselves: each read of such a field is a call, and a ledger reads many.
-        if self.delay is not ZERO:
-            object.__setattr__(self, "delay", read_span("delay", self.delay))
-        if self.deadline is not None:
-            object.__setattr__(self, "deadline", read_span("deadline", self.deadline))
-        check_text("kind", self.kind, KIND_CHARS_MAX)
-        check_text("key", self.key, KEY_CHARS_MAX)
-        most = self.failures_max
+    def __new__(
+        cls,
+        *,
+        kind: str,
+        key: str,
+        payload: Any = None,
+        delay: timedelta = ZERO,
+        failures_max: int | None = None,
+        deadline: timedelta | None = None,
+        trace: str | None = None,
+        gate: str | None = None,
+        tenant: str | None = None,
+        priority: int | None = None,
+        payload_bytes_max: int = PAYLOAD_BYTES_MAX,
+    ) -> Self:
+        """A task of which everything can be stored, or a `UsageError`."""
+        if delay is not ZERO:
+            delay = read_span("delay", delay)
+        if deadline is not None:
+            deadline = read_span("deadline", deadline)
+        check_text("kind", kind, KIND_CHARS_MAX)
+        check_text("key", key, KEY_CHARS_MAX)
+        most = failures_max
         if most is not None and (isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= 1_000_000):
             raise UsageError(f"attempts must be a whole number from 1 to 1,000,000, not {most!r}")
-        if self.gate is not None:
-            check_gate(self.gate)
-        if self.tenant is not None:
-            check_text("tenant", self.tenant, GATE_CHARS_MAX)
-        if self.priority not in PRIORITIES:
-            raise UsageError(f"priority must be 0 (high), 1 (normal) or 2 (low), not {self.priority!r}")
-        object.__setattr__(self, "payload_json", encode_payload(self.payload, payload_bytes_max))
-
-    def behind(self, gate: str | None, deadline: timedelta | None) -> "NewTask":
-        """The same task behind a gate, with a deadline unless it has one: nobody claims what is parked and sees a policy's."""
-        copied = copy(self)
         if gate is not None:
-            object.__setattr__(copied, "gate", check_gate(gate))
-        if self.deadline is None:
-            object.__setattr__(copied, "deadline", deadline)
-        return copied
+            check_gate(gate)
+        if tenant is not None:
+            check_text("tenant", tenant, GATE_CHARS_MAX)
+        if priority not in PRIORITIES:
+            raise UsageError(f"priority must be 0 (high), 1 (normal) or 2 (low), not {priority!r}")
+        text = encode_payload(payload, payload_bytes_max)
+        fields = (kind, key, payload, delay, failures_max, deadline, trace, gate, tenant, priority, text)
+        return tuple.__new__(cls, fields)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How it is copied: what is in it has been checked."""
+        return self._make, (tuple(self),)
+
+    def behind(self, gate: str | None, deadline: timedelta | None) -> Self:
+        """The same task behind a gate, with a deadline unless it has one: nobody claims what is parked and sees a policy's."""
+        return self._replace(
+            gate=self.gate if gate is None else check_gate(gate),
+            deadline=deadline if self.deadline is None else self.deadline,
+        )
 
 
 class Added(NamedTuple):

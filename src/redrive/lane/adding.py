@@ -4,7 +4,7 @@ import logging
 import secrets
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict
 
 from redrive.core.durations import ZERO, Span, read_span
 from redrive.core.gate_order import Priority, read_priority
@@ -41,19 +41,8 @@ class AddOptions(TypedDict, total=False):
 
 
 def make_task(
-    kind: str, payload: Any = None, *, payload_bytes_max: int = PAYLOAD_BYTES_MAX, **how: Unpack[AddOptions]
-) -> NewTask:
-    """A task to be added; without a key it gets a random one, and adding it again makes another task.
-
-    `payload_bytes_max` is for a system whose payloads may be larger than 1 MiB.
-    """
-    return _new_task(kind, as_json(payload), payload_bytes_max, **how)
-
-
-def _new_task(
     kind: str,
-    payload: Any,
-    payload_bytes_max: int,
+    payload: Any = None,
     *,
     key: str | None = None,
     delay: Span = ZERO,
@@ -62,11 +51,16 @@ def _new_task(
     gate: str | None = None,
     tenant: str | None = None,
     priority: Priority | str | None = None,
+    payload_bytes_max: int = PAYLOAD_BYTES_MAX,
 ) -> NewTask:
+    """A task to be added, see `AddOptions`; without a key it gets a random one, and adding it again makes another task.
+
+    `payload_bytes_max` is for a system whose payloads may be larger than 1 MiB.
+    """
     return NewTask(
         kind=kind,
         key=secrets.token_hex(16) if key is None else key,
-        payload=payload,
+        payload=as_json(payload),
         delay=delay if delay is ZERO else read_span("delay", delay),
         failures_max=attempts,
         deadline=None if deadline is None else read_span("deadline", deadline),

@@ -1,6 +1,6 @@
 """Adding: storing new tasks, idempotent on their keys."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -65,7 +65,7 @@ class AddStatements:
 
     @cached_property
     def _columns(self) -> dict[str, TypeEngine[Any]]:
-        """The columns of a new task, in the order of `Adding._add_row`."""
+        """The columns of a new task, in the order of `Adding._add`."""
         mapped = self._mapped
         made: dict[str, TypeEngine[Any]] = {"id": mapped.id.type} if self.makes_ids else {}
         deadline = mapped.rows.column("deadline" if mapped.has("deadline") else "due")
@@ -181,27 +181,57 @@ class Adding(Gating):
         return await self.database.write(self._add, tasks, soon=True)
 
     def _add(self, connection: Connection, tasks: Sequence[NewTask], *, soon: bool = False) -> list[Added]:
-        gated = any(task.gate or task.tenant or task.priority is not None for task in tasks)
+        kinds, keys, _, delays, most, deadlines, traces, gates, tenants, priorities, payloads = zip(*tasks, strict=True)
+        gated = any(gates) or any(tenants) or any(one is not None for one in priorities)
         statements = self._adding_gated if gated else self._adding
-        now = self._now()
-        keys = [self._key_to_store(task.key) for task in tasks]
-        rows = [self._add_row(task, key, now) for task, key in zip(tasks, keys, strict=True)]
+        now, span = self._now(), self._mapped.dialect.span
+        if self._key_from_text is not str:
+            keys = tuple(map(self._key_to_store, keys))
+        columns: list[Sequence[Any]] = [
+            keys,
+            kinds,
+            payloads,
+            _each(lambda delay: span(now, delay), delays),
+            _each(self.table.count_max_to_store, most),
+            _each(lambda deadline: None if deadline is None else span(now, deadline), deadlines),
+            traces,
+        ]
         if gated:
             self._check_roles(tasks)
-            rows = [
-                (*row, *(self._gated_value(task, role) for role in statements.gated_roles))
-                for row, task in zip(rows, tasks, strict=True)
-            ]
+            columns += [[self._gated_value(task, role) for task in tasks] for role in statements.gated_roles]
         if statements.makes_ids:
             begun = self.database.now()
-            rows = [(self._new_id(begun, serial), *row) for serial, row in enumerate(rows)]
+            columns.insert(0, [self._new_id(begun, serial) for serial in range(len(tasks))])
         times = self._mapped.dialect.times(now)
         new: dict[Any, TaskId] = {}
-        for portion in portions(len(task.payload_json) for task in tasks):
-            columns = list(zip(*rows[portion], strict=True))
-            form = statements.adds.of(columns)
-            parameters = form.batch.of_columns(columns) | times
+        for portion in portions(map(len, payloads)):
+            part = [column[portion] for column in columns]
+            form = statements.adds.of(part)
+            parameters = form.batch.of_columns(part) | times
             new |= {key: id_ for id_, key in form.insert.rows(connection, parameters)}
+        ids = list(map(new.get, keys))
+        if len(new) == len(keys) and None not in ids:  # most often none was there before
+            added = [
+                Added(id_, task.key, True)  # type: ignore[arg-type]
+                for id_, task in zip(ids, tasks, strict=True)
+            ]
+        else:
+            added = self._sort_out(connection, tasks, keys, new)
+        if new:
+            # In a transaction of the caller's a row of its own: nobody may wait for a counter until they commit.
+            self._count_flow(connection, "added", len(new), self._adder if soon else f"add:{uuid4()}")
+            if any(one.new and task.delay <= ANNOUNCE_HORIZON for task, one in zip(tasks, added, strict=True)):
+                self.database.announce(connection, self.name, soon=soon)
+            if gated and soon:
+                # Last, and only where the commit follows at once: claims pass a gate by that somebody has locked.
+                pairs = zip(tasks, added, strict=True)
+                self.make_gates(connection, self._found(task for task, one in pairs if one.new))
+        return added
+
+    def _sort_out(
+        self, connection: Connection, tasks: Sequence[NewTask], keys: Sequence[Any], new: dict[Any, TaskId]
+    ) -> list[Added]:
+        """What adding came to, where some of the keys were there before."""
         there: dict[Any, tuple[TaskId, str | None, Any]] = {}
         missing = [key for key in keys if key not in new]
         for start in range(0, len(missing), IDS_MAX):
@@ -217,7 +247,8 @@ class Adding(Gating):
                 if kind is not None and kind != task.kind:
                     # All or nothing also for a caller who goes on with its transaction after the error.
                     for start in range(0, len(new), IDS_MAX):
-                        connection.execute(statements.take_back, {"ids": list(new.values())[start : start + IDS_MAX]})
+                        ids = list(new.values())[start : start + IDS_MAX]
+                        connection.execute(self._adding.take_back, {"ids": ids})
                     raise KeyTakenError(
                         f"key {task.key!r} belongs to a task of kind {kind!r}, not {task.kind!r}; "
                         f"keys are unique in a ledger: put the kind into it, such as '{task.kind}:{task.key}'"
@@ -227,15 +258,6 @@ class Adding(Gating):
                 raise LedgerError(
                     f"the task with key {task.key!r} was deleted while it was added again: add it once more"
                 )
-        if new:
-            # In a transaction of the caller's a row of its own: nobody may wait for a counter until they commit.
-            self._count_flow(connection, "added", len(new), self._adder if soon else f"add:{uuid4()}")
-            if any(one.new and task.delay <= ANNOUNCE_HORIZON for task, one in zip(tasks, added, strict=True)):
-                self.database.announce(connection, self.name, soon=soon)
-            if gated and soon:
-                # Last, and only where the commit follows at once: claims pass a gate by that somebody has locked.
-                pairs = zip(tasks, added, strict=True)
-                self.make_gates(connection, self._found(task for task, one in pairs if one.new))
         return added
 
     def _found(self, tasks: Iterable[NewTask]) -> set[NamedGate]:
@@ -270,11 +292,6 @@ class Adding(Gating):
             ids = connection.execute(asked.with_only_columns(self._mapped.id), {"keys": keys}).scalars().all()
             return [row.cells for row in sift(connection, asked.selected_columns, self._mapped.id, ids)]
 
-    def _add_row(self, task: NewTask, key: Any, now: datetime | None) -> tuple[Any, ...]:
-        span, count_max = self._mapped.dialect.span, self.table.count_max_to_store(task.failures_max)
-        deadline = None if task.deadline is None else span(now, task.deadline)
-        return (key, task.kind, task.payload_json, span(now, task.delay), count_max, deadline, task.trace)
-
     def _new_id(self, now: datetime, serial: int) -> TaskId:
         made = uuid7(now, serial)
         return made if isinstance(self._mapped.id.type, Uuid) else str(made)
@@ -291,3 +308,9 @@ class Adding(Gating):
             raise UsageError(
                 f"rows of {self.name!r} are yours to insert: its LedgerTable names no payload column for redrive to fill"
             )
+
+
+def _each(convert: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+    """Each of the values converted. There are few different ones, and often only one."""
+    known = {value: convert(value) for value in set(values)}
+    return [known[value] for value in values]
