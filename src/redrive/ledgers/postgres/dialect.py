@@ -85,6 +85,7 @@ class PostgresDialect:
     name = "postgresql"
     has_queues = True
     has_partitions = True
+    writes_together = True
 
     def __init__(self, dialect: sqlalchemy.Dialect, *, server_clock: bool, schema: str | None = None) -> None:
         self.sqlalchemy = dialect
@@ -144,12 +145,14 @@ class PostgresDialect:
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
-    def batch_rows(self, columns: Columns, same: Collection[str] = ()) -> FromClause:
-        """See `Dialect.batch_rows`."""
+    def batch_rows(self, columns: Columns, same: Collection[str] = (), *, joined: bool = True) -> FromClause:
+        """See `Dialect.batch_rows`. What is only inserted has no other plan: with a series beside it one task would seem to be a
+        thousand, and PostgreSQL would make a plan for each that is added alone."""
         apart = {name: type_ for name, type_ in columns.items() if name not in same}
         arrays = [_array(name, type_) for name, type_ in apart.items()]
         typed = [column(name, type_) for name, type_ in apart.items()]
-        rows = _Unnested(*arrays).table_valued(*typed, name="batch").render_derived()
+        unnested = _Unnested(*arrays) if joined else func.unnest(*arrays)
+        rows = unnested.table_valued(*typed, name="batch").render_derived()
         if not same:
             return rows
         alike = [self.alike(name, columns[name]).label(name) for name in columns if name in same]

@@ -97,6 +97,7 @@ class PortableDialect(PostgresDialect):
     """See `Dialect`."""
 
     has_partitions = False
+    writes_together = False
 
     def move(
         self, table: Table, where: ColumnElement[bool]

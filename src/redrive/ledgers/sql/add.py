@@ -1,6 +1,7 @@
 """Adding: storing new tasks, idempotent on their keys."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 
 from redrive.core.task import Added, NewTask, TaskId, same_json
-from redrive.errors import KeyTakenError, LedgerError, UsageError
+from redrive.errors import KeyTakenError, LedgerError, RedriveError, UsageError
 from redrive.ledgers.gather import Gather
 from redrive.ledgers.sql.base import ANNOUNCE_HORIZON, IDS_MAX
 from redrive.ledgers.sql.batches import Batch, Shapes
@@ -35,8 +36,10 @@ from redrive.ledgers.sql.gate_rows import NamedGate
 from redrive.ledgers.sql.gates import Gating
 from redrive.ledgers.sql.ids import uuid7
 from redrive.ledgers.sql.mapped import Mapped
+from redrive.ledgers.sql.minute import count_rows
 from redrive.ledgers.sql.portions import portions
 from redrive.ledgers.sql.predicates import quoted
+from redrive.ledgers.sql.seam import Parameters
 from redrive.ledgers.sql.sift import is_unreadable, sift
 from redrive.ports import Within
 
@@ -46,6 +49,7 @@ class AddForm(NamedTuple):
 
     batch: Batch
     insert: Compiled
+    """It returns the ids and keys of those that are new."""
 
 
 class AddStatements:
@@ -90,8 +94,23 @@ class AddStatements:
         """Insert new tasks; keys that are there already are left alone."""
         return Shapes(self._columns, self._add, apart=("id", "key", "payload"))
 
+    @cached_property
+    def counted_adds(self) -> Shapes[AddForm]:
+        """The same, and what is new is added to the present minute in the same statement."""
+        return Shapes(self._columns, self._counted_add, apart=("id", "key", "payload"))
+
     def _add(self, same: frozenset[str]) -> AddForm:
-        shape = Batch(self._mapped.dialect, self._columns, same)
+        batch, insert = self._insert(same)
+        return AddForm(batch, Compiled(insert))
+
+    def _counted_add(self, same: frozenset[str]) -> AddForm:
+        batch, insert = self._insert(same)
+        new = insert.cte("new")
+        counted = count_rows(self._mapped.dialect, "added", new)
+        return AddForm(batch, Compiled(select(new.c.new_id, new.c.new_key).add_cte(counted.cte("counted"))))
+
+    def _insert(self, same: frozenset[str]) -> tuple[Batch, Any]:
+        shape = Batch(self._mapped.dialect, self._columns, same, joined=False)
         mapped, batch, due = self._mapped, shape.rows, self._first_due
         later, column = mapped.dialect.later, mapped.rows.column
         values: dict[str, Any] = {
@@ -121,7 +140,7 @@ class AddStatements:
         )  # SQLite takes ON CONFLICT for a join without it
         statement = mapped.dialect.insert(mapped.table).from_select(target, rows, include_defaults=False)
         ignoring = statement.on_conflict_do_nothing(index_elements=[column("key")])
-        return AddForm(shape, Compiled(ignoring.returning(mapped.id, column("key"))))
+        return shape, ignoring.returning(mapped.id.label("new_id"), column("key").label("new_key"))
 
     @cached_property
     def find_keys(self) -> Select[Any]:
@@ -153,6 +172,10 @@ class Adding(Gating):
     def _adds(self) -> Gather[NewTask, Added]:
         return Gather(self._add_gathered)
 
+    @cached_property
+    def _lone_adds(self) -> Gather[NewTask, Added | RedriveError]:
+        return Gather(self._add_lone)
+
     async def add(self, tasks: Sequence[NewTask], *, within: Within | None = None) -> list[Added]:
         """See `Ledger.add`."""
         self._check_addable()
@@ -161,7 +184,13 @@ class Adding(Gating):
         if within is not None:
             return await run_within(within, self._add, tasks)
         self.database.check_free()
-        added = await self._adds(tasks)
+        if len(tasks) == 1 and self._mapped.dialect.writes_together and not _is_gated(tasks[0]):
+            [one] = await self._lone_adds(tasks)
+            if isinstance(one, RedriveError):
+                raise one
+            added = [one]
+        else:
+            added = await self._adds(tasks)
         if any(task.delay <= ANNOUNCE_HORIZON for task in tasks):
             self.database.wake(self.name)
         return added
@@ -180,10 +209,54 @@ class Adding(Gating):
     async def _add_gathered(self, tasks: Sequence[NewTask]) -> list[Added]:
         return await self.database.write(self._add, tasks, soon=True)
 
+    async def _add_lone(self, tasks: Sequence[NewTask]) -> list[Added | RedriveError]:
+        """Tasks that were added one by one. None of them waits for another, so one statement commits them by itself."""
+        added = await self.database.statement(self._insert_lone, tasks)
+        if _any_soon(tasks, added):
+            with suppress(LedgerError):  # they are stored: a worker that does not hear of it finds them by its poll
+                await self.database.statement(self.database.announce, self.name, soon=True)
+        return added
+
+    def _insert_lone(self, connection: Connection, tasks: Sequence[NewTask]) -> list[Added | RedriveError]:
+        counting = {"ledger": self.name, "worker": self._adder}
+        keys, new = self._insert_tasks(connection, tasks, self._adding, self._adding.counted_adds, counting)
+        return self._sort_out(connection, tasks, keys, new)
+
     def _add(self, connection: Connection, tasks: Sequence[NewTask], *, soon: bool = False) -> list[Added]:
-        kinds, keys, _, delays, most, deadlines, traces, gates, tenants, priorities, payloads = zip(*tasks, strict=True)
-        gated = any(gates) or any(tenants) or any(one is not None for one in priorities)
+        gated = any(map(_is_gated, tasks))
         statements = self._adding_gated if gated else self._adding
+        if gated:
+            self._check_roles(tasks)
+        keys, new = self._insert_tasks(connection, tasks, statements, statements.adds)
+        added: list[Added] = []
+        for one in self._sort_out(connection, tasks, keys, new):
+            if isinstance(one, RedriveError):
+                # All or nothing also for a caller who goes on with its transaction after the error.
+                for start in range(0, len(new), IDS_MAX):
+                    connection.execute(statements.take_back, {"ids": list(new.values())[start : start + IDS_MAX]})
+                raise one
+            added.append(one)
+        if new:
+            # In a transaction of the caller's a row of its own: nobody may wait for a counter until they commit.
+            self._count_flow(connection, "added", len(new), self._adder if soon else f"add:{uuid4()}")
+            if _any_soon(tasks, added):
+                self.database.announce(connection, self.name, soon=soon)
+            if gated and soon:
+                # Last, and only where the commit follows at once: claims pass a gate by that somebody has locked.
+                pairs = zip(tasks, added, strict=True)
+                self.make_gates(connection, self._found(task for task, one in pairs if one.new))
+        return added
+
+    def _insert_tasks(
+        self,
+        connection: Connection,
+        tasks: Sequence[NewTask],
+        statements: AddStatements,
+        forms: Shapes[AddForm],
+        besides: Parameters | None = None,
+    ) -> tuple[Sequence[Any], dict[Any, TaskId]]:
+        """Insert tasks: their keys as they are stored, and the ids of those that are new by these."""
+        kinds, keys, _, delays, most, deadlines, traces, _, _, _, payloads = zip(*tasks, strict=True)
         now, span = self._now(), self._mapped.dialect.span
         if self._key_from_text is not str:
             keys = tuple(map(self._key_to_store, keys))
@@ -195,10 +268,8 @@ class Adding(Gating):
             _each(self.table.count_max_to_store, most),
             _each(lambda deadline: None if deadline is None else span(now, deadline), deadlines),
             traces,
+            *([self._gated_value(task, role) for task in tasks] for role in statements.gated_roles),
         ]
-        if gated:
-            self._check_roles(tasks)
-            columns += [[self._gated_value(task, role) for task in tasks] for role in statements.gated_roles]
         if statements.makes_ids:
             begun = self.database.now()
             columns.insert(0, [self._new_id(begun, serial) for serial in range(len(tasks))])
@@ -206,58 +277,33 @@ class Adding(Gating):
         new: dict[Any, TaskId] = {}
         for portion in portions(map(len, payloads)):
             part = [column[portion] for column in columns]
-            form = statements.adds.of(part)
-            parameters = form.batch.of_columns(part) | times
-            new |= {key: id_ for id_, key in form.insert.rows(connection, parameters)}
-        ids = list(map(new.get, keys))
-        if len(new) == len(keys) and None not in ids:  # most often none was there before
-            added = [
-                Added(id_, task.key, True)  # type: ignore[arg-type]
-                for id_, task in zip(ids, tasks, strict=True)
-            ]
-        else:
-            added = self._sort_out(connection, tasks, keys, new)
-        if new:
-            # In a transaction of the caller's a row of its own: nobody may wait for a counter until they commit.
-            self._count_flow(connection, "added", len(new), self._adder if soon else f"add:{uuid4()}")
-            if any(one.new and task.delay <= ANNOUNCE_HORIZON for task, one in zip(tasks, added, strict=True)):
-                self.database.announce(connection, self.name, soon=soon)
-            if gated and soon:
-                # Last, and only where the commit follows at once: claims pass a gate by that somebody has locked.
-                pairs = zip(tasks, added, strict=True)
-                self.make_gates(connection, self._found(task for task, one in pairs if one.new))
-        return added
+            form = forms.of(part)
+            rows = form.insert.rows(connection, {**form.batch.of_columns(part), **times, **(besides or {})})
+            new |= {key: id_ for id_, key in rows}
+        return keys, new
 
     def _sort_out(
         self, connection: Connection, tasks: Sequence[NewTask], keys: Sequence[Any], new: dict[Any, TaskId]
-    ) -> list[Added]:
-        """What adding came to, where some of the keys were there before."""
+    ) -> list[Added | RedriveError]:
+        """What adding each of them came to: some of the keys may have been there before."""
+        ids = list(map(new.get, keys))
+        if len(new) == len(keys) and None not in ids:  # most often none was
+            return [Added(id_, task.key, True) for id_, task in zip(ids, tasks, strict=True)]  # type: ignore[arg-type]
         there: dict[Any, tuple[TaskId, str | None, Any]] = {}
         missing = [key for key in keys if key not in new]
         for start in range(0, len(missing), IDS_MAX):
             found = self._find_keys(connection, missing[start : start + IDS_MAX])
             there |= {key: (id_, kind, payload) for id_, key, kind, payload in found}
-        added = []
+        added: list[Added | RedriveError] = []
         for task, key in zip(tasks, keys, strict=True):
             if key in new and key not in there:
                 there[key] = (new[key], task.kind, task.payload)
                 added.append(Added(id=new[key], key=task.key, new=True))
             elif key in there:
-                id_, kind, payload = there[key]
-                if kind is not None and kind != task.kind:
-                    # All or nothing also for a caller who goes on with its transaction after the error.
-                    for start in range(0, len(new), IDS_MAX):
-                        ids = list(new.values())[start : start + IDS_MAX]
-                        connection.execute(self._adding.take_back, {"ids": ids})
-                    raise KeyTakenError(
-                        f"key {task.key!r} belongs to a task of kind {kind!r}, not {task.kind!r}; "
-                        f"keys are unique in a ledger: put the kind into it, such as '{task.kind}:{task.key}'"
-                    )
-                added.append(Added(id=id_, key=task.key, new=False, same_payload=same_json(task.payload, payload)))
+                added.append(_found_there(task, *there[key]))
             else:
-                raise LedgerError(
-                    f"the task with key {task.key!r} was deleted while it was added again: add it once more"
-                )
+                said = f"the task with key {task.key!r} was deleted while it was added again: add it once more"
+                added.append(LedgerError(said))
         return added
 
     def _found(self, tasks: Iterable[NewTask]) -> set[NamedGate]:
@@ -308,6 +354,26 @@ class Adding(Gating):
             raise UsageError(
                 f"rows of {self.name!r} are yours to insert: its LedgerTable names no payload column for redrive to fill"
             )
+
+
+def _is_gated(task: NewTask) -> bool:
+    return bool(task.gate or task.tenant or task.priority is not None)
+
+
+def _any_soon(tasks: Iterable[NewTask], added: Iterable[Added | RedriveError]) -> bool:
+    """Whether any of those that are new is worth an announcement."""
+    pairs = zip(tasks, added, strict=True)
+    return any(isinstance(one, Added) and one.new and task.delay <= ANNOUNCE_HORIZON for task, one in pairs)
+
+
+def _found_there(task: NewTask, id_: TaskId, kind: str | None, payload: Any) -> Added | RedriveError:
+    """What adding came to where the key is there already."""
+    if kind is not None and kind != task.kind:
+        return KeyTakenError(
+            f"key {task.key!r} belongs to a task of kind {kind!r}, not {task.kind!r}; "
+            f"keys are unique in a ledger: put the kind into it, such as '{task.kind}:{task.key}'"
+        )
+    return Added(id=id_, key=task.key, new=False, same_payload=same_json(task.payload, payload))
 
 
 def _each(convert: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:

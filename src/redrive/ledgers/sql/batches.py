@@ -20,12 +20,12 @@ S = TypeVar("S")
 class Batch:
     """A table-valued parameter with named and typed columns."""
 
-    def __init__(self, dialect: Dialect, columns: Columns, same: Collection[str] = ()) -> None:
-        """`same` are columns that have one value for all rows, see `Shapes`."""
+    def __init__(self, dialect: Dialect, columns: Columns, same: Collection[str] = (), *, joined: bool = True) -> None:
+        """`same` are columns that have one value for all rows, see `Shapes`; `joined` as in `Dialect.batch_rows`."""
         self._dialect = dialect
         self._columns = columns
         self._write = dialect.batch_writer(columns, same)
-        self.rows: FromClause = dialect.batch_rows(columns, same)
+        self.rows: FromClause = dialect.batch_rows(columns, same, joined=joined)
 
     def parameters(self, rows: Iterable[Sequence[Any]]) -> Parameters:
         """The bind parameters for these rows, each with its values in the order of the columns."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Integer, Text, bindparam
+from sqlalchemy import FromClause, Integer, Text, bindparam, func, select
 
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.seam import Dialect
@@ -27,3 +27,12 @@ def count_flow(dialect: Dialect, name: str) -> Any:
         name: bindparam("amount", type_=Integer),
     }
     return add_up(dialect.insert(schema.minute).values(row), [name])
+
+
+def count_rows(dialect: Dialect, name: str, rows: FromClause) -> Any:
+    """The same with the number of these rows, if there are any."""
+    counted = select(func.count().label("amount")).select_from(rows).subquery("counted_rows")
+    row = select(
+        dialect.minute(), bindparam("ledger", type_=Text), bindparam("worker", type_=Text), counted.c.amount
+    ).where(counted.c.amount > 0)
+    return add_up(dialect.insert(schema.minute).from_select(["minute", "ledger", "worker", name], row), [name])

@@ -128,6 +128,9 @@ class Dialect(Protocol):
     has_partitions: bool
     """Whether the history can be partitioned by time here."""
 
+    writes_together: bool
+    """Whether one statement can write several tables."""
+
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def now(self, column: ColumnElement[Any] | None = None) -> ColumnElement[Any]:
@@ -178,8 +181,11 @@ class Dialect(Protocol):
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
-    def batch_rows(self, columns: Columns, same: Collection[str] = ()) -> FromClause:
-        """A table made of one parameter, or of one for each column. Columns that are the `same` in all rows are one value each."""
+    def batch_rows(self, columns: Columns, same: Collection[str] = (), *, joined: bool = True) -> FromClause:
+        """A table made of one parameter, or of one for each column. Columns that are the `same` in all rows are one value each.
+
+        `joined` says that it is joined to rows of a table, and not only inserted.
+        """
         ...
 
     def batch_writer(

@@ -52,6 +52,7 @@ class SqliteDialect:
     name = "sqlite"
     has_queues = False
     has_partitions = False
+    writes_together = False
 
     def __init__(self, dialect: sqlalchemy.Dialect) -> None:
         self.sqlalchemy = dialect
@@ -112,7 +113,7 @@ class SqliteDialect:
 
     # --- batches ------------------------------------------------------------------------------------------------------
 
-    def batch_rows(self, columns: Columns, same: Collection[str] = ()) -> FromClause:
+    def batch_rows(self, columns: Columns, same: Collection[str] = (), *, joined: bool = True) -> FromClause:  # noqa: ARG002
         """See `Dialect.batch_rows`."""
         each = func.json_each(bindparam("batch", type_=Text)).table_valued("key", "value", name="each")
         apart = [name for name in columns if name not in same]
