@@ -334,6 +334,13 @@ def _part(sql: str, called: str, /, **columns: Any) -> CTE:
     return text(sql).bindparams(*bound).columns(**columns).cte(called)
 
 
+_KEEP_PLANS = Compiled(
+    select(func.set_config(literal_column("'plan_cache_mode'"), literal_column("'force_generic_plan'"), true()))
+)
+"""PostgreSQL takes a plan for just these parameters for a little cheaper, so it made one for each claim: 5.5 ms of its processor time, where
+the claim itself takes 0.6."""
+
+
 class PostgresGateClaim:
     """See `GateClaim`."""
 
@@ -344,8 +351,9 @@ class PostgresGateClaim:
         self._overlooked = overlooked(dialect, rows)
         self._missed = missed(dialect, rows)
 
-    def ask(self, connection: Connection, ask: GateAsk) -> tuple[Compiled, Parameters]:  # noqa: ARG002 - one statement, run by who asks
-        """See `GateClaim.ask`."""
+    def ask(self, connection: Connection, ask: GateAsk) -> tuple[Compiled, Parameters]:
+        """See `GateClaim.ask`: one statement, run by who asks, in this transaction."""
+        _KEEP_PLANS.rows(connection, {})
         asked = {name: getattr(ask, name) for name in ("ledger", "limit", "fence", "last", "favoured")}
         kinds = None if ask.kinds is None else list(ask.kinds)
         return self._statement, ask.times | asked | {"kinds": kinds, "busy": list(ask.busy)}

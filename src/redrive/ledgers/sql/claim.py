@@ -264,8 +264,7 @@ class Claiming(Due):
     async def _claim_gated(
         self, limit: int, lease: timedelta, known: list[str] | None, fence: UUID, busy: Sequence[str] = ()
     ) -> list[Claim]:
-        run = self.database.write if self._tells_claims else self.database.statement
-        return await run(self._claim_behind_gates, limit, lease, known, fence, busy)
+        return await self.database.write(self._claim_behind_gates, limit, lease, known, fence, busy)
 
     def _claim_behind_gates(
         self,
