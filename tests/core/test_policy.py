@@ -332,3 +332,36 @@ def test_what_is_said_of_a_wrong_policy(build, sentence):
     with pytest.raises((PolicyError, DurationError)) as refused:
         build()
     assert str(refused.value) == sentence
+
+
+def test_what_the_class_alone_decides_is_told_of_each_class() -> None:
+    """What is remembered of a class holds for that class: not for those below it, and not where another policy has other rules."""
+    lookups, keys = Policy(permanent=LookupError), Policy(permanent=KeyError)
+    for _ in range(2):
+        assert lookups.classify(KeyError("id")) == (ErrorClass.PERMANENT, "LookupError")
+        assert lookups.classify(Exception("id")) == (ErrorClass.TRANSIENT, "otherwise")
+        assert keys.classify(LookupError("id")) == (ErrorClass.TRANSIENT, "otherwise")
+        assert keys.classify(KeyError("id")) == (ErrorClass.PERMANENT, "KeyError")
+
+
+def test_a_rule_that_looks_at_the_exception_is_asked_each_time() -> None:
+    """Two exceptions of one class may be two things: for a function, for an HTTP status, and for one that tells its class itself."""
+
+    class ToldError(Exception):
+        def __init__(self, told: type) -> None:
+            self.told = told
+
+        @property
+        def __class__(self) -> type:  # type: ignore[override]
+            return self.told
+
+    gone = Policy(permanent=lambda error: "gone" in str(error))
+    status = Policy(permanent=410)
+    lookups = Policy(permanent=LookupError)
+    for _ in range(2):
+        assert gone.classify(ValueError("gone"))[0] is ErrorClass.PERMANENT
+        assert gone.classify(ValueError("busy"))[0] is ErrorClass.TRANSIENT
+        assert status.classify(http_error(410))[0] is ErrorClass.PERMANENT
+        assert status.classify(http_error(503))[0] is ErrorClass.TRANSIENT
+        assert lookups.classify(ToldError(KeyError))[0] is ErrorClass.PERMANENT
+        assert lookups.classify(ToldError(ValueError))[0] is ErrorClass.TRANSIENT

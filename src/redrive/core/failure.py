@@ -120,17 +120,18 @@ def _get(holder: object, name: str, otherwise: Any = None) -> Any:
 
 def _has_no_facts(error: BaseException) -> bool:
     """Whether an exception says nothing but its text, as most do: to ask it for each fact would take longer than all else here."""
-    return _is_bare(type(error)) and not error.__dict__  # type: ignore[arg-type]  # classes have a hash
+    return is_bare(type(error)) and not error.__dict__  # type: ignore[arg-type]  # classes have a hash
 
 
 @lru_cache(maxsize=512)
-def _is_bare(kind: type[BaseException]) -> bool:
+def is_bare(kind: type[BaseException]) -> bool:
     """Whether the exceptions of a class have only what is set on each of them."""
-    names = {name for each in kind.__mro__ if each is not BaseException for name in vars(each)}
+    names = {name for each in kind.__mro__ if each not in _PYTHONS for name in vars(each)}
     own = kind.__getattribute__ is not BaseException.__getattribute__
-    return not own and names.isdisjoint({"__getattr__", "__dict__", *_FACTS})
+    return not own and names.isdisjoint({"__getattr__", "__dict__", "__class__", *_FACTS})
 
 
+_PYTHONS = (BaseException, object)
 _FACTS = ("retry_after", "response", "headers", "statement", "orig")
 _PATIENCE_SECONDS_MAX = 1e9
 """What a `timedelta` holds with ease; the policy's `retry_after_max` is the bound that counts."""

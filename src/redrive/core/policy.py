@@ -9,7 +9,7 @@ from typing import Any
 from redrive.core import jitter as jitters
 from redrive.core.backoff import Backoff, Exponential, Wait, read_backoff
 from redrive.core.durations import OptionalSpanField, SpanField
-from redrive.core.failure import ErrorClass, Rule, matches, read_rules, rule_name, spoken_class
+from redrive.core.failure import ErrorClass, Rule, is_bare, matches, read_rules, rule_name, spoken_class
 from redrive.core.jitter import Jitter
 from redrive.core.task import Task
 from redrive.errors import PolicyError
@@ -17,6 +17,8 @@ from redrive.errors import PolicyError
 FAILURES_MAX = 1_000_000
 RETRIES_DEFAULT = 5
 BACKOFF_DEFAULT = Exponential()
+
+CLASSIFIED_MAX = 1024
 
 _CLASSES = tuple(each for each in ErrorClass if each is not ErrorClass.WORKER_LOST)
 """The classes that an error can have; a lost worker raises none."""
@@ -64,6 +66,10 @@ class Policy:
     """Whether it has one: each run asks, and a field that holds a span is a call."""
     told: dict[Any, Any] = field(init=False, repr=False, compare=False)
     """What they are told, for `decide`."""
+    _is_by_class: bool = field(init=False, repr=False, compare=False)
+    """Whether the class of an exception is all that its rules look at."""
+    _classified: dict[type[BaseException], tuple[ErrorClass, str]] = field(init=False, repr=False, compare=False)
+    """What exceptions of these classes were found to be, where that is so."""
 
     def __post_init__(self) -> None:
         if isinstance(self.backoff, type) or not isinstance(self.backoff, Backoff):
@@ -84,6 +90,8 @@ class Policy:
         set_field("is_same_for_all", self.jitter is jitters.none and self.deadline is None and self.own_backoff is None)
         set_field("has_deadline", self.deadline is not None)
         set_field("told", {})
+        set_field("_is_by_class", all(type(rule) is type for _, each in rules for rule in each))
+        set_field("_classified", {})
 
     def for_task(self, task: Task) -> "Policy":
         """The policy as it holds for one task."""
@@ -100,9 +108,19 @@ class Policy:
 
     def classify(self, error: BaseException) -> tuple[ErrorClass, str]:
         """The class of an error, and the rule that said so."""
+        known = self._classified.get(type(error))
+        if known is not None:
+            return known
         spoken = spoken_class(error)
         if spoken is not None:
             return spoken, type(error).__name__
+        found = self._by_rules(error)
+        kind: Any = type(error)
+        if self._is_by_class and len(self._classified) < CLASSIFIED_MAX and is_bare(kind):
+            self._classified[kind] = found
+        return found
+
+    def _by_rules(self, error: BaseException) -> tuple[ErrorClass, str]:
         for error_class, rules in self._rules:
             for rule in rules:
                 if matches(rule, error):

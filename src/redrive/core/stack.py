@@ -77,20 +77,20 @@ def stack_of(error: BaseException) -> Stack | None:
     with the release that it belonged to.
     """
     try:
-        return _stack_of(error)
+        # A thousand failures are mostly one: to find it again must cost no more than walking it.
+        reason = _reason_of(error)
+        if reason is not None:
+            return _known(error, reason)
+        walked = _walked(error)
+        seen = _seen.get(walked)
+        return _remembered(error, walked) if seen is None else seen[0]
     except BaseException:
         return None
 
 
-def _stack_of(error: BaseException) -> Stack | None:
-    # A thousand failures are mostly one: to find it again must cost no more than walking it.
-    reason = _reason_of(error)
-    walked = _walked(error) if reason is None else None
-    seen = None if walked is None else _seen.get(walked)
-    if seen is not None:
-        return seen[0]
-    known = _known(error, reason)
-    if walked is not None and known is not None:
+def _remembered(error: BaseException, walked: tuple[Any, ...]) -> Stack | None:
+    known = _known(error, None)
+    if known is not None and len(walked) < _QUICK_MAX:
         if len(_seen) >= _KEPT_MAX:
             _seen.clear()
         _seen[walked] = known, tuple(_codes(error.__traceback__))
@@ -115,19 +115,21 @@ def _known(error: BaseException, reason: BaseException | None) -> Stack | None:
 
 _KEPT_MAX = 1024
 _kept: dict[tuple[_Link, ...], Stack] = {}
-_QUICK_MAX = 50
+_QUICK_MAX = 100
+"""A place in the code is two of these."""
 _seen: dict[tuple[Any, ...], tuple[Stack, tuple[CodeType, ...]]] = {}
 """Stacks by the places in the code that they have come through; with the code, which keeps the numbers of these its own."""
 
 
-def _walked(error: BaseException) -> tuple[Any, ...] | None:
-    """Which class was raised, and where: cheaper than the numbers of the lines, which Python has to look up. None where it is long."""
+def _walked(error: BaseException) -> tuple[Any, ...]:
+    """Which class was raised, and where: cheaper than the numbers of the lines, which Python has to look up. Cut where it is long."""
     found: list[Any] = [type(error)]
-    traceback, left = error.__traceback__, _QUICK_MAX
-    while traceback is not None and left:
-        found += (id(traceback.tb_frame.f_code), traceback.tb_lasti)
-        traceback, left = traceback.tb_next, left - 1
-    return tuple(found) if traceback is None else None
+    add, traceback = found.append, error.__traceback__
+    while traceback is not None and len(found) < _QUICK_MAX:
+        add(id(traceback.tb_frame.f_code))
+        add(traceback.tb_lasti)
+        traceback = traceback.tb_next
+    return tuple(found)
 
 
 def _codes(traceback: TracebackType | None) -> Iterator[CodeType]:
