@@ -5,7 +5,7 @@ an exception spend the same budget by the same rule.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple, assert_never
@@ -35,6 +35,8 @@ STRETCH_MAX = 3
 """How often the waits behind a gate are doubled at most."""
 TOLD_MAX = 1024
 """So many explanations of a policy are kept that are the same for many tasks."""
+_NEW: Callable[[type["Settlement"], tuple[Any, ...]], "Settlement"] = tuple.__new__
+"""Makes a settlement of all its values: the named tuple's own way is a function of Python's, called for each."""
 _DONE, _WAITING, _DEAD = State.DONE, State.WAITING, State.DEAD
 _SPARED = {PROBE: "it was the probe of", REFUSED: "Retry-After shuts"}
 
@@ -190,7 +192,7 @@ def decide(claim: Claim, outcome: Outcome, policy: Policy, *, elapsed: timedelta
     failures = claim.task.failures
     match outcome:
         case Done():  # by position and without a pattern for its result: half the time for what happens most
-            return Settlement(claim, "done", _DONE, failures, None, None, None, elapsed, outcome.result)
+            return _NEW(Settlement, (claim, "done", _DONE, failures, None, None, None, elapsed, outcome.result))
         case Failed():
             error = outcome.error
             error_class, rule = policy.classify(error)
@@ -239,8 +241,8 @@ def _suspect(claim: Claim, policy: Policy, elapsed: timedelta, failures_max: int
 
 def deadline_of(claim: Claim, policy: Policy) -> datetime | None:
     """The instant from which the task is not to be tried any more: its own, or the policy's after its creation."""
-    own, created_at = claim.task.deadline_at, claim.task.created_at
-    if not policy.has_deadline or created_at is None:
+    own = claim.task.deadline_at
+    if not policy.has_deadline or (created_at := claim.task.created_at) is None:
         return own
     assert policy.deadline is not None
     return created_at + policy.deadline if own is None else min(own, created_at + policy.deadline)
@@ -267,8 +269,9 @@ def _fail(
         stack = None  # said on purpose by a handler that is not the user's code: there is no line to mend
     explanation = _explained(claim, policy, elapsed, error_class, rule, patience, stack)
     state = _DEAD if explanation.delay is None else _WAITING
-    return Settlement(
-        claim, outcome, state, explanation.failures, explanation.delay, error, explanation, elapsed, raised
+    return _NEW(
+        Settlement,
+        (claim, outcome, state, explanation.failures, explanation.delay, error, explanation, elapsed, raised),
     )
 
 

@@ -1,7 +1,7 @@
 """What a run came to. Outcomes are values: handlers may return `Snoozed` or `Cancelled`, the engine makes the rest."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from redrive.core.durations import SpanField
 from redrive.core.failure import safe_text
@@ -14,8 +14,7 @@ class Done:
     result: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(NamedTuple):
     """The handler raised."""
 
     error: BaseException

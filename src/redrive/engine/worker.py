@@ -314,8 +314,9 @@ class Worker:
             if claims:
                 self._answered(asked_at)
                 self._ask_ahead(claims)
+                now = time.monotonic()
                 for claim in claims:
-                    self._start(claim)
+                    self._start(claim, now)
                 woken = True  # work comes in groups: look once more soon after the last
                 await asyncio.sleep(0)
 
@@ -508,13 +509,13 @@ class Worker:
 
     # --- running ----------------------------------------------------------------------------------------------------
 
-    def _start(self, claim: Claim) -> None:
+    def _start(self, claim: Claim, now: float) -> None:
         handler = self._handlers.find(claim.task.kind)
         assert handler is not None, "a ledger hands out the kinds that it was asked for"
         if claim.abandoned is not None:
             self._settler.put(decide(claim, LeaseExpired(), handler.policy))
             return
-        running = _Running(claim, time.monotonic(), handler)
+        running = _Running(claim, now, handler)
         self._running.add(running)
         if claim.suspect:
             self._suspects.append(running)
