@@ -83,7 +83,7 @@ class RowReader:
         now: datetime = rows[0][self._width]  # the present of a statement is the same for all of its rows
         tasks = self._tasks(rows, claimed_at=now, lease_until=now + lease)
         if abandoned is None:
-            return [_NEW(Claim, (task, fence, now, *_UNSAID)) for task in tasks]
+            return list(map(_NEW, repeat(Claim), zip(tasks, repeat(fence), repeat(now), *map(repeat, _UNSAID))))
         lost = [abandoned[task.id] for task in tasks]
         return [Claim(task, one.claim_id or fence, now, one) for task, one in zip(tasks, lost, strict=True)]
 

@@ -64,7 +64,8 @@ class SqliteClaim:
             columns[at] = list(map(convert, columns[at]))
         for at, convert in self._converts_alike:  # what was added together has the same times
             known = {cell: convert(cell) for cell in set(columns[at])}
-            columns[at] = [known[cell] for cell in columns[at]]
+            amount = len(columns[at])
+            columns[at] = [*known.values()] * amount if len(known) == 1 else [known[cell] for cell in columns[at]]
         return list(zip(*columns, (parameters[self._present],) * len(columns[0]), strict=True))
 
     def _read_columns(self, connection: Connection, held: Mapping[str, Any]) -> list[Sequence[Any]] | None:
