@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from redrive.core.policy import Policy
+from redrive.core.task import Task
 from redrive.engine.context import Context
 from redrive.engine.handlers import Handlers, make_handler
 from redrive.errors import DurationError, HandlerError, UsageError
@@ -97,6 +98,14 @@ def send(task, invoice, mailer):
     """A function with a name and too many parameters."""
 
 
+def two_fields(order, email):
+    """A function of two fields of a payload."""
+
+
+def a_typed_field(task: Task, email: str):
+    """A function whose second parameter is no context."""
+
+
 def undecorated(function):
     def inner(*args, **kwargs):
         return function(*args, **kwargs)
@@ -110,6 +119,8 @@ def undecorated(function):
         (lambda: None, "give it a parameter for the task"),
         (lambda **named: None, "give it a parameter for the task"),
         (send, "give mailer a default, or bind it with functools.partial"),
+        (two_fields, "take email out of task.payload, or say email: Context"),
+        (a_typed_field, "take email out of task.payload, or say email: Context"),
         (lambda task, *, mandatory: None, "give mandatory a default"),
         (lambda *args: None, "name its parameters"),
         (lambda task, *args: None, "name its parameters"),
@@ -117,7 +128,19 @@ def undecorated(function):
         (lambda context: None, "the task comes first"),
         (lambda context, task: None, "the task comes first"),
     ],
-    ids=["none", "named", "three", "keyword-only", "star", "task-and-star", "decorated", "context", "swapped"],
+    ids=[
+        "none",
+        "named",
+        "three",
+        "two-fields",
+        "typed-field",
+        "keyword-only",
+        "star",
+        "task-and-star",
+        "decorated",
+        "context",
+        "swapped",
+    ],
 )
 def test_bad_signature_is_refused(function, remedy):
     """A function that is not called as (task) or (task, context) is refused when it is registered, with its name."""
@@ -188,6 +211,10 @@ async def with_context(task, context):
     """An async function with a context."""
 
 
+async def under_other_names(job: Task, inside: Context):
+    """An async function whose annotations say what its names do not."""
+
+
 async def annotated(task, inside: Context | None = None):
     """An async function with an annotated context, which may be left out in tests."""
 
@@ -202,7 +229,9 @@ async def annotated(task, inside: Context | None = None):
         (annotated, True, True),
         (lambda task, retries=3, context=None: None, False, False),
         (lambda task, *, retries=3, **more: None, False, False),
-        (lambda job, /, inside: None, False, True),
+        (lambda task, /, inside: None, False, True),
+        (lambda job, ctx: None, False, True),
+        (under_other_names, True, True),
         (lambda task, context, extra=1: None, False, True),
         (functools.wraps(with_context)(undecorated(with_context)), False, True),
         (coroutine, True, False),

@@ -214,9 +214,10 @@ def _is_async(function: Any) -> bool:
 def _takes_context(kind: str, function: Any) -> bool:
     """Whether the function is called with (task, context) or with (task) alone; everything else is refused.
 
-    A second parameter without a default gets the context. With a default it gets it if it is called `context` or is
-    annotated as `Context`; any other parameter with a default keeps it. `*args` is refused: it hides which of the two is
-    meant, most often behind a decorator without `functools.wraps`.
+    A second parameter without a default gets the context, unless it looks like data: `(order, email)` means two fields of
+    a payload. With a default it gets it if it is called `context` or is annotated as `Context`; any other parameter with a
+    default keeps it. `*args` is refused: it hides which of the two is meant, most often behind a decorator without
+    `functools.wraps`.
     """
     name = f"{function_name(function) or type(function).__name__}()"
     if not callable(function) or isinstance(function, type):
@@ -248,10 +249,21 @@ def _takes_context(kind: str, function: Any) -> bool:
     if positional[0].name == "context" or "task" in [one.name for one in positional[1:2]]:
         raise refused("the task comes first")
     if len(required) == 2:
+        if _is_data(*positional[:2]):
+            raise refused(
+                f"the second gets the context; take {required[1]} out of task.payload, or say {required[1]}: Context"
+            )
         return True
-    if len(positional) == 1:
+    return len(positional) > 1 and (positional[1].name == "context" or _names(positional[1], "Context"))
+
+
+def _is_data(first: inspect.Parameter, second: inspect.Parameter) -> bool:
+    """Whether two parameters are two fields of a payload: neither names nor annotations say task and context."""
+    if _names(second, r"\w*Context|Any|object") or re.search("context|ctx|^_", second.name):
         return False
-    second = positional[1]
-    return (
-        second.name == "context" or re.search(r"\bContext\b", inspect.formatannotation(second.annotation)) is not None
-    )
+    return second.annotation is not second.empty or not (_names(first, "Task") or "task" in first.name)
+
+
+def _names(parameter: inspect.Parameter, types: str) -> bool:
+    """Whether the annotation of a parameter has one of these names in it."""
+    return re.search(rf"\b({types})\b", inspect.formatannotation(parameter.annotation)) is not None
