@@ -77,7 +77,7 @@ lock: $(READY)  ## choose new versions for requirements.lock
 		-c ../../requirements.lock --group build --extra postgres --extra service --extra rabbitmq --extra commands --extra traces --extra uvloop \
 		pyproject.toml -o ../../requirements-run.lock
 
-dist: $(READY)  ## build both wheels and sdists, follow the tutorial and serve with them in an empty environment, list what comes with it (SBOM)
+dist: $(READY)  ## build all wheels and sdists, follow the tutorial, serve and call with them in empty environments, list what comes with it (SBOM)
 	$(BIN)/python -m bench.dist
 
 pythons:  ## the tests on every Python that redrive claims, and on later ones where installed: PYTHONS="path …" for those not on the PATH, TESTS="tests/core …" for less

@@ -16,10 +16,13 @@ from bench.supply import audit, bill
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = (ROOT, ROOT / "service")
 """The folders of the two distributions: `redrive`, and `redrive-service`, which its extras bring."""
+CLIENT = ROOT / "client"
+"""`redrive-client`: for who calls the service and has nothing else of redrive."""
 WHEEL_BYTES_MAX = 1_000_000
 """Of what everybody installs: `redrive`."""
 ALONE = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | {"PYTHONUNBUFFERED": "1"}
 """The environment of a stranger: no path to these sources."""
+CALL = "from redrive_client import Client; Client('http://127.0.0.1:9', key='k').status('7')"
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 
 
@@ -31,12 +34,12 @@ def build(part: Path, folder: Path, target: str) -> Path:
 
 
 def main() -> None:
-    """Build both, look at the wheel's size, follow the tutorial with it alone, then serve with all that its extras bring."""
+    """Build all, look at the wheel's size, follow the tutorial with it alone, then serve with all that its extras bring."""
     folder = ROOT / "dist"
     for old in folder.glob("redrive*"):
         old.unlink()
-    archives = [build(part, folder, "sdist") for part in PARTS]
-    wheels = [build(part, folder, "wheel") for part in PARTS]
+    archives = [build(part, folder, "sdist") for part in (*PARTS, CLIENT)]
+    wheels = [build(part, folder, "wheel") for part in (*PARTS, CLIENT)]
     size = wheels[0].stat().st_size
     with tempfile.TemporaryDirectory(prefix="dist-") as empty:
         venv.create(f"{empty}/venv", with_pip=True)
@@ -50,14 +53,30 @@ def main() -> None:
         subprocess.run([*install, "--no-compile", f"{wheels[0]}[all]"], env=ALONE, check=True)
         served = serve(Path(empty), bin_)
         bill(bin_ / "python", wheels[0])
+    with tempfile.TemporaryDirectory(prefix="dist-client-") as empty:
+        called = call(Path(empty), wheels[-1])
     sys.stdout.write(f"{audit()}\n")
     for made in (*wheels, *archives):
         sys.stdout.write(f"{made.name}: {made.stat().st_size:,} bytes\n")
     sys.stdout.write(
-        f"the tutorial works with {wheels[0].name} alone: {tried}\nwith redrive[all] it serves: {served}\n"
+        f"the tutorial works with {wheels[0].name} alone: {tried}\nwith redrive[all] it serves: {served}\n{called}\n"
     )
     if size >= WHEEL_BYTES_MAX:
         sys.exit(f"{wheels[0].name} has {size:,} bytes, not less than {WHEEL_BYTES_MAX:,}")
+
+
+def call(folder: Path, wheel: Path) -> str:
+    """Install the client alone and have it call where nobody listens; what came with it."""
+    venv.create(folder / "venv", with_pip=True)
+    python = folder / "venv" / "bin" / "python"
+    pip = [python, "-m", "pip", "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "--quiet", "--no-compile", wheel], env=ALONE, check=True)
+    said = subprocess.run([python, "-c", CALL], env=ALONE, capture_output=True, text=True)
+    assert "httpx.ConnectError" in said.stderr, said.stderr
+    listed = subprocess.run([*pip, "list", "--format", "freeze"], env=ALONE, capture_output=True, text=True, check=True)
+    names = sorted(line.partition("==")[0] for line in listed.stdout.splitlines())
+    assert not {"redrive", "redrive-service"} & set(names), names
+    return f"{wheel.name} calls with these alone: {', '.join(names)}"
 
 
 def serve(folder: Path, bin_: Path) -> str:

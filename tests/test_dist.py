@@ -9,10 +9,11 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from bench.dist import PARTS, WHEEL_BYTES_MAX, build
+from bench.dist import CLIENT, PARTS, WHEEL_BYTES_MAX, build
 from bench.pythons import CLAIMED, NEXT, installed
 from bench.supply import licences, verdict
 from redrive._version import __version__
@@ -44,6 +45,26 @@ def test_the_two_distributions_go_together() -> None:
         name: second[name] for name in ("license", "requires-python", "authors")
     }
     assert (PARTS[0] / "LICENSE").read_text() == (PARTS[1] / "LICENSE").read_text()
+
+
+def test_the_client_is_shipped_and_needs_httpx_alone(tmp_path: Path) -> None:
+    """A wheel of redrive's version and licence, which its source archive makes again, and which the release publishes."""
+    archive = build(CLIENT, tmp_path, "sdist")
+    subprocess.run(["tar", "xzf", archive, "-C", tmp_path], check=True)
+    wheel = build(archive.with_name(archive.name.removesuffix(".tar.gz")), tmp_path, "wheel")
+    with zipfile.ZipFile(wheel) as packed:
+        names = packed.namelist()
+        [metadata] = [packed.read(name).decode() for name in names if name.endswith("/METADATA")]
+    assert wheel.name.startswith(f"redrive_client-{__version__}-")
+    assert re.findall(r"^Requires-Dist: (.*)$", metadata, re.MULTILINE) == ["httpx>=0.27"]
+    assert {name for name in names if ".dist-info" not in name} == {
+        "redrive_client/__init__.py",
+        "redrive_client/py.typed",
+    }
+    assert (CLIENT / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+    released = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]["publish"]["steps"]
+    published = [step["with"]["packages-dir"] for step in released if "pypi-publish" in step.get("uses", "")]
+    assert published == ["service", "redrive", "client"]
 
 
 def run(stdout: str = "", stderr: str = "") -> "subprocess.CompletedProcess[str]":
