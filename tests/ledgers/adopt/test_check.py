@@ -243,6 +243,20 @@ async def test_a_due_time_that_must_not_be_null(database: Database, store: str) 
     assert task.due_at.isoformat() == "2029-12-31T23:00:00+00:00"
 
 
+async def test_rows_from_before_the_status_are_left_alone(database: Database, store: str) -> None:
+    """A table of mails that were sent long ago gets a status, and none of them is sent again; the problem says so."""
+    await make(database, store, status=None)
+    insert = "INSERT INTO things (key, body) VALUES ('{}', '1')"
+    await execute(database, [insert.format("old")])
+    error = await problems(database)
+    assert any("will have none and be left alone, those to try need 'waiting'" in problem for problem in error.problems)
+    await execute(database, error.migration)
+    ledger = await open_ledger(database, THINGS)
+    assert await ledger.claim(9, LEASE) == []
+    await execute(database, [insert.format("new")])
+    assert [claim.task.key for claim in await ledger.claim(9, LEASE)] == (["new"] if store == "postgres" else [])
+
+
 @pytest.mark.parametrize("partial", [False, True])
 async def test_a_key_that_is_not_unique(database: Database, store: str, partial: bool) -> None:
     """Adding is idempotent only on a unique key, and a partial index is none."""

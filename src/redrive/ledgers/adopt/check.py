@@ -250,12 +250,19 @@ def _reflect(connection: Connection, ledger_table: LedgerTable, found: Findings)
                 found.migration += made
                 columns.append(_column(name, Integer() if dialect.name == "postgresql" else Text(), primary_key=True))
                 continue
+            quoted, altered = dialect.identifier_preparer.quote(name), f"ALTER TABLE {_quoted(ledger_table, dialect)}"
             found.problems.append(f"column {name!r} ({role}) is missing")
-            quoted = dialect.identifier_preparer.quote(name)
-            added = _ddl_type(role, dialect)
+            found.migration.append(f"{altered} ADD COLUMN {quoted} {_ddl_type(role, dialect)}")
             if role == "status":
-                added += f" NOT NULL DEFAULT '{_escaped(ledger_table.words.waiting)}'"
-            found.migration.append(f"ALTER TABLE {_quoted(ledger_table, dialect)} ADD COLUMN {quoted} {added}")
+                # With a default in the same statement all rows of years would be due at once.
+                waiting = f"'{_escaped(ledger_table.words.waiting)}'"
+                found.problems[-1] += (
+                    f": rows that are there will have none and be left alone, those to try need {waiting}"
+                )
+                if dialect.name == "postgresql":
+                    found.migration.append(f"{altered} ALTER COLUMN {quoted} SET DEFAULT {waiting}")
+                else:
+                    found.problems[-1] += ", and new ones too, since SQLite gives a column its default with all rows"
             columns.append(_missing(name, role, dialect))
     return Table(ledger_table.name, MetaData(), *columns, schema=ledger_table.schema)
 
