@@ -18,7 +18,7 @@ CLAIMED = ("3.11",)
 """As the classifiers say: those on which all tests were run."""
 NEXT = ("3.12", "3.13", "3.14")
 """Run where installed; no classifier until all tests were. So far, of both: core, engine, doors with Django 6.1, the command line;
-of 3.12 also access, observe, stores, examples and all that stands at the top of `tests`."""
+of 3.12 also ledgers, access, observe, stores, examples and all that stands at the top of `tests`."""
 LOCK = ROOT / "requirements.lock"
 SERVERS = (("-W", "ignore", "-m", "bench.servers"), ("tests/browser/chromium.py",))
 """What installs the servers and the browser of the tests, as `make test` does before them."""
