@@ -1,6 +1,7 @@
 """A process that works."""
 
 import gc
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -13,8 +14,9 @@ PYTHONS_OWN = 700
 @pytest.fixture
 def untuned() -> Iterator[None]:
     """This process is not ours alone."""
-    thresholds = gc.get_threshold()
+    thresholds, interval = gc.get_threshold(), sys.getswitchinterval()
     yield
+    sys.setswitchinterval(interval)
     gc.set_threshold(*thresholds)
     gc.unfreeze()
 
@@ -24,3 +26,10 @@ def test_a_process_of_ours_looks_for_cycles_less_often_and_not_long() -> None:
     """More often than Python takes a tenth of a worker's time, and much less often makes somebody wait."""
     with tuned_runner():
         assert PYTHONS_OWN < gc.get_threshold()[0] <= 10_000
+
+
+@pytest.mark.usefixtures("untuned")
+def test_threads_of_a_process_of_ours_wait_for_the_interpreter_less_long() -> None:
+    """With Python's own 5 ms SQLite's writer would wait for the loop after each of its steps."""
+    with tuned_runner():
+        assert sys.getswitchinterval() <= 0.001
