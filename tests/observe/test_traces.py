@@ -14,12 +14,13 @@ from redrive.testing import VirtualClock, drain
 
 @pytest.fixture(scope="module")
 def _exporter():
-    """The process has one tracer provider; it is set once."""
+    """The process has one tracer provider, which its own function sets for good: messages of other tests would carry its spans."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
-    return exporter
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(trace, "_TRACER_PROVIDER", provider)
+        yield exporter
 
 
 @pytest.fixture
