@@ -10,6 +10,7 @@ from redrive.core.durations import seconds
 from redrive.ledgers import build as module
 from redrive.ledgers.build import VERSION, _commit, build, built_of
 from redrive.operator.roster import WorkerSeen
+from redrive.signs import LastMinute
 
 
 @pytest.fixture(autouse=True)
@@ -42,12 +43,23 @@ async def test_workers_say_that_they_are_there_and_what_they_hold_and_goodbye(
         assert (seen.name, seen.version, seen.slots) == (workers.name, "4f2a", 100)
         assert seen.holds == {"redrive_task": {"mail": 1}}
         assert seen.stopped_at is None
+        assert seen.held_for is not None
+        assert (seen.drift_ms is None) == url.startswith("sqlite")
+        assert abs(seen.drift_ms or 0) < 3_600_000, "the two clocks are of one machine"
         ends.set()
         workers.stop()
         await working
         [seen] = await app.store.roster.seen()
         assert seen.stopped_at is not None
         assert seen.holds == {}
+        assert (seen.held_for, seen.tries_a_minute) == (None, 1)
+
+
+def test_what_is_counted_of_a_minute_is_what_it_grew_in_it():
+    """From nothing at first; then against what it was a minute ago, however often it was asked."""
+    last = LastMinute()
+    counts = {0: 0, 2: 10, 30: 50, 59: 80, 61: 90, 90: 100, 200: 100}
+    assert [last.grown(count, at) for at, count in counts.items()] == [0, 10, 50, 80, 90, 50, 0]
 
 
 async def _until(app: Redrive, is_so) -> WorkerSeen:

@@ -1,9 +1,12 @@
 """Signs of life: a process that works says now and then that it is there, which build it runs, what it holds, and what it has counted."""
 
 import asyncio
+import math
 import os
 import random
 import socket
+import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -15,8 +18,23 @@ from redrive.stores.port import Store
 
 COUNTS_EVERY = timedelta(seconds=2)
 """How often what is counted of kinds is written, where there is anything new."""
+SECONDS_COUNTED = 60.0
 SECONDS_TO_PART = 5.0
 """How long a process that stops tries to say so: a store that is away must not keep it."""
+
+
+class LastMinute:
+    """By how much a count that only grows has grown within the last minute."""
+
+    def __init__(self) -> None:
+        self._counts = deque([(-math.inf, 0)])
+
+    def grown(self, count: int, at: float) -> int:
+        """The count is this now, at so many seconds."""
+        self._counts.append((at, count))
+        while len(self._counts) > 1 and self._counts[1][0] <= at - SECONDS_COUNTED:
+            self._counts.popleft()
+        return count - self._counts[0][1]
 
 
 class Signs:
@@ -27,6 +45,7 @@ class Signs:
         self._name = name
         self._workers = workers
         self._started_at: datetime | None = None
+        self._tries = LastMinute()
 
     async def give(self) -> None:
         """Give signs until cancelled. What goes wrong here is told by whoever works on the same store."""
@@ -58,10 +77,13 @@ class Signs:
             self._started_at = await self._store.present()
         workers = list(self._workers())
         holds = {worker.ledger_name: kinds for worker in workers if (kinds := worker.holds())}
+        held_since = min((since for worker in workers if (since := worker.held_since())), default=None)
+        tries = self._tries.grown(sum(worker.tally.tries for worker in workers), time.monotonic())
         sign = WorkerSign(
             name=self._name, host=socket.gethostname(), pid=os.getpid(), started_at=self._started_at,
             version=build(), slots=sum(worker.slots for worker in workers), holds=holds, stops=stops,
             lease=max((worker.lease for worker in workers), default=None),
+            tries_a_minute=tries, held_since=held_since,
         )  # fmt: skip
         await self._store.roster.sign(sign)
 

@@ -56,6 +56,7 @@ async def _stage(site: Site) -> None:
         sign = WorkerSign(
             name=name, host=f"app-{host}", pid=pid, version=VERSION, started_at=now - timedelta(minutes=44), slots=16,
             holds={LEDGER: {"order.confirm": 3 + pid % 4}},
+            tries_a_minute=94 + pid % 9, held_since=now - timedelta(milliseconds=pid),
         )  # fmt: skip
         await app.store.roster.sign(sign)
 

@@ -113,12 +113,14 @@ async def _stage(site: Site) -> None:
     lost = WorkerSign(
         name="app-3:2217", host="app-3", pid=2217, version="4f2a", started_at=now - timedelta(minutes=7), slots=16,
         holds={LEDGER: {"mail.send": 3, "payment.capture": 2, "crm.sync": 1}},
+        tries_a_minute=88, held_since=now - timedelta(seconds=72),
     )  # fmt: skip
     await app.store.roster.sign(lost)
     there = [(f"app-{host}:{pid}", host, pid) for host, pid in ((1, 902), (1, 904), (2, 1871), (3, 2219), (4, 3310))]
     for name, host, pid in there:
         await app.store.roster.sign(
-            WorkerSign(name=name, host=f"app-{host}", pid=pid, version="4f2a", started_at=now - timedelta(minutes=7), slots=16, holds={LEDGER: {"order.confirm": 3 + pid % 4}})
+            WorkerSign(name=name, host=f"app-{host}", pid=pid, version="4f2a", started_at=now - timedelta(minutes=7), slots=16, holds={LEDGER: {"order.confirm": 3 + pid % 4}},
+                       tries_a_minute=94 + pid % 9, held_since=now - timedelta(milliseconds=pid))
         )  # fmt: skip
     gone = update(schema.worker).where(schema.worker.c.name == "app-3:2217").values(seen_at=now - timedelta(seconds=70))
     await app.database.write(lambda connection: connection.execute(gone) and None)

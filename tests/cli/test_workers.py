@@ -10,6 +10,9 @@ def test_who_has_worked(stored: Run, url: str):
     dead_tasks(url, 1)
     [said] = stored("workers", "--json").json
     assert (said["state"], said["held"]) == ("stopped", 0)
+    assert said["tries_a_minute"] >= 1
+    assert (said["clock_drift_ms"] is None) == url.startswith("sqlite")
     shown = stored("workers").out
+    assert "oldest held" in shown
     assert said["name"] in shown
     assert "stopped" in shown

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from redrive.core.durations import days, seconds
 from redrive.operator.json_views import worker_json
-from redrive.operator.roster import KEPT, LOST_AFTER, WorkerSign
+from redrive.operator.roster import KEPT, LOST_AFTER, WorkerSign, drift_words
 from tests.kept import Kept
 from tests.kept import kept as kept
 from tests.kept import kept_in_items as kept_in_items
@@ -48,6 +48,26 @@ async def test_who_gives_no_sign_is_lost_and_who_says_goodbye_is_not(kept: Kept)
     states = {one.name: worker_json(one, kept.clock.now()) for one in await kept.roster.seen()}
     assert {name: one["state"] for name, one in states.items()} == {"killed": "lost", "stopped": "stopped"}
     assert states["killed"]["held"] == 3
+
+
+async def test_what_it_does_and_how_long_it_holds(kept: Kept) -> None:
+    """As of its last sign, also when it is lost later; a worker that said nothing of it has none. A store without a clock knows no drift."""
+    began = kept.clock.now()
+    kept.clock.advance(seconds(3))
+    await kept.roster.sign(sign(kept, "busy", tries_a_minute=94, held_since=began))
+    await kept.roster.sign(sign(kept, "older"))
+    kept.clock.advance(LOST_AFTER * 2)
+    said = {one.name: worker_json(one, kept.clock.now()) for one in await kept.roster.seen()}
+    asked = ("state", "tries_a_minute", "oldest_held_seconds", "clock_drift_ms")
+    assert [said["busy"][name] for name in asked] == ["lost", 94, 3.0, None]
+    assert [said["older"][name] for name in asked] == ["lost", None, None, None]
+
+
+def test_a_drift_as_people_read_it() -> None:
+    """With its sign; where nobody knows it a dash."""
+    assert [drift_words(one) for one in (2.4, -1.2, 0.3, -0.4, 61_000, None)] == [
+        "+2 ms", "−1 ms", "0 ms", "0 ms", "+61,000 ms", "–",
+    ]  # fmt: skip
 
 
 async def test_the_last_seen_come_first_and_the_rest_is_left_out(kept: Kept) -> None:

@@ -233,7 +233,8 @@ async def test_who_works(web: Standing):
     """The API and the page name each worker, its version and what it holds, as text and never as markup."""
     now = await web.app.store.present()
     holds = {"redrive_task": {"<b>mail": 3}}
-    sign = WorkerSign(name="w<i>1", host="h", pid=7, started_at=now, version="4f2a", slots=9, holds=holds)
+    sign = WorkerSign(name="w<i>1", host="h", pid=7, started_at=now, version="4f2a", slots=9, holds=holds,
+                      tries_a_minute=94, held_since=now)  # fmt: skip
     await web.app.store.roster.sign(sign)
     [said] = await web.get("/api/workers")
     assert (said["state"], said["version"], said["held"], said["slots"], said["holds"]) == (
@@ -243,7 +244,12 @@ async def test_who_works(web: Standing):
         9,
         holds,
     )
+    assert said["tries_a_minute"] == 94
+    assert 0 <= said["oldest_held_seconds"] < 60
     page = (await web.local.get("/workers")).text
+    assert '<td data-name="Tries a minute" class="number">94</td>' in page
+    assert 'data-name="Oldest held"' in page
+    assert 'data-name="Clock drift"' in page
     assert "w&lt;i&gt;1" in page
     assert "3 &lt;b&gt;mail</a>" in page
     assert '3 <span class="quiet">of 9</span>' in page

@@ -107,6 +107,8 @@ class KindTally:
     """Counts the settlements of one worker. Nothing here waits for anybody, and everything is bounded."""
 
     def __init__(self, ledger: str, handlers: Handlers) -> None:
+        self.tries = 0
+        """How many tries have ended since the worker was made."""
         self._ledger = ledger
         self._handlers = handlers
         self._minutes: dict[datetime, dict[tuple[str, str], KindMinute]] = {}
@@ -145,6 +147,7 @@ class KindTally:
         minute = at.replace(second=0, microsecond=0)
         for (kind, outcome, state, has_failed, first, bucket), amount in alike.items():
             if outcome != _RELEASED:
+                self.tries += amount
                 self._count(self._row(minute, self._named(kind), WHOLE), state, amount, at, has_failed, first, bucket)
         for (kind, error, line, is_dead), amount in failed.items():
             self._note((self._named(kind), error, line), minute, at, amount, is_dead)

@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
 from redrive.core.decide import decide
@@ -212,6 +212,10 @@ class Worker:
     def holds(self) -> dict[str, int]:
         """How many tasks of each kind it holds now."""
         return dict(Counter(claim.task.kind for claim in self._held()))
+
+    def held_since(self) -> datetime | None:
+        """When it claimed the oldest task that it holds now."""
+        return min((claim.claimed_at for claim in self._held()), default=None)
 
     def _held(self) -> list[Claim]:
         """All that this worker runs or will run, or has run and not written yet."""

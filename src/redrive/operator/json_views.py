@@ -135,8 +135,14 @@ def span_json(span: GateSpan) -> dict[str, Any]:
 def worker_json(worker: WorkerSeen, now: datetime) -> dict[str, Any]:
     """A worker, and whether it is still there."""
     state = "stopped" if worker.stopped_at is not None else "lost" if worker.is_lost(now) else "working"
-    shown = ("name", "host", "pid", "version", "state", "started_at", "seen_at", "stopped_at", "slots", "held", "holds")
-    return fields_json(worker, shown, state=state, holds={name: dict(kinds) for name, kinds in worker.holds.items()})
+    shown = (
+        "name", "host", "pid", "version", "state", "started_at", "seen_at", "stopped_at", "slots", "held", "holds",
+        "tries_a_minute", "oldest_held_seconds", "clock_drift_ms",
+    )  # fmt: skip
+    return fields_json(
+        worker, shown, state=state, holds={name: dict(kinds) for name, kinds in worker.holds.items()},
+        oldest_held_seconds=_seconds(worker.held_for), clock_drift_ms=None if worker.drift_ms is None else round(worker.drift_ms),
+    )  # fmt: skip
 
 
 def attempt_json(attempt: Attempt) -> dict[str, Any]:

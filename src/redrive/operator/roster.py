@@ -18,6 +18,16 @@ KEPT = timedelta(days=7)
 """So long those who are gone stay on the roster: a version is told from the next by when it was first seen."""
 SHOWN_MAX = 200
 
+
+def drift_words(milliseconds: float | None) -> str:
+    """`+2 ms`, `−1 ms`: how far a clock is ahead of the store's; `–` where the store has none of its own."""
+    if milliseconds is None:
+        return "–"
+    whole = round(milliseconds)
+    sign = "+" if whole > 0 else "−" if whole < 0 else ""
+    return f"{sign}{abs(whole):,} ms"
+
+
 Holds = Mapping[str, Mapping[str, int]]
 """How many tasks are held, by ledger and kind."""
 
@@ -35,6 +45,10 @@ class WorkerSign:
     holds: Holds = field(default_factory=dict)
     lease: timedelta | None = None
     """For how long what it holds stays its own without being extended."""
+    tries_a_minute: int | None = None
+    """How many tries have ended in it within the last minute."""
+    held_since: datetime | None = None
+    """When it claimed the oldest task that it holds, by the clock of the store."""
     stops: bool = False
     """The last sign: it was asked to stop, and has."""
 
@@ -53,6 +67,15 @@ class WorkerSeen:
     seen_at: datetime
     stopped_at: datetime | None
     lease: timedelta | None = None
+    tries_a_minute: int | None = None
+    held_since: datetime | None = None
+    drift_ms: float | None = None
+    """How far its clock is ahead of the store's; None where the store has none of its own."""
+
+    @property
+    def held_for(self) -> timedelta | None:
+        """How long it had held its oldest task at its last sign of life."""
+        return None if self.held_since is None else max(self.seen_at - self.held_since, timedelta(0))
 
     @property
     def held(self) -> int:

@@ -19,7 +19,12 @@ from redrive.errors import NewerSchemaError, NotMigratedError
 from redrive.ledgers.open import open_database, open_ledger
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.migrate import _folder, check, heads, migrate, migration_sql, systems_with_tables, versions
-from redrive.ledgers.sql.migrations.versions import redrive_0003_gates, redrive_0006_audit, redrive_0012_probes
+from redrive.ledgers.sql.migrations.versions import (
+    redrive_0003_gates,
+    redrive_0006_audit,
+    redrive_0012_probes,
+    redrive_0013_signs,
+)
 from redrive.ledgers.sql.predicates import ledger_indexes
 from redrive.ledgers.sql.times import CREATE_INSTANT_FUNCTION
 from redrive.ports import Actor
@@ -184,7 +189,12 @@ async def test_two_databases_migrate_at_once(empty_url: str, tmp_path: Any) -> N
 
 
 @pytest.mark.parametrize(
-    ("migrations", "word"), [([redrive_0003_gates, redrive_0012_probes], "gate"), ([redrive_0006_audit], "audit")]
+    ("migrations", "word"),
+    [
+        ([redrive_0003_gates, redrive_0012_probes], "gate"),
+        ([redrive_0006_audit], "audit"),
+        ([redrive_0013_signs], "tries_a_minute"),
+    ],
 )
 async def test_it_can_be_taken_back(empty_url: str, migrations: Sequence[Any], word: str) -> None:
     """Down to the version before gates, or before the audit, and up again: the tables are the same, and what was stored is still there."""

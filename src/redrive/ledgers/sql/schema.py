@@ -216,6 +216,9 @@ worker = Table(
     Column("seen_at", Instant, nullable=False),
     Column("stopped_at", Instant),
     Column("lease_seconds", Float),
+    Column("tries_a_minute", Integer),
+    Column("held_since", Instant),
+    Column("drift_ms", Float),
     Index("redrive_worker_seen_idx", "seen_at", "name"),
 )
 """Who works, and when each last gave a sign of life; those who are gone stay for a week."""

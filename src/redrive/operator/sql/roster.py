@@ -1,7 +1,7 @@
 """The roster in a table of SQL."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, delete, select
@@ -18,13 +18,24 @@ class SqlRoster(OnDatabase):
     @writes
     def sign(self, connection: Connection, sign: WorkerSign) -> None:
         """See `Roster.sign`."""
-        w, now = schema.worker, self._database.present(connection)
+        w = schema.worker
+        now, drift = self._clocks(connection)
         row = {
             "name": sign.name, "host": sign.host, "pid": sign.pid, "version": sign.version, "started_at": sign.started_at,
             "slots": sign.slots, "holds": sign.holds, "seen_at": now, "stopped_at": now if sign.stops else None,
             "lease_seconds": None if sign.lease is None else sign.lease.total_seconds(),
+            "tries_a_minute": sign.tries_a_minute, "held_since": sign.held_since, "drift_ms": drift,
         }  # fmt: skip
         connection.execute(upsert(self._database, w), row)
+
+    def _clocks(self, connection: Connection) -> tuple[datetime, float | None]:
+        """The present of the database, and how many milliseconds the clock of this process is ahead of it, to half the time that it took to ask."""
+        before = datetime.now(UTC)
+        now = self._database.present(connection)
+        if not self._database.server_clock:
+            return now, None
+        middle = before + (datetime.now(UTC) - before) / 2
+        return now, (middle - now) / timedelta(milliseconds=1)
 
     @reads
     def seen(self, connection: Connection, *, limit: int = SHOWN_MAX) -> Sequence[WorkerSeen]:

@@ -2,11 +2,14 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 
+from redrive.operator.roster import drift_words
+from redrive.operator.verdict.words import took_words
 from redrive.web.api.workers import workers as seen
 from redrive.web.pages.frame import Looker, page_router, render
 from redrive.web.pages.gates import gates_shown
@@ -25,7 +28,7 @@ async def workers(request: Request, visitor: Looker) -> HTMLResponse:
     shown = await gates_shown(request)
     return render(
         request, "workers.html", visitor, title="Workers and gates", workers=found, moods=MOODS, workers_verdict=_verdict(found),
-        slots=_slots(found), first_page=None, next_page=None, **shown,
+        slots=_slots(found), held_words=_held, drift_words=drift_words, first_page=None, next_page=None, **shown,
     )  # fmt: skip
 
 
@@ -36,6 +39,11 @@ def _verdict(found: Sequence[Mapping[str, Any]]) -> str:
         return "No worker is there."
     well = f"All {there:,} workers are well" if there > 1 else "One worker is well" if there else "No worker is well"
     return f"{there:,} of {there + lost:,} workers are well." if lost else f"{well}."
+
+
+def _held(seconds: float | None) -> str:
+    """How long the oldest task has been held."""
+    return "–" if seconds is None else took_words(timedelta(seconds=seconds))
 
 
 def _slots(found: Sequence[Mapping[str, Any]]) -> str:
