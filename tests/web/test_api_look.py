@@ -247,9 +247,9 @@ async def test_who_works(web: Standing):
     assert said["tries_a_minute"] == 94
     assert 0 <= said["oldest_held_seconds"] < 60
     page = (await web.local.get("/workers")).text
-    assert '<td data-name="Tries a minute" class="number">94</td>' in page
+    assert '<td data-name="Tries/min" class="number">94</td>' in page
     assert 'data-name="Oldest held"' in page
-    assert 'data-name="Clock drift"' in page
+    assert 'data-name="Drift"' in page
     assert "w&lt;i&gt;1" in page
     assert "3 &lt;b&gt;mail</a>" in page
     assert '3 <span class="quiet">of 9</span>' in page
