@@ -1,7 +1,11 @@
 """The page of gates in a real browser: what holds is named first, a reason is asked before each act, and two at once act once."""
 
+import re
+
 import pytest
 from playwright.async_api import Page, expect
+
+from redrive.operator.roster import WorkerSign
 
 from .conftest import log_in
 from .gated import guard
@@ -87,9 +91,39 @@ async def test_a_kind_is_paused(page: Page, site: Site, known: dict[str, bool]):
     dialog = page.locator("#gate-act")
     await dialog.get_by_role("textbox", name="Kind").fill("flaky.*")
     await dialog.get_by_label("Reason").fill("wrong template")
-    await dialog.get_by_role("button", name="Pause", exact=True).click()
+    await dialog.get_by_role("button", name="Pause flaky.*", exact=True).click()
     await expect(page.locator("#gates")).to_contain_text("kind flaky.*")
     assert "kind:flaky.*" in await (await site.app.tasks.ledger()).paused_kinds()
+
+
+async def test_the_dialog_says_what_a_pause_stops(page: Page, site: Site, known: dict[str, bool]):
+    """Before a kind is paused: how much runs, waits and arrives of it, of a pattern too, and where nobody has tried it; the button says the act."""
+    await show(page, site, known)
+    sign = WorkerSign(
+        name="w", host="h", pid=1, started_at=site.app.store.now(), slots=9,
+        holds={"redrive_task": {"bank.pay": 2, "bank.ask": 1, "mail": 5}, "other": {"bank.pay": 7}},
+    )  # fmt: skip
+    await site.app.store.roster.sign(sign)
+    await page.get_by_role("button", name="Pause a kind or a ledger").click()
+    dialog = page.locator("#gate-act")
+    facts, kind = page.locator("#gate-facts"), dialog.get_by_role("textbox", name="Kind")
+    await kind.fill("bank.pay")
+    await expect(facts).to_contain_text("Runs now2 tasks; they finish")
+    await kind.fill("b*.*")
+    await expect(facts).to_contain_text("Runs now3 tasks; they finish")
+    await expect(facts).to_contain_text("Takes effectin every process within a second")
+    await expect(page.locator("#gate-confirm")).to_have_text("Pause b*.*")
+    await kind.fill("nobody.(knows")
+    await expect(facts).to_contain_text("Runs nownothing")
+    await expect(facts).to_contain_text("Arrivesnot tried in the last hour")
+    await dialog.get_by_label("the whole ledger").check()
+    await expect(page.locator("#gate-confirm")).to_have_text("Pause redrive_task")
+    await expect(facts).to_contain_text(re.compile(r"Waits[1-9][\d,]*\+? tasks?; not charged, not lost"))
+    await dialog.get_by_role("button", name="Leave it").click()
+    await page.locator("tr", has=page.get_by_text("warehouse", exact=True)).get_by_role("button", name="Pause").click()
+    await expect(facts).to_contain_text("Runs now")
+    await expect(facts).to_contain_text("Will park")
+    await dialog.get_by_role("button", name="Leave it").click()
 
 
 async def test_viewers_see_no_buttons(page: Page, site: Site, known: dict[str, bool]):

@@ -51,6 +51,7 @@ async def test_what_fails_is_named_while_its_worker_runs(url: str, monkeypatch: 
     assert f"100% of {TASKS} tries" in plain(trouble.told)
     assert f"0 dead, {TASKS} waiting; other kinds are fine." in plain(trouble.told)
     assert {one.kind: one.health for one in verdict.kinds} == {"mail.send": "Failing", "order.confirm": "Fine"}
+    assert all(1 <= one.begun_a_minute <= TASKS for one in verdict.kinds)
     assert next(one for one in verdict.strip if one.name == "Waiting").value == str(TASKS)
 
 

@@ -110,6 +110,7 @@ def test_the_whole_is_json() -> None:
     }
     assert first["button"]["act"] == "pause_kind"
     assert shown["kinds"][0]["share"] == 1.0
+    assert shown["kinds"][0]["begun_a_minute"] == 0
 
 
 def test_dead_tasks_that_nobody_has_grouped_are_told() -> None:

@@ -53,6 +53,7 @@ class KindFacts:
     kind: str
     tries: int = 0
     failures: int = 0
+    begun_a_minute: int = 0
     p50: timedelta | None = None
     p95: timedelta | None = None
     waiting: int = 0

@@ -297,6 +297,7 @@ def _kind(
         waiting=(0 if waits is None else waits.waiting) + behind - parked, waiting_more=waits is not None and waits.more, parked=parked,
         oldest_due=None if waits is None else waits.oldest_due,
         tries=0 if seen is None else seen.tries, failures=0 if seen is None else seen.failures,
+        begun_a_minute=0 if seen is None else seen.begun_a_minute,
         p50=None if seen is None else seen.p50, p95=None if seen is None else seen.p95,
         points=() if seen is None else [KindPoint(point.start, point.tries, point.failures) for point in seen.points],
     )  # fmt: skip

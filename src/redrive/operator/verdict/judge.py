@@ -267,7 +267,7 @@ def _kinds(facts: Facts, found: Sequence[Trouble]) -> tuple[KindHealth, ...]:
 def _health(kind: KindFacts, facts: Facts, found: Sequence[Trouble]) -> KindHealth:
     rank, words = _worst(kind, facts, found)
     return KindHealth(
-        ledger=kind.ledger, kind=kind.kind, health=words, rank=rank, tries=kind.tries, failures=kind.failures, p50=kind.p50, p95=kind.p95,
+        ledger=kind.ledger, kind=kind.kind, health=words, rank=rank, tries=kind.tries, failures=kind.failures, begun_a_minute=kind.begun_a_minute, p50=kind.p50, p95=kind.p95,
         oldest_due=kind.oldest_due, waiting=kind.waiting, waiting_more=kind.waiting_more, parked=kind.parked, dead=kind.dead, trend=tuple(kind.points),
     )  # fmt: skip
 

@@ -250,6 +250,8 @@ class KindHealth:
     """The worst trouble that it has."""
     tries: int
     failures: int
+    begun_a_minute: int = 0
+    """New tasks that were begun in the last whole minute."""
     p50: timedelta | None
     p95: timedelta | None
     """Within how long half of the runs, and 95 of 100, came back."""

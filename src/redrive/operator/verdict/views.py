@@ -71,6 +71,7 @@ def kind_json(one: KindHealth) -> dict[str, Any]:
         "tries": one.tries,
         "failures": one.failures,
         "share": one.share,
+        "begun_a_minute": one.begun_a_minute,
         "p50_seconds": _seconds(one.p50),
         "p95_seconds": _seconds(one.p95),
         "oldest_due_seconds": _seconds(one.oldest_due),

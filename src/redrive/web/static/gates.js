@@ -1,7 +1,8 @@
 // Acting on gates: a question with a reason before each act. The version that the page was drawn from is sent with it, so that of two
-// who press at once the second is told who was quicker.
+// who press at once the second is told who was quicker. Before a kind is paused the dialog says how much runs, waits and arrives: what
+// the pages have counted already.
 
-import { ask, make, tellLater } from "./common.js";
+import { ask, make, number, tasks, tellLater } from "./common.js";
 
 const TITLES = { pause: "Pause", resume: "Resume", set: "Limits of", unset: "Remove the limits of" };
 const BUTTONS = { set: "Set limits", unset: "Remove limits" };
@@ -17,32 +18,82 @@ const dialog = document.getElementById("gate-act");
 const form = dialog?.querySelector("form");
 const part = (name) => document.getElementById(`gate-${name}`);
 let asked = null;
+let figures = null;
 
 /** Ask for a reason before something is done to a gate, or to a kind or ledger that is named in the dialog. */
 function open(act, data) {
   asked = { act, ...data };
+  figures = null;
   form.reset();
   part("title").textContent = `${TITLES[act]} ${data.title}`;
   part("says").textContent = data.gate ? SAYS[act] : SAYS.kinds;
-  part("confirm").textContent = BUTTONS[act] ?? `${TITLES[act]}${data.gate ? ` ${data.title}` : ""}`;
   part("problem").hidden = true;
   part("confirm").disabled = false;
   part("what").hidden = Boolean(data.gate);
   part("until").hidden = act !== "pause";
   part("limits").hidden = act !== "set";
-  part("facts").replaceChildren(...facts(act, data));
   if (!data.gate) form.elements.ledger.value = data.ledger;
+  say();
   if (act === "set") show(JSON.parse(data.limits));
   dialog.showModal();
   (data.gate ? part("reason") : part("kind")).focus();
 }
 
-function facts(act, { held, parked }) {
+/** Which pause or gate the open dialog is about; of a kind that nobody has named yet, nothing. */
+function chosen() {
+  if (asked.gate) return { ledger: asked.ledger, gate: asked.gate, title: asked.title };
+  const { elements } = form;
+  const ledger = elements.ledger.value;
+  if (elements.what.value === "ledger") return { ledger, gate: "kind:*", title: ledger };
+  const kind = elements.kind.value.trim();
+  return { ledger, gate: `kind:${kind}`, title: kind };
+}
+
+/** What the act does to what is chosen, as far as it is known at once; of kinds the figures follow. */
+function say() {
+  const question = asked;
+  const { act } = question;
+  const about = chosen();
+  part("confirm").textContent = BUTTONS[act] ?? `${TITLES[act]} ${about.title}`.trim();
+  const ofKinds = act === "pause" && about.gate.startsWith("kind:");
+  list(ofKinds ? [] : factsOfGate(question));
+  if (!ofKinds || about.gate === "kind:") return;
+  figures ??= Promise.all([ask("/api/status"), ask("/api/workers")]);
+  figures.then(([{ kinds }, workers]) => {
+    if (asked === question && chosen().gate === about.gate && chosen().ledger === about.ledger) list(factsOfKinds(about, kinds, workers));
+  }, () => {}); // without them it can be paused as well
+}
+
+function list(known) {
+  const all = [...known, ["Takes effect", "in every process within a second"]];
+  part("facts").replaceChildren(...all.map(([name, value]) => make("div", {}, make("dt", { textContent: name }), make("dd", { textContent: value }))));
+}
+
+function factsOfGate({ act, held, parked, kinds, eachMinute }) {
   const known = [];
-  if (held !== undefined && act !== "resume") known.push(["Runs now", held]);
+  const names = JSON.parse(kinds ?? "[]");
+  if (held !== undefined && act !== "resume") known.push(["Runs now", held === "0" ? "nothing" : `${tasks(Number(held))}${names.length === 1 ? ` of ${names[0]}` : ""}`]);
+  if (act === "pause" && eachMinute !== undefined) known.push(["Will park", eachMinute === "0" ? "what comes; nothing has gone through in the last minute" : `about ${number(Number(eachMinute))} a minute`]);
   if (parked !== undefined) known.push(["Parked", parked]);
-  known.push(["Takes effect", "in every process within a second"]);
-  return known.map(([name, value]) => make("div", {}, make("dt", { textContent: name }), make("dd", { textContent: value })));
+  return known;
+}
+
+/** What runs, waits and arrives of the kinds that a pause names. */
+function factsOfKinds({ ledger, gate }, kinds, workers) {
+  const name = gate.slice("kind:".length);
+  const pattern = new RegExp(`^${name.split("*").map((text) => text.replace(/[\\^$.+?()[\]{}|]/g, "\\$&")).join(".*")}$`, "s");
+  const fits = (kind) => pattern.test(kind);
+  const found = kinds.filter((one) => one.ledger === ledger && fits(one.kind));
+  const sum = (amounts) => amounts.reduce((all, amount) => all + amount, 0);
+  const held = workers.filter(({ state }) => state === "working").flatMap(({ holds }) => Object.entries(holds[ledger] ?? {}));
+  const runs = sum(held.filter(([kind]) => fits(kind)).map(([, amount]) => amount));
+  const waiting = sum(found.map((one) => one.waiting + one.parked));
+  const arrive = sum(found.map((one) => one.begun_a_minute));
+  return [
+    ["Runs now", runs ? `${tasks(runs)}; ${runs === 1 ? "it finishes" : "they finish"}` : "nothing"],
+    ["Waits", waiting ? `${number(waiting)}${found.some((one) => one.waiting_more) ? "+" : ""} ${waiting === 1 ? "task" : "tasks"}; not charged, not lost` : "nothing"],
+    ["Arrives", arrive ? `about ${number(arrive)} a minute; accepted, and kept waiting` : found.length ? "less than one a minute; accepted, and kept waiting" : "not tried in the last hour"],
+  ];
 }
 
 function show({ concurrency, rate, burst, breaker, budget }) {
@@ -55,8 +106,7 @@ function body() {
   const given = { ledger: asked.ledger, gate: asked.gate, reason: elements.reason.value.trim() };
   if (asked.version) given.version = Number(asked.version);
   if (!asked.gate) {
-    given.ledger = elements.ledger.value;
-    given.gate = elements.what.value === "ledger" ? "kind:*" : `kind:${elements.kind.value.trim()}`;
+    ({ ledger: given.ledger, gate: given.gate } = chosen());
     if (given.gate === "kind:") throw new Error("Say which kind, or choose the whole ledger.");
   }
   if (!given.reason) throw new Error("Say why: the reason is shown beside the gate and kept.");
@@ -93,6 +143,7 @@ form?.addEventListener("submit", async (event) => {
     part("problem").hidden = false;
   }
 });
+part("what")?.addEventListener("input", say);
 document.getElementById("gate-leave")?.addEventListener("click", () => dialog.close());
 document.addEventListener("click", (event) => {
   const button = event.target.closest?.("button[data-gate-act]");
