@@ -263,7 +263,7 @@ async def test_the_share_is_of_tasks_and_not_of_tries(app: Redrive, clock: Virtu
         await app.add("mail", key=f"late {number}", attempts=1)
     await drain(app)
     await watch.round()
-    assert "redrive_task: 25 % of 40 tasks that ended in 5m failed (limit 5 %)" in said.bodies[0]
+    assert "redrive_task: 25% of 40 tasks that ended in 5m failed (limit 5%)" in said.bodies[0]
 
 
 async def test_the_books_are_kept(app: Redrive, clock: VirtualClock):

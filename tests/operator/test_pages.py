@@ -239,8 +239,9 @@ async def cause_of_task(home: Home, id: TaskId) -> str:
 
     task = await home.ledger.get(id)
     assert task is not None
-    has_kinds = in_sql(home.ledger.table) and home.ledger.table.kind is not None
-    return cause_of(task.last_error, kind=task.kind if has_kinds else None).id
+    if not in_sql(home.ledger.table):
+        return cause_of(task.last_error).id
+    return cause_of((await home.ledger.attempts(id))[-1].error, kind=task.kind).id
 
 
 @pytest.mark.homes(lambda table: in_sql(table))

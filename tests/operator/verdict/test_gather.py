@@ -5,15 +5,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import pytest
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, Text, Uuid, insert, text
 
-from redrive import Redrive, Task
+from redrive import LedgerTable, PermanentError, Redrive, Task, Words
 from redrive.core.durations import hours, seconds
+from redrive.extend import When, ledger_indexes
 from redrive.ledgers.build import VERSION, build
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.operator.kinds import WaitingKind
 from redrive.operator.sql.census import SqlCensus
 from redrive.operator.sql.waiting import waiting_of
 from redrive.operator.verdict import Rank, StoreNow, gather, judge, plain
+from redrive.ports import Filter
 
 TASKS = 12
 
@@ -95,3 +98,58 @@ async def test_only_kinds_that_wait_cost_a_look(url: str, monkeypatch: pytest.Mo
         with suppress(asyncio.CancelledError):
             await working
     assert asked == ["later"]
+
+
+@pytest.mark.parametrize("kept", ["all", "message", "nothing"])
+async def test_a_cause_is_one_where_the_table_keeps_less_than_the_history(
+    url: str, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
+    """Without a column for kinds, and with the message of an error alone or none of it: what fails and who is dead of it are one row."""
+    monkeypatch.setattr("redrive.signs.COUNTS_EVERY", seconds(0.01))
+    app = Redrive(url, durable=False)
+    lane = app.adopt(LETTERS)
+
+    @lane.handler
+    async def send(task: Task) -> None:
+        raise PermanentError(f"letter {task.key} has no address")
+
+    await app.database.open()
+    await app.database.write(_make_letters)
+    async with app:
+        working = asyncio.create_task(app.workers().run())
+        while sum(one.failures for one in (await app.store.kinds.look()).causes) < TASKS:
+            await asyncio.sleep(0.01)
+        working.cancel()
+        with suppress(asyncio.CancelledError):
+            await working
+        if kept != "all":
+            text_ = "'letter ' || id || ' has no address'" if kept == "message" else "NULL"
+            await app.database.write(
+                lambda connection: connection.execute(text(f"UPDATE letters SET problem = {text_}")) and None
+            )
+        await (await lane.census()).take_if_due()
+        verdict = judge(await gather(app.store, list(app.lanes.values()), StoreNow()))
+        [trouble] = [one for one in verdict.troubles if one.cause]
+        assert (trouble.kind, trouble.ledger) == ("letters", "letters")
+        assert f"{TASKS} dead" in plain(trouble.told)
+        [group] = await app.store.figures.groups(["letters"], limit=10)
+        assert (group.id, group.kind, group.amount) == (trouble.cause, "letters", TASKS)
+        found = await (await lane.pages()).page(Filter(kind="letters", cause=group.id), limit=100)
+        assert len(found.items) == TASKS
+
+
+LETTERS = LedgerTable(
+    "letters", words=Words(waiting="open", claimed="sending", done="sent", dead="stuck", cancelled="void"),
+    due="send_at", count="failures", last_error="problem",
+)  # fmt: skip
+
+
+def _make_letters(connection: Connection) -> None:
+    table = Table(
+        LETTERS.name, MetaData(), Column("id", Integer, primary_key=True), Column("status", Text, nullable=False, server_default="open"),
+        Column("failures", Integer, nullable=False, server_default="0"), Column("problem", Text), Column("send_at", When),
+        Column("lease_until", When), Column("claim_id", Uuid().with_variant(Text(), "sqlite")),
+    )  # fmt: skip
+    ledger_indexes(LETTERS, table)
+    table.create(connection)
+    connection.execute(insert(table), [{"id": number} for number in range(1, TASKS + 1)])

@@ -36,6 +36,8 @@ class Conditions:
         if asked.text is not None:
             raise UsageError("a text is searched for in the background: ask for kind, key, error or cause here")
         for name, role in (("error", "last_error"), ("kind", "kind")):
+            if name == "kind" and asked.kind == self._rows.ledger_table.name:
+                continue  # without a column all are of one kind, which has the name of the table
             if getattr(asked, name) is not None and role not in self._roles:
                 raise UsageError(
                     f"{self._ledger!r} has no column for {name}: name one in its LedgerTable to filter by {name}"
@@ -51,7 +53,7 @@ class Conditions:
             where.append(rows.state(asked.state))
         elif rows.ledger_table is not TASKS:  # our own rows have no other words
             where.append(rows.ours())
-        if kind and asked.kind is not None:
+        if kind and asked.kind is not None and "kind" in self._roles:
             where.append(rows.column("kind") == asked.kind)
         if asked.key is not None:
             where.append(self._has_key(asked.key))

@@ -285,12 +285,15 @@ class SqlCensus:
 
     def _list(self, connection: Connection, found: Iterable[Any]) -> None:
         now, found = self._ledger.present(connection), list(found)
-        lines = self._lines(connection, [str(row.id) for row in found])
+        told = self._told(connection, [str(row.id) for row in found])
         dead, causes = [], {}
         for row in found:
             # Redacted first: the id of a cause is a hash of its text, which somebody could try guesses against.
-            shown, since = redact(row.error or ""), row.since or now
-            kind, at = None if row.kind is None else str(row.kind), lines.get(str(row.id))
+            error, at = told.get(str(row.id), (None, None))
+            # Some tables keep the message alone, or none: workers count by the whole error, and one cause must have one id.
+            whole = error if error is not None and error.endswith(row.error or "") else row.error
+            shown, since = redact(whole or ""), row.since or now
+            kind = self._ledger.table.name if row.kind is None else str(row.kind)  # as its tasks have it
             cause = cause_of(shown, kind=kind, at=at)
             listed = {"ledger": self._ledger.name, "task_id": str(row.id), "cause": cause.id}
             dead.append({**listed, "since": since, "listed_at": now})
@@ -301,14 +304,14 @@ class SqlCensus:
         connection.execute(upsert(self._ledger.database, schema.dead, keep=True), dead)
         connection.execute(upsert(self._ledger.database, schema.cause, keep=True), list(causes.values()))
 
-    def _lines(self, connection: Connection, ids: list[str]) -> dict[str, str]:
-        """The lines of the user's code that the tries came from which these tasks died of."""
+    def _told(self, connection: Connection, ids: list[str]) -> dict[str, tuple[str | None, str | None]]:
+        """The errors of the tries which these tasks died of, and the lines of the user's code that they came from."""
         a = schema.attempt
-        ended = select(a.c.task_id, a.c.explanation).where(
+        ended = select(a.c.task_id, a.c.error, a.c.explanation).where(
             a.c.ledger == self._ledger.name, a.c.task_id.in_(ids), a.c.state == State.DEAD.value
         )
         told = connection.execute(ended.order_by(a.c.ended_at))
-        return {row.task_id: at for row in told if (at := (row.explanation or {}).get("at")) is not None}
+        return {row.task_id: (row.error, (row.explanation or {}).get("at")) for row in told}
 
     def _groups(self, connection: Connection) -> list[Any]:
         d = schema.dead

@@ -79,8 +79,11 @@ async def _cause(request: Request, its: dict[str, Any], attempts: Sequence[dict[
         if frame["own"]
     ]
     error = its["last_error"]
-    # Some stores group by the error alone.
-    likely = [cause_of(error, kind=its["kind"], at=own[-1] if own else None).id, cause_of(error).id]
+    # Some stores group by the error alone, and some tables keep less of it than the history.
+    whole = failed["error"] if failed else error
+    likely = [cause_of(one, kind=its["kind"], at=own[-1] if own else None).id for one in (whole, error)] + [
+        cause_of(error).id
+    ]
     try:
         known = {one["cause"] for one in await groups(request, its["ledger"])}
     except TooSlowError:
