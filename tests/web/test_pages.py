@@ -9,6 +9,7 @@ import re
 import sqlite3
 from contextlib import closing
 from html.parser import HTMLParser
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -82,6 +83,18 @@ async def test_a_task_that_is_not_there(local: httpx.AsyncClient, path: str):
     assert answer.status_code == 404
     assert re.search(r"<h1[^>]*>Not found</h1>", answer.text)
     assert 'href="/"' in answer.text
+
+
+async def test_a_page_that_breaks(local: httpx.AsyncClient, app: Redrive, monkeypatch: pytest.MonkeyPatch):
+    """A reader gets a page that names the request, and nothing of what went wrong; a program gets the one form."""
+    broken = Mock(side_effect=ZeroDivisionError("a secret"))
+    monkeypatch.setattr(type(app.store.audit), "page", broken)
+    page = await local.get("/audit", headers=HTML)
+    assert broken.called
+    assert (page.status_code, page.headers["Content-Type"]) == (500, "text/html; charset=utf-8")
+    assert page.headers["X-Request-Id"] in page.text and 'aria-label="Main"' in page.text
+    assert "secret" not in page.text and "ZeroDivision" not in page.text
+    assert (await local.get("/audit")).json()["error"]["code"] == "internal_error"
 
 
 async def test_an_address_that_leads_nowhere(local: httpx.AsyncClient, remote: httpx.AsyncClient):

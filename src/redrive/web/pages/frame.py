@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
+import structlog
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
@@ -18,7 +19,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from redrive._version import __version__
 from redrive.core.durations import format_duration, rounded
-from redrive.core.failure import redact
+from redrive.core.failure import describe_error, redact
 from redrive.errors import LedgerAwayError, TooSlowError, UsageError
 from redrive.http.errors import ApiError
 from redrive.http.guard import require_unless_loopback
@@ -45,8 +46,10 @@ TITLES = {
     401: "Log in first",
     403: "Not allowed with this key",
     404: "Not found",
+    500: "Something went wrong here",
     503: "The database is not responding",
 }
+_log: Any = structlog.get_logger().bind(system="web")
 ADDRESS_CHARS_MAX = 2000
 """The longest address that a login leads back to."""
 
@@ -79,6 +82,11 @@ class PageRoute(APIRoute):
                 if not reads_html(request):
                     raise
                 return _refusal(request, error)
+            except Exception as error:
+                if not reads_html(request):
+                    raise
+                _log.error("request_failed", path=request.url.path, error=describe_error(error), exc_info=True)
+                return _broken(request)
 
         return handled
 
@@ -162,6 +170,13 @@ def _refusal(request: Request, error: Exception) -> Response:
     title = TITLES.get(status, "That did not work")
     visitor = getattr(request.state, "visitor", NOBODY)
     return render(request, "refused.html", visitor, title=title, status=status, problem=sentence, here="")
+
+
+def _broken(request: Request) -> Response:
+    """What went wrong is for the log alone."""
+    visitor = getattr(request.state, "visitor", NOBODY)
+    problem = f"The log has more under the request id {request.state.request_id}."
+    return render(request, "refused.html", visitor, title=TITLES[500], status=500, problem=problem, here="")
 
 
 def address_of(request: Request) -> str:
