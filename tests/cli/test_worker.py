@@ -130,7 +130,7 @@ def test_worker_waits_for_a_store_that_is_away(start: Start, folder: Path):
     worker = start("worker", "away:app")
     worker.wait_for("ledger_away")
     assert worker.end(signal.SIGTERM) == 0
-    assert worker.said.count('"event": "ledger_away"') == 1
+    assert worker.said.count('"event":"ledger_away"') == 1
 
 
 def test_worker_without_handlers_says_so(start: Start, folder: Path):

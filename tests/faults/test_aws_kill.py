@@ -97,8 +97,9 @@ async def test_none_is_lost_when_workers_are_killed(
                     kill(victim)
                     kills += 1
             # The others hit by chance. This one hits for certain: a post is under way until its worker is killed.
-            deliveries += await take(1, HANGING)
-            await wait_until(lambda: any(HANGING in task for task, _ in posts()))
+            hanging = await take(1, HANGING)
+            deliveries += hanging
+            await wait_until(lambda: len({task for task, _ in posts() if HANGING in task}) == hanging)
             for victim in range(WORKERS):
                 kill(victim)
                 kills += 1

@@ -13,6 +13,7 @@ from redrive import Redrive, State, Task, seconds
 from redrive.app import WorkerSettings
 from redrive.errors import LedgerAwayError
 from redrive.events import AttemptEnded, Event, LedgerAway, LedgerBack, SettleLost
+from redrive.lane import make_task
 from redrive.signs import Signs
 
 from .books import all_ended
@@ -114,13 +115,29 @@ async def test_add_again_after_a_cut(url: str, lost: str, new: bool) -> None:
     """An add whose commit was cut raises; adding again with the same key gives one task, whether it was committed or not."""
     async with proxied(url) as (proxy, through), Redrive(through) as app:
         await app.add("work", key="warm-up")
-        proxy.cut_at(b"COMMIT;", lost=lost)
+        proxy.cut_at(
+            b"once", lost=lost
+        )  # one that comes alone is one statement, which brings its key and commits by itself
         with pytest.raises(LedgerAwayError):
             await app.add("work", key="once")
         assert proxy.cuts == 1
         again = await app.add("work", key="once")
         assert again.new is new
         assert (await app.tasks.counts())[State.WAITING] == 2
+
+
+@pytest.mark.parametrize(("lost", "new"), [("answer", False), ("request", True)])
+async def test_add_many_again_after_a_cut(url: str, lost: str, new: bool) -> None:
+    """The same for several, which are added in a transaction: all of them or none."""
+    async with proxied(url) as (proxy, through), Redrive(through) as app:
+        await app.add("work", key="warm-up")
+        both = [make_task("work", key="one"), make_task("work", key="two")]
+        proxy.cut_at(b"COMMIT;", lost=lost)
+        with pytest.raises(LedgerAwayError):
+            await app.add_many(both)
+        assert proxy.cuts == 1
+        assert [added.new for added in await app.add_many(both)] == [new, new]
+        assert (await app.tasks.counts())[State.WAITING] == 3
 
 
 @pytest.mark.parametrize("lost", ["answer", "request"])

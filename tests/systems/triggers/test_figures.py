@@ -162,7 +162,7 @@ async def test_a_failed_try_is_no_failed_event(house: House, receiver: Receiver)
     for _ in range(10):
         await house.post("never")
     await house.run()
-    assert await alarms(house) == ["trigger_deliveries: 25 % of 40 events that ended in 5m failed (limit 5 %)"]
+    assert await alarms(house) == ["trigger_deliveries: 25% of 40 events that ended in 5m failed (limit 5%)"]
 
 
 async def test_totals_are_never_long_behind(house: House) -> None:

@@ -86,6 +86,7 @@ class PostgresDialect:
     has_queues = True
     has_partitions = True
     writes_together = True
+    batches_bytes = True
 
     def __init__(self, dialect: sqlalchemy.Dialect, *, server_clock: bool, schema: str | None = None) -> None:
         self.sqlalchemy = dialect

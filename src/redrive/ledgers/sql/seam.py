@@ -131,6 +131,9 @@ class Dialect(Protocol):
     writes_together: bool
     """Whether one statement can write several tables."""
 
+    batches_bytes: bool
+    """Whether a batch can have columns of bytes."""
+
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def now(self, column: ColumnElement[Any] | None = None) -> ColumnElement[Any]:

@@ -53,6 +53,7 @@ class SqliteDialect:
     has_queues = False
     has_partitions = False
     writes_together = False
+    batches_bytes = False  # they are JSON
 
     def __init__(self, dialect: sqlalchemy.Dialect) -> None:
         self.sqlalchemy = dialect

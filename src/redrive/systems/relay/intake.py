@@ -215,7 +215,7 @@ class RelayIntake:
 def _inserting(database: Database) -> Callable[[Connection, list[dict[str, Any]]], Iterable[Any]]:
     """What stores rows whose `message_id` is new, and says the id and the `message_id` of each."""
     insert = database.insert(retry_queue)
-    if database.dialect.name != "postgresql":  # SQLite takes many rows as JSON, which has no bytes
+    if not database.dialect.batches_bytes:
         plain = insert.on_conflict_do_nothing(index_elements=[_c.message_id]).returning(_c.id, _c.message_id)
         return lambda connection, rows: connection.execute(plain, rows)
     types = {name: _c[name].type for name in _STORED} | {"headers": Text()}
