@@ -4,6 +4,7 @@
 """
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Annotated
 
 from fastapi import Depends, FastAPI
@@ -17,8 +18,15 @@ from redrive.fastapi import Adder, adder_in, lifespan
 def build(file: str, send: Callable[[int], None] = print) -> FastAPI:
     """The web application over a SQLite file; `send` gets the number of each order whose invoice is sent."""
     app = Redrive(f"sqlite:///{file}")
-    sessions = async_sessionmaker(create_async_engine(f"sqlite+aiosqlite:///{file}"))
-    web = FastAPI(lifespan=lifespan(app, work=True))
+    engine = create_async_engine(f"sqlite+aiosqlite:///{file}")
+    sessions = async_sessionmaker(engine)
+
+    @asynccontextmanager
+    async def around(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await engine.dispose()
+
+    web = FastAPI(lifespan=lifespan(app, work=True, around=around))
 
     @app.handler(retries=3, wait=0)
     async def send_invoice(task: Task[int]) -> None:
