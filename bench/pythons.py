@@ -14,11 +14,10 @@ from pathlib import Path
 
 from bench.venv import BUILD, ROOT
 
-CLAIMED = ("3.11",)
-"""As the classifiers say: those on which all tests were run."""
-NEXT = ("3.12", "3.13", "3.14")
-"""Run where installed; no classifier until all tests were. So far, of both: core, engine, doors with Django 6.1, the command line;
-of 3.12 also ledgers, access, observe, stores, examples and all that stands at the top of `tests`."""
+CLAIMED = ("3.11", "3.12")
+"""As the classifiers say: those on which all tests have passed."""
+NEXT = ("3.13", "3.14")
+"""Run where installed; no classifier until all tests have passed. On 3.13, which says where SQLite's connections are left open, 8,028 of 8,030 did."""
 LOCK = ROOT / "requirements.lock"
 SERVERS = (("-W", "ignore", "-m", "bench.servers"), ("tests/browser/chromium.py",))
 """What installs the servers and the browser of the tests, as `make test` does before them."""
