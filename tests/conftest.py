@@ -74,9 +74,12 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 20)  # and seldom among what they make, which is gone with each
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_unconfigure() -> None:
-    """What was forked for the tests ends with them."""
+    """What was forked for the tests ends with them. pytest then looks five times for garbage that says something: one look is enough."""
     forks.end()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
